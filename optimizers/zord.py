@@ -62,9 +62,10 @@ class ZoRD(TrajectoryDescent):
     trajectory (or ``reselect=False``) and much smaller than d, and the box is out of reach: the same iterates up to
     rounding, at a cost that does not depend on d.
 
-    At d = 20 with 200 queries, log₁₀ of our gap less that of RGF's, ten starts: Ackley −0.53 (±0.21) from TuRBO's best
-    points and −0.21 from worse ones, Rosenbrock −1.9, Levy −0.1; with the gate Ackley −0.52 and Rosenbrock −2.0 from
-    those. A cap of 5 serves Ackley a little better and Rosenbrock worse.
+    At d = 20 with 200 queries, log₁₀ of our gap less that of RGF's, ten starts: Ackley −0.45 ± 0.14 (95%) from TuRBO's
+    best points, with the gate −0.54 ± 0.10, with its random control −0.49 ± 0.14; Levy −0.04. From worse starts that
+    nothing was tuned on: Ackley −0.21, Levy −0.11, Rosenbrock −1.9, with the gate −0.52, −0.13 and −2.0. A cap of 5
+    serves Ackley a little better and Rosenbrock worse.
 
     Memory: the trajectory (at most twice its rows, while it grows) and one window's copy.
 

@@ -94,7 +94,8 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         axes[1, column].set_xticks(np.arange(1, max(len(chosen) for _, chosen in settings.thresholds) + 1))
     for row in axes:
         row[0].set_ylabel("log₁₀ of the gap")
-    axes[0, -1].legend(fontsize=7)
+    for upper in axes[0]:
+        upper.legend(fontsize=7)
     style.shared_legend(figure, axes[1, 0], 5)
     return figure
 
