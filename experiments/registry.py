@@ -40,6 +40,14 @@ MODULES |= {
     "hiso-bytes": "experiments.hiso.bytes",
 }
 
+EXTRAS = {
+    "experiments": ("sklearn", "cma"),
+    "fast": ("numba",),
+    "rl": ("gymnasium", "mujoco", "Box2D"),
+    "llm": ("transformers", "datasets"),
+}
+"""Modules that each pip extra brings, as they are imported."""
+
 BENCHMARKS = {"derived-gp": "experiments.benchmarks.derived_gp"}
 
 

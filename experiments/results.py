@@ -145,7 +145,7 @@ def write(
         out / f"{experiment.id}.verdicts.json", _pretty([dataclasses.asdict(verdict) for verdict in verdicts])
     )
     with style.applied():
-        figure = experiment.plot(settings, rows)
+        figure = experiment.draw(settings, rows)
         for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
             target = out / f"{experiment.id}.{kind}"
             beside = target.with_name(f".{target.name}")

@@ -121,7 +121,7 @@ class _Run:
         self.experiment = experiment
         self.out = out
         self.settings = experiment.settings(scale)
-        self.seeds = range(seeds or experiment.seeds)
+        self.seeds = range(seeds or experiment.num_seeds(scale))
         self.command = command or shlex.join(["python", "-m", "experiments", "run", experiment.id])
         path = out / f"{experiment.id}.partial.jsonl"
         self.partial = results.PartialRun(path, results.header(experiment, self.settings), resume)
