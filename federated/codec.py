@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,27 @@ _COUNTS = ("client", "queries", "failures", "gradients", "total_queries")
 _FIELDS = {"kind", "algorithm", "fingerprint", "round", "phase", "values", "tensors"}
 
 
-def encode(message: Message) -> bytes:
-    """The message as bytes, the same bytes for the same message everywhere.
+@dataclass(frozen=True)
+class Entry:
+    """A tensor as a header lists it: name, dtype and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def stored(self) -> str:
+        """NumPy's name of the dtype that its bytes are stored in."""
+        return _DTYPES[self.dtype][1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return math.prod(self.shape) * _DTYPES[self.dtype][0].itemsize
+
+
+def header_of(message: Message) -> bytes:
+    """The JSON header of a message: all of it but its tensors' numbers.
 
     Raises:
         TypeError: for a tensor of another dtype than ``_DTYPES`` has, or a value that is not plain.
@@ -68,8 +88,18 @@ def encode(message: Message) -> bytes:
         raise ValueError(f"values of a message must be finite: {error}") from None
     if len(text) > MAX_HEADER:
         raise ValueError(f"the header has {len(text)} bytes, accepted are {MAX_HEADER}")
+    return text
+
+
+def encode(message: Message) -> bytes:
+    """The message as bytes, the same bytes for the same message everywhere.
+
+    Raises:
+        TypeError, ValueError: as ``header_of``.
+    """
+    text = header_of(message)
     parts: list[bytes | memoryview] = [MAGIC, bytes([VERSION]), len(text).to_bytes(4, "little"), text]
-    parts += [_tensor_bytes(t) for t in message.tensors.values()]
+    parts += [tensor_bytes(t) for t in message.tensors.values()]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -105,10 +135,22 @@ def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Me
     length = int.from_bytes(view[5:PREFIX], "little")
     if length > min(MAX_HEADER, len(view) - PREFIX - DIGEST):
         raise MessageError(f"the header's length is given as {length} bytes")
-    header = _header(bytes(view[PREFIX : PREFIX + length]))
-    tensors = _tensors(header.pop("tensors"), view[PREFIX + length : -DIGEST])
-    kind = KINDS[header.pop("kind")]
-    return kind(**header, tensors=tensors)
+    header, layout = read_header(bytes(view[PREFIX : PREFIX + length]))
+    payload = view[PREFIX + length : -DIGEST]
+    total = sum(entry.nbytes for entry in layout)
+    if total != len(payload):
+        raise MessageError(f"the tensors take {total} bytes, the message holds {len(payload)}")
+    tensors, start = {}, 0
+    for entry in layout:
+        tensors[entry.name] = tensor_of(payload[start : start + entry.nbytes], entry)
+        start += entry.nbytes
+    return message_of(header, tensors)
+
+
+def message_of(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Message:
+    """The message of a header that ``read_header`` gave, and of the tensors in its layout."""
+    fields = {name: value for name, value in header.items() if name not in ("kind", "tensors")}
+    return KINDS[header["kind"]](**fields, tensors=tensors)
 
 
 def frame_limit(payload: int) -> int:
@@ -116,7 +158,12 @@ def frame_limit(payload: int) -> int:
     return PREFIX + MAX_HEADER + payload + DIGEST
 
 
-def _header(text: bytes) -> dict[str, Any]:
+def read_header(text: bytes) -> tuple[dict[str, Any], list[Entry]]:
+    """The fields that ``header_of`` wrote, checked, and the tensors' layout.
+
+    Raises:
+        MessageError: for anything that is not such a header.
+    """
     try:
         header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -141,44 +188,36 @@ def _header(text: bytes) -> dict[str, Any]:
         _NAME.fullmatch(k) and isinstance(v, bool | int | float | str) for k, v in values.items()
     ):
         raise MessageError("values are no plain numbers and strings by name")
-    return header
+    return header, _layout(header["tensors"])
 
 
-def _tensors(entries: Any, payload: memoryview) -> dict[str, Tensor]:
+def _layout(entries: Any) -> list[Entry]:
     if not isinstance(entries, list):
         raise MessageError("the header lists no tensors")
-    layout: list[tuple[str, str, list[int], int]] = []
-    total = 0
+    layout: list[Entry] = []
     for entry in entries:
         if not (isinstance(entry, list) and len(entry) == 3):
             raise MessageError("a tensor is not given as name, dtype and shape")
         name, dtype, shape = entry
-        if not (isinstance(name, str) and _NAME.fullmatch(name)) or any(name == n for n, *_ in layout):
+        if not (isinstance(name, str) and _NAME.fullmatch(name)) or any(name == e.name for e in layout):
             raise MessageError(f"a tensor's name is {name!r:.80}")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise MessageError(f"tensor {name} has dtype {dtype!r:.40}, accepted are {sorted(_DTYPES)}")
         if not (isinstance(shape, list) and len(shape) <= 8 and all(_length(n) for n in shape)):
             raise MessageError(f"tensor {name} has shape {shape!r:.80}")
-        size = math.prod(shape) * _DTYPES[dtype][0].itemsize
-        layout.append((name, dtype, shape, size))
-        total += size
-    if total != len(payload):
-        raise MessageError(f"the tensors take {total} bytes, the message holds {len(payload)}")
-    tensors, start = {}, 0
-    for name, dtype, shape, size in layout:
-        tensors[name] = _tensor(payload[start : start + size], dtype, shape)
-        start += size
-    return tensors
+        layout.append(Entry(name, dtype, tuple(shape)))
+    return layout
 
 
-def _tensor(data: memoryview, name: str, shape: list[int]) -> Tensor:
-    dtype, stored = _DTYPES[name]
-    array = np.frombuffer(data, dtype=stored)
+def tensor_of(data: bytes | memoryview, entry: Entry) -> Tensor:
+    """A new tensor of the little-endian bytes that ``tensor_bytes`` made."""
+    array = np.frombuffer(data, dtype=entry.stored)
     tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
-    return tensor.view(dtype).reshape(shape)
+    return tensor.view(_DTYPES[entry.dtype][0]).reshape(entry.shape)
 
 
-def _tensor_bytes(tensor: Tensor) -> memoryview:
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's numbers, little-endian, in the order of its indices."""
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     if flat.dtype == torch.bfloat16:
         flat = flat.view(torch.int16)

@@ -121,14 +121,11 @@ class Federation:
         asked, refused = self.server.participants, []
         while True:
             outcome = self.run_phase()
-            refused += [
-                (-1 if r.client is None else r.client, outcome.phase, r.reason) for r in outcome.refused
-            ]
+            refused += [(-1 if r.client is None else r.client, outcome.phase, r.reason) for r in outcome.refused]
             if outcome.ended:
                 break
         totals = {
-            name: self.ledger.total(name)
-            for name in ("queries", "failures", "gradients", "payload_up", "payload_down")
+            name: self.ledger.total(name) for name in ("queries", "failures", "gradients", "payload_up", "payload_down")
         }
         record = RoundRecord(
             round=number,
@@ -161,6 +158,11 @@ class Federation:
                 self.ledger.refuse(number, refusal.client, refusal.reason)
         return outcome
 
+    def settle(self, services: Sequence[Service]) -> None:
+        """Count in the last round what came to light after it."""
+        for service in services:
+            self._count(max(self.rounds, 1), service)
+
     def state_dict(self) -> dict[str, Any]:
         """The whole federation between two rounds: tensors and plain values, ``torch.save`` ready."""
         return {
@@ -188,9 +190,7 @@ class Federation:
         self.ledger.load_state_dict(state["ledger"])
         self.history = [_record(entry) for entry in state["history"]]
         self._down = set(state["down"])
-        self._in_flight = [
-            InFlight(due, c, content.numpy().tobytes()) for due, c, content in state["in_flight"]
-        ]
+        self._in_flight = [InFlight(due, c, content.numpy().tobytes()) for due, c, content in state["in_flight"]]
 
     def _requests(self, number: int, index: int, arrivals: list[Arrival]) -> list[Request]:
         """Send the broadcast: what reaches the clients, and an arrival for each that it does not reach."""
@@ -261,16 +261,17 @@ class Federation:
 
     def _count(self, number: int, service: Service) -> None:
         sent = service.report if service.position is None else service.position
-        self.ledger.add(
-            number,
-            service.client,
-            queries=service.queries,
-            failures=service.failures,
-            gradients=service.gradients,
-            payload_up=service.payload,
-            message_up=len(sent) if isinstance(sent, bytes) else 0,
-            seconds=service.seconds,
-        )
+        counts: dict[str, Any] = {
+            "queries": service.queries,
+            "failures": service.failures,
+            "gradients": service.gradients,
+            "payload_up": service.payload,
+            "message_up": len(sent) if isinstance(sent, bytes) else 0,
+            "seconds": service.seconds,
+        }
+        self.ledger.add(number, service.client, **counts | service.traffic)
+        if service.note:
+            self.ledger.refuse(number, service.client, service.note)
 
     def _value(self) -> float:
         return math.nan if self.fun is None else float(self.fun(self.server.x))

@@ -47,6 +47,8 @@ class Service:
         gradients: gradient evaluations.
         seconds: wall time.
         crashed: whether its state is lost.
+        traffic: further counts of the ledger, of messages and wire, where the host knows them.
+        note: what the ledger should say beside them.
     """
 
     client: int
@@ -59,6 +61,8 @@ class Service:
     gradients: int = 0
     seconds: float = 0.0
     crashed: bool = False
+    traffic: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass

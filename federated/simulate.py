@@ -122,7 +122,7 @@ def simulate(
     try:
         if resume is not None:
             federation.load_state_dict(torch.load(resume, weights_only=True))
-        message = _run(federation, int(rounds), callback, checkpoint, every, progress)
+        message = run_rounds(federation, int(rounds), callback, checkpoint, every, progress)
     finally:
         federation.host.close()
     return result(federation, message)
@@ -191,14 +191,15 @@ def save(federation: Federation, path: str | Path) -> None:
     os.replace(partial, path)
 
 
-def _run(
+def run_rounds(
     federation: Federation,
     rounds: int,
-    callback: Callback | None,
-    checkpoint: str | Path | None,
-    every: int,
-    progress: bool,
+    callback: Callback | None = None,
+    checkpoint: str | Path | None = None,
+    every: int = 1,
+    progress: bool = False,
 ) -> str:
+    """Rounds of a federation up to the given one, as ``simulate`` says; why it ended."""
     name = federation.algorithm.name
     shown = None if progress else True
     with tqdm(total=rounds, initial=federation.rounds, desc=name, disable=shown, unit="round") as bar:
