@@ -48,7 +48,10 @@ EXTRAS = {
 }
 """Modules that each pip extra brings, as they are imported."""
 
-BENCHMARKS = {"derived-gp": "experiments.benchmarks.derived_gp"}
+BENCHMARKS = {
+    "derived-gp": "experiments.benchmarks.derived_gp",
+    "zord": "experiments.benchmarks.zord",
+}
 
 
 class UnknownNameError(ValueError):
