@@ -14,7 +14,7 @@ from optimizers.batch import Batch
 from optimizers.local_gp import seeded
 from optimizers.optimizer import Optimizer
 from optimizers.registry import method_class
-from optimizers.values import parse_point, parse_values
+from optimizers.values import numeric, parse_point, parse_values
 from surrogates import DerivedGP
 
 
@@ -35,7 +35,7 @@ class CandidateGenerator:
     Values are in the loop's own sign: with ``maximize`` (BoTorch's convention) the optimizer is told −Y. What
     is observed need not have been asked: rows that the optimizer waits for are told to it once all of its
     batch is there, in whatever order and pieces they come; other rows enter the model only. Rows are matched
-    by exact equality of X.
+    by exact equality, in X's own dtype.
 
     Args:
         method: a method's name or an ``Optimizer`` subclass.
@@ -127,31 +127,32 @@ class CandidateGenerator:
             Y: their values, ``n x 1`` or ``n``, in the loop's sign; NaN and ±inf are failed queries.
 
         Raises:
-            ValueError: for another shape.
-            TypeError: for values that are complex, integer or no numbers, or carry a gradient.
+            ValueError: for another shape, or points that are not finite.
+            TypeError: for points that are no real numbers, and values that are complex, integer or no numbers, or
+                carry a gradient.
         """
         X, Y = self._checked(X, Y)
         pending = self.optimizer.pending
         if pending is not None:
             self._match(pending, X, Y)
         finite = torch.isfinite(Y)
-        self._X = torch.cat([self._X, X[finite]])
+        self._X = torch.cat([self._X, X[finite].to(self._X)])
         self._Y = torch.cat([self._Y, Y[finite, None].to(self._Y)])
 
     def _checked(self, X: Any, Y: Any) -> tuple[Tensor, Tensor]:
-        X, Y = torch.as_tensor(X).detach().to(self._X), torch.as_tensor(Y)
+        X, Y = numeric("X", X).to(self._X.device), torch.as_tensor(Y)
         d = self.optimizer.dimension
         if X.ndim != 2 or X.shape[1] != d:
             raise ValueError(f"X must have shape (n, {d}), got {tuple(X.shape)}")
+        if not bool(torch.isfinite(X).all()):
+            raise ValueError(f"X must be finite, row {int((~torch.isfinite(X)).any(dim=1).nonzero()[0])} is not")
         if Y.shape not in {(len(X),), (len(X), 1)}:
-            raise ValueError(
-                f"Y must have shape ({len(X)}, 1), one value for each row of X, got {tuple(Y.shape)}"
-            )
+            raise ValueError(f"Y must have shape ({len(X)}, 1), one value for each row of X, got {tuple(Y.shape)}")
         return X, parse_values(Y, len(X)).to(self._X.device)
 
     def _match(self, pending: Batch, X: Tensor, Y: Tensor) -> None:
         """Answers the pending batch's points that are among the rows, and tells it once none is missing."""
-        answers, asked = dict(self._answers), pending.points()
+        answers, asked = dict(self._answers), pending.points().to(X.dtype)
         for x, y in zip(X, Y.tolist(), strict=True):
             for i in (asked == x).all(dim=1).nonzero().flatten().tolist():
                 if i not in answers:

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -44,7 +44,8 @@ class Evaluator:
             of the points, whatever the order they come in. With processes ``fun`` must be picklable.
         on_failure: ``"skip"`` reports NaN; ``"retry"`` evaluates a failed point again, at most ``retries``
             times and while the budget lasts, each counted, and then skips; ``"raise"`` raises the objective's
-            exception, or ``FailedQueryError``.
+            exception, or ``FailedQueryError``. The first exception of each type is logged as a warning with its
+            traceback, later ones at the level of debugging; results count them all (``nfail``).
         retries: evaluations beyond the first under ``"retry"``.
     """
 
@@ -54,6 +55,7 @@ class Evaluator:
     executor: Executor | None = None
     on_failure: FailurePolicy = "skip"
     retries: int = 1
+    _met: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fun):
@@ -65,9 +67,7 @@ class Evaluator:
         if self._evaluate_at is not None and (self.batched or self.executor is not None):
             raise ValueError(f"{type(self.fun).__name__} is evaluated in place, one point at a time")
         if self.executor is not None and not hasattr(self.executor, "submit"):
-            raise TypeError(
-                f"executor must be a concurrent.futures.Executor, got {type(self.executor).__name__}"
-            )
+            raise TypeError(f"executor must be a concurrent.futures.Executor, got {type(self.executor).__name__}")
         if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
             raise ValueError(f"retries must be an integer of at least 0, got {self.retries!r}")
 
@@ -104,7 +104,7 @@ class Evaluator:
         try:
             given = self.fun(self._hand_out(points))
         except Exception as error:
-            self._failed(error, "a batch")
+            self._failed(error, "the batch")
             return [math.nan] * len(points)
         return [self._finite(v, f"row {i}") for i, v in enumerate(parse_values(given, len(points)).tolist())]
 
@@ -132,15 +132,26 @@ class Evaluator:
             error.add_note(f"what the objective gave at point {i} of the batch is no value")
             raise
         except Exception as error:
-            self._failed(error, f"point {i}")
+            self._failed(error, f"point {i} of the batch")
             return math.nan
         return self._finite(value, f"point {i}")
 
     def _failed(self, error: Exception, where: str) -> None:
         if self.on_failure == "raise":
-            error.add_note(f"raised by the objective at {where} of the batch")
+            error.add_note(f"raised by the objective at {where}")
             raise error
-        logger.warning("the objective raised %s at %s of a batch: %s", type(error).__name__, where, error)
+        kind = type(error).__name__
+        new = kind not in self._met
+        self._met.add(kind)
+        logger.log(
+            logging.WARNING if new else logging.DEBUG,
+            "the objective raised %s at %s, a failed query: %s%s",
+            kind,
+            where,
+            error,
+            "; later ones are logged as debugging" if new else "",
+            exc_info=error if new else None,
+        )
 
     def _finite(self, value: float, where: str) -> float:
         if math.isnan(value) and self.on_failure == "raise":

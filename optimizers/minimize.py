@@ -54,7 +54,8 @@ def minimize(
         numpy: hand out NumPy arrays instead of tensors.
         batched: ``fun`` takes all points of a batch at once.
         executor: any ``concurrent.futures.Executor``; the result does not depend on the order of completion.
-        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``.
+        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. What raises ends the run: make the
+            optimizer yourself and give it to ``run`` to go on from there.
         retries: evaluations of a failed point beyond the first, under ``"retry"``.
         progress: show a progress bar over the queries, on a terminal.
         **options: the method's own.
@@ -70,9 +71,7 @@ def minimize(
     _refuse_own_misspelt(cls, options)
     if numpy and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())
-    optimizer = cls(
-        x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options
-    )
+    optimizer = cls(x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options)
     evaluator = Evaluator(fun, numpy, batched, executor, on_failure, retries)
     return run(optimizer, evaluator, callback=callback, progress=progress)
 

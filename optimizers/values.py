@@ -21,7 +21,7 @@ def parse_point(x0: Any) -> Tensor:
         TypeError: for complex or non-numeric entries.
         ValueError: for a shape other than ``d`` ≥ 1, NaN or inf.
     """
-    x = _numeric("x0", x0).clone()
+    x = numeric("x0", x0).clone()
     if x.ndim != 1 or x.numel() == 0:
         raise ValueError(f"x0 must have shape (d,) with d at least 1, got {tuple(x.shape)}")
     if not bool(torch.isfinite(x).all()):
@@ -41,7 +41,7 @@ def parse_values(values: Any, count: int) -> Tensor:
     """
     _refuse_slips(values)
     try:
-        y = _numeric("values", values).to(torch.float64)
+        y = numeric("values", values).to(torch.float64)
     except (TypeError, ValueError) as error:
         raise InvalidValueError(str(error)) from error
     if tuple(y.shape) not in {(count,), (count, 1)} and not (count == 1 and y.ndim == 0):
@@ -64,24 +64,24 @@ def _refuse_slips(values: Any) -> None:
         else:
             whole = dtype.kind in "iu"
         if whole:
-            raise InvalidValueError(
-                f"values must be floating point, got the integer {value!r:.60}: use float(y)"
-            )
+            raise InvalidValueError(f"values must be floating point, got the integer {value!r:.60}: use float(y)")
 
 
-def _numeric(name: str, given: Any) -> Tensor:
+def numeric(name: str, given: Any) -> Tensor:
+    """Numbers of any shape as a floating tensor that carries no gradient; integers become float64.
+
+    Raises:
+        TypeError: for complex, boolean or non-numeric entries.
+        ValueError: for rows of different lengths.
+    """
     if isinstance(given, Tensor):
         tensor = given.detach()
     elif isinstance(given, np.ndarray | np.generic):
         tensor = _of_array(name, np.asarray(given))
-    elif (
-        isinstance(given, Sequence)
-        and not isinstance(given, str)
-        and any(isinstance(v, Tensor) for v in given)
-    ):
+    elif isinstance(given, Sequence) and not isinstance(given, str) and any(isinstance(v, Tensor) for v in given):
         if not all(isinstance(v, Tensor) and v.numel() == 1 for v in given):
             raise ValueError(f"{name}: a list of tensors must hold one number in each")
-        parts = [_numeric(name, v).reshape(()) for v in given]
+        parts = [numeric(name, v).reshape(()) for v in given]
         tensor = torch.stack([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts])
     else:
         try:

@@ -93,6 +93,8 @@ def test_bad_input_is_refused():
         generator.observe(X, torch.zeros(3))
     with pytest.raises(ValueError, match="X must have shape"):
         generator.observe(X[:, :2], torch.zeros(len(X)))
+    with pytest.raises(ValueError, match="row 1 is not"):
+        generator.observe(torch.where(torch.arange(len(X))[:, None] == 1, torch.nan, X), torch.zeros(len(X)))
     with pytest.raises(TypeError, match="real"):
         generator.observe(X, torch.zeros(len(X), dtype=torch.complex64))
     with pytest.raises(TypeError, match="integer"):
@@ -101,4 +103,13 @@ def test_bad_input_is_refused():
         generator.observe(X, torch.zeros(len(X), requires_grad=True))
     with pytest.raises(RuntimeError, match="no finite value"):
         generator.best_f
-    assert generator.optimizer.queries == 0
+    assert generator.optimizer.queries == 0 and len(generator.train_X) == 0
+
+
+def test_rows_are_matched_in_the_dtype_they_come_in():
+    """A loop in float32 around a float64 run, where rounding X once must not keep the run waiting."""
+    generator = CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=20)
+    X = generator.generate_candidates().float()
+    assert not torch.equal(X.double(), generator.generate_candidates())
+    generator.observe(X, concave(X))
+    assert generator.optimizer.queries == len(X) and generator.train_X.dtype == torch.float64

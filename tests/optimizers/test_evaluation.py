@@ -1,3 +1,4 @@
+import logging
 import math
 import multiprocessing
 import threading
@@ -71,6 +72,20 @@ def test_failure_policies():
 
 
 @pytest.mark.parametrize("batched", [False, True])
+def test_a_kind_of_exception_warns_once_a_run(batched, caplog):
+    def broken(x):
+        raise (ArithmeticError if float(x.flatten()[0]) > 2.0 else LookupError)("no value")
+
+    with caplog.at_level(logging.DEBUG, "optimizers.evaluation"):
+        for _ in range(2):
+            caplog.clear()
+            result = minimize(broken, start(), "es", max_queries=60, batched=batched)
+            warned = [record for record in caplog.records if record.levelno == logging.WARNING]
+            assert len({record.exc_info[0] for record in warned}) == len(warned) == 2
+            assert len(caplog.records) == (result.nit if batched else result.nfail) > 3
+
+
+@pytest.mark.parametrize("batched", [False, True])
 def test_retries_stay_within_the_budget(batched):
     calls = 0
 
@@ -79,9 +94,7 @@ def test_retries_stay_within_the_budget(batched):
         calls += 1 if x.ndim == 1 else len(x)
         return torch.full(x.shape[:-1], math.nan)
 
-    result = minimize(
-        always_nan, start(), "rgf", max_queries=25, batched=batched, on_failure="retry", retries=5
-    )
+    result = minimize(always_nan, start(), "rgf", max_queries=25, batched=batched, on_failure="retry", retries=5)
     assert result.nfev == calls == 25 and result.stop_reason == "all queries failed"
 
 
