@@ -1,4 +1,4 @@
-"""Entry point of ``python -m experiments``."""
+"""Entry point of ``python -m experiments`` and of the script ``gradient-surrogates``."""
 
 import os
 import sys
@@ -8,7 +8,13 @@ import sys
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-if __name__ == "__main__":
-    from experiments.cli import main
 
-    sys.exit(main(sys.argv[1:]))
+def main() -> int:
+    """Run the command that was typed."""
+    from experiments.cli import main as command_line
+
+    return command_line(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from matplotlib.figure import Figure
 
@@ -29,6 +29,12 @@ PAPERS = ("zord", "fzoos", "hiso", "katyusha", "ours")
 SCALES = ("quick", "reduced", "paper")
 
 Paper = Literal["", "zord", "fzoos", "hiso", "katyusha", "ours"]
+
+
+def paper_of(name: str) -> Paper:
+    """The paper that an id begins with, else ``ours``."""
+    prefix = name.partition("-")[0]
+    return next((paper for paper in get_args(Paper) if paper == prefix), "ours")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +55,8 @@ class Experiment:
             apart.
         plot: settings and records to a figure.
         claims: settings and records of at least two seeds to verdicts.
-        seeds: how many seeds by default; or that for each scale, ``{"quick": 3, "reduced": 5, "paper": 10}``.
+        seeds: how many seeds by default, at most 3 of them at quick scale; or that for each scale,
+            ``{"quick": 3, "reduced": 5, "paper": 10}``.
         paper: one of ``PAPERS``; by default what the id begins with, else ``ours``.
         data: names of the data sets that it needs beyond what ships, such as ``("mnist",)``; each is looked for
             in ``DIR/NAME`` under ``--data DIR``.
@@ -82,8 +89,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if not self.paper:
-            prefix = self.id.split("-")[0]
-            object.__setattr__(self, "paper", prefix if prefix in PAPERS else "ours")
+            object.__setattr__(self, "paper", paper_of(self.id))
         if self.paper not in PAPERS:
             raise ValueError(f"{self.id}: unknown paper {self.paper!r}; known are {', '.join(PAPERS)}")
 
@@ -102,7 +108,7 @@ class Experiment:
     def num_seeds(self, scale: str = "paper") -> int:
         """How many seeds a run has by default at a scale; those of the paper's where it names none."""
         if isinstance(self.seeds, int):
-            return self.seeds
+            return min(self.seeds, 3) if scale == "quick" else self.seeds
         return self.seeds.get(scale, self.seeds.get("paper", max(self.seeds.values())))
 
     def stands_in(self, settings: Any) -> str:

@@ -141,9 +141,7 @@ def standard_problem(
     )
 
 
-def quadratic(
-    curvature: Tensor, minimizer: Tensor | None = None, bounds: tuple[float, float] = (-1.0, 1.0)
-) -> Problem:
+def quadratic(curvature: Tensor, minimizer: Tensor | None = None, bounds: tuple[float, float] = (-1.0, 1.0)) -> Problem:
     """½ (x − x*)ᵀ A (x − x*), minimum 0 at x*.
 
     Args:
@@ -157,9 +155,7 @@ def quadratic(
     dim = curvature.shape[-1]
     diagonal = curvature.ndim == 1
     if not diagonal and (curvature.shape != (dim, dim) or not torch.allclose(curvature, curvature.mT)):
-        raise ValueError(
-            f"curvature must be d or a symmetric d x d matrix, got shape {tuple(curvature.shape)}"
-        )
+        raise ValueError(f"curvature must be d or a symmetric d x d matrix, got shape {tuple(curvature.shape)}")
     spectrum = curvature if diagonal else torch.linalg.eigvalsh(curvature)
     if spectrum.min() < -1e-12 * spectrum.abs().max():
         raise ValueError(f"curvature must be positive semi-definite, got the eigenvalue {spectrum.min():.3g}")

@@ -87,10 +87,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 def from_csv(text: str) -> Rows:
     """What ``to_csv`` wrote; empty cells are left out of their row."""
-    return [
-        {key: _parse(cell) for key, cell in row.items() if cell != ""}
-        for row in csv.DictReader(io.StringIO(text))
-    ]
+    return [{key: _parse(cell) for key, cell in row.items() if cell != ""} for row in csv.DictReader(io.StringIO(text))]
 
 
 def _parse(cell: str) -> Value:

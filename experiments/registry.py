@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from collections.abc import Iterable
 
 from experiments.experiment import Experiment
@@ -64,14 +65,39 @@ class UnknownNameError(ValueError):
         super().__init__(f"unknown {kind} {name!r}; {hint}")
 
 
+class MissingExtraError(ValueError):
+    """A package that an experiment needs is not installed, with the command that installs it."""
+
+    def __init__(self, name: str, modules: Iterable[str], extra: str) -> None:
+        super().__init__(f"{name} needs {', '.join(modules)}, not installed here; pip install '.[{extra}]' brings it")
+
+
+def require(extra: str, name: str) -> None:
+    """Refuse an experiment whose extra is not installed; nothing where it needs none.
+
+    Raises:
+        MissingExtraError: with the pip command.
+    """
+    if missing := [module for module in EXTRAS.get(extra, ()) if importlib.util.find_spec(module) is None]:
+        raise MissingExtraError(name, missing, extra)
+
+
 def get(name: str) -> Experiment:
     """The experiment with this id; its module is imported now.
 
     Raises:
         UnknownNameError: with the nearest ids.
+        MissingExtraError: if the module imports a package that is not installed.
     """
     if name not in MODULES:
         raise UnknownNameError("experiment", name, MODULES)
-    experiment = importlib.import_module(MODULES[name]).EXPERIMENT
+    try:
+        experiment = importlib.import_module(MODULES[name]).EXPERIMENT
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        for extra, modules in EXTRAS.items():
+            if missing in modules:
+                raise MissingExtraError(name, [missing], extra) from error
+        raise
     assert isinstance(experiment, Experiment)
     return experiment

@@ -157,9 +157,7 @@ def judge(
     )
 
 
-def never(
-    claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray, seeds: Sequence[int]
-) -> Verdict:
+def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray, seeds: Sequence[int]) -> Verdict:
     """Verdict on "it never happens": the share of trials that violate, one count a seed; a setting is a seed.
 
     ``reproduced`` without a violation, ``partly`` while under 5% of the trials violate.

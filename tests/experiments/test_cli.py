@@ -1,5 +1,7 @@
 """The command line as a user types it."""
 
+import dataclasses
+import errno
 import subprocess
 import sys
 import types
@@ -16,6 +18,68 @@ from tests.experiments import toy
 def toy_only(monkeypatch):
     monkeypatch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
     monkeypatch.setattr(registry, "ESTIMATION_ERROR", ("toy-fig1",))
+
+
+def test_list_says_what_is_needed_and_whether_it_is_here(monkeypatch, tmp_path, capsys):
+    needy = dataclasses.replace(toy.experiment(), data=("mnist",), stand_in="digits for MNIST", extra="absent")
+    monkeypatch.setattr(toy, "EXPERIMENT", dataclasses.replace(needy, cost={"paper": "3 h"}))
+    monkeypatch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
+    monkeypatch.setitem(registry.EXTRAS, "absent", ("no_such_module",))
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert "Toy, Fig. 1: numbers near their index" in text and "paper 3 h" in text
+    assert "mnist (--data DIR, in DIR/mnist)" in text and "digits for MNIST" in text
+    assert "no_such_module, not installed here; pip install '.[absent]'" in text
+    assert main(["list", "--data", str(tmp_path)]) == 0
+    assert f"mnist (not in {tmp_path})" in capsys.readouterr().out
+    (tmp_path / "mnist").mkdir()
+    assert main(["list", "--data", str(tmp_path), "--paper", "ours"]) == 0
+    assert "mnist (here)" in capsys.readouterr().out
+    assert main(["list", "--paper", "zord"]) == 0
+    assert "toy-fig1" not in capsys.readouterr().out
+
+
+def test_a_missing_extra_is_answered_with_the_pip_command(monkeypatch, tmp_path, capsys):
+    needy = dataclasses.replace(toy.experiment(), id="hiso-x", extra="absent")
+    monkeypatch.setitem(sys.modules, "needy", types.SimpleNamespace(EXPERIMENT=needy))
+    modules = {"toy-fig1": "tests.experiments.toy", "hiso-x": "needy", "hiso-y": "no_such_module"}
+    monkeypatch.setattr(registry, "MODULES", modules)
+    monkeypatch.setitem(registry.EXTRAS, "absent", ("no_such_module",))
+    for name in ("hiso-x", "hiso-y"):
+        assert main(["run", name, "--out", str(tmp_path)]) == 2
+        assert "no_such_module, not installed here; pip install '.[absent]'" in capsys.readouterr().err
+    run = ["--scale", "quick", "--jobs", "1", "--out", str(tmp_path)]
+    assert main(["run", "--all", *run]) == 1
+    assert capsys.readouterr().err.count("left out: ") == 2 and (tmp_path / "toy-fig1.csv").exists()
+    assert main(["run", "--paper", "ours", *run]) == 0
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_run_takes_ids_or_a_paper_or_all(capsys):
+    assert main(["run"]) == 2
+    assert main(["run", "zord-fig1", "--all"]) == 2
+    assert main(["run", "zord-fig1", "--paper", "zord"]) == 2
+    assert capsys.readouterr().err.count("error: run ") == 3
+
+
+def test_report_is_written_beside_the_results(toy_only, tmp_path, capsys):
+    assert main(["run", "toy-fig1", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    (tmp_path / "other.partial.jsonl").write_text("{}\n[0, [], 1.0]\n")
+    assert main(["report", "--from", str(tmp_path)]) == 0
+    assert "values are positive" in (tmp_path / "index.html").read_text()
+    assert "other is not finished, 1 seeds are" in capsys.readouterr().err
+    assert main(["report", "--from", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere is no folder" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_with_what_to_do(toy_only, tmp_path, monkeypatch, capsys):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("experiments.results.replace", full)
+    assert main(["run", "toy-fig1", "--jobs", "1", "--out", str(tmp_path)]) == 2
+    message = capsys.readouterr().err
+    assert "No space left on device" in message and str(tmp_path) in message and "--resume" in message
 
 
 def test_list_names_every_experiment_and_benchmark(capsys):

@@ -1,11 +1,14 @@
 """Running, writing, interrupting and going on."""
 
+import dataclasses
+import errno
 import json
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from experiments import registry, runner
+from experiments import registry, results, runner
+from experiments.experiment import SCALES
 from experiments.records import from_csv
 from experiments.results import ResultsError, versions
 from experiments.runner import Interrupted, run_experiments
@@ -128,6 +131,135 @@ def test_a_worker_that_dies_is_reported():
 
     rows, _, failure = runner._result(Dead())
     assert not rows and "a worker process died" in failure
+
+
+def _calls(monkeypatch):
+    calls = []
+    original = runner._run_seed
+
+    def counted(name, settings, seed):
+        calls.append(seed)
+        return original(name, settings, seed)
+
+    monkeypatch.setattr(runner, "_run_seed", counted)
+    return calls
+
+
+def test_resume_repeats_no_seed_of_a_finished_experiment(tmp_path, monkeypatch):
+    _run(tmp_path, seeds=2)
+    calls = _calls(monkeypatch)
+    (outcome,) = _run(tmp_path, seeds=2, resume=True)
+    assert calls == [] and outcome.finished == 2 and outcome.verdicts[0].seeds == (0, 1)
+    _run(tmp_path, seeds=4, resume=True)
+    assert calls == [2, 3]
+    _run(tmp_path / "whole", seeds=4)
+    assert (tmp_path / "toy-fig1.csv").read_bytes() == (tmp_path / "whole" / "toy-fig1.csv").read_bytes()
+
+
+def test_resume_refuses_results_of_other_versions(tmp_path):
+    _run(tmp_path)
+    path = tmp_path / "toy-fig1.settings.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, "versions": {**facts["versions"], "torch": "1.0"}}))
+    with pytest.raises(ResultsError, match=r"other versions.*without --resume"):
+        _run(tmp_path, resume=True)
+
+
+def test_starting_over_keeps_the_seeds_of_a_cut_run_aside(tmp_path, monkeypatch):
+    _replace(monkeypatch, interrupt_at=2)
+    with pytest.raises(Interrupted):
+        _run(tmp_path)
+    kept = (tmp_path / "toy-fig1.partial.jsonl").read_text()
+    _replace(monkeypatch)
+    _run(tmp_path)
+    assert (tmp_path / "toy-fig1.partial.jsonl.bak").read_text() == kept
+
+
+def test_a_full_disk_keeps_what_was_finished(tmp_path, monkeypatch):
+    _run(tmp_path / "whole")
+    original = results.PartialRun.add
+
+    def full(self, seed, rows, seconds):
+        if seed == 2:
+            with self.path.open("a") as file:
+                file.write('[2, [{"seed"')
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(self, seed, rows, seconds)
+
+    monkeypatch.setattr(results.PartialRun, "add", full)
+    with pytest.raises(OSError, match="No space left"):
+        _run(tmp_path / "cut")
+    monkeypatch.setattr(results.PartialRun, "add", original)
+    calls = _calls(monkeypatch)
+    _run(tmp_path / "cut", resume=True)
+    assert calls == [2]
+    assert (tmp_path / "cut/toy-fig1.csv").read_bytes() == (tmp_path / "whole/toy-fig1.csv").read_bytes()
+
+
+def test_a_write_that_fails_leaves_the_file_before_it_and_nothing_beside(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    results.replace(path, b"before")
+
+    def full(self, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        results.replace(path, b"after")
+    assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
+
+
+def test_device_and_data_reach_the_settings_that_have_them(tmp_path, monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        device: str = "cpu"
+        data: str = ""
+
+    plain = toy.experiment()
+    experiment = dataclasses.replace(plain, scales={"paper": Settings()}, data=("mnist",), stand_in="digits for MNIST")
+    assert experiment.stands_in(runner.configured(experiment, "paper", None, tmp_path)) == "digits for MNIST"
+    (tmp_path / "mnist").mkdir()
+    settings = runner.configured(experiment, "reduced", "cpu", tmp_path)
+    assert settings == Settings("cpu", str(tmp_path)) and experiment.stands_in(settings) == ""
+    assert runner.configured(plain, "paper", "cpu", tmp_path) == toy.Settings()
+    with pytest.raises(ValueError, match="device 'warp' cannot be used here"):
+        runner.configured(experiment, "paper", "warp", None)
+    with pytest.raises(ValueError, match="absent is no folder"):
+        runner.configured(experiment, "paper", None, tmp_path / "absent")
+
+    def check(settings):
+        raise ValueError(f"{settings.data}/mnist is not what torchvision wrote")
+
+    monkeypatch.setattr(toy, "EXPERIMENT", dataclasses.replace(experiment, check=check))
+    with pytest.raises(ValueError, match=r"toy-fig1: .*mnist is not what torchvision wrote"):
+        _run(tmp_path / "out", data=tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stand_in_is_named_above_the_figure():
+    experiment = dataclasses.replace(toy.experiment(), stand_in="digits for MNIST")
+    settings = experiment.settings("quick")
+    figure = experiment.draw(settings, experiment.run(settings, range(2)))
+    assert figure.get_suptitle() == "stand-in: digits for MNIST"
+
+
+def test_time_left_goes_by_what_seeds_took(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner.costs, "seconds_a_seed", lambda name, scale: None)
+    run = runner._Run(toy.EXPERIMENT, toy.Settings(), tmp_path, 5, "paper", False, "")
+    assert runner.time_left([run], 1) == "unknown time"
+    for seed in range(2):
+        run.take(seed, toy.run_seed(toy.Settings(), seed), 60.0, "")
+    assert runner.time_left([run], 1) == "about 3 min" and runner.time_left([run], 2) == "about 90 s"
+
+
+def test_default_seeds_go_by_scale():
+    plain = toy.experiment()
+    many = dataclasses.replace(plain, seeds=10)
+    assert [many.num_seeds(scale) for scale in SCALES] == [3, 10, 10]
+    scaled = dataclasses.replace(plain, seeds={"quick": 2, "reduced": 5, "paper": 20})
+    assert [scaled.num_seeds(scale) for scale in SCALES] == [2, 5, 20]
+    assert plain.settings("reduced") is plain.settings("paper")
+    assert plain.paper == "ours" and registry.get("hiso-fig4").paper == "hiso"
 
 
 @pytest.mark.parametrize(
