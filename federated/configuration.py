@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from optimizers.first_order import FirstOrder
+from optimizers.groups import Groups
 from optimizers.options import nearest_name
 
 
@@ -73,7 +74,7 @@ def describe_option(name: str, value: Any) -> Any:
     """An option in plain values, equal for equal options in every process.
 
     Rules (factories of torch optimizers) become their class and parameter groups, tensors a digest, bounds
-    lists, kernels and prox operators their type and plain attributes.
+    lists, groups of coordinates their fingerprint, kernels and prox operators their type and plain attributes.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -88,6 +89,8 @@ def describe_option(name: str, value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         state = {k: describe_tensor(v) for k, v in value.state_dict().items()}
         return {"type": _type_name(value), "state": state}
+    if isinstance(value, Groups):
+        return value.fingerprint
     if name == "update_rule":
         return describe_rule(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -9,19 +9,36 @@ References:
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
 from federated.algorithm import FederatedOptions
 from federated.client import Client
-from federated.replayed_model import DeComFLModel, HiSoModel, ReplayedModel
+from federated.configuration import check_choice
+from federated.replayed_model import DeComFLModel, GroupProbeModel, HiSoModel, ReplayedModel
 from federated.scalar_only import ScalarOnlyAlgorithm, ScalarOnlyClient, ScalarOnlyServer
 from federated.server import Server
-from optimizers.hiso import HessianUpdate
+from optimizers.group_probe import OPTIONS as PROBE_OPTIONS
+from optimizers.groups import Groups, GroupsLike
+from optimizers.hiso import CURVATURES, Curvature, HessianUpdate
 from optimizers.options import positive, positive_integer
 from optimizers.scalar_only import Distribution, Scheme
+from optimizers.values import parse_point
+
+PAPER_OPTIONS = (
+    "hessian_update",
+    "hessian_weight",
+    "hessian_epsilon",
+    "hessian_lower",
+    "hessian_upper",
+    "initial_hessian",
+    "hessian_reset",
+)
+"""Options of the paper's H."""
 
 
 class ScalarOnlyOptions(FederatedOptions, total=False):
@@ -29,8 +46,8 @@ class ScalarOnlyOptions(FederatedOptions, total=False):
 
     perturbations: int
     smoothing_radius: float
-    rate: float
-    scheme: Scheme
+    rate: float | None
+    scheme: Scheme | None
     distribution: Distribution
     momentum: float
     projection: bool
@@ -52,14 +69,15 @@ class DeComFL(ScalarOnlyAlgorithm):
     that failed as a whole is a vote for no move; a client with no scalar in the whole round does not report.
 
     The paper's large models have P = 5, its programs P = 1, μ = 1e-3 and η = 1e-4. η is not found here, as
-    ``optimizers.DeComFL`` does: 0.01 suits small networks, and a quadratic Σ aⱼxⱼ² wants η ≈ 1/(2 Σ aⱼ/P).
+    ``optimizers.DeComFL`` does: the default 0.01 suits small networks, and a quadratic Σ aⱼxⱼ² wants
+    η ≈ 1/(2 Σ aⱼ/P).
 
     Args:
         x0: initial point, shape ``d``; float32 or narrower keeps H, and hence memory, at 4 bytes a coordinate.
         perturbations: P.
         smoothing_radius: μ, in x's units.
-        rate: η.
-        scheme: ``"forward"`` (P + 1 queries a step) or ``"central"`` (2P).
+        rate: η; None: 0.01.
+        scheme: ``"forward"`` (P + 1 queries a step; None: this one) or ``"central"`` (2P).
         distribution: of u, ``"normal"`` or ``"rademacher"``.
         momentum: β of m ← βm + (1 − β)Δx, x ← x − η m; replayed, hence of no extra bytes.
         projection: divide scalars by uᵀH⁻¹u (HiSo eq. 7).
@@ -69,6 +87,8 @@ class DeComFL(ScalarOnlyAlgorithm):
     name = "decomfl"
     server_class: ClassVar[type[Server]] = ScalarOnlyServer
     client_class: ClassVar[type[Client]] = ScalarOnlyClient
+    default_rate: float | None = 1e-2
+    default_scheme: Scheme = "forward"
 
     def __init__(
         self,
@@ -76,8 +96,8 @@ class DeComFL(ScalarOnlyAlgorithm):
         *,
         perturbations: int = 5,
         smoothing_radius: float = 1e-3,
-        rate: float = 1e-2,
-        scheme: Scheme = "forward",
+        rate: float | None = None,
+        scheme: Scheme | None = None,
         distribution: Distribution = "normal",
         momentum: float = 0.0,
         projection: bool = False,
@@ -86,8 +106,9 @@ class DeComFL(ScalarOnlyAlgorithm):
         **common: Unpack[FederatedOptions],
     ) -> None:
         self.perturbations = positive_integer("perturbations", perturbations)
-        self.smoothing_radius, self.rate = positive("smoothing_radius", smoothing_radius), positive("rate", rate)
-        self.scheme, self.distribution = scheme, distribution
+        self.smoothing_radius = positive("smoothing_radius", smoothing_radius)
+        self.rate = self.default_rate if rate is None else positive("rate", rate)
+        self.scheme, self.distribution = scheme or self.default_scheme, distribution
         self.momentum, self.projection = momentum, bool(projection)
         super().__init__(x0, log_rounds=log_rounds, scalar_dtype=scalar_dtype, **common)
 
@@ -128,8 +149,18 @@ class HiSo(DeComFL):
     its own steps, from its own Δx, on an H that it then forgets as it forgets its x. ``"per_round"`` (Appx. C): H_r
     throughout round r, for clients and rebuild, and one update from Σₖ Δxₖ at its end.
 
+    ``curvature="group_probe"`` is ours, an H with one number a group that is measured; ``GroupProbeHiSo`` has the
+    method and its options. Probe rounds send two scalars each way and no more, whatever d, τ and P are, and take
+    three queries. The groups are part of the configuration that server and clients must share.
+
     Args:
         x0: initial point, shape ``d``.
+        curvature: ``"displacement"``, the paper's, or ``"group_probe"``.
+        groups: of coordinates; None: single ones. This and the next four are of ``"group_probe"``.
+        initial_probes: first probes a group.
+        probe_every: rounds from a later probe to the next.
+        probe_weight: weight of the newest |â_b|.
+        clip: of the mean scalars of ordinary rounds, in running root mean squares.
         hessian_update: ``"per_step"`` or ``"per_round"``.
         hessian_weight: ν; 0 leaves H as it is, and with H₀ = 1 that is DeComFL, bit for bit.
         hessian_epsilon: ε ≥ 0.
@@ -146,6 +177,12 @@ class HiSo(DeComFL):
         self,
         x0: Any,
         *,
+        curvature: Curvature = "displacement",
+        groups: GroupsLike = None,
+        initial_probes: int | None = None,
+        probe_every: int | None = None,
+        probe_weight: float | None = None,
+        clip: float | None = None,
         hessian_update: HessianUpdate = "per_step",
         hessian_weight: float = 0.05,
         hessian_epsilon: float = 1e-8,
@@ -155,18 +192,56 @@ class HiSo(DeComFL):
         hessian_reset: int | None = None,
         **options: Unpack[ScalarOnlyOptions],
     ) -> None:
+        self.curvature, self.groups = check_choice("curvature", curvature, CURVATURES), groups
+        self.initial_probes, self.probe_every = initial_probes, probe_every
+        self.probe_weight, self.clip = probe_weight, clip
         self.hessian_update, self.hessian_weight = hessian_update, hessian_weight
         self.hessian_epsilon, self.initial_hessian = hessian_epsilon, initial_hessian
         self.hessian_lower, self.hessian_upper = float(hessian_lower), float(hessian_upper)
         self.hessian_reset = None if hessian_reset is None else positive_integer("hessian_reset", hessian_reset)
+        if self._probes:
+            self._refuse_changed(HiSo.__init__, PAPER_OPTIONS, "displacement")
+            self.groups = Groups(groups, parse_point(x0).numel())
+            self.default_rate, self.default_scheme = None, "central"
+        else:
+            self._refuse_changed(HiSo.__init__, PROBE_OPTIONS, "group_probe")
         super().__init__(x0, **options)
+        self.schedule = model.schedule if isinstance(model := self.model(), GroupProbeModel) else None
+
+    @property
+    def _probes(self) -> bool:
+        return self.curvature == "group_probe"
+
+    def _refuse_changed(self, function: Any, names: Sequence[str], curvature: str) -> None:
+        """Raises ``ValueError`` for an option of the other curvature that is not at its default."""
+        for name in names:
+            default = inspect.signature(function).parameters[name].default
+            if getattr(self, name) is not default and getattr(self, name) != default:
+                raise ValueError(f"{name} goes with curvature={curvature!r}, not with {self.curvature!r}")
+
+    def numbers(self, round_number: int) -> int:
+        """τP, or 2 in a probe round."""
+        probes = self.schedule is not None and self.schedule.group(round_number) is not None
+        return 2 if probes else super().numbers(round_number)
+
+    @property
+    def most_numbers(self) -> int:
+        """Scalars of the longest round."""
+        ordinary = self.local_steps * self.perturbations
+        return max(2, ordinary) if self._probes else ordinary
 
     def model(self) -> ReplayedModel:
         """A new model at x0; raises for options out of range."""
-        return HiSoModel(self.x0, **self.model_options())
+        return (GroupProbeModel if self._probes else HiSoModel)(self.x0, **self.model_options())
 
     def model_options(self) -> dict[str, Any]:
         """DeComFL's, and H's."""
+        if self._probes:
+            shared = super().model_options()
+            for name in ("momentum", "projection"):
+                if shared.pop(name):
+                    raise ValueError(f"{name} goes with curvature='displacement', not with 'group_probe'")
+            return shared | {name: getattr(self, name) for name in PROBE_OPTIONS}
         return super().model_options() | {
             "hessian_update": self.hessian_update,
             "local_steps": self.local_steps if self.hessian_update == "per_round" else 1,

@@ -6,7 +6,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from federated.messages import MessageError
 from optimizers.batch import Batch
+from optimizers.group_probe import GroupProbeHiSo
 from optimizers.hessian_update import CHUNK, squared_norm
 from optimizers.hiso import DeComFL as LocalDeComFL
 from optimizers.hiso import HiSo as LocalHiSo
-from optimizers.scalar_only import ScalarOnly, ScalarOnlyState
+from optimizers.scalar_only import ScalarOnly
 from optimizers.state import load_fields, save_fields
 
 
@@ -27,15 +28,11 @@ class Start:
 
     Attributes:
         x: x_r, shape ``d``.
-        hessian: H_r, shape ``d``, or None.
-        hessian_floor: a number that no coordinate of H_r is under.
-        momentum: m_r, shape ``d``, or None.
+        state: the fields of the method's state, H_r and m_r among them.
     """
 
     x: Tensor
-    hessian: Tensor | None
-    hessian_floor: float
-    momentum: Tensor | None
+    state: dict[str, Any]
 
     def state_dict(self) -> dict[str, Any]:
         """Its fields."""
@@ -105,7 +102,11 @@ class ReplayedModel(ScalarOnly):
         """Start the local steps of a round; a batch still pending is dropped."""
         self.revert()
         self.iterations = (number - 1) * self.steps
-        self.local = LocalRound(planned=self.steps)
+        self.local = LocalRound(planned=self._steps_of(number))
+
+    def _steps_of(self, number: int) -> int:
+        """Local steps of a round."""
+        return self.steps
 
     @property
     def busy(self) -> bool:
@@ -123,7 +124,7 @@ class ReplayedModel(ScalarOnly):
         start, self.local.start = self.local.start, None
         if start is not None:
             self._x = start.x
-            self.state = ScalarOnlyState(self.state.rate, start.hessian, start.hessian_floor, start.momentum)
+            self.state = replace(self.state, **start.state)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         scalars = self._to_send(batch, values)
@@ -132,10 +133,7 @@ class ReplayedModel(ScalarOnly):
             self.revert()
             return
         if self.local.start is None:
-            s = self.state
-            kept = (None if t is None else t.clone() for t in (s.hessian, s.momentum))
-            hessian, momentum = kept
-            self.local.start = Start(self._x.clone(), hessian, s.hessian_floor, momentum)
+            self.local.start = Start(self._x.clone(), save_fields(self.state))
         self._advance(self._terms(scalars), self._rate_of_steps())
 
     def _to_send(self, batch: Batch, values: Tensor) -> Tensor:
@@ -159,9 +157,9 @@ class ReplayedModel(ScalarOnly):
         for k, row in enumerate(scalars.reshape(self.steps, self.perturbations)):
             self.iterations = (number - 1) * self.steps + k
             self._advance(self._terms(row), self._rate_of_steps() * self.server_rate)
+        self.state = replace(self.state, rate=self._initial_rate)
         if self.state.hessian is not None and self.hessian_reset and number % self.hessian_reset == 0:
             self._reset_hessian()
-        self.state = replace(self.state, rate=self._initial_rate)
 
     def _terms(self, scalars: Tensor) -> list[tuple[int, int, float]]:
         row = scalars.to(torch.float64).tolist()
@@ -187,9 +185,9 @@ class ReplayedModel(ScalarOnly):
     # The whole state, for one who cannot replay.
 
     def vectors(self) -> dict[str, Tensor]:
-        """x, and H and the momentum where the method has them: the model's own, not copies."""
-        named = {"x": self._x, "hessian": self.state.hessian, "momentum": self.state.momentum}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
+        """x, and the tensors of the method's state, such as H and the momentum: the model's own, not copies."""
+        named = {f.name: getattr(self.state, f.name) for f in fields(self.state)}
+        return {"x": self._x} | {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
     def load_vectors(self, vectors: Mapping[str, Tensor], hessian_floor: float) -> None:
         """Take the vectors of another model of the same options, in place.
@@ -197,9 +195,11 @@ class ReplayedModel(ScalarOnly):
         Raises:
             MessageError: for an H that is not positive; nothing has changed then.
         """
-        hessian = vectors.get("hessian")
+        hessian, curvature = vectors.get("hessian"), vectors.get("curvature")
         if hessian is not None and not _positive(hessian):
             raise MessageError("hessian has a coordinate that is not positive")
+        if curvature is not None and bool((curvature < 0.0).any()):
+            raise MessageError("curvature has a group under 0")
         if not (hessian_floor > 0.0 and math.isfinite(hessian_floor)):
             raise MessageError(f"hessian_floor is {hessian_floor}, accepted is a positive finite number")
         self.revert()
@@ -240,6 +240,34 @@ class DeComFLModel(ReplayedModel, LocalDeComFL):
 
 class HiSoModel(ReplayedModel, LocalHiSo):
     """HiSo: x and H."""
+
+
+class GroupProbeModel(ReplayedModel, GroupProbeHiSo):
+    """HiSo with a measured curvature: x, and h of each group. A probe round has one step and two scalars, g and c."""
+
+    def _number(self) -> int:
+        return self.iterations // self.steps + 1
+
+    def _steps_of(self, number: int) -> int:
+        return self.steps if self.schedule.group(number) is None else 1
+
+    def _to_send(self, batch: Batch, values: Tensor) -> Tensor:
+        if "group" not in batch.info:
+            return super()._to_send(batch, values)
+        sent = torch.tensor(self._probe_scalars(batch, values), dtype=torch.float64).to(self.scalar_dtype)
+        self.local.succeeded = int(torch.isfinite(sent).all())
+        return sent
+
+    def follow(self, number: int, scalars: Tensor) -> None:
+        """Move the model by the scalars of a round: shape ``τP``, or ``2`` in a probe round."""
+        group = self.schedule.group(number)
+        if group is None:
+            super().follow(number, scalars)
+            return
+        self.revert()
+        self.iterations = (number - 1) * self.steps
+        g, c = scalars.to(torch.float64).tolist()
+        self._learn(group, g, c, self.server_rate)
 
 
 def _positive(hessian: Tensor) -> bool:

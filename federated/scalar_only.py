@@ -77,7 +77,7 @@ class ScalarOnlyAlgorithm(Algorithm):
         self.log_rounds = positive_integer("log_rounds", log_rounds)
         self.scalar_dtype = check_choice("scalar_dtype", scalar_dtype, tuple(SCALAR_DTYPES))
         super().__init__(x0, **common)
-        self._vectors = {name: t.dtype for name, t in self.model().vectors().items()}
+        self._vectors = {name: TensorSpec(tuple(t.shape), t.dtype) for name, t in self.model().vectors().items()}
 
     # What a subclass says.
 
@@ -107,9 +107,8 @@ class ScalarOnlyAlgorithm(Algorithm):
         values: dict[str, type] = {"since": int, "rounds": str, "digest": str}
         if phase != "catch_up":
             return MessageSpec({"scalars": scalars}, values)
-        vectors = {name: TensorSpec((self.dimension,), dtype) for name, dtype in self._vectors.items()}
         values |= {"until": int, "hessian_floor": float}
-        tensors = {"scalars": scalars} | vectors
+        tensors = {"scalars": scalars} | self._vectors
         return MessageSpec(tensors, values, frozenset({*tensors, *values} - {"digest"}))
 
     def reports(self, phase: str) -> MessageSpec:
@@ -156,10 +155,7 @@ class ScalarOnlyServer(Server):
         """The round from which on a broadcast has the scalars; the present one if the log is too short."""
         log = self.state.log
         since = max(log.first, self.round - 1) if client is None else self.state.known[client]
-        fits = (
-            since >= log.first
-            and len(ranges([e.round for e in log.between(since, self.round)])) < LONGEST_RANGES
-        )
+        fits = since >= log.first and len(ranges([e.round for e in log.between(since, self.round)])) < LONGEST_RANGES
         return since if fits else self.round
 
     def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
@@ -297,9 +293,7 @@ class ScalarOnlyClient(Client):
         rounds = parse_ranges(str(message.values["rounds"]), max(1, since), stop, a.log_rounds)
         wanted, given = sum(a.numbers(r) for r in rounds), message.tensors["scalars"].numel()
         if wanted != given:
-            raise MessageError(
-                f"the scalars of rounds {message.values['rounds']!r:.80} are {wanted}, got {given}"
-            )
+            raise MessageError(f"the scalars of rounds {message.values['rounds']!r:.80} are {wanted}, got {given}")
         return rounds
 
     def _follow(self, rounds: list[int], scalars: Tensor, at: int) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from optimizers.axes import Axes
 from optimizers.bounds import Domain
 from optimizers.directions import Directions
+from optimizers.groups import GroupDiagonal
 from optimizers.hessian_update import CHUNK, compute_dtype, over_root, update
 
 SMALL = 1 << 14
@@ -33,7 +34,7 @@ class Batch:
         addresses: (step, row) of each point's direction; empty where the points are explicit.
         directions: the addressed directions, None where the points are explicit.
         metric: diagonal H > 0 whose H^(−1/2) multiplies the directions, shape ``d``, float64 or, for a narrower
-            base, float32; or None for H = 1.
+            base, float32; one number a group; or None for H = 1.
         explicit: explicit points in search coordinates, shape ``q x d``, or None.
         domain: box and change of coordinates, None where the search is in user coordinates without a box.
         info: what a method's ``_tell`` wants to know again (tensors, numbers, strings); saved with the batch.
@@ -47,7 +48,7 @@ class Batch:
     explicit: Tensor | None = None
     domain: Domain | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
-    metric: Tensor | None = None
+    metric: Tensor | GroupDiagonal | None = None
 
     def __post_init__(self) -> None:
         count = len(self.addresses) if self.explicit is None else self.explicit.shape[0]
@@ -169,9 +170,7 @@ class Batch:
             index = [rows.index(row) for _, row in addresses]
             block = block if index == list(range(len(rows))) else block[index]
         else:
-            block = torch.stack(
-                [self.directions.row(step, row, dtype=dtype, device=device) for step, row in addresses]
-            )
+            block = torch.stack([self.directions.row(step, row, dtype=dtype, device=device) for step, row in addresses])
         if self.metric is not None:
             return over_root(block.to(self.metric.dtype), self.metric).to(dtype)
         return block
@@ -226,7 +225,7 @@ class Batch:
             "base": self.base.clone(),
             "scales": self.scales.clone(),
             "addresses": [list(address) for address in self.addresses],
-            "metric": None if self.metric is None else self.metric.clone(),
+            "metric": _saved(self.metric),
             "explicit": None if self.explicit is None else self.explicit.clone(),
             "info": {k: v.clone() if isinstance(v, Tensor) else v for k, v in self.info.items()},
             "directions": self._named(),
@@ -242,13 +241,10 @@ class Batch:
         directions = None
         if (named := state["directions"]) is not None:
             axes = named["distribution"] == "axis"
-            directions = (
-                Axes(named["d"]) if axes else Directions(named["seed"], named["d"], named["distribution"])
-            )
+            directions = Axes(named["d"]) if axes else Directions(named["seed"], named["d"], named["distribution"])
             if directions.generator != named["generator"]:
                 raise ValueError(
-                    f"the batch's directions are of generator {named['generator']}, "
-                    f"this is {directions.generator}"
+                    f"the batch's directions are of generator {named['generator']}, this is {directions.generator}"
                 )
 
         def move(value: Any) -> Any:
@@ -260,14 +256,28 @@ class Batch:
             scales=move(state["scales"]),
             addresses=tuple((int(step), int(row)) for step, row in state["addresses"]),
             directions=directions,
-            metric=move(state["metric"]),
+            metric=_loaded(state["metric"], device),
             explicit=move(state["explicit"]),
             domain=domain,
             info={k: move(v) for k, v in state["info"].items()},
         )
 
 
-def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+def _saved(metric: Tensor | GroupDiagonal | None) -> Any:
+    if isinstance(metric, GroupDiagonal):
+        return metric.state_dict()
+    return None if metric is None else metric.clone()
+
+
+def _loaded(saved: Any, device: torch.device) -> Tensor | GroupDiagonal | None:
+    if isinstance(saved, Mapping):
+        return GroupDiagonal.from_state_dict(saved, device)
+    return None if saved is None else saved.to(device).clone()
+
+
+def _equal(a: Any, b: Any) -> bool:
     if a is None or b is None:
         return a is b
+    if isinstance(a, GroupDiagonal) or isinstance(b, GroupDiagonal):
+        return isinstance(a, GroupDiagonal) and isinstance(b, GroupDiagonal) and a.same_as(b)
     return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from optimizers.directions import Directions, group_sums, halved
+from optimizers.groups import GroupDiagonal
 
 _compiled: ModuleType | None
 try:
@@ -56,8 +57,10 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.float64 else torch.float32
 
 
-def over_root(u: Tensor, hessian: Tensor) -> Tensor:
+def over_root(u: Tensor, hessian: Tensor | GroupDiagonal) -> Tensor:
     """H^(−1/2) u in their dtype, shape ``... x d``; the root is the same on every device."""
+    if isinstance(hessian, GroupDiagonal):
+        hessian = hessian.tensor()
     if hessian.device.type == "cpu":
         # torch's own vector root is off by the last bit for 1 in 100 float64 numbers; NumPy's is IEEE 754's.
         return u / torch.from_numpy(np.sqrt(hessian.numpy()))
@@ -70,7 +73,7 @@ def update(
     terms: Sequence[Term],
     rate: float,
     *,
-    hessian: Tensor | None = None,
+    hessian: Tensor | GroupDiagonal | None = None,
     rule: HessianRule | None = None,
     momentum: Tensor | None = None,
     decay: float = 0.0,
@@ -93,7 +96,7 @@ def update(
         directions: normal or Rademacher directions.
         terms: (step, row, coefficient), added in their order; at least one.
         rate: η.
-        hessian: those coordinates of H > 0, in ``compute_dtype(x.dtype)``.
+        hessian: those coordinates of H > 0, in ``compute_dtype(x.dtype)``; inf holds a coordinate in its place.
         rule: how H learns.
         momentum: those coordinates of m, in the dtype of H.
         decay: β.
@@ -103,16 +106,21 @@ def update(
     Raises:
         ValueError: for tensors that do not agree, no term, or directions of another distribution.
     """
-    held = [t for t in (x, hessian, momentum) if t is not None]
+    grouped, dense = (hessian, None) if isinstance(hessian, GroupDiagonal) else (None, hessian)
+    held = [t for t in (x, dense, momentum) if t is not None]
     dtype = _check(held, x, directions, terms, start)
-    if rule is not None and hessian is None:
+    if rule is not None and dense is None:
         raise ValueError("a rule was given without the hessian that it is to change")
+    if grouped is not None and (len(grouped), grouped.dtype) != (held[0].numel(), dtype):
+        raise ValueError(f"hessian must be {held[0].numel()} of {dtype}, got {len(grouped)} of {grouped.dtype}")
     size, device = held[0].numel(), held[0].device
     narrow = x is not None and x.dtype != dtype
     numbers = _rounded(dtype, rate, decay, 1.0 - decay, rule)
 
     def apply(low: int, high: int) -> None:
-        part = [None if t is None else t.detach()[low:high] for t in (x, hessian, momentum)]
+        part = [None if t is None else t.detach()[low:high] for t in (x, dense, momentum)]
+        if grouped is not None:
+            part[1] = grouped[low:high].tensor()
         target = part[0]
         if target is not None and narrow:
             part[0] = target.to(dtype)
@@ -124,12 +132,12 @@ def update(
             target.copy_(part[0])
 
     _in_chunks(apply, size, chunk, device)
-    for tensor in (x, hessian if rule is not None else None, momentum):
+    for tensor in (x, dense if rule is not None else None, momentum):
         if tensor is not None:
             torch.autograd.graph.increment_version(tensor)
 
 
-def squared_norm(directions: Directions, step: int, row: int, hessian: Tensor | None = None) -> float:
+def squared_norm(directions: Directions, step: int, row: int, hessian: Tensor | GroupDiagonal | None = None) -> float:
     """uᵀH⁻¹u in float64, summed in a fixed order; ‖u‖² without H.
 
     Args:
@@ -139,9 +147,10 @@ def squared_norm(directions: Directions, step: int, row: int, hessian: Tensor | 
         hessian: H, shape ``d``.
     """
     d = directions.d
-    if _compiled is not None and (hessian is None or hessian.device.type == "cpu"):
+    dense_on_cpu = hessian is None or (isinstance(hessian, Tensor) and hessian.device.type == "cpu")
+    if _compiled is not None and dense_on_cpu:
         sums = np.empty(-(-d // 256))
-        metric = np.empty(0) if hessian is None else hessian.numpy()
+        metric = hessian.numpy() if isinstance(hessian, Tensor) else np.empty(0)
         signs = directions.distribution == "rademacher"
         _compiled.sums_of_squares(signs, row, *directions.address(step), d, metric, sums)
         return halved(torch.from_numpy(sums)).item()
@@ -150,7 +159,8 @@ def squared_norm(directions: Directions, step: int, row: int, hessian: Tensor | 
         device = None if hessian is None else hessian.device
         square = directions.row(step, row, low, min(d, low + CHUNK), torch.float64, device).square()
         if hessian is not None:
-            square /= hessian[low : low + CHUNK].to(torch.float64)
+            part = hessian[low : low + CHUNK]
+            square /= (part.tensor() if isinstance(part, GroupDiagonal) else part).to(torch.float64)
         pieces.append(group_sums(square))
     return halved(torch.cat(pieces)).item()
 

@@ -8,11 +8,14 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
+from optimizers.groups import GroupsLike
 from optimizers.hessian_update import HessianRule, compute_dtype
 from optimizers.options import CommonOptions, positive_integer
 from optimizers.scalar_only import Distribution, ScalarOnly, Scheme, fraction
 
 HessianUpdate = Literal["per_step", "per_round"]
+Curvature = Literal["displacement", "group_probe"]
+CURVATURES = ("displacement", "group_probe")
 
 
 class DeComFL(ScalarOnly):
@@ -59,8 +62,12 @@ class HiSo(ScalarOnly):
 
     Memory is x and H, and one vector more with momentum, or without ``in_place``.
 
+    ``curvature="group_probe"`` is ours instead, an H that is measured: such a HiSo is a ``GroupProbeHiSo``, whose
+    docstring has its method and options.
+
     Args:
         x0: initial point, shape ``d``.
+        curvature: ``"displacement"``, the paper's, or ``"group_probe"``.
         hessian_update: ``"per_step"`` or ``"per_round"``.
         local_steps: steps of a round, for ``"per_round"``.
         hessian_weight: ν; 0 leaves H as it is.
@@ -76,15 +83,27 @@ class HiSo(ScalarOnly):
         momentum: β.
         projection: whether gₚ is divided by uₚᵀH⁻¹uₚ.
         in_place: whether x0 itself is moved.
+        groups: this and the next four are of ``curvature="group_probe"``; see ``GroupProbeHiSo``.
+        initial_probes: first probes a group.
+        probe_every: rounds from a later probe to the next.
+        probe_weight: of the newest probe.
+        clip: of scalars.
         **common: see ``Optimizer``.
     """
 
     method = "hiso"
 
+    def __new__(cls, *arguments: Any, curvature: Curvature = "displacement", **options: Any) -> HiSo:
+        """A ``GroupProbeHiSo`` where its curvature is asked for by name."""
+        from optimizers.group_probe import GroupProbeHiSo
+
+        return super().__new__(GroupProbeHiSo if cls is HiSo and curvature == "group_probe" else cls)
+
     def __init__(
         self,
         x0: Any,
         *,
+        curvature: Curvature = "displacement",
         hessian_update: HessianUpdate = "per_step",
         local_steps: int = 1,
         hessian_weight: float = 0.05,
@@ -100,8 +119,20 @@ class HiSo(ScalarOnly):
         momentum: float = 0.0,
         projection: bool = False,
         in_place: bool = False,
+        groups: GroupsLike = None,
+        initial_probes: int | None = None,
+        probe_every: int | None = None,
+        probe_weight: float | None = None,
+        clip: float | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
+        if curvature not in CURVATURES:
+            raise ValueError(f"curvature must be one of {CURVATURES}, got {curvature!r}")
+        self.curvature = curvature
+        probing = {"groups": groups, "initial_probes": initial_probes, "probe_every": probe_every}
+        for name, value in (probing | {"probe_weight": probe_weight, "clip": clip}).items():
+            if value is not None:
+                raise ValueError(f"{name} goes with curvature='group_probe', not with 'displacement'")
         if hessian_update not in ("per_step", "per_round"):
             raise ValueError(f"hessian_update must be 'per_step' or 'per_round', got {hessian_update!r}")
         self.hessian_update = hessian_update

@@ -14,6 +14,7 @@ from optimizers.batch import Batch
 from optimizers.bounds import Domain
 from optimizers.directions import Directions
 from optimizers.first_order import FirstOrder
+from optimizers.groups import GroupDiagonal
 from optimizers.options import ProxLike
 from optimizers.record import Record
 
@@ -82,7 +83,7 @@ class MethodTools:
         distribution: str = "normal",
         step: int | None = None,
         base: Tensor | None = None,
-        metric: Tensor | None = None,
+        metric: Tensor | GroupDiagonal | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> Batch:
         """The points base + scaleᵢ · direction(seed, step, rowᵢ); base: the iterate, step: ``iterations``."""

@@ -103,6 +103,11 @@ class ModuleObjective:
         """Number of parameters, d."""
         return self._offsets[-1]
 
+    @property
+    def tensor_sizes(self) -> tuple[int, ...]:
+        """Numbers in each parameter tensor, in the order of the vector."""
+        return tuple(p.numel() for p in self._parameters)
+
     def x0(self, dtype: torch.dtype | None = None) -> Tensor:
         """The parameters as a new vector, shape ``d``.
 
@@ -192,9 +197,7 @@ class ModuleObjective:
 
     def _check_shape(self, shape: torch.Size) -> None:
         if tuple(shape) != (self.dimension,):
-            raise ValueError(
-                f"the module has {self.dimension} parameters, the point has shape {tuple(shape)}"
-            )
+            raise ValueError(f"the module has {self.dimension} parameters, the point has shape {tuple(shape)}")
 
 
 def _chosen(module: nn.Module, names: Iterable[str] | None) -> list[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from optimizers.batch import Batch
 from optimizers.directions import Directions
+from optimizers.groups import GroupDiagonal
 from optimizers.hessian_update import CHUNK, HessianRule, Term, compute_dtype, squared_norm, update
 from optimizers.optimizer import Optimizer
 from optimizers.options import CommonOptions, positive, positive_integer
@@ -58,7 +59,8 @@ class ScalarOnly(Optimizer):
     3. ``_advance``: scalars to a new x, H and momentum, by ``hessian_update.update``, a pure function of
        (x, H, m) and (seed, step, p, gₚ) that anyone who holds these replays bit for bit.
 
-    A subclass says what H is (``state.hessian``, None for 1) and how it learns (``_rule``, ``_learns``).
+    A subclass says what H is (``_metric``: ``state.hessian``, None for 1) and how it learns (``_rule``,
+    ``_learns_each_step``).
 
     Args:
         x0: initial point, shape ``d``.
@@ -148,7 +150,7 @@ class ScalarOnly(Optimizer):
             rows += range(count)
             scales += [side * self.smoothing_radius] * count
         return self._directions_batch(
-            rows, scales, distribution=self.distribution, metric=self.state.hessian, info={"count": count}
+            rows, scales, distribution=self.distribution, metric=self._metric(), info={"count": count}
         )
 
     def _scalars(self, batch: Batch, values: Tensor) -> Tensor:
@@ -187,12 +189,14 @@ class ScalarOnly(Optimizer):
             logger.warning("a step of %s was left out: its scalars are too large", type(self).__name__)
             terms = []
         each_step = rule if self._learns_each_step() else None
-        x, hessian, momentum = self._x, state.hessian, state.momentum
+        x, hessian, momentum = self._x, self._metric(), state.momentum
         if not self.in_place:
             x = x.clone()
-            hessian = None if hessian is None else hessian.clone()
+            hessian = hessian.clone() if isinstance(hessian, Tensor) else hessian
             momentum = None if momentum is None else momentum.clone()
-        steps: Any = rate if self.prox is None or hessian is None else rate / hessian
+        steps: Any = rate
+        if self.prox is not None and hessian is not None:
+            steps = rate / (hessian.tensor() if isinstance(hessian, GroupDiagonal) else hessian)
         if terms:
             update(
                 x,
@@ -209,14 +213,26 @@ class ScalarOnly(Optimizer):
         if kept and self._ends_round():
             update(None, directions, kept, rate, hessian=hessian, rule=rule)
             kept, learned = [], True
-        if terms and (self.prox is not None or self.domain is not None):
-            z = self._prox(x.to(compute_dtype(x.dtype)), steps).to(x.dtype)
-            x = x.copy_(z) if self.in_place else z
+        if terms:
+            x = self._after_prox(x, steps)
         floor = state.hessian_floor
         if learned and rule is not None:
             floor = (1.0 - rule.weight) * floor + rule.weight * rule.epsilon
             floor = min(max(floor, rule.lower), rule.upper)
-        self._x, self.state = x, ScalarOnlyState(rate, hessian, floor, momentum, kept)
+        held = hessian if isinstance(hessian, Tensor) else None
+        self._x = x
+        self.state = replace(self.state, rate=rate, hessian=held, hessian_floor=floor, momentum=momentum, round=kept)
+
+    def _after_prox(self, x: Tensor, steps: Any) -> Tensor:
+        """The prox and the projection of a moved x, where there are any; x itself is changed with ``in_place``."""
+        if self.prox is None and self.domain is None:
+            return x
+        z = self._prox(x.to(compute_dtype(x.dtype)), steps).to(x.dtype)
+        return x.copy_(z) if self.in_place else z
+
+    def _metric(self) -> Tensor | GroupDiagonal | None:
+        """H of the next step; None for 1."""
+        return self.state.hessian
 
     def _rule(self) -> HessianRule | None:
         """How H learns; None where it does not."""
