@@ -1,7 +1,6 @@
 """Random directions with an address: coordinate j of direction (seed, step, row) is a fixed number."""
 
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 
 from optimizers import normal, philox
+from optimizers.options import check_integer
 
 _compiled: ModuleType | None
 try:
@@ -74,8 +74,8 @@ class Directions:
     generator = philox.GENERATOR
 
     def __init__(self, seed: int, d: int, distribution: str = "normal") -> None:
-        self.seed = _integer("seed", seed, 0, 2**64)
-        self.d = _integer("d", d, 1, MAX_D + 1)
+        self.seed = check_integer("seed", seed, 0, 2**64)
+        self.d = check_integer("d", d, 1, MAX_D + 1)
         if distribution not in DISTRIBUTIONS:
             raise ValueError(f"distribution is {distribution!r}; accepted: {', '.join(DISTRIBUTIONS)}")
         self.distribution = distribution
@@ -145,7 +145,7 @@ class Directions:
             ValueError: For a step or row outside what is stated.
             TypeError: For a dtype that is not floating, or an index that is not an integer.
         """
-        numbers = rows if isinstance(rows, Sequence) else range(_integer("rows", rows, 0, MAX_ROW + 1))
+        numbers = rows if isinstance(rows, Sequence) else range(check_integer("rows", rows, 0, MAX_ROW + 1))
         return self._make(step, numbers, 0, None, dtype, device)
 
     def add_to(self, x: torch.Tensor, step: int, row: int, scale: float, start: int = 0) -> torch.Tensor:
@@ -205,10 +205,10 @@ class Directions:
     def _check(
         self, step: int, rows: Sequence[int], start: int, stop: int | None, dtype: torch.dtype
     ) -> tuple[int, list[int], int, int]:
-        step = _integer("step", step, 0, MAX_STEP)
-        numbers = [_integer("row", row, 0, MAX_ROW) for row in rows]
-        stop = _integer("stop", self.d if stop is None else stop, 0, self.d + 1)
-        start = _integer("start", start, 0, stop + 1)
+        step = check_integer("step", step, 0, MAX_STEP)
+        numbers = [check_integer("row", row, 0, MAX_ROW) for row in rows]
+        stop = check_integer("stop", self.d if stop is None else stop, 0, self.d + 1)
+        start = check_integer("start", start, 0, stop + 1)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise TypeError(f"dtype is {dtype}; accepted: a floating dtype")
         return step, numbers, start, stop
@@ -239,9 +239,7 @@ class Directions:
     def _stream(self, step: int, distribution: str) -> tuple[int, int]:
         return step & philox.MASK, (step >> 32) | (STREAMS[distribution] << 24)
 
-    def _draw(
-        self, distribution: str, step: int, rows: Sequence[int], start: int, out: torch.Tensor
-    ) -> torch.Tensor:
+    def _draw(self, distribution: str, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> torch.Tensor:
         """Fills out, ``rows x size``, with normals or signs from coordinate `start` on."""
         stream, signs = self._stream(step, distribution), distribution == "rademacher"
         if _compiled is not None and out.device.type == "cpu":
@@ -391,13 +389,3 @@ def _narrow(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _chunks(size: int) -> Iterator[tuple[int, int]]:
     for low in range(0, size, CHUNK):
         yield low, min(size, low + CHUNK)
-
-
-def _integer(name: str, value: int, low: int, high: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}; accepted: an integer") from None
-    if isinstance(value, bool) or not low <= number < high:
-        raise ValueError(f"{name} is {value!r}; accepted: an integer from {low} to {high - 1}")
-    return number

@@ -1,6 +1,5 @@
 """Gradient estimates from differences of function values, all through one call that counts its queries."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from optimizers.directions import DISTRIBUTIONS, Directions
+from optimizers.options import nonnegative, positive, positive_integer
 from optimizers.values import parse_values
 
 SCHEMES = ("forward", "central")
@@ -152,8 +152,8 @@ class FiniteDifferences(GradientEstimator):
         scheme: str = "forward",
         seed: int = 0,
     ) -> None:
-        self.num_directions = _count(num_directions)
-        self.smoothing_radius = _radius(smoothing_radius)
+        self.num_directions = positive_integer("num_directions", num_directions)
+        self.smoothing_radius = positive("smoothing_radius", smoothing_radius)
         self.distribution = _choice("distribution", distribution, DISTRIBUTIONS)
         self.scheme = _choice("scheme", scheme, SCHEMES)
         self.seed = Directions(seed, 1).seed
@@ -196,7 +196,7 @@ class CoordinateDifferences(GradientEstimator):
     """
 
     def __init__(self, smoothing_radius: float = 1e-6, scheme: str = "forward") -> None:
-        self.smoothing_radius = _radius(smoothing_radius)
+        self.smoothing_radius = positive("smoothing_radius", smoothing_radius)
         self.scheme = _choice("scheme", scheme, SCHEMES)
 
     def queries_needed(self, d: int) -> int:
@@ -250,9 +250,7 @@ class LeastSquaresDifferences(GradientEstimator):
         seed: int = 0,
     ) -> None:
         self._proposal = FiniteDifferences(num_directions, smoothing_radius, distribution, seed=seed)
-        if not (math.isfinite(ridge) and ridge >= 0):
-            raise ValueError(f"ridge is {ridge}; accepted: a finite number of at least 0")
-        self.ridge = float(ridge)
+        self.ridge = nonnegative("ridge", ridge)
         self.center = _choice("center", center, CENTERS)
 
     def queries_needed(self, d: int) -> int:
@@ -338,20 +336,6 @@ def _point(x: Tensor) -> Tensor:
     if not x.isfinite().all():
         raise ValueError(f"{int((~x.isfinite()).sum())} entries of x are NaN or inf; accepted: finite numbers")
     return x.detach()
-
-
-def _count(number: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"num_directions is {number!r}; accepted: an integer")
-    if number < 1:
-        raise ValueError(f"num_directions is {number}; accepted: at least 1")
-    return number
-
-
-def _radius(radius: float) -> float:
-    if not (math.isfinite(radius) and radius > 0):
-        raise ValueError(f"smoothing_radius is {radius}; accepted: a positive, finite number")
-    return float(radius)
 
 
 def _choice(name: str, value: str, accepted: tuple[str, ...]) -> str:

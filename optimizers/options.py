@@ -13,6 +13,23 @@ import numpy as np
 from torch import Tensor
 
 from optimizers.bounds import BoundsLike
+from surrogates.checks import check_integer, nonnegative, positive, positive_integer
+
+__all__ = [
+    "CommonOptions",
+    "ProxLike",
+    "check_integer",
+    "check_prox",
+    "check_run",
+    "keyword_names",
+    "nearest_name",
+    "nonnegative",
+    "option_names",
+    "positive",
+    "positive_integer",
+    "prox_description",
+    "refuse_unknown",
+]
 
 ProxLike = Callable[[Tensor, Any], Tensor]
 """``prox(z, step)``: a ``Prox``, or any function of that signature; for HiSo step has shape ``d``."""
@@ -73,9 +90,7 @@ def check_run(
 ) -> None:
     """Raises ``TypeError`` or ``ValueError`` for budget, seed or stop rules out of range."""
     check_integer("max_queries", max_queries, 1)
-    check_integer("seed", seed, 0)
-    if seed >= 2**64:
-        raise ValueError(f"seed must be under 2**64, got {seed}")
+    check_integer("seed", seed, 0, 2**64)
     for name, value in (("stagnation", stagnation), ("max_failures", max_failures)):
         if value is not None:
             check_integer(name, value, 1)
@@ -106,26 +121,3 @@ def prox_description(prox: Any) -> str | None:
     numbers = {f.name: getattr(prox, f.name) for f in fields}
     plain = [f"{name}={value!r}" for name, value in numbers.items() if isinstance(value, int | float)]
     return f"{type(prox).__name__}({', '.join(plain)})"
-
-
-def positive(name: str, value: Any) -> float:
-    """The value as a float, if it is a positive finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value}")
-    return float(value)
-
-
-def positive_integer(name: str, value: Any) -> int:
-    """The value as an int, if it is an integer of at least 1."""
-    check_integer(name, value, 1)
-    return int(value)
-
-
-def check_integer(name: str, value: Any, least: int) -> None:
-    """Raises ``TypeError`` or ``ValueError`` unless the value is an integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -12,6 +12,8 @@ from typing import ClassVar, TypeAlias
 
 import torch
 
+from optimizers.options import nonnegative, positive
+
 Coordinates: TypeAlias = float | Sequence[float] | torch.Tensor
 """One number for all coordinates, or one for each."""
 
@@ -53,17 +55,13 @@ class Prox(ABC):
         self._check(z)
         if not torch.isfinite(z).all():
             raise ValueError("z holds NaN or infinite numbers; accepted: finite ones")
-        return self._prox(
-            z, self._steps(z, step) if isinstance(step, torch.Tensor) else _positive("step", step)
-        )
+        return self._prox(z, self._steps(z, step) if isinstance(step, torch.Tensor) else positive("step", step))
 
     def _steps(self, z: torch.Tensor, steps: torch.Tensor) -> Step:
         if steps.dim() == 0:
-            return _positive("step", float(steps))
+            return positive("step", float(steps))
         if not self.separable:
-            raise ValueError(
-                f"{type(self).__name__} is not separable: accepted is one step for all coordinates"
-            )
+            raise ValueError(f"{type(self).__name__} is not separable: accepted is one step for all coordinates")
         if steps.shape != z.shape[-1:] or not bool(((steps > 0) & torch.isfinite(steps)).all()):
             raise ValueError(f"steps must be {z.shape[-1]} positive, finite numbers")
         return steps
@@ -142,11 +140,9 @@ class BoxRidge(Prox):
         if lower.dim() and upper.dim() and lower.shape != upper.shape:
             raise ValueError(f"lower has {len(lower)} numbers and upper {len(upper)}; accepted: as many")
         if (lower > upper).any() or (lower == math.inf).any() or (upper == -math.inf).any():
-            raise ValueError(
-                f"lower is {lower} and upper {upper}; accepted: lower <= upper, with a point between"
-            )
+            raise ValueError(f"lower is {lower} and upper {upper}; accepted: lower <= upper, with a point between")
         self.lower, self.upper = lower, upper
-        self.weight = _nonnegative("weight", self.weight)
+        self.weight = nonnegative("weight", self.weight)
 
     @property
     def strong_convexity(self) -> float:
@@ -157,9 +153,7 @@ class BoxRidge(Prox):
         lower, upper = (torch.as_tensor(b).to(x) for b in (self.lower, self.upper))
         for bound in (lower, upper):
             if bound.dim() and len(bound) != x.shape[-1]:
-                raise ValueError(
-                    f"a point has {x.shape[-1]} coordinates; accepted: {len(bound)}, as the bounds"
-                )
+                raise ValueError(f"a point has {x.shape[-1]} coordinates; accepted: {len(bound)}, as the bounds")
         return lower, upper
 
     def _prox(self, z: torch.Tensor, step: Step) -> torch.Tensor:
@@ -211,7 +205,7 @@ class ElasticNet(Prox):
     l2: float
 
     def __post_init__(self) -> None:
-        self.l1, self.l2 = _nonnegative("l1", self.l1), _nonnegative("l2", self.l2)
+        self.l1, self.l2 = nonnegative("l1", self.l1), nonnegative("l2", self.l2)
 
     @property
     def strong_convexity(self) -> float:
@@ -236,7 +230,7 @@ class L1(ElasticNet):
     """
 
     def __init__(self, weight: float) -> None:
-        super().__init__(_nonnegative("weight", weight), 0.0)
+        super().__init__(nonnegative("weight", weight), 0.0)
 
     def __repr__(self) -> str:
         return f"L1(weight={self.l1!r})"
@@ -253,7 +247,7 @@ class Ridge(ElasticNet):
     """
 
     def __init__(self, weight: float) -> None:
-        super().__init__(0.0, _nonnegative("weight", weight))
+        super().__init__(0.0, nonnegative("weight", weight))
 
     def __repr__(self) -> str:
         return f"Ridge(weight={self.l2!r})"
@@ -278,7 +272,7 @@ class L2Ball(Prox):
     center: Coordinates = 0.0
 
     def __post_init__(self) -> None:
-        self.radius = _positive("radius", self.radius)
+        self.radius = positive("radius", self.radius)
         center = _coordinates("center", self.center)
         if not torch.isfinite(center).all():
             raise ValueError(f"center is {center}; accepted: finite numbers")
@@ -319,7 +313,7 @@ class Simplex(Prox):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        self.radius = _positive("radius", self.radius)
+        self.radius = positive("radius", self.radius)
 
     def _prox(self, z: torch.Tensor, step: Step) -> torch.Tensor:
         wide = z.to(torch.float64)
@@ -360,17 +354,3 @@ def _coordinates(name: str, values: Coordinates) -> torch.Tensor:
     if tensor.is_complex() or tensor.dim() > 1 or tensor.isnan().any():
         raise ValueError(f"{name} is {values}; accepted: a number or one for each coordinate, not NaN")
     return tensor
-
-
-def _positive(name: str, value: float) -> float:
-    number = _nonnegative(name, value)
-    if number == 0.0:
-        raise ValueError(f"{name} is {value}; accepted: a positive, finite number")
-    return number
-
-
-def _nonnegative(name: str, value: float) -> float:
-    number = float(value)
-    if not (math.isfinite(number) and number >= 0.0):
-        raise ValueError(f"{name} is {value}; accepted: a finite number of at least 0")
-    return number

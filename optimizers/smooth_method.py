@@ -13,7 +13,7 @@ from torch import Tensor
 from optimizers.axis_differences import axes_batch
 from optimizers.batch import Batch
 from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, positive
+from optimizers.options import CommonOptions, nonnegative, positive
 
 PROBES = 5
 """Directions along which curvature is measured."""
@@ -107,8 +107,10 @@ class SmoothMethod(Optimizer):
     ) -> None:
         self.smoothing_radius = None if smoothing_radius is None else positive("smoothing_radius", smoothing_radius)
         self.smoothness = None if smoothness is None else positive("smoothness", smoothness)
-        self.strong_convexity = _nonnegative("strong_convexity", strong_convexity)
-        self.prox_strong_convexity = _nonnegative("prox_strong_convexity", prox_strong_convexity)
+        self.strong_convexity = None if strong_convexity is None else nonnegative("strong_convexity", strong_convexity)
+        self.prox_strong_convexity = (
+            None if prox_strong_convexity is None else nonnegative("prox_strong_convexity", prox_strong_convexity)
+        )
         super().__init__(x0, **common)
 
     @property
@@ -220,11 +222,3 @@ class SmoothMethod(Optimizer):
 
     def _axes_batch(self, x: Tensor, axes: Any, info: dict[str, Any] | None = None) -> Batch:
         return axes_batch(self.iterations, x, axes, self.current_smoothing_radius, self.domain, info)
-
-
-def _nonnegative(name: str, value: float | None) -> float | None:
-    if value is None:
-        return None
-    if not (float(value) >= 0.0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be at least 0 and finite, got {value}")
-    return float(value)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from math import isfinite
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,3 +113,79 @@ def check_finite(name: str, tensor: Tensor) -> None:
                 f"{name} holds {bad} entries that are NaN or inf; only finite numbers are accepted "
                 "(surrogates.Trajectory keeps failed queries apart)."
             )
+
+
+def check_number(name: str, value: Any) -> float:
+    """The value as a float: any real number, also as a tensor of one element.
+
+    Raises:
+        TypeError: For what is no number, booleans and strings among it.
+        ValueError: For NaN and inf.
+    """
+    if isinstance(value, bool | np.bool_ | str):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    if not isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """The value as a float above 0.
+
+    Raises:
+        TypeError: For what is no number.
+        ValueError: For one that is not positive and finite.
+    """
+    if (number := nonnegative(name, value, "positive")) == 0.0:
+        raise ValueError(f"{name} must be positive and finite, got {number}")
+    return number
+
+
+def nonnegative(name: str, value: Any, accepted: str = "at least 0") -> float:
+    """The value as a float of at least 0.
+
+    Raises:
+        TypeError: For what is no number.
+        ValueError: For one that is negative or not finite.
+    """
+    try:
+        number = check_number(name, value)
+    except ValueError:
+        number = -1.0
+    if number < 0.0:
+        raise ValueError(f"{name} must be {accepted} and finite, got {value}")
+    return number
+
+
+def check_integer(name: str, value: Any, least: int, below: int | None = None) -> int:
+    """The value as an int of at least ``least`` and, where given, under ``below``.
+
+    Raises:
+        TypeError: For what is no integer, booleans among it.
+        ValueError: For one out of range.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    if below is not None and number >= below:
+        raise ValueError(f"{name} must be under {below}, got {number}")
+    return number
+
+
+def positive_integer(name: str, value: Any) -> int:
+    """The value as an int of at least 1.
+
+    Raises:
+        TypeError: For what is no integer.
+        ValueError: For one under 1.
+    """
+    return check_integer(name, value, 1)

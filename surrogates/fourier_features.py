@@ -16,14 +16,13 @@ import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import pi, sqrt
-from numbers import Integral
 from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates.checks import check_points, check_same_kind
+from surrogates.checks import check_integer, check_points, check_same_kind, positive_integer
 from surrogates.frequencies import (
     GENERATOR,
     PHASES,
@@ -97,14 +96,10 @@ class FourierFeatures:
         torch.Size([5, 10000])
     """
 
-    def __init__(
-        self, kernel: Kernel, d: int, num_features: int, seed: int, kind: str = "orthogonal"
-    ) -> None:
-        self.d = _integer("d", d, 1)
-        self.num_features = _integer("num_features", num_features, 1)
-        self.seed = _integer("seed", seed, 0)
-        if self.seed >= 2**64:
-            raise ValueError(f"seed must be in [0, 2^64), got {seed}.")
+    def __init__(self, kernel: Kernel, d: int, num_features: int, seed: int, kind: str = "orthogonal") -> None:
+        self.d = positive_integer("d", d)
+        self.num_features = positive_integer("num_features", num_features)
+        self.seed = check_integer("seed", seed, 0, 2**64)
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}.")
         if kind != "cosine" and self.num_features % 2:
@@ -175,9 +170,7 @@ class FourierFeatures:
             return
         theirs = other.arguments if isinstance(other, FourierFeatures) else other
         if not isinstance(theirs, Mapping):
-            raise TypeError(
-                f"other must be a fingerprint, arguments or FourierFeatures, got {type(other).__name__}."
-            )
+            raise TypeError(f"other must be a fingerprint, arguments or FourierFeatures, got {type(other).__name__}.")
         names = [*self.arguments, *(name for name in theirs if name not in self.arguments)]
         differing = [name for name in names if self.arguments.get(name) != theirs.get(name)]
         if differing:
@@ -236,12 +229,7 @@ class FourierFeatures:
         self._check_weights(w, X)
         V, phases = self._cast(X)
         differentiable = torch.is_grad_enabled() and (X.requires_grad or w.requires_grad)
-        if (
-            _one_point is not None
-            and X.shape[:-1].numel() == 1
-            and X.device.type == "cpu"
-            and not differentiable
-        ):
+        if _one_point is not None and X.shape[:-1].numel() == 1 and X.device.type == "cpu" and not differentiable:
             return _one_point(V, phases, X.reshape(1, self.d), w, self.scale).reshape(X.shape)
         return self._coefficients(self.slopes(X), w) @ V
 
@@ -315,14 +303,6 @@ class FourierFeatures:
         if w.shape != (self.num_features,):
             raise ValueError(f"w must be of shape ({self.num_features},), got {tuple(w.shape)}.")
         check_same_kind("w", w, "X", X)
-
-
-def _integer(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}.")
-    return int(value)
 
 
 def _shortened(arguments: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from math import isfinite
 from typing import Literal
 
 import torch
@@ -17,7 +16,15 @@ from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from surrogates.checks import check_data, check_finite, check_floating, check_points, check_same_kind
+from surrogates.checks import (
+    check_data,
+    check_finite,
+    check_floating,
+    check_number,
+    check_points,
+    check_same_kind,
+    positive,
+)
 from surrogates.fourier_features import FourierFeatures
 from surrogates.linear_posterior import BLOCK_ROWS, LinearPosterior
 
@@ -57,16 +64,14 @@ class FourierSurrogate:
         >>> server = FourierSurrogate.from_weights(features, torch.stack(clients_weights).mean(0))
     """
 
-    def __init__(
-        self, features: FourierFeatures, noise: float, mean: float | Literal["estimated"] = 0.0
-    ) -> None:
+    def __init__(self, features: FourierFeatures, noise: float, mean: float | Literal["estimated"] = 0.0) -> None:
         if not isinstance(features, FourierFeatures):
             raise TypeError(f"features must be FourierFeatures, got {type(features).__name__}.")
         self.features = features
-        self.noise = _positive_number("noise", noise)
+        self.noise = positive("noise", noise)
         self.estimates_mean = isinstance(mean, str) and mean == "estimated"
         # Targets are residuals from this number: the mean, or near an estimated one, for the digits' sake.
-        self._offset = 0.0 if mean == "estimated" else _number("mean", mean)
+        self._offset = 0.0 if mean == "estimated" else check_number("mean", mean)
         self._given: Tensor | None = None
         self._linear: LinearPosterior | None = None
         self._like: Tensor | None = None
@@ -87,9 +92,7 @@ class FourierSurrogate:
         surrogate = cls(features, noise=1.0, mean=mean)
         check_floating("weights", weights)
         if weights.shape != (features.num_features,):
-            raise ValueError(
-                f"weights must be of shape ({features.num_features},), got {tuple(weights.shape)}."
-            )
+            raise ValueError(f"weights must be of shape ({features.num_features},), got {tuple(weights.shape)}.")
         check_finite("weights", weights)
         surrogate._given = weights.detach().clone()
         surrogate._like = surrogate._given.new_empty(0)
@@ -237,9 +240,7 @@ class FourierSurrogate:
     def _conditioned(self, X: Tensor) -> LinearPosterior:
         self._check(X)
         if self._linear is None:
-            raise NotFittedError(
-                "A surrogate made from weights has no data, hence no uncertainty; fit one instead."
-            )
+            raise NotFittedError("A surrogate made from weights has no data, hence no uncertainty; fit one instead.")
         return self._linear
 
     def _checked(self, X: Tensor, y: Tensor, noise: float | Tensor | None) -> tuple[Tensor, Tensor]:
@@ -255,16 +256,14 @@ class FourierSurrogate:
         if isinstance(noise, Tensor) and noise.ndim > 0:
             check_floating("noise", noise)
             if noise.shape not in ((len(X),), (len(X), 1)):
-                raise ValueError(
-                    f"noise must be one number or of shape ({len(X)},), got {tuple(noise.shape)}."
-                )
+                raise ValueError(f"noise must be one number or of shape ({len(X)},), got {tuple(noise.shape)}.")
             check_same_kind("noise", noise, "X", X)
             check_finite("noise", noise)
             if not bool((noise > 0).all()):
                 raise ValueError(f"noise must be positive, its smallest entry is {noise.min().item():g}.")
             variance = noise.detach().reshape(-1).double()
         else:
-            number = self.noise if noise is None else _positive_number("noise", noise)
+            number = self.noise if noise is None else positive("noise", noise)
             variance = torch.full((len(X),), number, dtype=torch.float64, device=X.device)
         return y.squeeze(-1).double(), variance.sqrt()
 
@@ -354,22 +353,3 @@ def _value_covariance(linear: LinearPosterior, phi: Tensor) -> Tensor:
     Y, Z = linear.covariance_factors(lambda: phi, lambda rows: rows @ phi)
     root = phi if Y is None else Y
     return root.mT @ root - Z.mT @ Z
-
-
-def _number(name: str, value: float | Tensor | str) -> float:
-    if isinstance(value, bool | str):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name} must be a number, got {value!r}.") from None
-    if not isfinite(number):
-        raise ValueError(f"{name} must be finite, got {number}.")
-    return number
-
-
-def _positive_number(name: str, value: float | Tensor) -> float:
-    number = _number(name, value)
-    if number <= 0:
-        raise ValueError(f"{name} must be positive, got {number:g}.")
-    return number

@@ -62,9 +62,7 @@ def solve(prox, z, step):
     )
     start = np.clip(np.full(2 * D, 0.1), *bounds.T)
     options = {"maxiter": 500, "ftol": 1e-15}
-    found = optimize.minimize(
-        objective, start, bounds=bounds, constraints=constraints, method="SLSQP", options=options
-    )
+    found = optimize.minimize(objective, start, bounds=bounds, constraints=constraints, method="SLSQP", options=options)
     return found.x[:D] - found.x[D:]
 
 
@@ -81,9 +79,7 @@ def test_no_other_point_is_better_by_strong_convexity(prox, step):
     """ψ(y) + ‖y − z‖²/2s >= the minimum + (1/s + μ)/2 ‖y − x‖² for every y, with the stated μ."""
     z = draws(D, seed=1)
     x = prox(z, step)
-    other = torch.cat(
-        (x + draws(500, D, scale=0.3), prox(draws(500, D), step), prox(x + draws(500, D) * 0.01, step))
-    )
+    other = torch.cat((x + draws(500, D, scale=0.3), prox(draws(500, D), step), prox(x + draws(500, D) * 0.01, step)))
     best = prox.value(x) + (x - z).square().sum() / (2 * step)
     assert best < math.inf
     reached = prox.value(other) + (other - z).square().sum(-1) / (2 * step)
@@ -116,9 +112,7 @@ def test_batches_dtype_and_the_point_left_alone(prox, dtype):
     torch.testing.assert_close(batch.double(), prox(draws(3, 2, D), 0.5), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "prox", [p for p in PROXES if isinstance(p, L2Ball | Simplex) or type(p) is Box], ids=repr
-)
+@pytest.mark.parametrize("prox", [p for p in PROXES if isinstance(p, L2Ball | Simplex) or type(p) is Box], ids=repr)
 def test_projection_is_idempotent_and_ignores_the_step(prox):
     once = prox(draws(50, D), 0.3)
     torch.testing.assert_close(prox(once, 0.3), once, atol=1e-14, rtol=1e-14)
@@ -150,9 +144,7 @@ def test_strong_convexity():
 def test_far_points_and_large_dimension():
     far = torch.tensor([1e200, -1e200], dtype=torch.float64)
     torch.testing.assert_close(L2Ball(1.0)(far, 1.0), far / far.abs().max() / math.sqrt(2))
-    torch.testing.assert_close(
-        Simplex()(1e9 + torch.arange(3.0).double() / 8, 1.0).sum(), torch.tensor(1.0).double()
-    )
+    torch.testing.assert_close(Simplex()(1e9 + torch.arange(3.0).double() / 8, 1.0).sum(), torch.tensor(1.0).double())
     tiny = torch.full((2,), 1e-200, dtype=torch.float64)
     assert torch.equal(L2Ball(1.0)(tiny, 1.0), tiny)
     x = Simplex(3.0)(draws(100_000), 1.0)
@@ -189,9 +181,7 @@ def test_bad_points_and_steps(prox):
             prox(z, step)
 
 
-@pytest.mark.parametrize(
-    "prox", [Box(LOWER, UPPER), BoxRidge(LOWER, 9.0, 1.0), L2Ball(1.0, CENTER)], ids=repr
-)
+@pytest.mark.parametrize("prox", [Box(LOWER, UPPER), BoxRidge(LOWER, 9.0, 1.0), L2Ball(1.0, CENTER)], ids=repr)
 def test_wrong_dimension(prox):
     for call in (lambda x: prox(x, 1.0), prox.value):
         with pytest.raises(ValueError, match="coordinates"):
@@ -217,16 +207,14 @@ def test_wrong_dimension(prox):
     ],
 )
 def test_bad_parameters(make):
-    with pytest.raises(ValueError, match="accepted"):
+    with pytest.raises(ValueError, match="accepted|must be (at least 0|positive) and finite"):
         make()
 
 
 def test_every_operator_is_covered():
     def leaves(kind):
         return (
-            {kind}.union(*(leaves(k) for k in kind.__subclasses__()))
-            if kind.__module__ == Prox.__module__
-            else set()
+            {kind}.union(*(leaves(k) for k in kind.__subclasses__())) if kind.__module__ == Prox.__module__ else set()
         )
 
     assert leaves(Prox) - {Prox} == {type(p) for p in PROXES}

@@ -63,9 +63,7 @@ def test_lemma_e3_bounds_the_error(kind):
     kernel, X = make_kernel(2.5), points(6, 4)
     exact = kernel(X).to_dense().detach()
     for M, delta in ((20, 0.1), (200, 0.5)):
-        errors = torch.stack(
-            [(FourierFeatures(kernel, 4, M, s, kind).kernel(X) - exact).abs() for s in range(40)]
-        )
+        errors = torch.stack([(FourierFeatures(kernel, 4, M, s, kind).kernel(X) - exact).abs() for s in range(40)])
         exceeded = (errors > math.sqrt(8 * math.log(2 / delta) / M)).double().mean(0)
         assert float(exceeded.max()) <= delta
 
@@ -77,8 +75,7 @@ def test_better_kinds_are_better(kind, gain):
 
     def error(kind):
         squares = [
-            (FourierFeatures(kernel, 5, 1000, seed, kind).kernel(X) - exact).square().mean()
-            for seed in range(12)
+            (FourierFeatures(kernel, 5, 1000, seed, kind).kernel(X) - exact).square().mean() for seed in range(12)
         ]
         return float(torch.stack(squares).mean().sqrt())
 
@@ -87,9 +84,7 @@ def test_better_kinds_are_better(kind, gain):
 
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_pairs_have_the_exact_diagonal(kind):
-    diagonal = (
-        FourierFeatures(make_kernel(1.5, outputscale=2.3), 3, 10, 0, kind).kernel(points(5, 3)).diagonal()
-    )
+    diagonal = FourierFeatures(make_kernel(1.5, outputscale=2.3), 3, 10, 0, kind).kernel(points(5, 3)).diagonal()
     torch.testing.assert_close(diagonal, torch.full((5,), 2.3, dtype=F64), rtol=1e-12, atol=0)
 
 
@@ -98,9 +93,7 @@ def test_formula_of_cosine_features():
     X = points(4, 2)
     expected = math.sqrt(2 * 1.9 / 7) * torch.cos(X @ f.frequencies.T + f.phases)
     torch.testing.assert_close(f.features(X), expected, rtol=1e-12, atol=1e-12)
-    assert (
-        f.frequencies.shape == (7, 2) and bool((f.phases >= 0).all()) and bool((f.phases < 2 * math.pi).all())
-    )
+    assert f.frequencies.shape == (7, 2) and bool((f.phases >= 0).all()) and bool((f.phases < 2 * math.pi).all())
     assert float(f.phases.max()) > math.pi
 
 
@@ -270,7 +263,7 @@ class MyRBF(RBFKernel):
         ({"num_features": 20.0}, TypeError, "integer"),
         ({"d": 0}, ValueError, "at least 1"),
         ({"seed": -1}, ValueError, "at least 0"),
-        ({"seed": 2**64}, ValueError, "2\\^64"),
+        ({"seed": 2**64}, ValueError, "under 18446744073709551616"),
         ({"seed": True}, TypeError, "integer"),
         ({"kind": "rff"}, ValueError, "cosine, paired, orthogonal, sobol"),
         ({"d": 21_202, "kind": "sobol"}, ValueError, "21201"),
