@@ -129,9 +129,9 @@ def panels(rows: int, columns: int, *, width: float = 3.4, height: float = 2.6, 
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def draw(axes: Axes, method: str, curve: Curve, label: str | None = None) -> None:
-    """A method's mean with its standard-error band, in the method's own style."""
-    style = METHODS[method]
+def draw(axes: Axes, method: str | MethodStyle, curve: Curve, label: str | None = None) -> None:
+    """A method's mean with its standard-error band, in the method's own style or the one given."""
+    style = METHODS[method] if isinstance(method, str) else method
     axes.plot(curve.x, curve.mean, color=style.color, marker=style.marker, ls=style.line, label=label or style.label)
     axes.fill_between(
         curve.x,
