@@ -269,7 +269,7 @@ class Federation:
             "message_up": len(sent) if isinstance(sent, bytes) else 0,
             "seconds": service.seconds,
         }
-        self.ledger.add(number, service.client, **counts | service.traffic)
+        self.ledger.add(number, service.client, **{**counts, **service.traffic})
         if service.note:
             self.ledger.refuse(number, service.client, service.note)
 

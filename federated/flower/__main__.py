@@ -1,0 +1,142 @@
+"""``python -m federated.flower superlink | supernode | run | app``: Flower's commands, made safe to begin with.
+
+``superlink`` and ``supernode`` take the arguments of ``flower-superlink`` and ``flower-supernode``; ``run`` those of
+``flwr run`` but for the app, which is this package's, and the SuperLink, which it names as ``supernode`` does;
+``app`` prints the app's folder, for ``flwr run`` itself. What they add:
+
+- Flower's telemetry, its update check and its installation of packages at run time are off.
+- Plain HTTP (``--insecure``) is refused beyond this machine, and is never the default.
+- ``supernode`` counts the bytes that pass between it and the SuperLink, for the ledger.
+- Programs that Flower starts are found beside this Python, modules also in the present folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from federated.flower import wire
+
+OFF = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Environment of every Flower process that is started here."""
+
+APP = Path(__file__).parent / "app"
+SUPERLINK = "127.0.0.1:8000"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m federated.flower", description=__doc__.split("\n\n")[0])
+    parser.add_argument("command", choices=["superlink", "supernode", "run", "app"])
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = parser.parse_args(given[:1]).command
+    try:
+        return {"superlink": superlink, "supernode": supernode, "run": run, "app": app}[command](given[1:])
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def superlink(arguments: list[str]) -> int:
+    """``flower-superlink``."""
+    given, _ = _parser("superlink", "--host").parse_known_args(arguments)
+    check_insecure(given.insecure, given.host or "127.0.0.1")
+    return _flower("flower-superlink", arguments)
+
+
+def supernode(arguments: list[str]) -> int:
+    """``flower-supernode``, its bytes counted."""
+    given, _ = _parser("supernode", "--superlink").parse_known_args(arguments)
+    address = given.superlink or SUPERLINK
+    check_insecure(given.insecure, _split(address)[0])
+    with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
+        path = Path(folder) / Path(folder).name
+        os.environ[wire.VARIABLE] = str(path)
+        wire.count_requests(wire.Meter(path), _split(address)[1])
+        return _flower("flower-supernode", arguments)
+
+
+def run(arguments: list[str]) -> int:
+    """``flwr run`` of this package's app, its log streamed."""
+    parser = _parser("run", "--superlink")
+    parser.add_argument("--root-certificates")
+    given, others = parser.parse_known_args(arguments)
+    address = given.superlink or SUPERLINK
+    check_insecure(given.insecure, _split(address)[0])
+    connection = [f'address = "{address}"']
+    if given.insecure:
+        connection.append("insecure = true")
+    elif given.root_certificates:
+        connection.append(f'root-certificates = "{Path(given.root_certificates).expanduser().resolve()}"')
+    with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
+        Path(folder, "config.toml").write_text("\n".join(["[superlink.given]", *connection, ""]))
+        program = [str(Path(sys.executable).with_name("flwr")), "run", str(APP), "given", "--stream", *others]
+        return subprocess.run(program, env=os.environ | OFF | {"FLWR_HOME": folder}, check=False).returncode
+
+
+def app(arguments: list[str]) -> int:
+    """Print the app's folder."""
+    sys.stdout.write(f"{APP}\n")
+    return 0
+
+
+def check_insecure(insecure: bool, host: str) -> None:
+    """Make sure that plain HTTP stays on this machine.
+
+    Raises:
+        ValueError: if it would not.
+    """
+    if insecure and not _is_loopback(host):
+        raise ValueError(
+            f"--insecure is plain HTTP, which is accepted on this machine alone, not at {host!r}: "
+            "beyond it give TLS certificates"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _parser(command: str, address: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m federated.flower {command}", add_help=False, allow_abbrev=False)
+    parser.add_argument("--insecure", action="store_true")
+    parser.add_argument(address)
+    return parser
+
+
+def _split(address: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{address}")
+    if parts.hostname is None or parts.port is None:
+        raise ValueError(f"a SuperLink's address is host:port, got {address!r}")
+    return parts.hostname, parts.port
+
+
+def _flower(command: str, arguments: list[str]) -> int:
+    """One of Flower's programs, in this process."""
+    os.environ.update(OFF)
+    beside, path = str(Path(sys.executable).parent), os.environ.get("PYTHONPATH")
+    os.environ["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *([path] if path else [])])
+    (program,) = entry_points(group="console_scripts", name=command)
+    sys.argv = [command, *arguments]
+    program.load()()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""What a run's and a node's configuration hold, and what of it is refused before the first query.
+
+Flower's configurations are flat: numbers, booleans and text by name, with hyphens. Text that holds more is TOML:
+``options`` and ``arguments`` are the inside of an inline table, ``x0``, ``bounds`` and ``weights`` a value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from federated.algorithm import Algorithm, Gradient
+from federated.local_descent import autograd
+from federated.registry import algorithm_class
+from optimizers.evaluation import Evaluator
+from optimizers.options import check_integer, nearest_name, positive
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+OBJECTS = ("prox", "update_rule")
+"""Options that are no plain values: their text is an import path."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run, the same for the server and every client: Flower's ``--run-config``, with hyphens for underscores.
+
+    Attributes:
+        algorithm: a name in ``federated.registry.ALGORITHMS``.
+        clients: N. A run begins when all have connected.
+        rounds: R.
+        local_steps: T, steps of a client in a round.
+        seed: seed of the run.
+        participation: clients of a round: an integer is their number, a float their share.
+        x0: initial point: a number for all coordinates, a list, or the import path of a tensor or of a function that
+            makes one, which all parties must be able to import.
+        dimension: d, where x0 is a number; 0: x0 says it.
+        dtype: of x0, where it is a number or a list.
+        bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty: none.
+        weights: wᵢ as a list, one a client; empty: equal.
+        options: the algorithm's own, and ``server_rate``, ``aggregation``, ``trim``, as in
+            ``"directions = 10, smoothing_radius = 0.1"``; ``prox`` and ``update_rule`` are import paths of the
+            operator and of the factory, in quotes.
+        fun: import path of F for the history, imported by the server; empty: no values.
+        timeout: seconds in which a client must reply; also its messages' time to live.
+        wait: seconds to wait for clients: for all N at the start, for any one of a round later.
+        output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
+            ``federation.pt``; empty: none.
+        resume: such a checkpoint to go on from. Clients begin anew: a node's state is lost with its run.
+    """
+
+    algorithm: str = "fedzo"
+    clients: int = 2
+    rounds: int = 10
+    local_steps: int = 10
+    seed: int = 0
+    participation: float | int = 1.0
+    x0: str = "0.0"
+    dimension: int = 0
+    dtype: str = "float64"
+    bounds: str = ""
+    weights: str = ""
+    options: str = ""
+    fun: str = ""
+    timeout: float = 600.0
+    wait: float = 120.0
+    output: str = ""
+    resume: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The configuration of a context's ``run_config``.
+
+        Raises:
+            ValueError: for an unknown name, with the nearest one, or a value out of range.
+            TypeError: for a value of another type.
+        """
+        config = cls(**_fields(cls, given, "run config"))
+        check_integer("rounds", config.rounds, 0)
+        check_integer("dimension", config.dimension, 0)
+        positive("timeout", config.timeout)
+        positive("wait", config.wait)
+        return config
+
+    def make_algorithm(self) -> Algorithm:
+        """The algorithm with its options.
+
+        Raises:
+            ValueError, TypeError: as the algorithm's own; for text that is no TOML; for a path that cannot be
+                imported.
+        """
+        options = _table("options", self.options)
+        reserved = set(options) & {"x0", "clients", "bounds", "weights", "local_steps", "seed", "participation"}
+        if reserved:
+            raise ValueError(f"options hold {sorted(reserved)}, which have a run config of their own")
+        for name in OBJECTS:
+            if name in options:
+                options[name] = imported(options[name], f"option {name}")
+        x0 = self._point()
+        bounds = _value("bounds", self.bounds)
+        if bounds is not None and len(bounds) == 2 and not any(isinstance(b, list) for b in bounds):
+            bounds = [bounds] * x0.numel()
+        return algorithm_class(self.algorithm)(
+            x0,
+            clients=self.clients,
+            local_steps=self.local_steps,
+            seed=self.seed,
+            participation=self.participation,
+            bounds=bounds,
+            weights=_value("weights", self.weights),
+            **options,
+        )
+
+    def global_function(self) -> Callable[[Tensor], Any] | None:
+        """F, where its path is given."""
+        return imported(self.fun, "fun") if self.fun else None
+
+    def _point(self) -> Tensor:
+        if PATH.fullmatch(self.x0):
+            found = imported(self.x0, "x0")
+            return torch.as_tensor(found() if callable(found) else found)
+        if self.dtype not in DTYPES:
+            raise ValueError(
+                f"dtype must be one of the accepted names, got {self.dtype!r}{nearest_name(self.dtype, DTYPES)}"
+            )
+        given = _value("x0", self.x0)
+        if isinstance(given, list):
+            if self.dimension not in (0, len(given)):
+                raise ValueError(f"x0 has dimension {len(given)}, dimension is {self.dimension}")
+            return torch.tensor(given, dtype=DTYPES[self.dtype])
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise TypeError(f"x0 must be a number, a list or an import path, got {self.x0!r}")
+        if self.dimension == 0:
+            raise ValueError("x0 is a number for all coordinates: say the dimension, as in dimension=10")
+        return torch.full((self.dimension,), float(given), dtype=DTYPES[self.dtype])
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """A client, known to its node alone: Flower's ``--node-config``, with hyphens for underscores.
+
+    Attributes:
+        client: its number, 0 … N − 1.
+        objective: import path of its function of one point, ``"package.module:name"``.
+        arguments: where given, even as ``" "``, the path is of a function or class that makes the objective when
+            called with them, as in ``"center = 0.5, scale = 2"``.
+        numpy: hand out NumPy arrays instead of tensors.
+        batched: the objective takes all points of a batch at once.
+        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
+        retries: evaluations of a failed point beyond the first, under ``"retry"``.
+        ledger: folder of the client's own ledger; empty: ``ledgers`` in Flower's folder (``FLWR_HOME``).
+    """
+
+    client: int = -1
+    objective: str = ""
+    arguments: str = ""
+    numpy: bool = False
+    batched: bool = False
+    on_failure: str = "skip"
+    retries: int = 1
+    ledger: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The configuration of a context's ``node_config``.
+
+        Raises:
+            ValueError: for an unknown name, with the nearest one, or a client or objective that is missing.
+            TypeError: for a value of another type.
+        """
+        config = cls(**_fields(cls, given, "node config"))
+        if config.client < 0:
+            raise ValueError("the node config names no client: client=0, client=1, …")
+        if not config.objective:
+            raise ValueError('the node config names no objective: objective="package.module:name"')
+        return config
+
+    def evaluator(self, dimension: int) -> Evaluator:
+        """The objective, ready to be queried.
+
+        Raises:
+            ValueError: for a path that cannot be imported, or an objective of another dimension.
+            TypeError: for what is no function.
+        """
+        found = imported(self.objective, "objective")
+        if self.arguments:
+            found = found(**_table("arguments", self.arguments))
+        theirs = getattr(found, "dimension", None)
+        if isinstance(theirs, int) and theirs != dimension:
+            raise ValueError(f"client {self.client} has dimension {theirs}, x0 has {dimension}")
+        return Evaluator(
+            found,
+            numpy=self.numpy,
+            batched=self.batched,
+            on_failure=self.on_failure,  # type: ignore[arg-type]
+            retries=self.retries,
+        )
+
+    def gradients(self, algorithm: Algorithm, evaluator: Evaluator) -> dict[int, Gradient]:
+        """The client's gradient, where the algorithm needs one."""
+        return {self.client: autograd(evaluator.fun)} if algorithm.needs_gradient else {}
+
+    def ledger_folder(self) -> Path:
+        """Where the client keeps its own ledger."""
+        return Path(self.ledger).expanduser() if self.ledger else flower_home() / "ledgers"
+
+
+def flower_home() -> Path:
+    """Flower's own folder."""
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+
+
+def imported(path: Any, what: str) -> Any:
+    """What an import path ``"package.module:name"`` names.
+
+    Raises:
+        ValueError: if it is no such path, the module cannot be imported, or has no such name.
+    """
+    if not isinstance(path, str) or not PATH.fullmatch(path):
+        raise ValueError(f'{what} must be an import path "package.module:name", got {path!r}')
+    module, _, attributes = path.partition(":")
+    try:
+        found = import_module(module)
+        for attribute in attributes.split("."):
+            found = getattr(found, attribute)
+    except Exception as error:
+        raise ValueError(f"{what} {path!r} cannot be imported: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _fields(cls: type, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The given values under the names of a dataclass's fields, each of its default's type."""
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    taken = {}
+    for name, value in given.items():
+        field = name.replace("-", "_")
+        if field not in defaults:
+            accepted = [known.replace("_", "-") for known in defaults]
+            raise ValueError(f"unknown {what} {name!r}{nearest_name(name, accepted)}")
+        wanted = type(defaults[field])
+        fits = type(value) is wanted or (wanted is float and type(value) is int)
+        if not fits or (isinstance(value, float) and not math.isfinite(value)):
+            raise TypeError(f"{what} {name} must be a {wanted.__name__}, got {value!r}")
+        taken[field] = value
+    return taken
+
+
+def _value(name: str, text: str) -> Any:
+    """A TOML value; None for no text."""
+    if not text.strip():
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{name} is no TOML value: {text!r} ({error})") from None
+
+
+def _table(name: str, text: str) -> dict[str, Any]:
+    """The inside of an inline TOML table."""
+    try:
+        table: dict[str, Any] = tomllib.loads(f"table = {{{text}}}")["table"]
+        return table
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{name} must read like 'first = 1, second = \"text\"', got {text!r} ({error})") from None

@@ -1,0 +1,91 @@
+"""The ``ServerApp``: the round loop of ``simulate`` over SuperNodes."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from federated.federation import Federation, RoundRecord
+from federated.flower.configuration import RunConfig
+from federated.flower.grid_host import GridHost
+from federated.simulate import run_rounds
+
+logger = logging.getLogger(__name__)
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run config describes, and leave its results in ``output``.
+
+    Raises:
+        ValueError, TypeError: for a run config that is refused, with the reason.
+        NoClientError: if clients do not connect, or cannot take part.
+    """
+    _log_to_run()
+    run(grid, RunConfig.of(context.run_config))
+
+
+def run(grid: Grid, config: RunConfig) -> Federation:
+    """The federation after its rounds: ``main`` for an own ``ServerApp``."""
+    algorithm = config.make_algorithm()
+    host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait)
+    federation = Federation(algorithm, host, config.global_function(), codec=False)
+    if config.resume:
+        federation.load_state_dict(torch.load(Path(config.resume).expanduser(), weights_only=True))
+    folder = Path(config.output).expanduser().resolve() if config.output else None
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    host.connect()
+    try:
+        checkpoint = None if folder is None else folder / "federation.pt"
+        logger.info("%s", run_rounds(federation, config.rounds, _say, checkpoint))
+        federation.settle(host.accounts())
+    finally:
+        host.close()
+        if folder is not None:
+            write(federation, folder)
+    return federation
+
+
+def write(federation: Federation, folder: Path) -> None:
+    """``model.pt``, ``history.csv`` and ``ledger.csv``."""
+    torch.save(federation.server.x, folder / "model.pt")
+    federation.ledger.to_csv(folder / "ledger.csv")
+    with (folder / "history.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(RoundRecord)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(record) for record in federation.history)
+
+
+def _say(record: RoundRecord, x: Tensor) -> None:
+    ending = f", skipped: {record.skipped}" if record.skipped else ""
+    logger.info(
+        "round %d: F %.6g, %d queries, %d clients%s",
+        record.round,
+        record.fun,
+        record.queries,
+        len(record.accepted),
+        ending,
+    )
+    for client, phase, reason in record.refused:
+        logger.info("round %d, phase %s, client %d: %s", record.round, phase, client, reason)
+
+
+def _log_to_run() -> None:
+    """Show this package's messages among the run's, which Flower takes from the standard output."""
+    package = logging.getLogger("federated")
+    if not package.handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        package.addHandler(handler)
+        package.setLevel(logging.INFO)
