@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from optimizers.options import nearest_name
+from optimizers.named_classes import named_class
 
 if TYPE_CHECKING:
     from federated.algorithm import Algorithm
@@ -35,12 +34,4 @@ def algorithm_class(algorithm: str | type[Algorithm]) -> type[Algorithm]:
     """
     from federated.algorithm import Algorithm
 
-    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
-        return algorithm
-    if not isinstance(algorithm, str):
-        raise TypeError(f"algorithm must be a name or an Algorithm subclass, got {algorithm!r}")
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {algorithm!r}{nearest_name(algorithm, ALGORITHMS)}")
-    module, name = ALGORITHMS[algorithm]
-    found: type[Algorithm] = getattr(import_module(module), name)
-    return found
+    return named_class("algorithm", algorithm, ALGORITHMS, Algorithm)

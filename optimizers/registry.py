@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from optimizers.options import nearest_name
+from optimizers.named_classes import named_class
 
 if TYPE_CHECKING:
     from optimizers.optimizer import Optimizer
@@ -39,12 +38,4 @@ def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
     """
     from optimizers.optimizer import Optimizer
 
-    if isinstance(method, type) and issubclass(method, Optimizer):
-        return method
-    if not isinstance(method, str):
-        raise TypeError(f"method must be a name or an Optimizer subclass, got {method!r}")
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}{nearest_name(method, METHODS)}")
-    module, name = METHODS[method]
-    found: type[Optimizer] = getattr(import_module(module), name)
-    return found
+    return named_class("method", method, METHODS, Optimizer)

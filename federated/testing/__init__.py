@@ -44,6 +44,7 @@ from federated.testing.run_checks import (
     check_single_precision,
     check_workers,
 )
+from optimizers.testing.battery import run_checks
 
 __all__ = [
     "CHECKS",
@@ -93,9 +94,4 @@ def check_algorithm(factory: Factory | str | type[Algorithm], promises: Promises
     """
     if isinstance(factory, str | type):
         factory = algorithm_factory(factory)
-    for check in CHECKS:
-        try:
-            check(factory, promises or Promises())
-        except AssertionError as error:
-            error.add_note(f"in {check.__name__}")
-            raise
+    run_checks(CHECKS, factory, promises or Promises())

@@ -179,12 +179,3 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], Any]) -> Exception:
-    """The exception of a call that must raise one of a kind."""
-    try:
-        call()
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind} was not raised")

@@ -13,7 +13,8 @@ from federated.codec import decode, encode
 from federated.federation import Federation
 from federated.messages import BehindError, Broadcast, MessageError, MessageSpec, Report
 from federated.server import Arrival
-from federated.testing.harness import Factory, Promises, make, problem, quiet, raises, run, states_equal
+from federated.testing.harness import Factory, Promises, make, problem, quiet, run, states_equal
+from optimizers.testing.harness import raises
 
 RANDOM_MESSAGES = 1000
 

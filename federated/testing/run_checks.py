@@ -24,13 +24,13 @@ from federated.testing.harness import (
     make,
     mean_value,
     problem,
-    raises,
     run,
     solution,
     start,
     states_equal,
     trace,
 )
+from optimizers.testing.harness import raises
 
 
 def check_descent(factory: Factory, promises: Promises) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optimizers.optimizer import Optimizer
+from optimizers.testing.battery import run_checks
 from optimizers.testing.harness import Factory, Promises, method_factory, quadratic, rosenbrock, start
 from optimizers.testing.interface_checks import (
     check_accepted_values,
@@ -102,9 +103,4 @@ def check_optimizer(factory: Factory | str | type[Optimizer], promises: Promises
     """
     if isinstance(factory, str | type):
         factory = method_factory(factory)
-    for check in CHECKS:
-        try:
-            check(factory, promises or Promises())
-        except AssertionError as error:
-            error.add_note(f"in {check.__name__}")
-            raise
+    run_checks(CHECKS, factory, promises or Promises())

@@ -148,13 +148,13 @@ def sides(box: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.array(lower), np.array(upper)
 
 
-def raises(kind: type[Exception], call: Callable[[], Any]) -> Exception:
+def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], Any]) -> Exception:
     """The exception of a call that must raise one of a kind."""
     try:
         call()
     except kind as error:
         return error
-    raise AssertionError(f"{kind.__name__} was not raised")
+    raise AssertionError(f"{kind} was not raised")
 
 
 @contextmanager
