@@ -28,6 +28,8 @@ MODULES |= {
     "zord-fig5": "experiments.zord.fig5",
     "zord-fig7": "experiments.zord.fig7",
     "zord-fig8": "experiments.zord.fig8",
+    "zord-table1": "experiments.zord.table1",
+    "zord-fig9": "experiments.zord.fig9",
     "katyusha-fig1": "experiments.katyusha.fig1",
     "katyusha-fig2": "experiments.katyusha.fig2",
     "fzoos-fig1": "experiments.fzoos.fig1",

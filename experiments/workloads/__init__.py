@@ -1,0 +1,1 @@
+"""What the papers' applied experiments query: images and victims, metrics of classifiers, controllers."""

@@ -1,0 +1,111 @@
+"""Black-box attacks as functions to be minimized: a perturbation within an L∞ bound that a classifier falls for.
+
+δ has one number a pixel, added to every channel, and the perturbed image is clipped to [0, 1] (ZoRD, Sec. 5.3:
+d = 28² for MNIST; that CIFAR-10's channels share theirs, d = 32², is our reading).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from experiments.workloads.images import Images
+from experiments.workloads.victims import Victim
+
+
+def margin(logits: Tensor, label: int) -> Tensor:
+    """log p_y − max_{j≠y} log p_j of scores ``... x 10``: at most 0 where another class is as likely."""
+    others = logits.clone()
+    others[..., label] = -torch.inf
+    return logits[..., label] - others.amax(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+    """f(δ) of one image under one victim.
+
+    Attributes:
+        victim: the classifier.
+        image: float64, ``c x h x w``.
+        label: its class y.
+        bound: ε of ‖δ‖∞ ≤ ε.
+        smooth: log(1 + exp(margin)) in the place of the margin: a victim that does not know y counts little.
+    """
+
+    victim: Victim
+    image: Tensor
+    label: int
+    bound: float
+    smooth: bool = False
+
+    @property
+    def dimension(self) -> int:
+        """Pixels d."""
+        return int(self.image[0].numel())
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """[−ε, ε]^d."""
+        return [(-self.bound, self.bound)] * self.dimension
+
+    @property
+    def start(self) -> Tensor:
+        """δ = 0."""
+        return torch.zeros(self.dimension, dtype=torch.float64)
+
+    def perturbed(self, delta: Tensor) -> Tensor:
+        """Images of perturbations ``q x d``, ``q x c x h x w``."""
+        _, h, w = self.image.shape
+        return (self.image + delta.view(-1, 1, h, w)).clamp(0.0, 1.0)
+
+    def logits(self, delta: Tensor) -> Tensor:
+        """The victim's scores under ``q x d``, ``q x 10``."""
+        with torch.no_grad():
+            return self.victim.logits(self.perturbed(delta))
+
+    def __call__(self, delta: Tensor) -> Tensor:
+        """f at ``d`` or ``q x d``: margins, or their softplus."""
+        found = margin(self.logits(delta), self.label)
+        found = softplus(found) if self.smooth else found
+        return found if delta.ndim > 1 else found[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class FederatedAttack:
+    """One image under the victims of N clients: F is the mean of their f_i.
+
+    The attack has succeeded where the victims together, by the mean of their probabilities, take another class.
+
+    Attributes:
+        clients: f_i.
+    """
+
+    clients: tuple[Attack, ...]
+
+    def fooled(self, delta: Tensor) -> bool:
+        """Whether the victims together do not recognize the image under δ, shape ``d``."""
+        probabilities = torch.stack([client.logits(delta)[0].softmax(-1) for client in self.clients])
+        return float(margin(probabilities.mean(0), self.clients[0].label)) <= 0.0
+
+
+def chosen(images: Images, recognized: Tensor, count: int, seed: int) -> list[tuple[Tensor, int]]:
+    """Test images that are recognized, drawn without replacement, and their classes.
+
+    Args:
+        images: the task.
+        recognized: which test images are, shape ``n``.
+        count: how many.
+        seed: of the draw.
+
+    Raises:
+        ValueError: if fewer are recognized.
+    """
+    rows = recognized.nonzero().flatten().numpy()
+    if len(rows) < count:
+        raise ValueError(f"{count} images are to be attacked, {len(rows)} are recognized")
+    picked = np.random.default_rng([seed, 1]).choice(rows, size=count, replace=False)
+    return [(images.test[i].double(), int(images.test_labels[i])) for i in picked.tolist()]

@@ -1,0 +1,40 @@
+"""Trained models and starts kept between runs: what is read is what would be made again."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FOLDER = "results/cache"
+"""Where they are kept; git ignores it."""
+
+
+def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
+    """What ``make()`` gave when it was first called under this name: tensors and plain values.
+
+    A file is complete or is not there, so that several processes may make the same one at once; one that cannot be
+    read is made again.
+
+    Args:
+        folder: where it is kept; empty: nowhere, made at every call.
+        name: says all that it depends on.
+        make: a deterministic function.
+    """
+    if not folder:
+        return make()
+    path = Path(folder) / f"{re.sub('[^A-Za-z0-9._-]+', '-', name)}.pt"
+    try:
+        return torch.load(path, weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+        made = make()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}")
+    torch.save(made, beside)
+    os.replace(beside, path)
+    return made

@@ -1,0 +1,109 @@
+"""Classifiers of images, trained here from a seed: what the attacks query.
+
+One small CNN for images of any size: two convolutions of 3 x 3, each with ReLU and the maximum over 2 x 2, and two
+linear layers. It is trained in float32 and queried in float64, where the differences that attacks take of its values
+are far above rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
+
+from experiments.workloads.cache import cached
+from experiments.workloads.images import Images
+
+CLASSES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a victim is made: channels of its convolutions, width of its hidden layer, and Adam's run."""
+
+    channels: tuple[int, int] = (16, 32)
+    hidden: int = 64
+    epochs: int = 10
+    batch: int = 32
+    rate: float = 2e-3
+
+
+FULL = Training()
+QUICK = Training(channels=(4, 8), hidden=16, epochs=2, rate=5e-3)
+"""A fraction of a second on digits, and recognizes two thirds of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Victim:
+    """A trained CNN.
+
+    Attributes:
+        parameters: weight and bias of each of the four layers.
+    """
+
+    parameters: tuple[Tensor, ...]
+
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Scores of the ten classes, ``n x 10``, of images ``n x c x h x w``."""
+        p = self.parameters
+        pixels = max_pool2d(conv2d(pixels, p[0], p[1], padding=1).relu(), 2)
+        pixels = max_pool2d(conv2d(pixels, p[2], p[3], padding=1).relu(), 2)
+        return linear(linear(pixels.flatten(1), p[4], p[5]).relu(), p[6], p[7])
+
+    def predict(self, pixels: Tensor) -> Tensor:
+        """The class of the highest score, shape ``n``; images in chunks."""
+        chunks = pixels.to(self.parameters[0]).split(1000)
+        return torch.cat([self.logits(chunk).argmax(1) for chunk in chunks])
+
+    def accuracy(self, pixels: Tensor, labels: Tensor) -> float:
+        """Share of images that are recognized."""
+        return float((self.predict(pixels) == labels).double().mean())
+
+
+def shapes(image: tuple[int, int, int], training: Training) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the parameters for images ``c, h, w``."""
+    (c, h, w), (first, second), hidden = image, training.channels, training.hidden
+    flat = second * (h // 4) * (w // 4)
+    weights = ((first, c, 3, 3), (second, first, 3, 3), (hidden, flat), (CLASSES, hidden))
+    return tuple(shape for weight in weights for shape in (weight, weight[:1]))
+
+
+def train_victim(images: Images, training: Training, seed: int, classes: tuple[int, ...] = ()) -> Victim:
+    """A victim trained by Adam on the cross-entropy of the images of some classes.
+
+    Args:
+        images: the task.
+        training: how.
+        seed: of the initial weights (He's uniform; biases 0) and of the batches' order.
+        classes: whose images are seen; empty: all.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    parameters = []
+    for shape in shapes(images.shape, training):
+        bound = math.sqrt(6.0 / math.prod(shape[1:])) if len(shape) > 1 else 0.0
+        parameters.append(((2.0 * torch.rand(shape, generator=generator) - 1.0) * bound).requires_grad_())
+    rows = torch.arange(len(images.train_labels))
+    if classes:
+        rows = rows[torch.isin(images.train_labels, torch.tensor(classes))]
+    victim, rule = Victim(tuple(parameters)), torch.optim.Adam(parameters, lr=training.rate)
+    for _ in range(training.epochs):
+        order = rows[torch.randperm(len(rows), generator=generator)]
+        for batch in order.split(training.batch):
+            rule.zero_grad()
+            with torch.enable_grad():
+                cross_entropy(victim.logits(images.train[batch]), images.train_labels[batch]).backward()
+            rule.step()
+    return Victim(tuple(p.detach().double() for p in parameters))
+
+
+def cached_victim(
+    images: Images, training: Training, seed: int, classes: tuple[int, ...] = (), cache: str = ""
+) -> Victim:
+    """``train_victim``, kept in a folder; empty: nowhere."""
+    of = ".".join(str(value) for value in dataclasses.astuple(training))
+    name = f"victim-{images.name}-{images.shape}-{of}-{seed}-{''.join(map(str, classes))}"
+    parameters = cached(cache, name, lambda: list(train_victim(images, training, seed, classes).parameters))
+    return Victim(tuple(parameters))

@@ -1,0 +1,86 @@
+"""ZoRD, Figure 9: share of 15 images that are attacked with success, against queries.
+
+See ``experiments.zord.attacks`` for the problem and the readings. A curve is the mean over seeds, each with images of
+its own, with its standard error.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments import style
+from experiments.experiment import Experiment
+from experiments.records import Curve, Rows, seeds_of, where
+from experiments.verdicts import Verdict, judge
+from experiments.zord import attacks
+from experiments.zord.attacks import BASELINES, Settings
+
+
+def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of queries, and the share of a seed's images that have succeeded by then, ``seeds x counts``."""
+    counts = np.arange(0, settings.max_queries + 1, settings.every)
+    shares = []
+    for seed in seeds_of(rows):
+        found = where(rows, dataset=dataset, method=method, seed=seed)
+        needed = [float(row["value"]) if row["success"] else np.inf for row in found]
+        shares.append((np.array(needed)[:, None] <= counts).mean(0))
+    return counts, np.array(shares)
+
+
+def plot(settings: Settings, rows: Rows) -> Figure:
+    """A panel for each data set."""
+    figure, axes = style.panels(1, len(settings.datasets), width=4.2, height=3.0, sharey=True)
+    for panel, dataset in zip(axes[0], settings.datasets, strict=True):
+        for method in settings.methods:
+            counts, shares = success_rates(settings, rows, dataset, method)
+            error = shares.std(0, ddof=1) / np.sqrt(len(shares)) if len(shares) > 1 else np.zeros(len(counts))
+            style.draw(panel, method, Curve(counts, shares.mean(0), error))
+            panel.lines[-1].set_markevery(max(1, len(counts) // 6))
+        panel.set_xlabel("queries")
+        panel.set_title(attacks.title(settings, dataset))
+    axes[0, 0].set_ylabel("success rate, mean ± SE")
+    style.shared_legend(figure, axes[0, 0], 4)
+    return figure
+
+
+def claims(settings: Settings, rows: Rows) -> list[Verdict]:
+    """The success rate over all numbers of queries, ZoRD's and the default's against every baseline's."""
+    seeds = seeds_of(rows)
+
+    def higher(method: str, other: str) -> Verdict:
+        cells = {}
+        for dataset in settings.datasets:
+            ours, theirs = (success_rates(settings, rows, dataset, name)[1].mean(1) for name in (method, other))
+            cells[attacks.title(settings, dataset)] = ours - theirs
+        labels = [style.METHODS[name].label for name in (method, other)]
+        claim = f"{labels[0]} succeeds more often than {labels[1]} at equal queries"
+        statistic = "difference of the success rate, mean over the numbers of queries"
+        return judge(claim, statistic, cells, seeds, above=0.0, control=method != "zord")
+
+    others = [method for method in BASELINES if method in settings.methods]
+    verdicts = [higher("zord", other) for other in others]
+    if "zord_kept" in settings.methods:
+        verdicts += [higher("zord_kept", other) for other in (*others, "zord")]
+    return verdicts
+
+
+EXPERIMENT = Experiment(
+    id="zord-fig9",
+    source="ZoRD, Fig. 9",
+    shows="success rate of black-box attacks over 15 images against queries",
+    claim="ZoRD has the highest success rate at every number of queries.",
+    scales={
+        "paper": Settings(),
+        "reduced": Settings(**attacks.REDUCED),
+        "quick": Settings(datasets=("mnist",), bounds=(0.3,), **attacks.QUICK),
+    },
+    run_seed=attacks.run_seed,
+    plot=plot,
+    claims=claims,
+    seeds=5,
+    extra="experiments",
+    data=("mnist", "cifar10"),
+    stand_in=attacks.describe,
+    check=attacks.check,
+)

@@ -1,0 +1,80 @@
+"""Attacks: the bound holds at every query, queries are counted to the first success, budgets are kept."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from experiments.zord import attacks, fig9, table1
+
+
+class Recorded:
+    """An attack that keeps every δ it is asked for and the margins there."""
+
+    def __init__(self, attack):
+        self.attack, self.asked, self.values = attack, [], []
+
+    def __call__(self, delta):
+        self.asked.append(delta.clone())
+        self.values.append(self.attack(delta))
+        return self.values[-1]
+
+    def __getattr__(self, name):
+        return getattr(self.attack, name)
+
+
+SETTINGS = dataclasses.replace(table1.EXPERIMENT.settings("quick"), max_queries=30)
+
+
+@pytest.mark.parametrize("method", ["zord", "zord_kept", "rgf", "prgf", "gld", "turbo1", "turbom"])
+def test_every_query_keeps_the_bound_and_the_first_success_is_counted(method):
+    for bound in (0.05, 0.3):
+        attack = Recorded(dataclasses.replace(attacks.attacks(SETTINGS, "mnist", 0)[0], bound=bound))
+        optimizer = attacks.attacker(SETTINGS, method, attack, attacks.KNOBS[method][1], 0)
+        queries, success = attacks.queries_to_success(optimizer, attack)
+        asked, values = torch.cat(attack.asked), torch.cat(attack.values)
+        assert len(asked) == optimizer.queries <= SETTINGS.max_queries
+        assert float(asked.abs().max()) <= bound * (1 + 1e-12)
+        assert success == bool((values <= 0).any())
+        assert queries == (1 + int((values <= 0).int().argmax()) if success else SETTINGS.max_queries)
+        predicted = attack.victim.predict(attack.perturbed(asked[queries - 1 : queries]))
+        assert success == (int(predicted) != attack.label)
+
+
+def test_all_methods_attack_the_same_recognized_images_from_zero():
+    settings = dataclasses.replace(SETTINGS, images=3)
+    first, again = (attacks.attacks(settings, "mnist", 4) for _ in range(2))
+    assert all(torch.equal(a.image, b.image) for a, b in zip(first, again, strict=True))
+    for attack in first:
+        assert float(attack(attack.start)) > 0 and attack.dimension == 64
+    big = attacks.attacks(dataclasses.replace(settings, side=28), "mnist", 0)[0]
+    assert big.dimension == 784 and len(big.bounds) == 784
+
+
+def test_success_rates_are_shares_of_the_images():
+    rows = [
+        {"seed": s, "dataset": "mnist", "method": "rgf", "image": i, "success": int(q < 16), "value": q}
+        for s, found in ((0, (3, 16)), (1, (4, 9)))
+        for i, q in enumerate(found)
+    ]
+    settings = fig9.EXPERIMENT.settings("quick")
+    counts, shares = fig9.success_rates(settings, rows, "mnist", "rgf")
+    assert counts.tolist() == [0, 4, 8, 12, 16]
+    assert shares.tolist() == [[0, 0.5, 0.5, 0.5, 0.5], [0, 0.5, 0.5, 1, 1]]
+
+
+def test_a_table_names_the_papers_numbers_beside_ours():
+    few = dataclasses.replace(SETTINGS, methods=("zord", "rgf"))
+    table = table1.table(few, table1.EXPERIMENT.run(few, [0]))
+    zord = next(row for row in table.rows if row[0] == "ZoRD")
+    assert zord[3] == "248" and zord[6] == "384"
+    tuned = dataclasses.replace(SETTINGS, knobs=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
+    assert tuned.knob("rgf") == 3.0 and SETTINGS.knob("rgf") == 0.5
+
+
+def test_data_that_are_not_there_are_refused_before_any_seed(tmp_path):
+    settings = dataclasses.replace(SETTINGS, data=str(tmp_path))
+    with pytest.raises(ValueError, match="mnist"):
+        table1.EXPERIMENT.check(settings)
+    assert table1.EXPERIMENT.stands_in(settings) == ""
+    assert "digits" in table1.EXPERIMENT.stands_in(SETTINGS)
