@@ -123,6 +123,8 @@ class Experiment:
         if name := self.stands_in(settings):
             above = figure.get_suptitle()
             figure.suptitle(f"{above}\nstand-in: {name}" if above else f"stand-in: {name}", fontsize=9)
+            for legend in figure.legends:  # the layout gives a title and a legend above the panels the same place
+                legend.set_loc("outside lower center")
         return figure
 
     def run(self, settings: Any, seeds: Iterable[int], progress: Callable[[], object] | None = None) -> Rows:

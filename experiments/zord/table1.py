@@ -40,7 +40,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         panel.set_xlabel("queries to success, mean ± sd of the seeds")
         panel.set_title(attacks.title(settings, dataset))
     axes[0, 0].set_ylabel("method")
-    style.shared_legend(figure, axes[0, 0], 4)
+    style.shared_legend(figure, axes[0, 0], 2 * len(settings.datasets))
     return figure
 
 
