@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from optimizers import normal, philox
+from optimizers.fixed_order import GROUP, divide, group_sums, halved, orthonormalize
 from optimizers.options import check_integer
 
 _compiled: ModuleType | None
@@ -18,7 +19,6 @@ except ImportError:
 
 DISTRIBUTIONS = ("normal", "rademacher", "sphere", "coordinate", "orthonormal")
 STREAMS = {"normal": 0, "rademacher": 1, "coordinate": 2}
-GROUP = 4 * philox.LANES
 CHUNK = 1 << 16
 MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
 
@@ -278,7 +278,7 @@ class Directions:
             for low, high in _chunks(stop - start):
                 z = self._empty(1, high - low, torch.float64, device)
                 self._draw("normal", step, [row], start + low, z)
-                out[i, low:high] = _narrow(_divide(z[0], norm), dtype)
+                out[i, low:high] = _narrow(divide(z[0], norm), dtype)
         return out
 
     def _norm(self, step: int, row: int, device: torch.device) -> float:
@@ -326,54 +326,6 @@ class Directions:
         self._draw("normal", step, range(basis * self.d + done, basis * self.d + count), 0, v[done:])
         self._frame = (key, orthonormalize(v, done))
         return v
-
-
-def orthonormalize(v: torch.Tensor, done: int = 0) -> torch.Tensor:
-    """Modified Gram-Schmidt, each row swept twice, in an order of operations that no machine changes.
-
-    Args:
-        v: float64 tensor, ``q x d`` with q <= d, independent rows, changed in place; the first `done` are
-            orthonormal already.
-        done: How many rows to leave.
-
-    Returns:
-        v.
-    """
-    if _compiled is not None and v.device.type == "cpu" and v.is_contiguous():
-        _compiled.orthonormalize(v.numpy(), done)
-        return v
-    for i in range(done, len(v)):
-        for _ in range(2):
-            for k in range(i):
-                v[i] -= v[k] * _sum(v[k] * v[i])
-        v[i] = _divide(v[i], math.sqrt(_sum(v[i].square()).item()))
-    return v
-
-
-def group_sums(v: torch.Tensor) -> torch.Tensor:
-    """Sums over each 256 entries of a vector (the last padded with zeros), by halving."""
-    groups = -(-len(v) // GROUP)
-    padded = torch.nn.functional.pad(v, (0, groups * GROUP - len(v)))
-    return halved(padded.view(groups, GROUP))
-
-
-def halved(s: torch.Tensor) -> torch.Tensor:
-    """Sum over the last dimension, padded to a power of two: the upper half is added to the lower."""
-    size = 1 << (s.shape[-1] - 1).bit_length()
-    s = torch.nn.functional.pad(s, (0, size - s.shape[-1]))
-    while size > 1:
-        size //= 2
-        s = s[..., :size] + s[..., size:]
-    return s[..., 0]
-
-
-def _divide(x: torch.Tensor, number: float) -> torch.Tensor:
-    # By a tensor on x's device: on CUDA, torch divides by a plain number by multiplying by its inverse.
-    return x / torch.tensor(number, dtype=x.dtype, device=x.device)
-
-
-def _sum(v: torch.Tensor) -> torch.Tensor:
-    return halved(group_sums(v))
 
 
 def _signs(words: torch.Tensor) -> torch.Tensor:

@@ -89,9 +89,7 @@ def _normals(w: Any, z: Any) -> None:
 
 
 @_compile
-def _group(
-    signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int, stop: int, w: Any, z: Any
-) -> None:
+def _group(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int, stop: int, w: Any, z: Any) -> None:
     """One group of coordinates into z; coordinates from `stop` on may be left as they are."""
     _words(k0, k1, row, s0, s1, group, w)
     if signs:
@@ -148,7 +146,7 @@ def _halve(s: Any, size: int) -> float:
 
 @_compile
 def sums_of_squares(k0: int, k1: int, row: int, s0: int, s1: int, d: int, sums: Any) -> None:
-    """sums[g] = the sum of the squares of the normals of group g, as `directions.group_sums` has it."""
+    """sums[g] = the sum of the squares of the normals of group g, as `fixed_order.group_sums` has it."""
     w, z, square = np.empty(GROUP, np.uint32), np.empty(GROUP, np.float32), np.empty(GROUP, np.float64)
     for group in range(sums.size):
         _group(False, k0, k1, row, s0, s1, group, GROUP, w, z)
@@ -184,7 +182,7 @@ def _dot(x: Any, y: Any, product: Any, sums: Any) -> float:
 
 @_compile
 def orthonormalize(v: Any, done: int) -> None:
-    """Rows `done` and after of v, made orthonormal in place as `directions.orthonormalize` does."""
+    """Rows `done` and after of v, made orthonormal in place as `fixed_order.orthonormalize` does."""
     product, sums = np.empty(GROUP), np.empty(_power_of_two(-(-v.shape[1] // GROUP)))
     for i in range(done, v.shape[0]):
         row = v[i]

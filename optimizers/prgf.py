@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.directions import Directions, orthonormalize
+from optimizers.directions import Directions
 from optimizers.first_order import FirstOrder, UpdateRule, adam
+from optimizers.fixed_order import orthonormalize
 from optimizers.optimizer import Optimizer
 from optimizers.options import CommonOptions, positive, positive_integer
 
