@@ -54,6 +54,7 @@ EXTRAS = {
 BENCHMARKS = {
     "derived-gp": "experiments.benchmarks.derived_gp",
     "zord": "experiments.benchmarks.zord",
+    "fzoos": "experiments.benchmarks.fzoos",
 }
 
 

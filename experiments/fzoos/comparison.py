@@ -86,16 +86,20 @@ def run(settings: Settings, problem: Federated, method: str, directions: int, se
     return rows
 
 
+def variants(settings: Settings) -> list[tuple[str, int]]:
+    """What is run in a panel: methods, the baselines with each Q, FZooS's variants with 0."""
+    return [(m, q) for m in settings.methods for q in (settings.directions if m in BASELINES else (0,))]
+
+
 def run_seed(settings: Settings, seed: int) -> Rows:
     """All methods in all panels."""
     rows: Rows = []
     for value in settings.values:
         one = settings.at(value)
         problem = quadratics(one.dim, one.clients, one.heterogeneity, seed, one.noise)
-        for method in one.methods:
-            for directions in one.directions if method in BASELINES else (0,):
-                key: Row = {"seed": seed, settings.varied: value, "method": method, "directions": directions}
-                rows += [key | row for row in run(one, problem, method, directions, seed)]
+        for method, directions in variants(one):
+            key: Row = {"seed": seed, settings.varied: value, "method": method, "directions": directions}
+            rows += [key | row for row in run(one, problem, method, directions, seed)]
     return rows
 
 

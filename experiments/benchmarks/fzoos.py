@@ -1,0 +1,151 @@
+"""``python -m experiments benchmark fzoos``: what a client's round of FZooS costs beside the objective, and where.
+
+Two clients of Fig. 1's quadratics are given trajectories of n queries, such as rounds of local steps leave them, and
+run rounds with the adaptive γ from there: the processor's time of each phase of a client's round, one thread. Before,
+a round that is not measured fits wᵢ to the whole trajectory, as after a restart. With ``--figure`` all algorithms of
+Fig. 1 run as well, one C and one seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.fzoos import comparison, fig1
+from experiments.fzoos.quadratics import Federated, quadratics
+from experiments.results import versions
+from federated.federation import Federation
+from federated.fzoos import FZooS
+from federated.host import Host, Request, Service
+from federated.messages import Broadcast
+from optimizers.evaluation import Evaluator
+
+MOST_SECONDS, MOST_MINUTES = 4.0, 20.0
+PHASES = {
+    "local": "local steps with their active queries",
+    "surrogate": "wᵢ after the round's queries",
+    "gamma": "mᵢ·cᵢ",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; exit status 0 also where a target is missed, which the summary says."""
+    options = _parser().parse_args(arguments)
+    torch.set_num_threads(1)
+    times = measure(options.dimension, options.features, options.history, options.rounds)
+    figure = figure_seconds() if options.figure else {}
+    text = summary(times, options.dimension, options.features, options.history, figure)
+    options.out.mkdir(parents=True, exist_ok=True)
+    report = {
+        "machine": platform.processor() or platform.machine(),
+        "versions": versions(),
+        "seconds": times,
+        "figure": figure,
+    }
+    (options.out / "benchmark-fzoos.json").write_text(json.dumps(report, indent=1))
+    (options.out / "benchmark-fzoos.txt").write_text(text + "\n")
+    print(text)
+    print(f"\nwritten: {options.out}/benchmark-fzoos.json, .txt")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments benchmark fzoos", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--dimension", type=int, default=300)
+    parser.add_argument("--features", type=int, default=10_000)
+    parser.add_argument("--history", type=int, default=3000, help="queries before the first timed round")
+    parser.add_argument("--rounds", type=int, default=3, help="timed ones, of 60 queries a client")
+    parser.add_argument("--figure", action="store_true", help="time all of Fig. 1 too, one C and one seed")
+    return parser
+
+
+@dataclass
+class TimedHost(Host):
+    """A host that keeps what each of its clients' phases took.
+
+    Attributes:
+        seconds: processor seconds by phase, one for each time that a client was served.
+    """
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def serve(self, request: Request) -> Service:
+        """As ``Host``."""
+        assert isinstance(request.message, Broadcast)
+        start = time.process_time()
+        service = super().serve(request)
+        self.seconds.setdefault(request.message.phase, []).append(time.process_time() - start)
+        return service
+
+
+def measure(d: int, num_features: int, history: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each phase, one for each client and round, and of the first fit of wᵢ (``"first fit"``)."""
+    problem = quadratics(d, 2, 5.0, seed=0)
+    algorithm = FZooS(problem.x0, clients=2, bounds=problem.bounds, gamma="adaptive", num_features=num_features)
+    host = TimedHost(algorithm, {i: Evaluator(f) for i, f in enumerate(problem.clients)})
+    federation = Federation(algorithm, host, codec=False)
+    for i in range(2):
+        points = trajectory(problem, history, seed=i)
+        values = problem.clients[i].exact(points)
+        host.client(i).optimizer.state.models.append(points, values)
+    federation.run_round()
+    first, host.seconds = host.seconds, {}
+    for _ in range(rounds):
+        federation.run_round()
+    return host.seconds | {"first fit": first["surrogate"]}
+
+
+def trajectory(problem: Federated, length: int, seed: int) -> Tensor:
+    """Points of a walk to x0 by steps of ±0.01 in each coordinate, with five others beside each; ``length x d``."""
+    generator = torch.Generator().manual_seed(seed)
+    steps = -(-length // 6)
+    shape = (steps, problem.mean.dimension)
+    walk = 0.01 * (2 * torch.randint(2, shape, generator=generator) - 1).double()
+    centres = problem.x0 - walk.flip(0).cumsum(0).flip(0)
+    beside = 0.02 * torch.rand(steps, 5, shape[1], generator=generator, dtype=torch.float64) - 0.01
+    points = torch.cat([centres[:, None], centres[:, None] + beside], dim=1)
+    return points.reshape(-1, shape[1])[-length:].clamp(0.0, 1.0)
+
+
+def figure_seconds() -> dict[str, float]:
+    """Processor seconds of each method and Q of Fig. 1 at C = 5, seed 0."""
+    settings = replace(fig1.EXPERIMENT.settings("paper"), values=(5.0,)).at(5.0)
+    problem = quadratics(settings.dim, settings.clients, settings.heterogeneity, 0)
+    seconds = {}
+    for method, directions in comparison.variants(settings):
+        start = time.process_time()
+        comparison.run(settings, problem, method, directions, 0)
+        seconds[f"{method}, Q = {directions}" if directions else method] = time.process_time() - start
+    return seconds
+
+
+def summary(times: dict[str, list[float]], d: int, num_features: int, history: int, figure: dict[str, float]) -> str:
+    """The table and the targets, met or missed."""
+    lines = [f"FZooS, a client's round at {history} queries, d = {d}, M = {num_features}; seconds, one thread"]
+    lines += [f"  {label:40} {_seconds(times[phase])}" for phase, label in PHASES.items()]
+    whole = np.sum([times[phase] for phase in PHASES], axis=0)
+    lines.append(f"  {'the whole':40} {_seconds(whole)}")
+    lines.append(f"  {'(wᵢ from nothing, after a restart)':40} {_seconds(times['first fit'])}")
+    targets = [("a client's round, seconds", float(np.median(whole)), MOST_SECONDS)]
+    if figure:
+        lines.append("Fig. 1, C = 5, one seed; seconds, one thread")
+        lines += [f"  {name:40} {seconds:6.1f}" for name, seconds in figure.items()]
+        targets.append(("Fig. 1, one C and one seed, minutes on one thread", sum(figure.values()) / 60, MOST_MINUTES))
+    lines.append("Targets:")
+    for text, value, limit in targets:
+        lines.append(f"  {'met   ' if value <= limit else 'MISSED'}  {text}, under {limit:g}: {value:.3g}")
+    return "\n".join(lines)
+
+
+def _seconds(values: Sequence[float] | np.ndarray) -> str:
+    return f"{np.median(values):6.3f} [{np.min(values):.3f}-{np.max(values):.3f}]  ({len(values)} measured)"
