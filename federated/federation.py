@@ -25,8 +25,9 @@ STATE_VERSION = 1
 
 
 class ClientHost(Protocol):
-    """What the engine asks of ``Host`` and of ``WorkerPool``."""
+    """What the engine asks of ``Host``, of ``WorkerPool`` and of ``flower.grid_host.GridHost``."""
 
+    def absent(self, clients: Sequence[int]) -> dict[int, str]: ...  # noqa: D102
     def serve_all(self, requests: Sequence[Request]) -> list[Service]: ...  # noqa: D102
     def catch_up(self, number: int, message: Broadcast | bytes) -> str: ...  # noqa: D102
     def restart(self, number: int) -> None: ...  # noqa: D102
@@ -196,9 +197,10 @@ class Federation:
         """Send the broadcast: what reaches the clients, and an arrival for each that it does not reach."""
         shared = None if self.algorithm.personal else self._encoded(self.server.broadcast())
         requests = []
+        absent = dict.fromkeys(self._down, "the client is down") | self.host.absent(self.server.participants)
         for client in self.server.participants:
-            if client in self._down:
-                arrivals.append(Arrival(client, None, "the client is down"))
+            if client in absent:
+                arrivals.append(Arrival(client, None, absent[client]))
                 continue
             message, payload = shared or self._encoded(self.server.broadcast(client))
             self._count_down(number, client, message, payload)

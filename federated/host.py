@@ -86,6 +86,10 @@ class Host:
             self._clients[number] = self.algorithm.client(number, self.gradients.get(number))
         return self._clients[number]
 
+    def absent(self, clients: Sequence[int]) -> dict[int, str]:
+        """Clients among these that nothing can be sent to, with the reasons: none."""
+        return {}
+
     def serve_all(self, requests: Sequence[Request]) -> list[Service]:
         """Serve requests in their order."""
         return [self.serve(request) for request in requests]

@@ -68,6 +68,10 @@ class WorkerPool:
             self._links.append(ours)
             self._processes.append(process)
 
+    def absent(self, clients: Sequence[int]) -> dict[int, str]:
+        """See ``Host.absent``."""
+        return {}
+
     def serve_all(self, requests: Sequence[Request]) -> list[Service]:
         """Serve requests, each worker its clients' at the same time as the others; in the requests' order."""
         shares = {w: [r for r in requests if r.client % self._count == w] for w in range(self._count)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,24 +51,32 @@ class ClientAccount:
             sent: what went down.
             entry: what came back.
         """
-        traffic = {"message_down": size_of(sent) if entry.node else 0}
-        counts, note, seconds, reason = dict.fromkeys(SPENT, 0), "", 0.0, entry.reason
+        traffic = Counter(message_down=size_of(sent) if entry.node else 0)
+        spent, note, seconds, reason = Counter[str](), "", 0.0, entry.reason
         if entry.reply is not None:
             given = account_in(entry.reply.content)
             traffic["message_up"] = size_of(entry.reply.content)
             if (meter := str(given.get("wire", ""))) != "":
-                up, down = (self._added(meter, name, given) for name in PASSED)
-                traffic |= {"wire_up": up, "wire_down": down}
-            counts = {name: self._added(str(given.get("book", "")), name, given) for name in SPENT}
-            lost = counts["queries"] - _count(given, "now")
+                traffic["wire_up"], traffic["wire_down"] = (self._added(meter, name, given) for name in PASSED)
+            spent = Counter({name: self._added(str(given.get("book", "")), name, given) for name in SPENT})
+            lost = spent["queries"] - _count(given, "now")
             note = f"{lost} queries are of work whose report was lost" if lost > 0 else ""
             seconds, reason = _seconds(given), str(given.get("reason", ""))
         for earlier in self._carried:
-            counts = {name: counts[name] + getattr(earlier, name) for name in SPENT}
-            traffic = {k: traffic.get(k, 0) + earlier.traffic.get(k, 0) for k in traffic | earlier.traffic}
+            spent.update({name: getattr(earlier, name) for name in SPENT})
+            traffic.update(earlier.traffic)
             note, seconds = "; ".join(filter(None, (earlier.note, note))), seconds + earlier.seconds
         self._carried = []
-        return Service(client, reason=reason, seconds=seconds, traffic=traffic, note=note, **counts)
+        return Service(
+            client,
+            reason=reason,
+            queries=spent["queries"],
+            failures=spent["failures"],
+            gradients=spent["gradients"],
+            seconds=seconds,
+            traffic=traffic,
+            note=note,
+        )
 
     def _added(self, whose: str, name: str, given: Mapping[str, Any]) -> int:
         """What a total has grown by since it was last read."""

@@ -115,18 +115,20 @@ class GridHost:
 
     # What ``Federation`` calls.
 
-    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
-        """Carry a phase to the clients that are connected; in the requests' order.
+    def absent(self, clients: Sequence[int]) -> dict[int, str]:
+        """Clients among these that are not connected; waits for one at least.
 
         Raises:
             NoClientError: if none of them has been connected for ``wait`` seconds.
         """
         self._look()
-        wanted = {request.client for request in requests}
-        if wanted:
-            self._wait_until(lambda: bool(wanted & set(self._nodes)))
-            if not wanted & set(self._nodes):
-                raise NoClientError(f"none of the clients {sorted(wanted)} has been connected for {self.wait:g} s")
+        self._wait_until(lambda: not self._nodes.keys().isdisjoint(clients))
+        if self._nodes.keys().isdisjoint(clients):
+            raise NoClientError(f"none of the clients {list(clients)} has been connected for {self.wait:g} s")
+        return {client: "the client is not connected" for client in clients if client not in self._nodes}
+
+    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
+        """Carry a phase to clients; in the requests' order."""
         messages = {request.client: _broadcast(request.message) for request in requests}
         contents = {client: RecordDict(records_of(message)) for client, message in messages.items()}
         round_number = max((message.round for message in messages.values()), default=0)
@@ -170,7 +172,7 @@ class GridHost:
         asked = {}
         for client, content in contents.items():
             node = self._nodes.get(client)
-            asked[client] = Asked(node or 0, client, reason="" if node else "the client is not connected")
+            asked[client] = Asked(node or 0, client, reason="" if node else "the client has gone")
             if node:
                 self._push(asked[client], kind, content, round_number)
         end = self._clock() + self.timeout

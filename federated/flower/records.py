@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from federated.codec import MAX_HEADER, Entry, header_of, message_of, read_header, tensor_bytes, tensor_of
@@ -27,8 +27,10 @@ METRICS = "metrics"
 STATE = "client"
 NUMPY = "numpy.ndarray"
 
+Record = ArrayRecord | MetricRecord | ConfigRecord
 
-def records_of(message: Message) -> dict[str, ArrayRecord | ConfigRecord]:
+
+def records_of(message: Message) -> dict[str, Record]:
     """The records of a message, by name."""
     text = header_of(message)
     _, layout = read_header(text)

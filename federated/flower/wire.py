@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -73,10 +74,11 @@ def count_requests(meter: Meter, port: int) -> None:
         meter: what to count into.
         port: the SuperLink's; requests to others are not counted.
     """
-    send = httpx.HTTPTransport.handle_request
+    transport: Any = httpx.HTTPTransport
+    send = transport.handle_request
 
     def counted(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
-        response = send(self, request)
+        response: httpx.Response = send(self, request)
         if request.url.port == port:
             line = len(f"{request.method} {request.url.raw_path.decode()} HTTP/1.1\r\n")
             sent = line + _size(request.headers) + int(request.headers.get("content-length", 0))
@@ -86,7 +88,7 @@ def count_requests(meter: Meter, port: int) -> None:
             response.stream = _Counted(response.stream, meter)
         return response
 
-    httpx.HTTPTransport.handle_request = counted  # type: ignore[method-assign]
+    transport.handle_request = counted
 
 
 class _Counted(httpx.SyncByteStream):
