@@ -263,7 +263,7 @@ class WindowSurrogate:
     def _kernel_arguments(self) -> dict[str, Any]:
         h = self.hyperparameters
         return {
-            "weights": h.lengthscale**-2,
+            "precision": h.lengthscale**-2,
             "profile": self._profile,
             "outputscale": 1.0,
             "noise": h.noise_ratio,

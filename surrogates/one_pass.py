@@ -36,19 +36,19 @@ class Metric:
     Attributes:
         profile: h.
         outputscale: o, ``batch x 1 x 1``.
-        distance: p = 1/ℓ² per unit of the transformed inputs, ``batch x 1 x d`` or ``batch x 1 x 1``.
+        precision: p = 1/ℓ² per unit of the transformed inputs, ``batch x 1 x d`` or ``batch x 1 x 1``.
         gradient: v = slope/ℓ², in which J = diag(c) Δ diag(v); the same shapes.
     """
 
     profile: RadialProfile
     outputscale: Tensor
-    distance: Tensor
+    precision: Tensor
     gradient: Tensor
 
     @property
     def isotropic(self) -> bool:
         """Whether both metrics are multiples of the identity."""
-        return self.distance.shape[-1] == 1 and self.gradient.shape[-1] == 1
+        return self.precision.shape[-1] == 1 and self.gradient.shape[-1] == 1
 
     @cached_property
     def numbers(self) -> tuple[float, float, float, float]:
@@ -57,7 +57,7 @@ class Metric:
         return (
             exponent,
             self.outputscale.item(),
-            self.distance.reshape(-1)[0].item(),
+            self.precision.reshape(-1)[0].item(),
             self.gradient.reshape(-1)[0].item(),
         )
 
@@ -102,9 +102,9 @@ def one_pass(metric: Metric, X: Tensor, x: Tensor, alpha: Tensor) -> Pass:
     mean: Tensor | float = 0.0
     r2s, qs, cs = [], [], []
     for rows, block in centred_blocks(X, centre):
-        r2 = _distances(points, block, metric.distance).double()
+        r2 = _distances(points, block, metric.precision).double()
         if metric.isotropic:
-            q = r2 * (metric.gradient.square() / metric.distance).double()
+            q = r2 * (metric.gradient.square() / metric.precision).double()
         else:
             q = _distances(points, block, metric.gradient.square()).double()
         c = metric.slope_weights(r2)

@@ -38,7 +38,7 @@ def one_point(metric: Metric, X: Tensor, x: Tensor, alpha: Tensor) -> tuple[Tens
     if metric.isotropic:
         _isotropic(*data, profile, exponent, outputscale, p, v, *outputs)
     else:
-        ps, vs = (m.expand(1, d).contiguous().double().numpy()[0] for m in (metric.distance, metric.gradient))
+        ps, vs = (m.expand(1, d).contiguous().double().numpy()[0] for m in (metric.precision, metric.gradient))
         _ard(*data, profile, exponent, outputscale, ps, vs, *outputs)
     return mean, n_vectors[0], n_vectors[1], n_vectors[2]
 

@@ -136,7 +136,7 @@ class StationaryConditioning(Conditioning):
         columns = []
         for j in range(x2.shape[-2]):
             point = seen2[..., j : j + 1, :]
-            own = metric.slope_weights(squared_distances(seen1 - point, point - point, metric.distance))
+            own = metric.slope_weights(squared_distances(seen1 - point, point - point, metric.precision))
             prior = own * (point - seen1).double() * metric.gradient.double()
             c = metric.slope_weights(squared_distances_to(point, self.inputs, metric))
             columns.append(prior - one_pass.weighted_differences(metric, self.inputs, point, c * solved))
@@ -179,7 +179,7 @@ class StationaryConditioning(Conditioning):
 
 def squared_distances_to(point: Tensor, X: Tensor, metric: Metric) -> Tensor:
     """r² of one point, ``... x 1 x d``, to the data, ``... x 1 x n``, from the differences."""
-    weights = metric.distance.to(X.dtype)
+    weights = metric.precision.to(X.dtype)
     blocks = one_pass.centred_blocks(X, point)
     return torch.cat([((b * b) * weights).sum(-1).unsqueeze(-2).double() for _, b in blocks], dim=-1)
 

@@ -160,7 +160,7 @@ class Trajectory:
         self,
         x: Tensor,
         k: int,
-        weights: Tensor | float | None = None,
+        precision: Tensor | float | None = None,
         held: tuple[list[int], Tensor] | None = None,
     ) -> Tensor:
         """Rows of the k queries nearest to x in Σⱼ wⱼ (xⱼ − Xᵢⱼ)², nearest first, ties by lower row.
@@ -172,7 +172,7 @@ class Trajectory:
         Args:
             x: d.
             k: How many; all n where k > n.
-            weights: wⱼ = 1/ℓⱼ² of an ARD kernel, d of them; None or one number for the Euclidean order.
+            precision: 1/ℓⱼ² of an ARD kernel, d of them; None or one number for the Euclidean order.
             held: k row numbers likely to be near and a compact copy of these rows, for speed alone.
 
         Returns:
@@ -180,7 +180,7 @@ class Trajectory:
 
         Raises:
             TypeError: If x is not a tensor of this trajectory's dtype and device, or k not an integer.
-            ValueError: If the trajectory is empty, k < 1, shapes differ, x is not finite, or weights are not
+            ValueError: If the trajectory is empty, k < 1, shapes differ, x is not finite, or precision is not
                 finite and positive.
         """
         self._require_data()
@@ -191,7 +191,7 @@ class Trajectory:
             raise TypeError(f"k must be an integer, got {type(k).__name__}.")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}.")
-        metric = check_weights(weights, self.d, self.device)
+        metric = check_precision(precision, self.d, self.device)
         if metric is not None and metric.ndim == 0:
             metric = None
         k = min(k, self._length)
@@ -281,19 +281,19 @@ class Trajectory:
             raise TypeError(f"{name} must be {self.dtype} on {self.device}, got {values.dtype} on {values.device}.")
 
 
-def check_weights(weights: Tensor | float | None, d: int, device: torch.device) -> Tensor | None:
+def check_precision(precision: Tensor | float | None, d: int, device: torch.device) -> Tensor | None:
     """Weights of a diagonal metric as a float64 tensor of shape (d,), or () where they are all one number.
 
     Raises:
         ValueError: If they are neither one number nor d, or not finite and positive.
     """
-    if weights is None:
+    if precision is None:
         return None
-    result = torch.as_tensor(weights, dtype=torch.float64, device=device).detach().squeeze().contiguous()
+    result = torch.as_tensor(precision, dtype=torch.float64, device=device).detach().squeeze().contiguous()
     if result.ndim and result.shape != (d,):
-        raise ValueError(f"weights must be one number or {d}, got shape {tuple(torch.as_tensor(weights).shape)}.")
+        raise ValueError(f"precision must be one number or {d}, got shape {tuple(torch.as_tensor(precision).shape)}.")
     if not (torch.isfinite(result) & (result > 0)).all():
-        raise ValueError(f"weights must be finite and positive (1/ℓ² of each input), got {weights!r}.")
+        raise ValueError(f"precision must be finite and positive (1/ℓ² of each input), got {precision!r}.")
     return result
 
 

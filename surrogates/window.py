@@ -11,7 +11,7 @@ from torch import Tensor
 from surrogates.cholesky import NotPositiveDefiniteError, factor, replace_row, replacing_pays
 from surrogates.nearest import row_squared_distances
 from surrogates.radial import RadialProfile
-from surrogates.trajectory import Trajectory, check_weights
+from surrogates.trajectory import Trajectory, check_precision
 
 # Replaced rows after which the factor is made anew although nothing was found wrong with it.
 _REBUILD_AFTER = 64
@@ -38,7 +38,7 @@ class NearestWindow:
         trajectory: The history; it is read, never changed. After its ``load_state_dict`` or any other change
             than appending, call `reset`.
         size: Slots, at most.
-        weights: wₗ = 1/ℓₗ² of the kernel, one number or d; None for 1.
+        precision: 1/ℓₗ² of the kernel, one number or d; None for 1.
         profile: h of the kernel, as a `RadialProfile` or a function of r². None: no factor is kept.
         outputscale: o > 0.
         noise: Variance added to the noise of every query, >= 0. With the trajectory's own noise, their sum.
@@ -52,7 +52,7 @@ class NearestWindow:
         trajectory: Trajectory,
         size: int,
         *,
-        weights: Tensor | float | None = None,
+        precision: Tensor | float | None = None,
         profile: RadialProfile | Callable[[Tensor], Tensor] | None = None,
         outputscale: float = 1.0,
         noise: float = 0.0,
@@ -61,16 +61,14 @@ class NearestWindow:
             raise ValueError(f"size must be a positive integer, got {size!r}.")
         self.trajectory = trajectory
         self.size = size
-        self._set_hyperparameters(weights, profile, outputscale, noise)
+        self._set_hyperparameters(precision, profile, outputscale, noise)
         self.reset()
 
     def reset(self) -> None:
         """Empty every slot."""
         double: dict[str, Any] = {"dtype": torch.float64, "device": self.trajectory.device}
         self._slots: list[int] = []
-        self._X = torch.empty(
-            self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device
-        )
+        self._X = torch.empty(self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device)
         self._D = torch.zeros(self.size, self.size, **double)
         self._A = torch.zeros(self.size, self.size, **double)
         self._probe = torch.arange(self.size, **double).cos_()
@@ -116,10 +114,10 @@ class NearestWindow:
 
         w D for one w; for d different ones k² d/2 operations at the first use after a move.
         """
-        if self._weights.ndim == 0:
-            return self._weights * self.squared_distances
+        if self._precision.ndim == 0:
+            return self._precision * self.squared_distances
         if self._gradient_D is None:
-            squared, result = self._weights.square(), torch.zeros_like(self.squared_distances)
+            squared, result = self._precision.square(), torch.zeros_like(self.squared_distances)
             for i in range(1, len(self)):
                 result[i, :i] = row_squared_distances(self._X[:i], self._X[i], squared)
             self._gradient_D = result + result.mT
@@ -168,7 +166,7 @@ class NearestWindow:
             NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries
                 without noise). The window stays where it was then.
         """
-        metric = self._weights if self._weights.ndim else None
+        metric = self._precision if self._precision.ndim else None
         wanted = self.trajectory.nearest(x, self.size, metric, (self._slots, self.X)).tolist()
         changed, rows = _assign(self._slots, wanted)
         if not changed:
@@ -178,11 +176,7 @@ class NearestWindow:
         at = torch.tensor(changed, dtype=torch.int64, device=self._X.device)
         saved = self._slots, self._X[at], self._D[at], self._A[at]
         try:
-            if (
-                self._L is not None
-                and replaced == changed
-                and replacing_pays(len(slots), len(changed), self._X.device)
-            ):
+            if self._L is not None and replaced == changed and replacing_pays(len(slots), len(changed), self._X.device):
                 self._replace(changed, rows)
             else:
                 self._write(changed, rows)
@@ -199,7 +193,7 @@ class NearestWindow:
     def set_kernel(
         self,
         *,
-        weights: Tensor | float | None,
+        precision: Tensor | float | None,
         profile: RadialProfile | Callable[[Tensor], Tensor] | None,
         outputscale: float,
         noise: float,
@@ -212,13 +206,13 @@ class NearestWindow:
             ValueError: As the constructor.
             NotPositiveDefiniteError: If A is not positive definite with them. Nothing changes then.
         """
-        names = ("_weights", "_profile", "_outputscale", "_noise", "_D", "_A", "_L", "_replaced")
+        names = ("_precision", "_profile", "_outputscale", "_noise", "_D", "_A", "_L", "_replaced")
         saved = {name: getattr(self, name) for name in names}
-        self._set_hyperparameters(weights, profile, outputscale, noise)
-        k, old = len(self), saved["_weights"]
+        self._set_hyperparameters(precision, profile, outputscale, noise)
+        k, old = len(self), saved["_precision"]
         self._D, self._A = self._D.clone(), self._A.clone()
         try:
-            if old.ndim + self._weights.ndim and not torch.equal(old, self._weights):
+            if old.ndim + self._precision.ndim and not torch.equal(old, self._precision):
                 self._measure(list(range(k)))
             if k:
                 self._cover(slice(0, k))
@@ -256,20 +250,16 @@ class NearestWindow:
             or len(set(slots)) != len(slots)
             or not all(0 <= i < len(self.trajectory) for i in slots)
         ):
-            raise ValueError(
-                f"the state's indices do not fit a trajectory of {len(self.trajectory)} queries."
-            )
-        if (slots and (L is None) != (self._profile is None)) or (
-            L is not None and L.shape != (len(slots),) * 2
-        ):
+            raise ValueError(f"the state's indices do not fit a trajectory of {len(self.trajectory)} queries.")
+        if (slots and (L is None) != (self._profile is None)) or (L is not None and L.shape != (len(slots),) * 2):
             raise ValueError("the state's factor does not fit its indices and this window's profile.")
         self.reset()
         self._write(list(range(len(slots))), slots)
         self._L = None if L is None else L.to(self._D).mT.contiguous().mT
         self._replaced = state["replaced"]
 
-    def _set_hyperparameters(self, weights: Any, profile: Any, outputscale: float, noise: float) -> None:
-        metric = check_weights(1.0 if weights is None else weights, self.trajectory.d, self.trajectory.device)
+    def _set_hyperparameters(self, precision: Any, profile: Any, outputscale: float, noise: float) -> None:
+        metric = check_precision(1.0 if precision is None else precision, self.trajectory.d, self.trajectory.device)
         assert metric is not None
         scale, variance = float(outputscale), float(noise)
         if not 0 < scale < float("inf"):
@@ -278,10 +268,8 @@ class NearestWindow:
             raise ValueError(f"noise must be finite and not negative, got {noise!r}.")
         h = getattr(profile, "h", profile)
         if h is not None and not callable(h):
-            raise TypeError(
-                f"profile must be a RadialProfile or a function of r², got {type(profile).__name__}."
-            )
-        self._weights, self._profile, self._outputscale, self._noise = metric, h, scale, variance
+            raise TypeError(f"profile must be a RadialProfile or a function of r², got {type(profile).__name__}.")
+        self._precision, self._profile, self._outputscale, self._noise = metric, h, scale, variance
 
     def _write(self, changed: list[int], rows: list[int]) -> None:
         """Put queries into slots, with their distances and covariances to all others."""
@@ -292,9 +280,7 @@ class NearestWindow:
         self._slots = slots
         if len(changed) == 1:
             slot, k = changed[0], len(slots)
-            distances = row_squared_distances(
-                self.X, self._X[slot], self._weights if self._weights.ndim else None
-            )
+            distances = row_squared_distances(self.X, self._X[slot], self._precision if self._precision.ndim else None)
             self._D[slot, :k] = distances
             self._D[:k, slot] = distances
             self._cover(slice(slot, slot + 1))
@@ -305,7 +291,7 @@ class NearestWindow:
     def _measure(self, changed: list[int]) -> None:
         """Distances between the changed slots and all slots, each pair once; unscaled where isotropic."""
         open_ = torch.ones(len(self), dtype=torch.bool, device=self._X.device)
-        metric = self._weights if self._weights.ndim else None
+        metric = self._precision if self._precision.ndim else None
         for slot in changed:
             open_[slot] = False
             self._D[slot, slot] = 0
@@ -315,7 +301,7 @@ class NearestWindow:
             self._D[others, slot] = distances
 
     def _scale(self, D: Tensor) -> Tensor:
-        return self._weights * D if self._weights.ndim == 0 else D
+        return self._precision * D if self._precision.ndim == 0 else D
 
     def _cover(self, slots: Tensor | slice) -> None:
         """Covariances of these slots with all, from the distances."""

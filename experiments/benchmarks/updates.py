@@ -140,7 +140,7 @@ def _moving(seconds: float) -> list[Row]:
     trajectory.append(history, history[:, 0])
     lengthscale = float((history[1:] - history[:-1]).norm(dim=-1).mean() * 10)
     kernel = matern_kernel(lengthscale).base_kernel
-    window = NearestWindow(trajectory, k, weights=1 / lengthscale**2, profile=radial_profile(kernel), noise=NOISE)
+    window = NearestWindow(trajectory, k, precision=1 / lengthscale**2, profile=radial_profile(kernel), noise=NOISE)
     walk = iter(torch.randn(4000, d, dtype=torch.float64, generator=generator) * 0.02)
     at = history[2500].clone()
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from surrogates.trajectory import Trajectory, check_weights
+from surrogates.trajectory import Trajectory, check_precision
 
 
 def filled(n=30, d=4, dtype=torch.float64, noise=True, seed=0, **options):
@@ -148,7 +148,7 @@ def test_bad_questions_are_refused():
         with pytest.raises(error, match="k must be"):
             trajectory.nearest(ROW, k)
     for weights in (0.0, [1.0] * 3, [1.0, 1.0, -1.0, 1.0], float("inf"), torch.ones(2, 2)):
-        with pytest.raises(ValueError, match="weights"):
+        with pytest.raises(ValueError, match="precision"):
             trajectory.nearest(ROW, 2, torch.as_tensor(weights))
     with pytest.raises(ValueError, match="one point"):
         trajectory.nearest(trajectory.X, 2)
@@ -185,6 +185,6 @@ def test_states_that_do_not_fit_are_refused_and_nothing_changes():
     assert torch.equal(trajectory.X, X)
 
 
-def test_weights_of_one_input_are_one_number():
-    assert check_weights(torch.tensor([2.0]), 1, torch.device("cpu")).ndim == 0
-    assert check_weights(None, 3, torch.device("cpu")) is None
+def test_precision_of_one_input_are_one_number():
+    assert check_precision(torch.tensor([2.0]), 1, torch.device("cpu")).ndim == 0
+    assert check_precision(None, 3, torch.device("cpu")) is None

@@ -58,7 +58,7 @@ def check(window, x, weights, outputscale, noise, tolerance=1e-13):
 def test_moves_over_a_growing_history(path, weights, noise):
     trajectory, g = history(8, 3, noise=noise)
     metric = torch.as_tensor(weights, dtype=torch.float64)
-    window = NearestWindow(trajectory, 20, weights=metric, profile=MATERN, outputscale=2.5, noise=1e-3)
+    window = NearestWindow(trajectory, 20, precision=metric, profile=MATERN, outputscale=2.5, noise=1e-3)
     x = trajectory.X[-1].clone()
     for move in range(150):
         if move % 3:
@@ -78,7 +78,7 @@ def test_moves_over_a_growing_history(path, weights, noise):
 def test_thousands_of_moves_do_not_drift(noise, monkeypatch):
     monkeypatch.setattr("surrogates.window.replacing_pays", lambda n, rows, device: 6 * rows <= n)
     trajectory, g = history(900, 2, seed=1)
-    window = NearestWindow(trajectory, 60, weights=1.0, profile=MATERN, noise=noise)
+    window = NearestWindow(trajectory, 60, precision=1.0, profile=MATERN, noise=noise)
     x, updates, worst = trajectory.X[450].clone(), 0, 0.0
     for move in range(3000):
         rebuilt = window._replaced
@@ -89,7 +89,7 @@ def test_thousands_of_moves_do_not_drift(noise, monkeypatch):
         x = x + 0.2 * (target - x) + 0.02 * torch.randn(2, generator=g, dtype=torch.float64)
     assert updates > 300
     assert worst < 60 * 2.0**-52
-    fresh = NearestWindow(trajectory, 60, weights=1.0, profile=MATERN, noise=noise)
+    fresh = NearestWindow(trajectory, 60, precision=1.0, profile=MATERN, noise=noise)
     fresh.move_to(x)
     window.move_to(x)
     order, other = window.indices.argsort(), fresh.indices.argsort()
@@ -99,13 +99,11 @@ def test_thousands_of_moves_do_not_drift(noise, monkeypatch):
 
 def test_a_factor_that_drifted_is_made_anew(monkeypatch):
     trajectory, _ = history(300, 2, seed=2)
-    window = NearestWindow(trajectory, 160, weights=1.0, profile=MATERN, noise=1e-3)
+    window = NearestWindow(trajectory, 160, precision=1.0, profile=MATERN, noise=1e-3)
     x = trajectory.X[-1].clone()
     window.move_to(x)
     monkeypatch.setattr("surrogates.window.replacing_pays", lambda n, rows, device: True)
-    monkeypatch.setattr(
-        "surrogates.window.replace_row", lambda L, j, row: cholesky.replace_row(L, j, row) * (1 + 1e-9)
-    )
+    monkeypatch.setattr("surrogates.window.replace_row", lambda L, j, row: cholesky.replace_row(L, j, row) * (1 + 1e-9))
     trajectory.append(x, 0.0)
     assert window.move_to(x).numel() == 1
     assert window._replaced == 0
@@ -114,7 +112,7 @@ def test_a_factor_that_drifted_is_made_anew(monkeypatch):
 
 def test_only_one_row_is_evaluated_when_one_query_arrives(monkeypatch):
     trajectory, _ = history(400, 6)
-    window = NearestWindow(trajectory, 200, weights=1.0, profile=MATERN, noise=1e-4)
+    window = NearestWindow(trajectory, 200, precision=1.0, profile=MATERN, noise=1e-4)
     x = trajectory.X[-1].clone()
     window.move_to(x)
     rows = []
@@ -133,7 +131,7 @@ def test_only_one_row_is_evaluated_when_one_query_arrives(monkeypatch):
 
 def test_float32_history_keeps_float64_algebra():
     trajectory, _ = history(80, 5, dtype=torch.float32)
-    window = NearestWindow(trajectory, 30, weights=0.5, profile=MATERN, outputscale=1.0, noise=1e-4)
+    window = NearestWindow(trajectory, 30, precision=0.5, profile=MATERN, outputscale=1.0, noise=1e-4)
     x = trajectory.X[40]
     window.move_to(x)
     assert window.X.dtype == torch.float32 and window.y.dtype == torch.float64
@@ -145,7 +143,7 @@ def test_float32_history_keeps_float64_algebra():
 def test_gradient_distances_and_inverse(weights):
     trajectory, _ = history(90, 3)
     metric = torch.as_tensor(weights, dtype=torch.float64)
-    window = NearestWindow(trajectory, 25, weights=metric, profile=MATERN, noise=1e-2)
+    window = NearestWindow(trajectory, 25, precision=metric, profile=MATERN, noise=1e-2)
     for row in (80, 60, 62):
         window.move_to(trajectory.X[row])
         assert torch.allclose(
@@ -158,13 +156,13 @@ def test_gradient_distances_and_inverse(weights):
 def test_other_hyperparameters(before, after):
     trajectory, _ = history(90, 3)
     before, after = (torch.as_tensor(w, dtype=torch.float64) for w in (before, after))
-    window = NearestWindow(trajectory, 90, weights=before, profile=MATERN, noise=1e-2)
-    window.set_kernel(weights=before, profile=MATERN, outputscale=1.5, noise=1e-2)
+    window = NearestWindow(trajectory, 90, precision=before, profile=MATERN, noise=1e-2)
+    window.set_kernel(precision=before, profile=MATERN, outputscale=1.5, noise=1e-2)
     x = trajectory.X[5].clone()
     window.move_to(x)
-    window.set_kernel(weights=after, profile=MATERN, outputscale=3.0, noise=1e-3)
+    window.set_kernel(precision=after, profile=MATERN, outputscale=3.0, noise=1e-3)
     check(window, x, after, 3.0, 1e-3)
-    window.set_kernel(weights=after, profile=lambda r2: torch.exp(-r2), outputscale=1.0, noise=1e-3)
+    window.set_kernel(precision=after, profile=lambda r2: torch.exp(-r2), outputscale=1.0, noise=1e-3)
     A = torch.exp(-window.squared_distances) + 1e-3 * torch.eye(90, dtype=torch.float64)
     assert torch.allclose(window.L @ window.L.mT, A, atol=1e-13)
 
@@ -184,7 +182,7 @@ def test_without_a_profile_there_are_distances_only():
 def test_state_round_trip_continues_bitwise(weights):
     metric = torch.as_tensor(weights, dtype=torch.float64)
     trajectory, _ = history(400, 3, noise=True)
-    options = {"weights": metric, "profile": MATERN, "outputscale": 2.0, "noise": 1e-4}
+    options = {"precision": metric, "profile": MATERN, "outputscale": 2.0, "noise": 1e-4}
     window = NearestWindow(trajectory, 155, **options)
     for row in range(100, 160):
         window.move_to(trajectory.X[row])
@@ -205,13 +203,10 @@ def test_a_singular_window_is_refused_and_stays_where_it_was(eager, monkeypatch)
     if eager:
         monkeypatch.setattr("surrogates.window.replacing_pays", lambda n, rows, device: True)
     trajectory, _ = history(100, 2)
-    window = NearestWindow(trajectory, 10, weights=1.0, profile=MATERN)
+    window = NearestWindow(trajectory, 10, precision=1.0, profile=MATERN)
     x = trajectory.X[50].clone()
     window.move_to(x)
-    before = {
-        name: getattr(window, name).clone()
-        for name in ("indices", "X", "covariance", "squared_distances", "L")
-    }
+    before = {name: getattr(window, name).clone() for name in ("indices", "X", "covariance", "squared_distances", "L")}
     trajectory.append(x, 0.0)
     trajectory.append(x, 0.0)
     with pytest.raises(NotPositiveDefiniteError, match="noise"):
@@ -219,10 +214,10 @@ def test_a_singular_window_is_refused_and_stays_where_it_was(eager, monkeypatch)
     for name, value in before.items():
         assert torch.equal(getattr(window, name), value)
     with pytest.raises(NotPositiveDefiniteError):
-        window.set_kernel(weights=1e-30, profile=MATERN, outputscale=1.0, noise=0.0)
+        window.set_kernel(precision=1e-30, profile=MATERN, outputscale=1.0, noise=0.0)
     for name, value in before.items():
         assert torch.equal(getattr(window, name), value)
-    window.set_kernel(weights=1.0, profile=MATERN, outputscale=1.0, noise=1e-3)
+    window.set_kernel(precision=1.0, profile=MATERN, outputscale=1.0, noise=1e-3)
     window.move_to(x)
     check(window, x, 1.0, 1.0, 1e-3)
 
@@ -233,8 +228,8 @@ def test_bad_arguments_are_refused():
         with pytest.raises(ValueError, match="size"):
             NearestWindow(trajectory, size)
     for options, message in (
-        ({"weights": -1.0}, "weights"),
-        ({"weights": torch.ones(2)}, "weights"),
+        ({"precision": -1.0}, "precision"),
+        ({"precision": torch.ones(2)}, "precision"),
         ({"outputscale": 0.0}, "outputscale"),
         ({"outputscale": float("nan")}, "outputscale"),
         ({"noise": -1e-3}, "noise"),
