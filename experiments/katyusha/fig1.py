@@ -239,5 +239,5 @@ EXPERIMENT = Experiment(
     run_seed=run_seed,
     plot=plot,
     claims=claims,
-    seeds=50,
+    seeds={"quick": 3, "reduced": 20, "paper": 50},
 )
