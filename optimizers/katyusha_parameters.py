@@ -1,4 +1,10 @@
-"""Parameters of ZO-L-Katyusha from smoothness and strong convexity, and the bound that they satisfy."""
+"""Parameters of ZO-L-Katyusha from smoothness and strong convexity, and the bound that they satisfy.
+
+Whose numbers these are: that M grows with d/|S|, p = |S|/d and the two options are the paper's corollaries 1 to 3;
+θ₂ = 1/2, η = θ₂/((1 + θ₂)θ₁), θ₁ in proportion to √(μ/(Mp)) and the Lyapunov function are loopless Katyusha's
+(Kovalev, Horváth and Richtárik 2020; Qian, Qu and Richtárik 2019) in these units. Constants are derived here, in
+``one_step_bound``, and tested against it: Theorem 1's and the corollaries' as printed may differ by factors.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +72,7 @@ def coordinate_batch(L: float, mu_f: float, mu_psi: float, d: int, size: int) ->
     """Corollary 2: |S| random coordinates an iteration.
 
     M = 4dL/(3|S|) + L/3 (the paper prints 4dL/3, without |S|), p = |S|/d, θ₂ = 1/2,
-    θ₁ = min{√(μ/(Mp)), 1/2}, η = 1/(3θ₁), μ = μ_f + μ_ψ.
+    θ₁ = min{√(μ/(Mp)), 1/2}, η = 1/(3θ₁), μ = μ_f + μ_ψ. This M is the least that ``one_step_bound`` allows.
 
     Args:
         L: Lipschitz constant of ∇f.
@@ -87,7 +93,8 @@ def full_batch(L: float, mu_f: float, mu_psi: float) -> KatyushaParameters:
     """Corollary 3: all coordinates, p = 1, hence no variance and no reference point.
 
     M = 4L/3, θ₂ = 0, θ₁ = min{√(μ/M), 1/2}, η = 1/(3θ₁). (With p = 1 the reference point is the last y and
-    θ₂ only splits y's weight: θ₂ = 0 gives the same iterates.)
+    θ₂ only splits y's weight: θ₂ = 0 gives the same iterates.) M is our reading: ``one_step_bound`` allows any
+    above L/3, and 4L/3 keeps what the smoothing bias costs, ε²/(2(3M − L)θ₁), at a sixth of ε²/(Lθ₁).
 
     Raises:
         ValueError: for numbers out of range.
@@ -125,7 +132,7 @@ def smoothing_bias(L: float, d: int, smoothing_radius: float) -> float:
 def lyapunov(parameters: KatyushaParameters, squared_distance: float, y_gap: float, w_gap: float = 0.0) -> float:
     """Theorem 1's Ψ = (M/η + μ)/2 ‖z − x*‖² + (F(y) − F*)/θ₁ + θ₂(1 + θ₁)/(pθ₁) (F(w) − F*).
 
-    Works on tensors too. This is loopless Katyusha's (Kovalev et al. 2020; Qian et al. 2019) in our units.
+    Works on tensors too. This is loopless Katyusha's, whose L is M here and σ is μ/M.
     """
     q = parameters
     weight = q.theta2 * (1.0 + q.theta1) / (q.probability * q.theta1)
@@ -151,9 +158,17 @@ def one_step_bound(
         E Ψ⁺ ≤ (M/η + c)/2 ‖z − x*‖² + (1 − θ₁(1 − θ₂)) (F(y) − F*)/θ₁ + (1 − pθ₁/(1 + θ₁)) W + e,
         e = ε²/(2c) + v ε²/(M/η − Lθ₁),   v = 4d/|S|, and 1/2 for the full batch,
 
-    for options I and II, whenever M/η ≥ θ₁(L + 2dL/(|S|θ₂)) (full batch: M/η > θ₁L). Derivation: the
-    z-step's three-point inequality, f's convexity at x, and E‖g − ∇f(x)‖² ≤ (4dL/|S|) D + (8d/|S|) ε² with
-    D = f(w) − f(x) − ∇f(x)·(w − x), which the coupling's slack θ₂D/θ₁ pays for.
+    for options I and II, whenever a = M/η − Lθ₁ ≥ 2dLθ₁/(|S|θ₂) (full batch: a > 0). Derivation, ours, with
+    D = f(w) − f(x) − ∇f(x)·(w − x) and W = θ₂(1 + θ₁)/(pθ₁) (F(w) − F*):
+
+    1. z⁺ minimizes an (M/η + μ)-strongly convex function: compare its value with that at x*.
+    2. f(y⁺) ≤ f(x) + ∇f(x)·(y⁺ − x) + L/2 ‖y⁺ − x‖² at option I's y⁺, divided by θ₁; Young's inequality with
+       weight a leaves ‖g − ∇f(x)‖²/(2a). Option II's y⁺ minimizes a bound that is no larger at option I's.
+    3. θ₁(z − x) = θ₂(x − w) + (1 − θ₁ − θ₂)(x − y) and convexity turn ∇f(x)·(x* − z) into the gaps at w and y,
+       less θ₂D/θ₁ and μ_f/2 ‖x − x*‖².
+    4. E‖g − ∇f(x)‖² ≤ (4dL/|S|) D + (8d/|S|) ε², by co-coercivity: θ₂D/θ₁ pays for D's part under the
+       condition on a, which is M ≥ 4dL/(3|S|) + L/3 at θ₂ = 1/2 and η = 1/(3θ₁).
+    5. The bias costs at most ε²/(2c) + c/2 ‖z − x*‖²; w⁺ is y with probability p.
 
     Raises:
         ValueError: if the parameters do not meet the condition or share is not in (0, 1).
@@ -176,7 +191,7 @@ def one_step_bound(
 
 
 def contraction(parameters: KatyushaParameters, share: float = 0.5) -> float:
-    """Theorem 1's factor of Ψ in an iteration: the largest of ``one_step_bound``'s three, without e."""
+    """The factor of Ψ in an iteration: the largest of ``one_step_bound``'s three, without e."""
     q = parameters
     factors = [(q.M / q.eta + share * q.mu) / (q.M / q.eta + q.mu), 1.0 - q.theta1 * (1.0 - q.theta2)]
     if q.theta2:
@@ -195,7 +210,7 @@ def theorem_bound(
     smoothing_radius: float,
     share: float = 0.5,
 ) -> float:
-    """Theorem 1: E Ψᵏ ≤ ρᵏ Ψ⁰ + e (1 − ρᵏ)/(1 − ρ), ρ the contraction and e the smoothing error a step."""
+    """Theorem 1: E Ψᵏ ≤ ρᵏ Ψ⁰ + e (1 − ρᵏ)/(1 − ρ), ρ the contraction and e the smoothing error a step, both ours."""
     rho = contraction(parameters, share)
     error = one_step_bound(
         parameters, 0.0, 0.0, 0.0, L=L, d=d, size=size, smoothing_radius=smoothing_radius, share=share

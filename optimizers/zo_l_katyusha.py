@@ -110,8 +110,9 @@ class ZOLKatyusha(SmoothMethod):
 
     Which numbers are whose: eqs. 3 and 4, the roles of p and S, and Corollary 2's M are the paper's, with
     line 4's missing d, eq. 3's β and M's missing |S| put right and θ₁ ≤ 1/2. The z- and y-steps and the
-    choice θ₁ = min{√(μ/(Mp)), 1/2}, θ₂ = 1/2, η = 1/(3θ₁) are loopless Katyusha's (Qian, Qu and Richtárik
-    2019) in these units; ``katyusha_parameters.one_step_bound`` proves them right, smoothing bias included.
+    choice θ₁ = min{√(μ/(Mp)), 1/2}, θ₂ = 1/2, η = 1/(3θ₁) are loopless Katyusha's (Kovalev, Horváth and
+    Richtárik 2020; Qian, Qu and Richtárik 2019) in these units. The constants are derived by us:
+    ``katyusha_parameters.one_step_bound`` proves them right, smoothing bias included.
 
     μ = μ_f + μ_ψ > 0 converges linearly to a floor of order β². Where μ = 0, or is not known,
     ``general_convex`` sets θ₁: Katyusha^ns's schedule over the references renewed, held up by the curvature
