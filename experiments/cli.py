@@ -42,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, OSError) and error.errno in FULL_DISK:
-            print("the disk is full; finished seeds are kept: free some space, then --resume", file=sys.stderr)
+            where = getattr(arguments, "out", None) or "experiments/published"
+            print(f"the disk with {where} is full; finished seeds are kept: free space, then --resume", file=sys.stderr)
         return 2
 
 
@@ -189,7 +190,8 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
     claims = Counter(v.status for outcome in outcomes for v in outcome.verdicts if not v.control)
     controls = Counter(v.status for outcome in outcomes for v in outcome.verdicts if v.control)
     failed = [outcome.experiment.id for outcome in outcomes if outcome.failure]
-    print(f"\n{len(outcomes) - len(failed)} experiments in {time.perf_counter() - start:.0f} s")
+    ended = len(outcomes) - len(failed)
+    print(f"\n{ended} experiment{'' if ended == 1 else 's'} in {time.perf_counter() - start:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     print(f"claims of the papers: {_tally(claims, _CLAIMS)}; controls of ours: {_tally(controls, _CONTROLS)}")

@@ -7,33 +7,40 @@ the run was (settings, seeds, versions, machine, date) stays as the run wrote it
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import io
 import json
+import lzma
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from PIL import Image
 
 from experiments import registry, report, results
 from experiments.experiment import SCALES, Experiment
 from experiments.results import ResultsError
+from experiments.verdicts import Status
 
 PUBLISHED = Path(__file__).parent / "published"
 DPI = 130
 COLOURS = 256
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->"
 PACKED_FROM = 100_000
 """Bytes from which on records are kept compressed."""
 
 
-def publish(folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED) -> list[str]:
+def publish(
+    folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED, readme: Path | None = README
+) -> list[str]:
     """Take finished results over and build page, table of verdicts and costs anew.
 
     Args:
         folder: what ``run`` wrote to.
         names: ids; all that are finished there by default.
         target: the committed results.
+        readme: where the table of verdicts stands between ``BEGIN`` and ``END``.
 
     Returns:
         A line for each experiment: what was taken over, or why not.
@@ -51,7 +58,10 @@ def publish(folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED) -
     _write_costs(target)
     page, wrong = report.write_page(target, target / "index.html")
     entries, _ = report.read_all(target)
-    results.replace(target / "verdicts.md", verdict_table(entries).encode())
+    table = verdict_table(entries)
+    results.replace(target / "verdicts.md", table.encode())
+    if readme is not None and readme.exists():
+        results.replace(readme, with_table(readme.read_text(), table).encode())
     size = sum(path.stat().st_size for path in target.iterdir())
     return [*lines, *wrong, f"{page}: {len(entries)} experiments, {size / 1e6:.1f} MB in all"]
 
@@ -68,9 +78,9 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     settings, scale = settings_of(experiment, facts)
     text = results.to_csv(rows).encode()
     packed = len(text) >= PACKED_FROM
-    kept, dropped = (f"{name}.csv.gz", f"{name}.csv") if packed else (f"{name}.csv", f"{name}.csv.gz")
+    kept, dropped = (f"{name}.csv.xz", f"{name}.csv") if packed else (f"{name}.csv", f"{name}.csv.xz")
     verdicts = results.render(experiment, settings, rows, target, {**facts, "scale": scale}, kinds=("png",), dpi=DPI)
-    results.replace(target / kept, gzip.compress(text, 9, mtime=0) if packed else text)
+    results.replace(target / kept, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME) if packed else text)
     (target / dropped).unlink(missing_ok=True)
     picture = target / f"{name}.png"
     results.replace(picture, _small(picture.read_bytes()))
@@ -84,8 +94,7 @@ def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, 
         ResultsError: if this version's settings have other fields.
     """
     named = facts.get("scale")
-    order = ([named] if named else []) + [scale for scale in ("reduced", "paper", "quick") if scale != named]
-    known = [scale for scale in order if scale in experiment.scales or scale == "reduced"]
+    known = sorted(experiment.scales, key=lambda scale: (scale != named, scale == "quick"))
     for scale in known:
         if results.as_json(experiment.settings(scale)) == facts["settings"]:
             return experiment.settings(scale), scale
@@ -138,10 +147,19 @@ def _write_costs(target: Path, folder: Path | None = None) -> None:
 
 def verdict_table(entries: Sequence[report.Entry]) -> str:
     """The verdicts as a Markdown table, a row for each figure."""
-    lines = ["| figure or table | shows | reproduced | partly | not reproduced |", "|---|---|---|---|---|"]
+    lines = ["| figure or table | shows | reproduced | partly | not reproduced |", "|---|---|:-:|:-:|:-:|"]
     for entry in entries:
         tally = entry.tally()
-        counts = " | ".join(str(tally[status] or "") for status in ("reproduced", "partly", "not reproduced"))
+        counts = " | ".join(str(tally[status] or "") for status in get_args(Status))
         mark = " *(stand-in)*" if entry.facts.get("stand_in") else ""
         lines.append(f"| {entry.facts['source']} | {entry.facts['shows']}{mark} | {counts} |")
+    total: Counter[str] = sum((entry.tally() for entry in entries), Counter())
+    lines.append("| all | | " + " | ".join(str(total[status]) for status in get_args(Status)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def with_table(text: str, table: str) -> str:
+    """A text with the table of verdicts between its marks; unchanged where there are none."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    return f"{head}{begin}\n{table}\n{end}{tail}" if begin and end else text

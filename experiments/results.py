@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import gzip
 import importlib
 import importlib.metadata
 import inspect
 import json
+import lzma
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -271,15 +271,15 @@ def read_json(path: Path) -> Any:
 
 
 def read_rows(folder: Path, name: str) -> Rows:
-    """The records of a finished experiment, from ``ID.csv`` or ``ID.csv.gz``.
+    """The records of a finished experiment, from ``ID.csv`` or ``ID.csv.xz``.
 
     Raises:
         ResultsError: if neither is there, or a row has no seed.
     """
-    plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.gz"
+    plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.xz"
     if not plain.exists() and not packed.exists():
         raise ResultsError(f"{plain} is not there; run {name} again")
-    text = plain.read_text() if plain.exists() else gzip.decompress(packed.read_bytes()).decode()
+    text = plain.read_text() if plain.exists() else lzma.decompress(packed.read_bytes()).decode()
     rows = from_csv(text)
     if not rows or any(not isinstance(row.get("seed"), int) for row in rows):
         raise ResultsError(f"{plain} holds no records of seeds; run {name} again")

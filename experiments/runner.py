@@ -193,7 +193,7 @@ class _Run:
         self.experiment = experiment
         self.settings = settings
         self.out = out
-        self.scale = scale
+        self.scale = scale if scale in experiment.scales else "paper"
         self.seeds = range(seeds or experiment.num_seeds(scale))
         self.command = command or shlex.join(["python", "-m", "experiments", "run", experiment.id])
         path = out / f"{experiment.id}.partial.jsonl"

@@ -13,7 +13,8 @@ def _blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.M | re.S)
 
 
-def test_python_blocks_run():
+def test_python_blocks_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     blocks = _blocks("python")
     assert len(blocks) >= 3

@@ -1,0 +1,238 @@
+"""The page of results, and the committed results that it is built from."""
+
+import dataclasses
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments import registry, report, results
+from experiments.publish import BEGIN, END, PUBLISHED, README, publish, settings_of, verdict_table, with_table
+from experiments.records import to_csv
+from experiments.results import ResultsError
+from experiments.runner import run_experiments
+from experiments.tables import Table, with_interval
+from tests.experiments import toy
+
+CHEAP = "zord-fig10"
+LIMIT = 8e6
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """Results of the toy, with a table, a stand-in and a claim that HTML would stumble over."""
+    table = Table(("method", "paper", "ours"), (("ours <b>", "1.0", "1.1 (1 to 1.2)"),), "queries & more")
+    full = dataclasses.replace(
+        toy.experiment(),
+        claim="values are > 0 & ``n`` < 11",
+        stand_in="digits for MNIST",
+        table=lambda settings, rows: table,
+    )
+    monkeypatch.setattr(toy, "EXPERIMENT", full)
+    monkeypatch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
+    run_experiments(["toy-fig1"], tmp_path / "run", jobs=1, show_progress=False)
+    return tmp_path / "run"
+
+
+class _Tags(html.parser.HTMLParser):
+    """Which elements a page has, that they are closed, and what they refer to."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.references, self.ids = [], [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append(tag)
+        for key, value in attributes:
+            if key in ("src", "href"):
+                self.references.append(value)
+            if key == "id":
+                self.ids.add(value)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone_and_says_everything(folder):
+    text, wrong = report.build(folder)
+    tags = _Tags(text)
+    assert not wrong and not tags.open
+    assert not {"script", "link", "iframe"} & set(tags.seen)
+    assert all(re.match(r"data:image/png;base64,|#", reference) for reference in tags.references)
+    assert {reference[1:] for reference in tags.references if reference.startswith("#")} <= tags.ids
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+    facts = json.loads((folder / "toy-fig1.settings.json").read_text())
+    for said in (
+        "values are &gt; 0 &amp; <code>n</code> &lt; 11",
+        "ours &lt;b&gt;",
+        "queries &amp; more",
+        "1.1 (1 to 1.2)",
+        "digits for MNIST",
+        "1 reproduced",
+        "3 seeds",
+        "&quot;num_queries&quot;: [ 5, 10 ]",
+        facts["command"],
+        facts["machine"]["processor"],
+        facts["versions"]["torch"],
+        facts["date"],
+        "An experiment of a few numbers",
+    ):
+        assert said in text, said
+
+
+def test_the_same_results_give_the_same_bytes(folder, tmp_path):
+    first = report.build(folder)[0]
+    shutil.copytree(folder, tmp_path / "copy")
+    assert report.build(tmp_path / "copy")[0] == first
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("toy-fig1.settings.json", '{"format": 99}', "another version .format 99, this one reads 1.; run toy-fig1"),
+        ("toy-fig1.settings.json", '{"experiment": "toy', "cannot be read"),
+        ("toy-fig1.verdicts.json", '[{"claim": "x"}]', "another version"),
+        ("toy-fig1.png", None, "toy-fig1.png is not there; run toy-fig1 again"),
+        ("toy-fig1.verdicts.json", None, "toy-fig1.verdicts.json is not there"),
+    ],
+)
+def test_results_that_cannot_be_read_are_named(folder, name, content, message):
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(content)
+    with pytest.raises(ResultsError, match=message):
+        report.build(folder)
+
+
+def test_results_beside_unreadable_ones_are_shown(folder):
+    (folder / "old-fig1.settings.json").write_text("{}")
+    text, wrong = report.build(folder)
+    assert "toy-fig1" in text and len(wrong) == 1 and "old-fig1" in wrong[0]
+
+
+def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, monkeypatch):
+    target = tmp_path / "published"
+    before = (folder / "toy-fig1.csv").read_bytes()
+    (folder / "toy-fig1.verdicts.json").write_text("[]")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}old\n{END}\nafter\n")
+    lines = publish(folder, target=target, readme=readme)
+    assert "toy-fig1: paper, 3 seeds, 1 verdicts" in lines
+    assert (target / "toy-fig1.csv").read_bytes() == before
+    (verdict,) = results.read_verdicts(target, "toy-fig1")
+    assert verdict.status == "reproduced"
+    assert Image.open(target / "toy-fig1.png").mode == "P"
+    assert (target / "index.html").read_text() == report.build(target)[0]
+    table = (target / "verdicts.md").read_text()
+    assert "| Toy, Fig. 1 | numbers near their index *(stand-in)* | 1 |  |  |" in table
+    assert readme.read_text() == f"before\n{BEGIN}\n{table}\n{END}\nafter\n"
+    costs = json.loads((target / "costs.json").read_text())
+    assert set(costs) <= {"toy-fig1"}
+    monkeypatch.setattr("experiments.publish.PACKED_FROM", 10)
+    publish(folder, target=target, readme=None)
+    assert not (target / "toy-fig1.csv").exists()
+    assert to_csv(results.read_rows(target, "toy-fig1")).encode() == before
+
+
+def test_settings_are_rebuilt_or_refused():
+    experiment = toy.experiment()
+    changed = dataclasses.replace(experiment.settings("paper"), num_queries=(7, 8))
+    assert settings_of(experiment, {"settings": results.as_json(changed)}) == (changed, "other")
+    assert settings_of(experiment, {"settings": results.as_json(experiment.settings("quick"))})[1] == "quick"
+    with pytest.raises(ResultsError, match=r"\(gone differ\); run it again"):
+        settings_of(experiment, {"settings": {**results.as_json(changed), "gone": 1}})
+
+
+def test_tables_are_rectangular_and_their_intervals_are_the_verdicts():
+    with pytest.raises(ValueError, match="3 columns has a row of 2"):
+        Table(("a", "b", "c"), (("1", "2"),))
+    assert with_interval([2.0, 2.0]) == "2 (2 to 2)"
+
+
+def test_the_committed_page_is_built_from_the_committed_files():
+    text, wrong = report.build(PUBLISHED)
+    assert not wrong
+    assert text.encode() == (PUBLISHED / "index.html").read_bytes()
+    entries, _ = report.read_all(PUBLISHED)
+    table = verdict_table(entries)
+    assert table == (PUBLISHED / "verdicts.md").read_text()
+    assert README.read_text() == with_table(README.read_text(), table) and table in README.read_text()
+    assert sum(path.stat().st_size for path in PUBLISHED.iterdir()) < LIMIT
+
+
+def test_the_committed_results_belong_to_this_version():
+    for name in report.names_in(PUBLISHED):
+        experiment = registry.get(name)
+        facts = results.read_json(PUBLISHED / f"{name}.settings.json")
+        settings_of(experiment, facts)
+        rows = results.read_rows(PUBLISHED, name)
+        assert sorted({row["seed"] for row in rows}) == facts["seeds"]
+        assert facts["scale"] in ("reduced", "paper") and facts["date"] and facts["machine"]
+
+
+def test_a_committed_experiment_can_be_run_again():
+    """Bitwise on the processor and with the versions that it was run with, else to rounding."""
+    experiment = registry.get(CHEAP)
+    facts = results.read_json(PUBLISHED / f"{CHEAP}.settings.json")
+    settings, _ = settings_of(experiment, facts)
+    kept = results.read_rows(PUBLISHED, CHEAP)
+    seeds = facts["seeds"][:2]
+    again = experiment.run(settings, seeds)
+    kept = [row for row in kept if row["seed"] in seeds]
+    if facts["versions"] == results.versions() and facts["machine"] == results.machine():
+        assert to_csv(again) == to_csv(kept)
+    keys = [{key: value for key, value in row.items() if key != "value"} for row in again]
+    assert keys == [{key: value for key, value in row.items() if key != "value"} for row in kept]
+    np.testing.assert_allclose([row["value"] for row in again], [row["value"] for row in kept], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_committed_verdicts_follow_from_the_committed_records():
+    for name in report.names_in(PUBLISHED):
+        experiment = registry.get(name)
+        settings, _ = settings_of(experiment, results.read_json(PUBLISHED / f"{name}.settings.json"))
+        found = experiment.claims(settings, results.read_rows(PUBLISHED, name))
+        for verdict, kept in zip(found, results.read_verdicts(PUBLISHED, name), strict=True):
+            assert (verdict.claim, verdict.status, verdict.seeds) == (kept.claim, kept.status, kept.seeds)
+            assert verdict.estimate == pytest.approx(kept.estimate, rel=1e-9, abs=1e-12)
+            assert verdict.interval == pytest.approx(kept.interval, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_fits_its_window_in_a_browser(tmp_path, width):
+    """A frame as wide as the window asks the page how wide it is; its picture is not blank."""
+    page = tmp_path / "index.html"
+    size = "[innerWidth,document.documentElement.scrollWidth].join(' ')"
+    asks = f"<script>addEventListener('load',()=>document.title={size})</script>"
+    page.write_text((PUBLISHED / "index.html").read_text().replace("</body>", f"{asks}</body>"))
+    outer = tmp_path / "window.html"
+    outer.write_text(
+        f"<body style='margin:0'><iframe id=f src='index.html' style='border:0;width:{width}px;height:2000px'></iframe>"
+        "<p id=said></p><script>f.onload=()=>setTimeout(()=>said.textContent=f.contentDocument.title,200)</script>"
+    )
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --allow-file-access-from-files --virtual-time-budget=10000 "
+        f"--window-size={max(width, 500)},2000 --user-data-dir={tmp_path / 'profile'}"
+    ).split()
+    command = ["chromium", *flags]
+    address = outer.as_uri()
+    said = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, check=True, timeout=120)
+    inner, needed = map(int, re.search(r'<p id="said">(\d+) (\d+)</p>', said.stdout).groups())
+    assert inner == width and needed <= width
+    shot = tmp_path / "shot.png"
+    subprocess.run([*command, f"--screenshot={shot}", address], capture_output=True, check=True, timeout=120)
+    assert len(Image.open(shot).convert("RGB").crop((0, 0, width, 2000)).getcolors(1 << 24)) > 20
