@@ -30,6 +30,7 @@ MODULES |= {
     "zord-fig8": "experiments.zord.fig8",
     "zord-table1": "experiments.zord.table1",
     "zord-fig9": "experiments.zord.fig9",
+    "zord-fig4": "experiments.zord.fig4",
     "katyusha-fig1": "experiments.katyusha.fig1",
     "katyusha-fig2": "experiments.katyusha.fig2",
     "fzoos-fig1": "experiments.fzoos.fig1",

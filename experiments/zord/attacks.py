@@ -90,6 +90,7 @@ class Settings:
 
 
 REDUCED: dict[str, Any] = {
+    "knobs": (2.0, 4.0, 8.0, 8.0, 80.0, 0.4, 0.8),
     "side": 8,
     "max_queries": 500,
     "turbo_candidates": 500,

@@ -1,0 +1,113 @@
+"""Covertype: scikit-learn's ``fetch_covtype`` from a local folder, and a synthetic set of its shape in its place."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import fetch_covtype, make_classification
+from torch import Tensor
+
+from experiments.workloads.images import DataError
+
+FEATURES, CLASSES = 54, 7
+SIZE = 20_000
+"""Points of the synthetic set; Covertype's are 581,012."""
+
+STAND_IN = "a synthetic set of 54 features and 7 classes for Covertype"
+
+
+@dataclasses.dataclass(frozen=True)
+class Points:
+    """A classification task.
+
+    Attributes:
+        inputs: standardised features, float64, ``n x 54``.
+        labels: classes from 0 to 6, shape ``n``.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        """Points n."""
+        return len(self.labels)
+
+    def sample(self, count: int, seed: int, classes: tuple[int, ...] = ()) -> Points:
+        """So many points of some classes (empty: all), without replacement.
+
+        Raises:
+            ValueError: if there are fewer.
+        """
+        rows = torch.arange(len(self))
+        if classes:
+            rows = rows[torch.isin(self.labels, torch.tensor(classes))]
+        if len(rows) < count:
+            raise ValueError(f"{count} points of classes {classes or 'all'} are wanted, there are {len(rows)}")
+        picked = rows[torch.from_numpy(np.random.default_rng([seed, 2]).permutation(len(rows))[:count])]
+        return Points(self.inputs[picked], self.labels[picked])
+
+    def after(self, count: int) -> Points:
+        """All points but the first ones."""
+        return Points(self.inputs[count:], self.labels[count:])
+
+
+def load_points(data: str = "") -> Points:
+    """Covertype from the scikit-learn cache in ``data/covertype``, or the synthetic set where ``data`` is empty.
+
+    Raises:
+        DataError: if the data are not there; nothing is downloaded.
+    """
+    return covertype(Path(data) / "covertype") if data else synthetic()
+
+
+@lru_cache(maxsize=1)
+def covertype(folder: Path, download: bool = False) -> Points:
+    """Covertype as ``fetch_covtype`` keeps it under ``folder``.
+
+    Args:
+        folder: scikit-learn's ``data_home``.
+        download: fetch it into the folder where it is missing.
+
+    Raises:
+        DataError: if it is not there and is not to be downloaded, or is not what is expected.
+    """
+    asked = f"python -c \"from sklearn.datasets import fetch_covtype; fetch_covtype(data_home='{folder}')\""
+    if not folder.is_dir() and not download:
+        raise DataError(f"{folder} is not a folder; this fetches Covertype into it: {asked}")
+    try:
+        found = fetch_covtype(data_home=folder, download_if_missing=download)
+    except Exception as error:
+        raise DataError(
+            f"{folder} has no Covertype as scikit-learn keeps it ({error}); this fetches it: {asked}"
+        ) from error
+    inputs, labels = np.asarray(found.data, dtype=np.float64), np.asarray(found.target, dtype=np.int64) - 1
+    if inputs.ndim != 2 or inputs.shape[1] != FEATURES or set(np.unique(labels)) - set(range(CLASSES)):
+        raise DataError(f"{folder} should hold n x {FEATURES} features and classes 1 to {CLASSES}, got {inputs.shape}")
+    return _standardised(inputs, labels)
+
+
+@lru_cache(maxsize=1)
+def synthetic() -> Points:
+    """scikit-learn's ``make_classification``: two clusters a class, a tenth of the labels drawn anew."""
+    inputs, labels = make_classification(
+        SIZE,
+        FEATURES,
+        n_informative=20,
+        n_redundant=10,
+        n_classes=CLASSES,
+        n_clusters_per_class=2,
+        weights=[0.3, 0.25, 0.15, 0.1, 0.1, 0.05, 0.05],
+        flip_y=0.1,
+        random_state=0,
+    )
+    return _standardised(inputs, labels)
+
+
+def _standardised(inputs: np.ndarray, labels: np.ndarray) -> Points:
+    scale = inputs.std(0)
+    inputs = (inputs - inputs.mean(0)) / np.where(scale > 0, scale, 1.0)
+    return Points(torch.from_numpy(inputs), torch.from_numpy(labels.astype(np.int64)))

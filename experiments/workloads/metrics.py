@@ -1,0 +1,157 @@
+"""Metrics of a classifier as functions of its parameters: piecewise constant, with no gradient to follow.
+
+The network is an MLP 54-30-14-7 with ReLU and biases, d = 2,189 (ZoRD, Sec. 5.4). It is trained by cross-entropy to
+θ*, and f(θ) = 1 − metric of the network with parameters θ* + θ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from experiments.workloads.cache import cached
+from experiments.workloads.covertype import CLASSES, FEATURES, Points
+
+LAYERS = (FEATURES, 30, 14, CLASSES)
+DIMENSION = sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(LAYERS))
+"""2,189."""
+
+METRICS = ("precision", "recall", "f1", "jaccard")
+
+
+def logits(parameters: Tensor, inputs: Tensor) -> Tensor:
+    """Scores of q networks, ``q x n x 7``.
+
+    Args:
+        parameters: ``q x d``: weight (outputs x inputs) and bias of each layer in turn.
+        inputs: ``n x 54``.
+    """
+    hidden, start = inputs.expand(len(parameters), *inputs.shape), 0
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(LAYERS)):
+        weight = parameters[:, start : start + fan_in * fan_out].view(-1, fan_out, fan_in)
+        start += fan_in * fan_out
+        bias = parameters[:, start : start + fan_out].unsqueeze(1)
+        start += fan_out
+        hidden = torch.baddbmm(bias, hidden, weight.mT)
+        if i < len(LAYERS) - 2:
+            hidden = hidden.relu()
+    return hidden
+
+
+def confusion(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Counts of true class by predicted class, ``q x 7 x 7``, of predictions ``q x n``."""
+    cells = predicted + CLASSES * labels + CLASSES**2 * torch.arange(len(predicted)).unsqueeze(1)
+    counts = torch.bincount(cells.flatten(), minlength=len(predicted) * CLASSES**2)
+    return counts.view(-1, CLASSES, CLASSES)
+
+
+def metric(name: str, counts: Tensor) -> Tensor:
+    """Mean over the classes that occur or are predicted, of confusions ``... x 7 x 7``; 0 where one is 0/0.
+
+    Precision TP/(TP+FP), recall TP/(TP+FN), F1 2TP/(2TP+FP+FN), Jaccard TP/(TP+FP+FN): scikit-learn's
+    ``average="macro"``.
+
+    Raises:
+        ValueError: for another name.
+    """
+    counts = counts.double()
+    hits, predicted, true = counts.diagonal(dim1=-2, dim2=-1), counts.sum(-2), counts.sum(-1)
+    if name not in METRICS:
+        raise ValueError(f"unknown metric {name!r}; known are {', '.join(METRICS)}")
+    below = {
+        "precision": predicted,
+        "recall": true,
+        "f1": (predicted + true) / 2.0,
+        "jaccard": predicted + true - hits,
+    }[name]
+    present = (predicted + true) > 0
+    return (hits / below.clamp_min(1e-9)).sum(-1) / present.sum(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricObjective:
+    """f(θ) = 1 − metric of the network with parameters θ* + θ on some points.
+
+    Attributes:
+        name: one of ``METRICS``.
+        trained: θ*, shape ``d``.
+        points: what it is measured on.
+        bound: side of the box [−bound, bound]^d that θ is searched in.
+    """
+
+    name: str
+    trained: Tensor
+    points: Points
+    bound: float
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return DIMENSION
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """The box about θ = 0."""
+        return [(-self.bound, self.bound)] * DIMENSION
+
+    @property
+    def start(self) -> Tensor:
+        """θ = 0."""
+        return torch.zeros(DIMENSION, dtype=torch.float64)
+
+    def __call__(self, theta: Tensor) -> Tensor:
+        """f at ``d`` or ``q x d``."""
+        scores = logits(self.trained + theta.view(-1, DIMENSION), self.points.inputs)
+        found = 1.0 - metric(self.name, confusion(scores.argmax(-1), self.points.labels))
+        return found if theta.ndim > 1 else found[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How θ* is made: points, epochs, batch size and rate of Adam."""
+
+    points: int = 2000
+    epochs: int = 20
+    batch: int = 100
+    rate: float = 5e-3
+
+
+FULL = Training()
+QUICK = Training(points=200, epochs=5, batch=20, rate=1e-2)
+
+
+def train_network(points: Points, training: Training, seed: int) -> Tensor:
+    """θ*, float64, shape ``d``: weights uniform within ±1/√(fan in), then Adam on the cross-entropy of a sample.
+
+    Args:
+        points: where the sample is from.
+        training: how.
+        seed: of the sample, the initial weights and the batches' order.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sample = points.sample(training.points, seed)
+    pieces = []
+    for fan_in, fan_out in itertools.pairwise(LAYERS):
+        draw = torch.rand((fan_in + 1) * fan_out, generator=generator, dtype=torch.float64)
+        pieces.append((2.0 * draw - 1.0) / math.sqrt(fan_in))
+    theta = torch.cat(pieces).requires_grad_()
+    rule = torch.optim.Adam([theta], lr=training.rate)
+    for _ in range(training.epochs):
+        for batch in torch.randperm(len(sample), generator=generator).split(training.batch):
+            rule.zero_grad()
+            with torch.enable_grad():
+                cross_entropy(logits(theta[None], sample.inputs[batch])[0], sample.labels[batch]).backward()
+            rule.step()
+    return theta.detach()
+
+
+def cached_network(points: Points, training: Training, seed: int, source: str, cache: str = "") -> Tensor:
+    """``train_network``, kept in a folder; ``source`` tells the data sets apart."""
+    of = ".".join(str(value) for value in dataclasses.astuple(training))
+    theta: Tensor = cached(cache, f"mlp-{source}-{of}-{seed}", lambda: train_network(points, training, seed))
+    return theta
