@@ -50,7 +50,7 @@ class ClientSurrogates:
         feature_window: int | None = None,
     ) -> None:
         hyperparameters = Hyperparameters(lengthscale, 1.0, nugget)
-        self.local = WindowSurrogate(like, window, hyperparameters, nugget=nugget, kernel=kernel)
+        self.local = WindowSurrogate(like, window, hyperparameters, kernel=kernel)
         self.features, self.feature_nugget, self.feature_window = features, feature_nugget, feature_window
         self._blocks: list[int] = []
         self._fourier: FourierSurrogate | None = None

@@ -66,9 +66,15 @@ class FirstOrder:
         self._parameter.data, self._parameter.grad = moved.new_empty(0), None
         return moved, step_size
 
-    def reset(self) -> None:
-        """Forget the rule's state (moments, counts) and its schedule."""
+    def reset(self, scale: float = 1.0) -> None:
+        """Forget the rule's state (moments, counts) and its schedule.
+
+        Args:
+            scale: of the learning rates that the factory gave.
+        """
         self._rule = self._factory(self._parameter)
+        for group in self._rule.param_groups:
+            group["lr"] *= scale
 
     def state_dict(self) -> dict[str, Any]:
         """The torch optimizer's own ``state_dict``."""

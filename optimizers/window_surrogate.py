@@ -32,6 +32,22 @@ KernelMaker = Callable[..., ScaleKernel]
 LEAST_TO_FIT = 4
 """Queries in the window under which hyper-parameters are not fitted."""
 
+LEAST_NOISE = 2 * NOISE_FLOOR
+"""Least noise variance that a fit may find, in units of the window's variance: what ``model`` can say too.
+
+Not in units of o, which grows to 10⁵ and more where the window is much narrower than ℓ: 10⁻⁶ o would then be a tenth
+of the window's variance, and descent would end there.
+"""
+
+LEAST_NOISE_RATIO = 1e-10
+"""The least one over o: what n x n algebra in float64 still tells from none."""
+
+MOST_NOISE_RATIO = 1e6
+"""The largest one, where the noise is known."""
+
+MOST_CONTRACTION = 1e-9
+"""Share of the least lengthscale that a narrow window leaves, at least."""
+
 
 @dataclass(frozen=True)
 class Hyperparameters:
@@ -64,7 +80,6 @@ class WindowSurrogate:
         size: most queries that the Gaussian process holds (ZoRD, Appx. C.1: 150).
         hyperparameters: of the kernel, to start with.
         noise: noise variance of a value in f's squared units; None: ``hyperparameters`` say it.
-        nugget: least noise variance relative to o.
         kernel: makes the kernel of a lengthscale and an outputscale: ``matern_kernel`` (5/2) or ``rbf_kernel``.
     """
 
@@ -75,12 +90,11 @@ class WindowSurrogate:
         hyperparameters: Hyperparameters,
         *,
         noise: float | None = None,
-        nugget: float = 1e-6,
         kernel: KernelMaker = matern_kernel,
     ) -> None:
         self.kernel = kernel
         self.trajectory = Trajectory(like.numel(), dtype=like.dtype, device=like.device)
-        self.size, self.noise, self.nugget = size, noise, nugget
+        self.size, self.noise = size, noise
         self.scale = 1.0
         self.fitted = 0
         self._conditioning: StationaryConditioning | None = None
@@ -154,26 +168,37 @@ class WindowSurrogate:
         """Whether there was no fit yet, or so many queries ago, failed ones among them."""
         return self.fitted == 0 or len(self) + self.trajectory.failures - self.fitted >= every
 
-    def fit(self, x: Tensor, lengthscales: tuple[float, float]) -> None:
+    def fit(self, x: Tensor, lengthscales: tuple[float, float], reach: float | None = None) -> None:
         """Hyper-parameters by marginal likelihood of the queries nearest to x, from the present ones.
 
         Where the values are constant or fewer than ``LEAST_TO_FIT``, they stay.
+
+        Args:
+            x: the point, in search coordinates.
+            lengthscales: the least and the largest ℓ.
+            reach: where all queries of the window are nearer to x than this, the least ℓ is smaller by as much: a
+                quadratic function seen from a thousandth of ℓ is lost in rounding.
         """
         self.begin(x)
         window, h = self.window, self.hyperparameters
         y = standardised(window.y, self.scale)
         if len(window) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:
             return
+        least = lengthscales[0]
+        if reach is not None:
+            farthest = float((window.X - x).norm(dim=1).max())
+            least *= min(1.0, max(farthest / reach, MOST_CONTRACTION))
         fit = fit_isotropic(
             window.squared_distances * h.lengthscale**2,
             y,
             self._profile,
-            lengthscales=lengthscales,
-            noise_ratios=(self.nugget, 1.0),
+            lengthscales=(least, lengthscales[1]),
+            noise_ratios=(LEAST_NOISE_RATIO, 1.0),
             start=(h.lengthscale, h.noise_ratio),
-            noise=None if self.noise is None else max(self.noise / self.scale**2, NOISE_FLOOR),
+            noise=None if self.noise is None else max(self.noise / self.scale**2, LEAST_NOISE),
         )
-        self._change(lengthscale=fit.lengthscale, outputscale=fit.outputscale, noise_ratio=fit.noise_ratio)
+        ratio = max(fit.noise_ratio, LEAST_NOISE / fit.outputscale)
+        self._change(lengthscale=fit.lengthscale, outputscale=fit.outputscale, noise_ratio=ratio)
         self.fitted = len(self) + self.trajectory.failures
         logger.debug("fitted to %d queries: %s", len(window), self.hyperparameters)
 
@@ -192,7 +217,7 @@ class WindowSurrogate:
             X = domain.origin + domain.unit * X
         h = self.hyperparameters
         kernel = self.kernel(h.lengthscale, h.outputscale, dtype=X.dtype).to(X.device)
-        noise = max(h.noise_ratio * h.outputscale, 2 * NOISE_FLOOR)
+        noise = max(h.noise_ratio * h.outputscale, LEAST_NOISE)
         likelihood = gaussian_likelihood(noise, dtype=X.dtype).to(X.device)
         with botorch_settings.validate_input_scaling(False), warnings.catch_warnings():
             warnings.simplefilter("ignore", InputDataWarning)
@@ -242,7 +267,8 @@ class WindowSurrogate:
     def _known_ratio(self) -> float:
         assert self.noise is not None
         variance = self.scale**2 * self.hyperparameters.outputscale
-        return min(max(self.noise / variance, self.nugget), 1 / self.nugget) if variance > 0 else self.nugget
+        ratio = self.noise / variance if variance > 0 else 0.0
+        return min(max(ratio, LEAST_NOISE_RATIO), MOST_NOISE_RATIO)
 
     def _change(self, **changed: float) -> None:
         hyperparameters = Hyperparameters(**(vars(self.hyperparameters) | changed))

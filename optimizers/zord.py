@@ -82,7 +82,7 @@ class ZoRD(TrajectoryDescent):
         lengthscale: a fixed ℓ in search units, with outputscale 1 and noise ``nugget``; None: fitted.
         refit_every: queries from one fit to the next.
         window: most queries that the GP holds (ZoRD: 150; 300 for reinforcement learning).
-        nugget: (least) noise variance over the outputscale.
+        nugget: noise variance over the outputscale with a fixed ℓ, at least 1e-8; where fits begin.
         noise: noise variance of a value of f, in its squared units, where it is known.
         reselect: take the nearest queries anew along virtual steps, and not only where they begin.
         active: ``"gated"``, ``"random"`` or None.
@@ -114,8 +114,8 @@ class ZoRD(TrajectoryDescent):
         self.refit_every = positive_integer("refit_every", refit_every)
         check_integer("window", window, 2)
         self.window, self.nugget = int(window), positive("nugget", nugget)
-        if nugget <= NOISE_FLOOR:
-            raise ValueError(f"nugget must be above {NOISE_FLOOR:g}, got {nugget}")
+        if nugget < NOISE_FLOOR:
+            raise ValueError(f"nugget must be at least {NOISE_FLOOR:g}, got {nugget}")
         self.noise = None if noise is None else positive("noise", noise)
         if active not in ("gated", "random", None):
             raise ValueError(f"active must be 'gated', 'random' or None, got {active!r}")
@@ -144,12 +144,12 @@ class ZoRD(TrajectoryDescent):
         unit = math.sqrt(self.dimension) * self.width
         self._lengthscales = (LENGTHSCALE_FLOOR * unit, LENGTHSCALE_CEILING * unit)
         hyperparameters = Hyperparameters(self.lengthscale or self._lengthscales[0], 1.0, self.nugget)
-        return WindowSurrogate(self._x, self.window, hyperparameters, noise=self.noise, nugget=self.nugget)
+        return WindowSurrogate(self._x, self.window, hyperparameters, noise=self.noise)
 
     def _advance(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         surrogate, state = self.surrogate, self.state
         if self.lengthscale is None and surrogate.fit_is_due(self.refit_every):
-            surrogate.fit(x, self._lengthscales)
+            surrogate.fit(x, self._lengthscales, reach=self.local_radius)
         if self.active is not None:
             query = self._query_to_learn(x) if state.active < GATE_LIMIT else None
             if query is not None:

@@ -14,6 +14,7 @@ from scipy import stats
 from optimizers import L1, ZoRD, latin_hypercube, minimize
 from optimizers.active_queries import candidate_cloud
 from optimizers.trajectory_descent import TrajectoryDescent
+from optimizers.window_surrogate import Hyperparameters, WindowSurrogate
 from tests.optimizers.surrogate_reference import Reference, nearest
 
 X0 = torch.tensor([2.0, -1.0, 0.5, 1.5], dtype=torch.float64)
@@ -121,7 +122,7 @@ def test_a_single_observation_is_no_start():
         ({"lengthscale": 0.0}, ValueError, "lengthscale"),
         ({"refit_every": 0}, ValueError, "refit_every"),
         ({"window": 1}, ValueError, "window"),
-        ({"nugget": 1e-9}, ValueError, "nugget"),
+        ({"nugget": 1e-9}, ValueError, "at least 1e-08"),
         ({"noise": -1.0}, ValueError, "noise"),
         ({"active": "always"}, ValueError, "active"),
         ({"start": "first"}, ValueError, "start"),
@@ -205,11 +206,15 @@ def test_hyperparameters_are_fitted_every_so_many_queries_and_stay_over_the_floo
 def test_without_bounds_the_width_is_ten_radii():
     opt = ZoRD(X0, max_queries=60, radius=0.02)
     assert opt.width == pytest.approx(0.2)
-    floor = 0.04 * 0.2 * math.sqrt(4)
-    run(opt, lambda x: (200 * x).sin().sum(-1))
-    assert opt.surrogate.hyperparameters.lengthscale == pytest.approx(floor, rel=1e-9)
+    assert opt.surrogate.hyperparameters.lengthscale == pytest.approx(0.04 * 0.2 * math.sqrt(4), rel=1e-9)
     unscaled = ZoRD(X0, bounds=BOX, rescale=False, max_queries=60)
     assert unscaled.width == pytest.approx(6.25) and ZoRD(X0, bounds=BOX, max_queries=60).width == 10.0
+
+
+def test_the_least_nugget_is_a_nugget():
+    opt = run(ZoRD(X0, max_queries=60, nugget=1e-8, lengthscale=3.0))
+    assert opt.surrogate.hyperparameters.noise_ratio == 1e-8 and opt.best_y < float(function(X0)) - 3.0
+    opt.model()
 
 
 def test_known_noise_enters_in_units_of_f():
@@ -220,6 +225,23 @@ def test_known_noise_enters_in_units_of_f():
     fitted = ZoRD(X0, max_queries=50, history=(X, y), noise=0.04, window=25)
     h = fitted.surrogate.hyperparameters
     assert h.noise_ratio * h.outputscale * variance == pytest.approx(0.04, rel=1e-6)
+
+
+def test_a_narrow_window_shrinks_the_least_lengthscale_and_its_noise_is_of_its_variance():
+    """From 1e-4 of the least ℓ a quadratic is lost in rounding; o ≫ 1 there, and a share of o is no small noise."""
+    errors, x = {}, torch.full((4,), 0.3, dtype=torch.float64)
+    X = x + 1e-4 * torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for reach in (None, 0.1):
+        surrogate = WindowSurrogate(x, 30, Hyperparameters(0.8))
+        surrogate.append(X, X.square().sum(-1))
+        surrogate.fit(x, (0.8, 80.0), reach)
+        h = surrogate.hyperparameters
+        assert h.noise_ratio * h.outputscale >= 1.9e-8 or h.noise_ratio == pytest.approx(1e-10)
+        farthest = float((X - x).norm(dim=1).max())
+        assert h.lengthscale >= 0.8 * (1.0 if reach is None else farthest / reach) * (1 - 1e-9)
+        gradient = surrogate.gradient_posterior(x).mean[0] * surrogate.scale
+        errors[reach] = float((gradient - 2 * x).norm() / (2 * x).norm())
+    assert errors[0.1] < 1e-4 and errors[0.1] <= errors[None]
 
 
 def test_noise_is_averaged_out():
@@ -275,6 +297,22 @@ def test_the_rule_is_kept_and_reset_after_so_many_iterations_without_gain():
     assert steps == [2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 1, 2]
     never = run(ZoRD(X0, max_queries=60, reset_after=None, max_virtual_steps=1), lambda x: -function(x) * 0 + 1.0)
     assert never.state.without_gain > 40
+
+
+def test_steps_shorten_each_time_the_rule_is_forgotten():
+    sizes = {}
+    for decay in (0.5, 1.0):
+        opt = ZoRD(X0, max_queries=100, reset_after=4, step_decay=decay, max_virtual_steps=1, lengthscale=2.0)
+        run(opt, queries=10)
+        sizes[decay] = []
+        for k in range(9):
+            opt.tell(opt.ask(), torch.tensor([1e3 + k]))
+            sizes[decay].append(opt.state.rule.step_size)
+        again = ZoRD(X0, max_queries=100, reset_after=4, step_decay=decay, max_virtual_steps=1, lengthscale=2.0)
+        again.load_state_dict(opt.state_dict())
+        assert again.state.rule.step_size == sizes[decay][-1]
+    assert sizes[1.0] == [0.1] * 9
+    assert sizes[0.5] == pytest.approx([0.1] * 3 + [0.05] * 4 + [0.025] * 2)
 
 
 def test_a_point_already_asked_is_not_asked_again():
@@ -417,6 +455,25 @@ def test_a_gate_in_a_box_of_one_point_falls_back_to_steps():
 
 
 # What it is for.
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "d", "bounds", "queries", "reached"),
+    [
+        ("zord", {}, 2, None, 220, 1e-12),
+        ("zord", {"window": 20}, 5, (-3.0, 4.0), 120, 1e-12),
+        ("least_squares", {}, 5, (-3.0, 4.0), 400, 1e-5),
+    ],
+)
+def test_descent_goes_on_to_the_minimum_of_a_quadratic(method, options, d, bounds, queries, reached):
+    """With steps of one length, or noise of a share of the outputscale, it ended at 1e-2 and 1e-5."""
+    weights = torch.linspace(1.0, 3.0, d, dtype=torch.float64)
+    box = None if bounds is None else [bounds] * d
+    x0 = torch.ones(d, dtype=torch.float64)
+    result = minimize(
+        lambda x: (weights * x.square()).sum(-1), x0, method, bounds=box, max_queries=queries, batched=True, **options
+    )
+    assert result.fun < reached
 
 
 def ackley(x):
