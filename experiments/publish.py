@@ -34,7 +34,7 @@ PACKED_FROM = 100_000
 def publish(
     folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED, readme: Path | None = README
 ) -> list[str]:
-    """Take finished results over and build page, table of verdicts and costs anew.
+    """Take finished results over and build page, table of verdicts and costs anew; of quick ones only the cost.
 
     Args:
         folder: what ``run`` wrote to.
@@ -49,13 +49,14 @@ def publish(
         ResultsError: if the folder holds no results.
     """
     target.mkdir(parents=True, exist_ok=True)
+    chosen = names or report.names_in(folder)
     lines = []
-    for name in names or report.names_in(folder):
+    for name in chosen:
         try:
             lines.append(f"{name}: {take_over(folder, registry.get(name), target)}")
         except ValueError as error:
             lines.append(f"{name}: left out, {error}")
-    _write_costs(target)
+    _write_costs(target, folder, chosen)
     page, wrong = report.write_page(target, target / "index.html")
     entries, _ = report.read_all(target)
     table = verdict_table(entries)
@@ -76,6 +77,8 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     facts = results.read_json(folder / f"{name}.settings.json")
     rows = results.read_rows(folder, name)
     settings, scale = settings_of(experiment, facts)
+    if scale == "quick":
+        return "quick, only its cost is noted"
     text = results.to_csv(rows).encode()
     packed = len(text) >= PACKED_FROM
     kept, dropped = (f"{name}.csv.xz", f"{name}.csv") if packed else (f"{name}.csv", f"{name}.csv.xz")
@@ -127,20 +130,18 @@ def _small(picture: bytes) -> bytes:
     return text.getvalue()
 
 
-def add_costs(folder: Path, target: Path = PUBLISHED) -> None:
-    """Note what the runs of another folder cost, at the scale of each, without taking their results over."""
-    _write_costs(target, folder)
-
-
-def _write_costs(target: Path, folder: Path | None = None) -> None:
+def _write_costs(target: Path, folder: Path, names: Sequence[str]) -> None:
     path = target / "costs.json"
     costs: dict[str, dict[str, float]] = results.read_json(path) if path.exists() else {}
-    for source in filter(None, (target, folder)):
-        for name in report.names_in(source):
-            facts = results.read_json(source / f"{name}.settings.json")
-            if facts.get("scale") in SCALES and facts.get("processor_seconds"):
-                each = facts["processor_seconds"] / len(facts["seeds"])
-                costs.setdefault(name, {})[facts["scale"]] = float(f"{each:.2g}")
+    for name in names:
+        try:
+            facts = results.read_json(folder / f"{name}.settings.json")
+            _, scale = settings_of(registry.get(name), facts)
+        except (ValueError, OSError):
+            continue
+        if scale in SCALES and facts.get("processor_seconds"):
+            each = facts["processor_seconds"] / len(facts["seeds"])
+            costs.setdefault(name, {})[scale] = float(f"{each:.2g}")
     ordered = {name: dict(sorted(costs[name].items())) for name in sorted(costs, key=report.natural)}
     results.replace(path, (json.dumps(ordered, indent=1) + "\n").encode())
 

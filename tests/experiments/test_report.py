@@ -137,8 +137,9 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     table = (target / "verdicts.md").read_text()
     assert "| Toy, Fig. 1 | numbers near their index *(stand-in)* | 1 |  |  |" in table
     assert readme.read_text() == f"before\n{BEGIN}\n{table}\n{END}\nafter\n"
-    costs = json.loads((target / "costs.json").read_text())
-    assert set(costs) <= {"toy-fig1"}
+    run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
+    assert publish(tmp_path / "quick", target=target, readme=None)[0] == "toy-fig1: quick, only its cost is noted"
+    assert (target / "toy-fig1.csv").read_bytes() == before
     monkeypatch.setattr("experiments.publish.PACKED_FROM", 10)
     publish(folder, target=target, readme=None)
     assert not (target / "toy-fig1.csv").exists()
