@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from experiments import style
-from experiments.fzoos.quadratics import Federated, quadratics
+from experiments.fzoos.quadratics import quadratics
 from experiments.records import Row, Rows, by_seed, curve, distinct, where
-from federated import make_federation
+from federated import Federation, make_federation
 
 FZOOS: dict[str, dict[str, Any]] = {
     "fzoos": {"gamma": "inverse"},
@@ -26,6 +27,18 @@ THREE_GAMMAS = ("fzoos", "fzoos_one", "fzoos_adaptive")
 
 FLOOR = 1e-16
 """Gaps under it are drawn and compared as it."""
+
+
+class Problem(Protocol):
+    """What a federation minimizes: the clients' functions, where it starts, and how far it is from done."""
+
+    @property
+    def clients(self) -> Sequence[Callable[[Any], Any]]: ...  # noqa: D102
+    @property
+    def x0(self) -> Tensor: ...  # noqa: D102
+    @property
+    def bounds(self) -> list[tuple[float, float]]: ...  # noqa: D102
+    def gap(self, x: Tensor) -> float: ...  # noqa: D102
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,19 +76,37 @@ class Settings:
         changed: dict[str, Any] = {self.varied: value}
         return dataclasses.replace(self, **changed)
 
+    def options(self, method: str, directions: int) -> dict[str, Any]:
+        """A method's own options."""
+        if method in FZOOS:
+            return {"num_features": self.num_features} | FZOOS[method]
+        return {"directions": directions}
 
-def run(settings: Settings, problem: Federated, method: str, directions: int, seed: int) -> Rows:
-    """Gap and queries after each round, from round 0."""
-    options = {"num_features": settings.num_features} | FZOOS[method] if method in FZOOS else {"directions": directions}
-    federation = make_federation(
+
+def federation_of(
+    problem: Problem, method: str, *, local_steps: int, seed: int, options: dict[str, Any], batched: bool = False
+) -> Federation:
+    """A federation by one of ``FZOOS`` or of the baselines."""
+    return make_federation(
         "fzoos" if method in FZOOS else method,
         problem.clients,
         problem.x0,
         bounds=problem.bounds,
-        local_steps=settings.local_steps,
+        local_steps=local_steps,
         seed=seed,
         codec=False,
+        evaluation={"batched": batched},
         **options,
+    )
+
+
+def run(
+    settings: Settings, problem: Problem, method: str, directions: int, seed: int, *, batched: bool = False
+) -> Rows:
+    """Gap and queries after each round, from round 0; ``batched``: the clients' functions take ``q x d``."""
+    options = settings.options(method, directions)
+    federation = federation_of(
+        problem, method, local_steps=settings.local_steps, seed=seed, options=options, batched=batched
     )
     rows: Rows = []
     for r in range(settings.rounds + 1):
@@ -103,20 +134,40 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def plot(settings: Settings, rows: Rows, title: str) -> Figure:
-    """Gap against rounds above, against the clients' total queries below; ``title`` formats what is varied."""
+def log10(row: Row) -> float:
+    """log10 of a record's gap."""
+    return float(np.log10(row["value"]))
+
+
+def plot(
+    settings: Settings,
+    rows: Rows,
+    title: str,
+    *,
+    height: Callable[[Row], float] = log10,
+    label: str = "log10 of F(x) − F*",
+) -> Figure:
+    """Gap against rounds above, against the clients' total queries below.
+
+    Args:
+        settings: the figure's.
+        rows: the records.
+        title: formats what is varied.
+        height: what is drawn of a record.
+        label: what that is.
+    """
     figure, axes = style.panels(2, len(settings.values), width=3.0, height=2.6, sharey="col")
-    logs = [row | {"value": float(np.log10(row["value"]))} for row in rows]
+    drawn = [row | {"value": height(row)} for row in rows]
     for column, value in enumerate(settings.values):
-        for panel, x, label in zip(axes[:, column], ("round", "num_queries"), ("rounds", "total queries"), strict=True):
+        for panel, x, name in zip(axes[:, column], ("round", "num_queries"), ("rounds", "total queries"), strict=True):
             for method in settings.methods:
                 directions = settings.directions[0] if method in BASELINES else 0
-                chosen = where(logs, method=method, directions=directions, **{settings.varied: value})
+                chosen = where(drawn, method=method, directions=directions, **{settings.varied: value})
                 style.draw(panel, method, curve(chosen, x))
-            panel.set_xlabel(label)
+            panel.set_xlabel(name)
         axes[0, column].set_title(title.format(value))
     for panel in axes[:, 0]:
-        panel.set_ylabel("log10 of F(x) − F*, mean ± SE")
+        panel.set_ylabel(f"{label}, mean ± SE")
     style.shared_legend(figure, axes[0, 0], 4)
     return figure
 

@@ -1,4 +1,4 @@
-"""Metrics as objectives: scikit-learn's numbers, torch's network of 2,189 parameters, points apart from the training's."""
+"""Metrics as objectives: scikit-learn's numbers, torch's network of 2,189 parameters, points unseen in training."""
 
 import dataclasses
 
