@@ -44,6 +44,7 @@ METHODS: dict[str, MethodStyle] = {
     "zord_history": MethodStyle("ZoRD, with TuRBO's history", MAGENTA, "H", "-."),
     "zord_kept": MethodStyle("ZoRD, kept information", PINE, "8", "-"),
     "zord_gated": MethodStyle("ZoRD, kept information, gated", BROWN, "*", "-"),
+    "zord_random": MethodStyle("ZoRD, kept information, random queries", SKY, "H", "--"),
     "rgf": MethodStyle("RGF", VERMILION, "s"),
     "prgf": MethodStyle("PRGF", ORANGE, "P"),
     "least_squares_gradient": MethodStyle("least-squares gradient", GREEN, "^"),

@@ -47,6 +47,7 @@ class Start:
         X: TuRBO's queries, ``n x d``.
         y: their values, shape ``n``.
         state: TuRBO's state, from which it goes on.
+        options: TuRBO's, beside its defaults.
     """
 
     x: Tensor
@@ -54,6 +55,7 @@ class Start:
     X: Tensor
     y: Tensor
     state: dict[str, Any]
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def box(problem: Problem) -> list[tuple[float, float]]:
@@ -61,7 +63,14 @@ def box(problem: Problem) -> list[tuple[float, float]]:
     return list(zip(problem.lower.tolist(), problem.upper.tolist(), strict=True))
 
 
-def turbo_start(name: str, dim: int, queries: int, seed: int, cache: str) -> Start:
+TurboOptions = tuple[tuple[str, int], ...]
+"""TuRBO's options beside its defaults, by name."""
+
+QUICK_TURBO: TurboOptions = (("batch_size", 20), ("candidates", 1000))
+"""Some ten times faster than the defaults, batches of 5 and up to 5,000 candidates: for the reduced scale."""
+
+
+def turbo_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()) -> Start:
     """TuRBO-1 from a uniform point of the seed.
 
     Args:
@@ -70,16 +79,18 @@ def turbo_start(name: str, dim: int, queries: int, seed: int, cache: str) -> Sta
         queries: TuRBO's queries.
         seed: of the point and of TuRBO.
         cache: folder that starts are kept in; empty: none.
+        turbo: TuRBO's options.
     """
-    path = Path(cache) / f"turbo{queries}-{name}-{dim}-{seed}.pt"
+    label = "".join(f"-{option}{value}" for option, value in turbo)
+    path = Path(cache) / f"turbo{queries}-{name}-{dim}-{seed}{label}.pt"
     if cache and path.exists():
         return Start(**torch.load(path, weights_only=True))
     problem = standard_problem(name, dim)
     x0 = problem.sample(1, torch.Generator().manual_seed(1000 + seed))[0]
-    turbo = TuRBO(x0, bounds=box(problem), max_queries=queries, seed=seed)
-    run(turbo, Evaluator(problem, batched=True))
-    X, y = turbo.observations
-    start = Start(turbo.best_x, turbo.best_y, X, y, turbo.state_dict())
+    search = TuRBO(x0, bounds=box(problem), max_queries=queries, seed=seed, **dict(turbo))  # type: ignore[arg-type]
+    run(search, Evaluator(problem, batched=True))
+    X, y = search.observations
+    start = Start(search.best_x, search.best_y, X, y, search.state_dict(), dict(turbo))
     if cache:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
@@ -103,24 +114,25 @@ def _values(optimizer: Optimizer, problem: Problem) -> list[float]:
 
 
 def _paper(problem: Problem, start: Start) -> dict[str, Any]:
-    return {"uncertainty": "spectral_norm", "lengthscale": LENGTHSCALE * math.sqrt(problem.dim)}
+    lengthscale = LENGTHSCALE * math.sqrt(problem.dim)
+    return {"uncertainty": "spectral_norm", "lengthscale": lengthscale, "step_decay": 1.0}
 
 
 def _go_on(problem: Problem, start: Start, queries: int, seed: int) -> list[float]:
     """TuRBO from where the start left it."""
     told = len(start.y)
-    turbo = TuRBO(start.x, bounds=box(problem), max_queries=told + queries, seed=seed)
+    turbo = TuRBO(start.x, bounds=box(problem), max_queries=told + queries, seed=seed, **start.options)
     turbo.load_state_dict(start.state)
     return _values(turbo, problem)[told:]
 
 
-def _cma_es(problem: Problem, start: Start, queries: int, seed: int) -> list[float]:
+def _cma_es(problem: Problem, start: Start, queries: int, seed: int, sigma: float = CMA_SIGMA) -> list[float]:
     """CMA-ES of the package ``cma`` in [0, 10]^d, its initial mean at x₀."""
     import cma
 
     width = (problem.upper - problem.lower) / 10.0
     options = {"bounds": [0.0, 10.0], "seed": seed + 1, "verbose": -9, "maxfevals": queries}
-    search = cma.CMAEvolutionStrategy(((start.x - problem.lower) / width).tolist(), CMA_SIGMA, options)
+    search = cma.CMAEvolutionStrategy(((start.x - problem.lower) / width).tolist(), sigma, options)
     values: list[float] = []
     while len(values) < queries:
         asked = search.ask()
@@ -130,8 +142,8 @@ def _cma_es(problem: Problem, start: Start, queries: int, seed: int) -> list[flo
     return values[:queries]
 
 
-def _cobyqa(problem: Problem, start: Start, queries: int, seed: int) -> list[float]:
-    """SciPy's COBYQA in [0, 10]^d, its trust region 1 wide at first."""
+def _cobyqa(problem: Problem, start: Start, queries: int, seed: int, radius: float = 1.0) -> list[float]:
+    """SciPy's COBYQA in [0, 10]^d, its trust region of the radius at first."""
     width = (problem.upper - problem.lower) / 10.0
     values: list[float] = []
 
@@ -144,7 +156,7 @@ def _cobyqa(problem: Problem, start: Start, queries: int, seed: int) -> list[flo
         ((start.x - problem.lower) / width).numpy(),
         method="COBYQA",
         bounds=[(0.0, 10.0)] * problem.dim,
-        options={"maxfev": queries, "initial_tr_radius": 1.0},
+        options={"maxfev": queries, "initial_tr_radius": radius},
     )
     return values[:queries]
 
@@ -162,6 +174,7 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "gradient_descent": _ours("gradient_descent", lambda problem, start: {"jac": problem.gradient, "rescale": True}),
     "cobbo": _ours("cobbo", lambda problem, start: {}),
     "turbo1": _go_on,
+    "turbo_alone": _ours("turbo", lambda problem, start: start.options),
     "cma_es": _cma_es,
     "cobyqa": _cobyqa,
 }
@@ -188,9 +201,9 @@ def log_gaps(
 
 
 @functools.lru_cache(maxsize=4)
-def cached_start(name: str, dim: int, queries: int, seed: int, cache: str) -> Start:
+def cached_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()) -> Start:
     """``turbo_start``, the last few of them kept."""
-    return turbo_start(name, dim, queries, seed, cache)
+    return turbo_start(name, dim, queries, seed, cache, turbo)
 
 
 def final(rows: Rows, **conditions: Any) -> np.ndarray:
