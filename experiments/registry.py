@@ -42,6 +42,7 @@ MODULES |= {
     "hiso-fig5": "experiments.hiso.fig5",
     "hiso-fig8": "experiments.hiso.fig8",
     "hiso-bytes": "experiments.hiso.bytes",
+    "beyond-zord": "experiments.beyond.zord",
 }
 
 EXTRAS = {
