@@ -43,6 +43,20 @@ def test_seeds_differ(finished):
     assert one != two
 
 
+def test_methods_of_an_experiment_have_colours_of_their_own(finished):
+    _, _, rows = finished
+    if all("method" in row for row in rows):
+        colors = [style.METHODS[method].color for method in distinct(rows, "method")]
+        assert len(set(colors)) == len(colors)
+
+
+def test_a_table_has_our_values(finished):
+    experiment, settings, rows = finished
+    if experiment.table:
+        table = experiment.table(settings, rows)
+        assert table.caption and len(table.rows) > 0 and all(all(map(str.strip, row[:2])) for row in table.rows)
+
+
 def test_claims_are_judged_on_all_seeds(finished):
     experiment, settings, rows = finished
     verdicts = experiment.claims(settings, rows)
@@ -56,8 +70,10 @@ def test_claims_are_judged_on_all_seeds(finished):
 def test_figures_say_what_their_axes_are(finished):
     experiment, settings, rows = finished
     with style.applied():
-        figure = experiment.plot(settings, rows)
+        figure = experiment.draw(settings, rows)
         figure.canvas.draw()
+    assert experiment.stands_in(settings) or not experiment.data
+    assert experiment.stands_in(settings) in figure.get_suptitle()
     shared = any(axes.get_shared_x_axes().get_siblings(axes) != [axes] for axes in figure.axes)
     for axes in figure.axes:
         spec = axes.get_subplotspec()
@@ -81,9 +97,3 @@ def test_methods_that_share_a_figure_have_colours_of_their_own():
     for family in FAMILIES:
         colors = [style.METHODS[method].color for method in family.split()]
         assert len(set(colors)) == len(colors)
-    for name in registry.MODULES:
-        experiment = registry.get(name)
-        rows = experiment.run(experiment.settings("quick"), [0])
-        if all("method" in row for row in rows):
-            colors = [style.METHODS[method].color for method in distinct(rows, "method")]
-            assert len(set(colors)) == len(colors)
