@@ -214,10 +214,12 @@ class _SpanReading:
 
     @property
     def trace(self) -> Tensor:
+        """Trace of the gradient covariance at the point, shape ``1``."""
         return self._outputscale * self._conditioning.trace(self._x[None], self._seen)
 
     @property
     def prior_trace(self) -> Tensor:
+        """Trace of the prior's, 5 o d/(3ℓ²) for Matérn 5/2, shape ``1``."""
         return self._outputscale * self._conditioning.prior_trace
 
     @property
@@ -226,4 +228,9 @@ class _SpanReading:
         return self._outputscale * self._conditioning.prior_variance[..., :1]
 
     def descent_probability(self) -> Tensor:
+        """Not known here: it needs the gradient's covariance along ∇μ, in R^d.
+
+        Raises:
+            NotImplementedError: always.
+        """
         raise NotImplementedError("descent probabilities are read on the direct path")
