@@ -58,17 +58,17 @@ def test_diminishing_steps():
 
 def test_constant_steps_stall_on_a_box_where_diminishing_ones_descend():
     """The estimate's variance at a constrained minimum is d‖∇f‖² − ‖∇f‖²: Katyusha's point of departure."""
-    problem = quadratic(Box(-0.5, 0.5))
+    problem = quadratic(Box(-0.5, 0.5), d=4)
     common = {"smoothness": 20.0, "strong_convexity": 1.0}
-    constant = [solve(problem, 4000, steps="constant", seed=s, **common) for s in range(3)]
-    diminishing = [solve(problem, 4000, seed=s, **common) for s in range(3)]
+    constant = [solve(problem, 2000, steps="constant", seed=s, **common) for s in range(3)]
+    diminishing = [solve(problem, 2000, seed=s, **common) for s in range(3)]
     stalled, descended = ([float(problem.gap(opt.x)) for opt in opts] for opts in (constant, diminishing))
     assert sum(descended) < 0.3 * sum(stalled) and min(descended) > 1e-9
 
 
 def test_constant_steps_converge_without_a_constraint():
-    problem = quadratic(PROXES["none"])
-    opt = solve(problem, 5000, steps="constant", smoothness=20.0)
+    problem = quadratic(PROXES["none"], d=4)
+    opt = solve(problem, 1000, steps="constant", smoothness=20.0)
     assert abs(float(problem.gap(opt.x))) < 1e-4
 
 
