@@ -120,8 +120,7 @@ def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
     if bool(outside.any()):
         j = int(outside.nonzero()[0])
         raise ValueError(
-            f"x0 must lie within the bounds: coordinate {j} is {x0[j].item()}, "
-            f"its bounds are [{lower[j]}, {upper[j]}]"
+            f"x0 must lie within the bounds: coordinate {j} is {x0[j].item()}, its bounds are [{lower[j]}, {upper[j]}]"
         )
     return low, high
 

@@ -39,9 +39,7 @@ class Record:
     best_values: list[float] = field(default_factory=list)
     points: list[Tensor] = field(default_factory=list)
 
-    def add(
-        self, batch: Batch, values: Tensor, totals: Tensor, retries: int, *, track_best: bool, keep: bool
-    ) -> None:
+    def add(self, batch: Batch, values: Tensor, totals: Tensor, retries: int, *, track_best: bool, keep: bool) -> None:
         """Count a batch.
 
         Args:

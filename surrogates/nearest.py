@@ -77,9 +77,7 @@ _CHUNK = 1 << 16
 _PIVOTS = 4
 
 
-def row_squared_distances(
-    X: Tensor, x: Tensor, weights: Tensor | None = None, index: Tensor | None = None
-) -> Tensor:
+def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, index: Tensor | None = None) -> Tensor:
     """Σⱼ wⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, from the differences.
 
     Symmetric in its two points bit for bit, 0 for equal points, and the same for a row whichever other rows

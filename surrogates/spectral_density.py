@@ -85,9 +85,7 @@ def spectral_density(kernel: Kernel, d: int) -> SpectralDensity:
             not agree with ``d``.
     """
     if not isinstance(kernel, Kernel):
-        raise TypeError(
-            f"kernel must be a gpytorch kernel ({SUPPORTED_SPECTRA}), got {type(kernel).__name__}."
-        )
+        raise TypeError(f"kernel must be a gpytorch kernel ({SUPPORTED_SPECTRA}), got {type(kernel).__name__}.")
     if len(kernel.batch_shape) > 0:
         raise ValueError(f"Fourier features need a kernel without batch, got {tuple(kernel.batch_shape)}.")
     active = kernel.active_dims

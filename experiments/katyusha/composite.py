@@ -143,10 +143,7 @@ def prox_alone(problem: Composite) -> Callable[[Tensor, float], Tensor]:
 
 def gap_rows(key: Row, found: np.ndarray, every: int, keep: int) -> Rows:
     """Records of ``gaps``, one in ``keep``."""
-    return [
-        key | {"quantity": "gap", "num_queries": every * i, "value": found[i]}
-        for i in range(0, len(found), keep)
-    ]
+    return [key | {"quantity": "gap", "num_queries": every * i, "value": found[i]} for i in range(0, len(found), keep)]
 
 
 def queries_until(found: np.ndarray, every: int, tolerance: float) -> int:

@@ -26,9 +26,7 @@ def test_rows_are_unit_vectors():
         assert float(axes.add_to(x, 0, 2, 1.5, start)) == (1.5 if start == 2 else 0.0)
     table = torch.zeros(2, 5, dtype=torch.float64).T
     axes = Axes(10)
-    assert torch.equal(
-        axes.add_to(table, 0, 3, 2.0), torch.tensor([[0.0, 0.0], [0.0, 2.0], *[[0.0, 0.0]] * 3])
-    )
+    assert torch.equal(axes.add_to(table, 0, 3, 2.0), torch.tensor([[0.0, 0.0], [0.0, 2.0], *[[0.0, 0.0]] * 3]))
     with pytest.raises(ValueError, match="axis 10"):
         axes.row(0, 10)
 
@@ -41,9 +39,7 @@ def test_points_and_derivatives():
     assert torch.equal(batch.points(), expected)
     assert all(torch.equal(batch.point(i), expected[i]) for i in range(3))
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
-    torch.testing.assert_close(
-        axis_derivatives(batch, expected @ weights), weights[[2, 0]], rtol=1e-11, atol=0
-    )
+    torch.testing.assert_close(axis_derivatives(batch, expected @ weights), weights[[2, 0]], rtol=1e-11, atol=0)
 
 
 def test_a_failed_query_has_no_derivative():
@@ -61,9 +57,7 @@ def test_differences_stay_inside_the_bounds():
     assert bool(((batch.points() >= box.lower) & (batch.points() <= box.upper)).all())
     slopes = torch.tensor([1.0, -2.0, 3.0, 4.0], dtype=torch.float64)
     found = axis_derivatives(batch, batch.points() @ slopes)
-    torch.testing.assert_close(
-        found, torch.tensor([1.0, -2.0, 3.0, 0.0], dtype=torch.float64), rtol=1e-10, atol=0
-    )
+    torch.testing.assert_close(found, torch.tensor([1.0, -2.0, 3.0, 0.0], dtype=torch.float64), rtol=1e-10, atol=0)
     free = axes_batch(0, X, range(4), 1e-3, domain(-1.0, 2.0, confine=False))
     assert bool((free.scales[1:] > 0).all())
 

@@ -20,9 +20,7 @@ def test_radii():
 def test_points_lie_on_the_spheres():
     batch = GLD(X0, max_queries=100, widest=8.0, narrowest=1.0).ask()
     distances = (batch.points() - X0).norm(dim=1)
-    torch.testing.assert_close(
-        distances, torch.tensor([0.0, 8.0, 4.0, 2.0, 1.0]).double(), rtol=1e-12, atol=0
-    )
+    torch.testing.assert_close(distances, torch.tensor([0.0, 8.0, 4.0, 2.0, 1.0]).double(), rtol=1e-12, atol=0)
 
 
 def test_it_moves_to_the_best_and_never_up():

@@ -201,9 +201,7 @@ def test_failed_values_of_the_other_estimators():
     torch.testing.assert_close(estimator.estimate(X, points, values).gradient, A)
 
 
-@pytest.mark.parametrize(
-    "estimator", [FiniteDifferences(4), CoordinateDifferences(), LeastSquaresDifferences(4)]
-)
+@pytest.mark.parametrize("estimator", [FiniteDifferences(4), CoordinateDifferences(), LeastSquaresDifferences(4)])
 def test_all_failed_is_an_error(estimator):
     with pytest.raises(AllQueriesFailedError, match="finite"):
         estimator(lambda x: math.nan, X)

@@ -16,9 +16,7 @@ def numpy_quadratic(x):
 def test_numpy_batched_and_plain_calls_give_one_run():
     plain = minimize(lambda x: ((x - 1.0) ** 2).sum(), start(), "rgf", max_queries=60)
     arrays = minimize(numpy_quadratic, start(), "rgf", max_queries=60, numpy=True)
-    batched = minimize(
-        lambda x: ((x - 1.0) ** 2).sum(-1, keepdim=True), start(), "rgf", max_queries=60, batched=True
-    )
+    batched = minimize(lambda x: ((x - 1.0) ** 2).sum(-1, keepdim=True), start(), "rgf", max_queries=60, batched=True)
     for other in (arrays, batched):
         torch.testing.assert_close(other.x, plain.x, rtol=1e-9, atol=1e-9)
     assert plain.nfev == arrays.nfev == batched.nfev == 60

@@ -170,9 +170,7 @@ def test_another_process_draws_the_same():
         "ATEN_CPU_CAPABILITY": "default",
         "PYTHONHASHSEED": "5",
     }
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment
-    )
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment)
     uniforms, fingerprint, values = run.stdout.splitlines()
     ours = FourierFeatures(MaternKernel(nu=2.5), 6, 40, 11, kind="orthogonal")
     assert uniforms == hashlib.sha256(frequencies.uniforms(11, 0, 500).tobytes()).hexdigest()

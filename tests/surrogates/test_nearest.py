@@ -39,10 +39,7 @@ def test_small_moves_along_a_growing_walk(d, weighted):
     search, x = NearestSearch(), X[599].clone()
     for move in range(300):
         rows = 600 + move
-        assert (
-            search.nearest(X[:rows], x, 40, weights).tolist()
-            == brute_force(X[:rows], x, 40, weights).tolist()
-        )
+        assert search.nearest(X[:rows], x, 40, weights).tolist() == brute_force(X[:rows], x, 40, weights).tolist()
         x = X[rows - 1] if move % 11 == 0 else x + 0.02 * torch.randn(d, generator=g, dtype=torch.float64)
     assert search.rows_evaluated < 0.35 * 300 * 750
 
@@ -80,9 +77,7 @@ def test_far_from_the_origin_no_digit_is_lost():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_answer_does_not_depend_on_what_was_asked_before(dtype):
     g = generator(4)
-    X = torch.randint(-2, 3, (700, 9), generator=g).to(dtype) + 1e-7 * torch.rand(700, 9, generator=g).to(
-        dtype
-    )
+    X = torch.randint(-2, 3, (700, 9), generator=g).to(dtype) + 1e-7 * torch.rand(700, 9, generator=g).to(dtype)
     search = NearestSearch()
     for move in range(200):
         weights = None if move % 50 < 30 else torch.full((9,), 1.0 + move // 50, dtype=torch.float64)
