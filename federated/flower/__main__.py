@@ -1,8 +1,9 @@
-"""``python -m federated.flower superlink | supernode | run | app``: Flower's commands, made safe to begin with.
+"""``python -m federated.flower superlink | supernode | register | run | app``: Flower's commands, made safe.
 
-``superlink`` and ``supernode`` take the arguments of ``flower-superlink`` and ``flower-supernode``; ``run`` those of
-``flwr run`` but for the app, which is this package's, and the SuperLink, which it names as ``supernode`` does;
-``app`` prints the app's folder, for ``flwr run`` itself. What they add:
+``superlink`` and ``supernode`` take the arguments of ``flower-superlink`` and ``flower-supernode``. ``run`` and
+``register KEY`` take those of ``flwr run`` and ``flwr supernode register``, but name the SuperLink as ``supernode``
+does (``--superlink``, ``--root-certificates``), and ``run`` has this package's app. ``app`` prints the folder of
+the app, for ``flwr run`` itself. What they add:
 
 - Flower's telemetry, its update check and its installation of packages at run time are off.
 - Plain HTTP (``--insecure``) is refused beyond this machine, and is never the default.
@@ -40,11 +41,12 @@ SUPERLINK = "127.0.0.1:8000"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit status."""
     parser = argparse.ArgumentParser(prog="python -m federated.flower", description=__doc__.split("\n\n")[0])
-    parser.add_argument("command", choices=["superlink", "supernode", "run", "app"])
+    commands = {"superlink": superlink, "supernode": supernode, "register": register, "run": run, "app": app}
+    parser.add_argument("command", choices=list(commands))
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = parser.parse_args(given[:1]).command
     try:
-        return {"superlink": superlink, "supernode": supernode, "run": run, "app": app}[command](given[1:])
+        return commands[command](given[1:])
     except ValueError as error:
         parser.error(str(error))
 
@@ -70,20 +72,14 @@ def supernode(arguments: list[str]) -> int:
 
 def run(arguments: list[str]) -> int:
     """``flwr run`` of this package's app, its log streamed."""
-    parser = _parser("run", "--superlink")
-    parser.add_argument("--root-certificates")
-    given, others = parser.parse_known_args(arguments)
-    address = given.superlink or SUPERLINK
-    check_insecure(given.insecure, _split(address)[0])
-    connection = [f'address = "{address}"']
-    if given.insecure:
-        connection.append("insecure = true")
-    elif given.root_certificates:
-        connection.append(f'root-certificates = "{Path(given.root_certificates).expanduser().resolve()}"')
-    with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
-        Path(folder, "config.toml").write_text("\n".join(["[superlink.given]", *connection, ""]))
-        program = [str(Path(sys.executable).with_name("flwr")), "run", str(APP), "given", "--stream", *others]
-        return subprocess.run(program, env=os.environ | OFF | {"FLWR_HOME": folder}, check=False).returncode
+    return _flwr("run", arguments, [str(APP), "given", "--stream"])
+
+
+def register(arguments: list[str]) -> int:
+    """``flwr supernode register``: make a node's public key known to a SuperLink that authenticates nodes."""
+    if not arguments or arguments[0].startswith("-"):
+        raise ValueError("register needs the file of a node's public key, first")
+    return _flwr("supernode", arguments[1:], ["register", arguments[0], "given"])
 
 
 def app(arguments: list[str]) -> int:
@@ -124,6 +120,24 @@ def _split(address: str) -> tuple[str, int]:
     if parts.hostname is None or parts.port is None:
         raise ValueError(f"a SuperLink's address is host:port, got {address!r}")
     return parts.hostname, parts.port
+
+
+def _flwr(command: str, arguments: list[str], first: list[str]) -> int:
+    """A command of ``flwr`` to the SuperLink that the arguments name, in a process of its own."""
+    parser = _parser(command, "--superlink")
+    parser.add_argument("--root-certificates")
+    given, others = parser.parse_known_args(arguments)
+    address = given.superlink or SUPERLINK
+    check_insecure(given.insecure, _split(address)[0])
+    connection = [f'address = "{address}"']
+    if given.insecure:
+        connection.append("insecure = true")
+    elif given.root_certificates:
+        connection.append(f'root-certificates = "{Path(given.root_certificates).expanduser().resolve()}"')
+    with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
+        Path(folder, "config.toml").write_text("\n".join(["[superlink.given]", *connection, ""]))
+        program = [str(Path(sys.executable).with_name("flwr")), command, *first, *others]
+        return subprocess.run(program, env=os.environ | OFF | {"FLWR_HOME": folder}, check=False).returncode
 
 
 def _flower(command: str, arguments: list[str]) -> int:

@@ -49,10 +49,11 @@ def federation_over(grid, config, **options):
     return Federation(algorithm, host, codec=False)
 
 
-def in_process(config, faults=()):
+def in_process(config, faults=(), fun=False):
     """The federation of the run config in this process, passing messages as objects too."""
     algorithm = RunConfig.of(config).make_algorithm()
     objectives = [Quadratic(i) for i in range(algorithm.clients)]
     gradients = {i: f.gradient for i, f in enumerate(objectives)} if algorithm.needs_gradient else {}
     host = Host(algorithm, {i: Evaluator(f) for i, f in enumerate(objectives)}, gradients)
-    return Federation(algorithm, host, faults=FaultPlan(faults), codec=False)
+    f = RunConfig.of(config).global_function() if fun else None
+    return Federation(algorithm, host, f, FaultPlan(faults), codec=False)
