@@ -158,6 +158,13 @@ def _available(names: list[str], arguments: argparse.Namespace) -> tuple[list[st
     return can, cannot
 
 
+def _say_what_stands_in(names: list[str], data: Path | None) -> None:
+    for name in names if data is not None and data.is_dir() else []:
+        wanted = registry.get(name).data
+        if wanted and not any((data / one).exists() for one in wanted):
+            print(f"{name}: {data} has no {' and no '.join(wanted)}; a stand-in is used", file=sys.stderr)
+
+
 def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
     from experiments.runner import Interrupted, run_experiments
 
@@ -170,6 +177,7 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
             names, left_out = _available(names, arguments)
             for reason in left_out:
                 print(f"left out: {reason}", file=sys.stderr)
+        _say_what_stands_in(names, arguments.data)
     try:
         outcomes = run_experiments(
             names,

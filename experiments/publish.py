@@ -82,12 +82,15 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     text = results.to_csv(rows).encode()
     packed = len(text) >= PACKED_FROM
     kept, dropped = (f"{name}.csv.xz", f"{name}.csv") if packed else (f"{name}.csv", f"{name}.csv.xz")
-    verdicts = results.render(experiment, settings, rows, target, {**facts, "scale": scale}, kinds=("png",), dpi=DPI)
+    seeds = len(facts["seeds"])
+    command = f"python -m experiments run {name} --scale {scale} --seeds {seeds}"
+    facts = {**facts, "scale": scale, "command": command}
+    verdicts = results.render(experiment, settings, rows, target, facts, kinds=("png",), dpi=DPI)
     results.replace(target / kept, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME) if packed else text)
     (target / dropped).unlink(missing_ok=True)
     picture = target / f"{name}.png"
     results.replace(picture, _small(picture.read_bytes()))
-    return f"{scale}, {len(facts['seeds'])} seeds, {len(verdicts)} verdicts"
+    return f"{scale}, {seeds} seeds, {len(verdicts)} verdicts"
 
 
 def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, str]:

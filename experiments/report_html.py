@@ -190,8 +190,8 @@ def _provenance(facts: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     settings = json.dumps(facts["settings"], indent=1, ensure_ascii=False)
     return (
-        f"<details><summary>{_text('; '.join(filter(None, made)))}</summary>"
-        f"<pre>{_text(facts.get('command', ''))}</pre><p class=soft>{_text(versions)}</p>"
+        f"<p class=soft>{_text('; '.join(filter(None, made)))}.</p><pre>{_text(facts.get('command', ''))}</pre>"
+        f"<details><summary>Settings and versions</summary><p class=soft>{_text(versions)}</p>"
         f"<pre>{_text(_folded(settings))}</pre></details>"
     )
 

@@ -55,6 +55,15 @@ def test_a_missing_extra_is_answered_with_the_pip_command(monkeypatch, tmp_path,
     assert "left out" not in capsys.readouterr().err
 
 
+def test_data_that_are_not_there_are_named_with_what_is_used(toy_only, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(toy, "EXPERIMENT", dataclasses.replace(toy.experiment(), data=("mnist",), stand_in="digits"))
+    out = ["--jobs", "1", "--out", str(tmp_path / "out")]
+    assert main(["run", "toy-fig1", "--data", str(tmp_path), *out]) == 0
+    assert f"toy-fig1: {tmp_path} has no mnist; a stand-in is used" in capsys.readouterr().err
+    assert main(["run", "toy-fig1", "--data", str(tmp_path / "absent"), *out]) == 2
+    assert "absent is no folder" in capsys.readouterr().err
+
+
 def test_run_takes_ids_or_a_paper_or_all(capsys):
     assert main(["run"]) == 2
     assert main(["run", "zord-fig1", "--all"]) == 2
