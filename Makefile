@@ -1,12 +1,14 @@
-# make figures  sets up .venv, fits the surrogates and draws the estimation-error figures into results/
-# make test     sets up .venv and runs the test suite
-# make check    ruff and mypy
+# make figures      sets up .venv, fits the surrogates and draws the estimation-error figures into results/
+# make test         sets up .venv and runs the test suite
+# make test-flower  adds Flower to .venv and runs its tests, those that start SuperNodes on loopback too
+# make check        ruff and mypy
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+FLOWER := $(VENV)/installed-flower
 
-.PHONY: figures test test-slow check clean
+.PHONY: figures test test-flower test-slow check clean
 
 figures: $(STAMP)
 	$(BIN)/python -m experiments figures
@@ -14,8 +16,12 @@ figures: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto
 
+# A file to a process: each file starts a SuperLink of its own, and they mostly wait.
+test-flower: $(FLOWER)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m '' tests/federated/flower
+
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow -n auto
+	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/federated/flower
 
 check: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/mypy
@@ -27,6 +33,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet torch -c constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[fast,experiments,test,dev]' -c constraints.txt
 	touch $(STAMP)
+
+$(FLOWER): $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[flower]' -c constraints.txt
+	touch $(FLOWER)
 
 clean:
 	rm -rf $(VENV) results
