@@ -87,9 +87,7 @@ def test_region_sides_follow_lengthscales_and_keep_the_volume():
     sides = upper - lower
     assert torch.allclose(sides / sides[0], lengthscales / lengthscales[0])
     assert math.isclose(float(sides.prod()), 0.2**3, rel_tol=1e-12)
-    lower, upper = region_bounds(
-        torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), torch.ones(3).double(), 0.4
-    )
+    lower, upper = region_bounds(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), torch.ones(3).double(), 0.4)
     assert torch.allclose(lower, torch.tensor([0.0, 0.3, 0.8]).double())
     assert torch.allclose(upper, torch.tensor([0.2, 0.7, 1.0]).double())
 
@@ -191,9 +189,7 @@ def test_needs_finite_bounds_and_says_so():
 
 def test_queries_after_the_design_lie_in_their_region_about_its_best_point():
     p = standard_problem("levy", 6)
-    opt = TuRBO(
-        torch.full((6,), 5.0).double(), bounds=p.bounds.T, max_queries=60, regions=2, candidates=128, seed=1
-    )
+    opt = TuRBO(torch.full((6,), 5.0).double(), bounds=p.bounds.T, max_queries=60, regions=2, candidates=128, seed=1)
     batches = 0
     while not opt.stopped:
         batch, state = opt.ask(), opt.state
@@ -277,31 +273,27 @@ def test_log_ei_descends_and_is_deterministic():
     p = standard_problem("levy", 4)
     x0 = torch.full((4,), -6.0).double()
     runs = []
-    for seed in (0, 0, 1):
+    for seed, queries in ((0, 19), (0, 13), (1, 13)):
         torch.rand(5)
         options = {"batch_size": 3, "regions": 2, "initial_points": 5, "fit_steps": 10}
         runs.append(
-            minimize(
-                p, x0, "turbo", max_queries=25, bounds=p.bounds.T, seed=seed, acquisition="log_ei", **options
-            )
+            minimize(p, x0, "turbo", max_queries=queries, bounds=p.bounds.T, seed=seed, acquisition="log_ei", **options)
         )
-    assert torch.equal(runs[0].history.y, runs[1].history.y)
-    assert not torch.equal(runs[0].history.y, runs[2].history.y)
+    assert torch.equal(runs[0].history.y[:13], runs[1].history.y)
+    assert not torch.equal(runs[1].history.y[10:], runs[2].history.y[10:])
     assert float(runs[0].fun) < 0.7 * float(runs[0].history.y[:10].min())
 
 
 @pytest.mark.parametrize("name", ["ackley", "levy"])
 def test_beats_random_search(name):
-    """95% interval of log10(TuRBO / random search), 100 queries each on the same box, is under 0."""
-    p, gains = standard_problem(name, 10), []
-    for seed in range(10):
+    """95% interval of log10(TuRBO / random search), 60 queries each on the same box, is under 0."""
+    p, gains = standard_problem(name, 6), []
+    for seed in range(6):
         generator = torch.Generator().manual_seed(100 + seed)
         x0 = p.sample(1, generator)[0]
-        result = minimize(
-            p, x0, "turbo", max_queries=100, bounds=p.bounds.T, seed=seed, candidates=300, fit_steps=20
-        )
-        random = float(p(p.sample(100, generator)).min())
+        result = minimize(p, x0, "turbo", max_queries=60, bounds=p.bounds.T, seed=seed, candidates=200, fit_steps=10)
+        random = float(p(p.sample(60, generator)).min())
         gains.append(math.log10(result.fun / random))
     gains = torch.tensor(gains)
-    upper = gains.mean() + 2.262 * gains.std() / 10**0.5
+    upper = gains.mean() + 2.571 * gains.std() / 6**0.5
     assert float(upper) < 0.0, gains
