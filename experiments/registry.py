@@ -43,6 +43,7 @@ MODULES |= {
     "hiso-fig8": "experiments.hiso.fig8",
     "hiso-bytes": "experiments.hiso.bytes",
     "beyond-zord": "experiments.beyond.zord",
+    "beyond-curvature": "experiments.beyond.curvature",
 }
 
 EXTRAS = {
@@ -57,6 +58,7 @@ BENCHMARKS = {
     "derived-gp": "experiments.benchmarks.derived_gp",
     "zord": "experiments.benchmarks.zord",
     "fzoos": "experiments.benchmarks.fzoos",
+    "hiso": "experiments.benchmarks.hiso",
 }
 
 

@@ -97,7 +97,8 @@ class GroupProbeHiSo(HiSo):
     with η = P/(d + P + 1) for normal u: 1/(d + 2) for P = 1 (P/(d + P − 1) for signs). Where h is the Hessian's
     diagonal and that is all of it, no η has less expected loss after a step (Theorem 2's moments), so neither rate
     nor smoothness constant is to be found; elsewhere ``rate`` may be tuned. g is clipped at ``clip`` times its
-    running root mean square (weight 1/300, of the clipped values, bias-corrected; none in the first 10 steps), which is state. A one-sided difference, biased by μ/2 · zᵀ∇²f z, ends three orders of magnitude higher on quadratics.
+    running root mean square (weight 1/300, of the clipped values, bias-corrected; not in the first 10 steps), which
+    is state. A one-sided difference, biased by μ/2 · zᵀ∇²f z, ends three orders of magnitude higher on quadratics.
 
     **Probe round.** For the group b that ``ProbeSchedule`` names, z = signs on b and 0 elsewhere, ‖z‖² = n_b,
     m = μ√d/‖z‖, three queries at x and x ± mz, g as above and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; two scalars.

@@ -147,6 +147,8 @@ def squared_norm(directions: Directions, step: int, row: int, hessian: Tensor | 
         hessian: H, shape ``d``.
     """
     d = directions.d
+    if isinstance(hessian, GroupDiagonal) and d <= CHUNK:
+        hessian = hessian.tensor()
     dense_on_cpu = hessian is None or (isinstance(hessian, Tensor) and hessian.device.type == "cpu")
     if _compiled is not None and dense_on_cpu:
         sums = np.empty(-(-d // 256))

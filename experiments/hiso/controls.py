@@ -8,13 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+import optimizers
 from federated.hiso import HiSo
 from federated.replayed_model import HiSoModel, ReplayedModel
 from federated.scalar_only import ScalarOnlyServer
 from optimizers.hessian_update import HessianRule, Term, update
 
 
-class ScalarHessianModel(HiSoModel):
+class ScalarHessianSteps(optimizers.HiSo):
     """HiSo with H = hI, h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over coordinates."""
 
     def _rule(self) -> HessianRule | None:
@@ -29,8 +30,13 @@ class ScalarHessianModel(HiSoModel):
             r = self.hessian_rule
             newest = float(displacement.square().mean(dtype=torch.float64)) + r.epsilon
             h = (1.0 - r.weight) * float(self.hessian[0]) + r.weight * newest
-            self.hessian.fill_(min(max(h, r.lower), r.upper))
+            h = min(max(h, r.lower), r.upper)
+            self.state = replace(self.state, hessian=torch.full_like(self.hessian, h))
             self.state = replace(self.state, hessian_floor=float(self.hessian[0]))
+
+
+class ScalarHessianModel(ReplayedModel, ScalarHessianSteps):
+    """The same over clients."""
 
 
 class ScalarHessian(HiSo):

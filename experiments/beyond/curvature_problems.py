@@ -1,0 +1,167 @@
+"""Problems whose coordinates differ in scale, or whose spectrum is wide in other axes, for ``beyond-curvature``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.hiso import digits
+
+QUADRATICS = ("log_uniform", "correlated", "five_large", "rotated", "blocks")
+NETWORKS = ("mlp", "mlp_scaled")
+SCALES = (0.1, 1.0, 10.0, 1.0)
+"""Units of the scaled MLP's tensors W₁, b₁, W₂, b₂: its function is the plain one of θ = scale · x."""
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class CurvatureProblem:
+    """A function to minimize and what is known of it.
+
+    Attributes:
+        clients: one function of a point of shape ``d``, or several with the same dimension.
+        x0: where all methods begin, shape ``d``.
+        minimum: of the mean of the clients' functions; 0 for networks, whose least loss is not known.
+        diagonal: what the oracle preconditions with: the diagonal of the Hessian at the minimum, or the squares
+            of the scales by which a network's tensors were multiplied, shape ``d``.
+        groups: that ``group_probe`` gets: None for single coordinates.
+        num_random: groups of the control with random ones.
+        base: rate that grids of methods without a diagonal are multiples of, for P perturbations.
+        whole: the mean of the clients' functions, or the loss on all training images.
+    """
+
+    clients: tuple[Function, ...]
+    x0: Tensor
+    minimum: float
+    diagonal: Tensor
+    groups: Any
+    num_random: int
+    base: Callable[[int], float]
+    whole: Function
+
+
+def stable_rate(trace: float, largest: float, count: int) -> float:
+    """1/(tr A/P + (1 + 1/P) λ_max), the step of DeComFL with the greatest expected decrease in the worst direction."""
+    return 1.0 / (trace / count + (1.0 + 1.0 / count) * largest)
+
+
+def quadratic_problem(family: str, d: int, seed: int) -> CurvatureProblem:
+    """½ xᵀAx from a standard normal point.
+
+    ``log_uniform``: A diagonal, eigenvalues 10^U(−2, 2). ``correlated``: SCS with C_ij = 0.5^|i−j| and S² like that.
+    ``five_large``: a twentieth of the eigenvalues 1000, the others 1, on the axes. ``rotated``: the log-uniform
+    spectrum in random axes. ``blocks``: blocks of d/10 coordinates with random axes inside and eigenvalues from 0.5
+    to 2, each block times 10^U(−2, 2).
+    """
+    generator = torch.Generator().manual_seed(7000 + seed)
+
+    def uniform(n: int) -> Tensor:
+        return 10.0 ** (4.0 * torch.rand(n, generator=generator, dtype=torch.float64) - 2.0)
+
+    def rotation(n: int) -> Tensor:
+        return torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))[0]
+
+    groups: Any = None
+    if family == "log_uniform":
+        A = torch.diag(uniform(d))
+    elif family == "correlated":
+        index = torch.arange(d, dtype=torch.float64)
+        root = uniform(d).sqrt()
+        A = root[:, None] * 0.5 ** (index[:, None] - index).abs() * root
+    elif family == "five_large":
+        values = torch.ones(d, dtype=torch.float64)
+        values[torch.randperm(d, generator=generator)[: max(1, d // 20)]] = 1000.0
+        A = torch.diag(values)
+    elif family == "rotated":
+        Q = rotation(d)
+        A = Q @ torch.diag(uniform(d)) @ Q.T
+    elif family == "blocks":
+        size = d // 10
+        inside = torch.logspace(math.log10(0.5), math.log10(2.0), size, dtype=torch.float64)
+        A = torch.block_diag(*(v * (Q := rotation(size)) @ torch.diag(inside) @ Q.T for v in uniform(d // size)))
+        groups = d // size
+    else:
+        raise ValueError(f"unknown family {family!r}; accepted: {', '.join(QUADRATICS)}")
+    x0 = torch.randn(len(A), generator=generator, dtype=torch.float64)
+    A = 0.5 * (A + A.T)
+    trace, largest = float(A.trace()), float(torch.linalg.eigvalsh(A)[-1])
+
+    def fun(x: Tensor) -> Tensor:
+        return 0.5 * ((x @ A) * x).sum(-1)
+
+    rate = functools.partial(stable_rate, trace, largest)
+    return CurvatureProblem((fun,), x0, 0.0, A.diagonal().clone(), groups, 10, rate, fun)
+
+
+def logistic_problem(seed: int, ridge: float = 1e-3) -> CurvatureProblem:
+    """Logistic regression on scikit-learn's breast-cancer data from w = 0, with an intercept.
+
+    The 30 features are standardised and then multiplied by 10^U(−1, 1), drawn by the seed; the ridge is on the
+    weights of the standardised ones, so that the minimum is the same for every seed.
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    X = torch.from_numpy(found.data)
+    X = torch.cat([(X - X.mean(0)) / X.std(0), torch.ones(len(X), 1, dtype=torch.float64)], dim=1)
+    y = torch.from_numpy(2.0 * found.target - 1.0)
+    generator = torch.Generator().manual_seed(7000 + seed)
+    scales = 10.0 ** (2.0 * torch.rand(X.shape[1], generator=generator, dtype=torch.float64) - 1.0)
+    w = torch.zeros(X.shape[1], dtype=torch.float64)
+
+    def value(w: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(-y * (w @ X.T)).mean(-1) + 0.5 * ridge * w.square().sum(-1)
+
+    for _ in range(50):
+        p = torch.sigmoid(-y * (X @ w))
+        H = (X.T * (p * (1.0 - p))) @ X / len(y) + ridge * torch.eye(len(w), dtype=torch.float64)
+        w = w - torch.linalg.solve(H, ridge * w - X.T @ (p * y) / len(y))
+    at_start = scales[:, None] * (0.25 * X.T @ X / len(y) + ridge * torch.eye(len(w), dtype=torch.float64)) * scales
+    rate = functools.partial(stable_rate, float(at_start.trace()), float(torch.linalg.eigvalsh(at_start)[-1]))
+
+    def fun(v: Tensor) -> Tensor:
+        return value(scales * v)
+
+    return CurvatureProblem(
+        (fun,), torch.zeros_like(w), float(value(w)), scales.square() * H.diagonal(), None, 8, rate, fun
+    )
+
+
+def network_problem(name: str, seed: int, clients: int = 1, images: int = 300) -> CurvatureProblem:
+    """The digits MLP in float64: one client with so many training images, or many with Dirichlet(1) shares of all.
+
+    ``mlp_scaled`` is the same network with tensors in the units of ``SCALES``.
+    """
+    sizes = [math.prod(shape) for shape in digits.SHAPES["mlp"]]
+    scales = SCALES if name == "mlp_scaled" else (1.0,) * len(sizes)
+    unit = torch.cat([torch.full((n,), s, dtype=torch.float64) for n, s in zip(sizes, scales, strict=True)])
+    parts, training, _ = digits.federation_of("mlp", max(clients, 2), 1.0, seed)
+    whole = _scaled(training, unit, None if clients > 1 else images)
+    functions = tuple(_scaled(part, unit, None) for part in parts) if clients > 1 else (whole,)
+    ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+    groups = [range(a, b) for a, b in itertools.pairwise(ends)]
+    rate = 0.004 if name == "mlp_scaled" else 0.02
+    x0 = digits.initial("mlp", seed).double() / unit
+    return CurvatureProblem(
+        functions, x0, 0.0, unit.square(), groups, len(sizes), lambda count: rate * min(count, 5), whole
+    )
+
+
+def _scaled(loss: digits.Loss, unit: Tensor, images: int | None) -> Function:
+    inner = digits.Loss(loss.network, loss.inputs[:images].double(), loss.labels[:images])
+    return lambda x: inner(unit * x)
+
+
+def problem_of(name: str, d: int, seed: int, clients: int = 1) -> CurvatureProblem:
+    """A problem by its name."""
+    if name == "logistic":
+        return logistic_problem(seed)
+    return network_problem(name, seed, clients) if name in NETWORKS else quadratic_problem(name, d, seed)
