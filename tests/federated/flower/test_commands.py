@@ -1,0 +1,143 @@
+import os
+import socket
+import threading
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import httpx
+
+from federated.flower import __main__ as commands
+from federated.flower import wire
+
+
+@pytest.fixture
+def flower(monkeypatch):
+    """What would be started: program, arguments and environment."""
+    started = []
+
+    class Program:
+        name = "program"
+
+        def load(self):
+            import sys
+
+            return lambda: started.append((list(sys.argv), dict(os.environ)))
+
+    def completed(program, env, check):
+        config = (commands.Path(env["FLWR_HOME"]) / "config.toml").read_text()
+        started.append((program, env, config))
+        return type("Done", (), {"returncode": 3})
+
+    monkeypatch.setattr(commands, "entry_points", lambda group, name: [Program()])
+    monkeypatch.setattr(commands.subprocess, "run", completed)
+    monkeypatch.setattr(commands.sys, "argv", ["it"])
+    monkeypatch.setattr(wire, "count_requests", lambda meter, port: started.append(port))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    return started
+
+
+@pytest.mark.parametrize(
+    ("arguments", "host"),
+    [
+        (["superlink", "--insecure", "--host", "0.0.0.0"], "0.0.0.0"),
+        (["superlink", "--insecure", "--host=::"], "::"),
+        (["supernode", "--insecure", "--superlink", "10.0.0.3:8000"], "10.0.0.3"),
+        (["supernode", "--insecure", "--superlink=flower.example:8000"], "flower.example"),
+        (["run", "--insecure", "--superlink", "flower.example:8000"], "flower.example"),
+        (["register", "key.pub", "--insecure", "--superlink", "192.168.1.4:8000"], "192.168.1.4"),
+    ],
+)
+def test_plain_http_is_refused_beyond_this_machine(arguments, host, flower, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(arguments)
+    assert f"not at '{host}'" in capsys.readouterr().err and not flower
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost", "127.9.9.9"])
+def test_plain_http_is_accepted_on_this_machine_when_asked_for(host):
+    commands.check_insecure(True, host)
+    commands.check_insecure(False, "flower.example")
+
+
+def test_flower_starts_with_telemetry_updates_and_installation_off(flower, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "1"
+    assert commands.main(["superlink", "--insecure", "--port", "8001"]) == 0
+    arguments, environment = flower.pop()
+    assert arguments == ["flower-superlink", "--insecure", "--port", "8001"]
+    assert {name: environment[name] for name in commands.OFF} == commands.OFF
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path)
+    assert environment["PATH"].split(os.pathsep)[0] == str(commands.Path(commands.sys.executable).parent)
+    given = ["--superlink", "[2001:db8::1]:9000", "--node-config", "client=0"]
+    assert commands.main(["supernode", *given]) == 0
+    port, (arguments, environment) = flower
+    assert port == 9000 and arguments == ["flower-supernode", *given]
+    assert wire.VARIABLE in environment and {name: environment[name] for name in commands.OFF} == commands.OFF
+
+
+def test_runs_name_their_superlink(flower, tmp_path):
+    assert commands.main(["run", "--insecure", "--run-config", "rounds=3"]) == 3
+    program, environment, config = flower.pop()
+    assert program[1:] == ["run", str(commands.APP), "given", "--stream", "--run-config", "rounds=3"]
+    assert config == '[superlink.given]\naddress = "127.0.0.1:8000"\ninsecure = true\n'
+    assert {name: environment[name] for name in commands.OFF} == commands.OFF
+    ca = tmp_path / "ca.pem"
+    commands.main(["register", "k.pub", "--superlink", "flower.example:443", "--root-certificates", str(ca)])
+    program, _, config = flower.pop()
+    assert program[1:] == ["supernode", "register", "k.pub", "given"]
+    assert config == f'[superlink.given]\naddress = "flower.example:443"\nroot-certificates = "{ca}"\n'
+    commands.main(["run", "--superlink", "flower.example:443"])
+    assert "insecure" not in flower.pop()[2]
+
+
+@pytest.mark.parametrize("arguments", [["supernode", "--superlink", "nowhere"], ["register"], ["start"], []])
+def test_bad_commands_say_what_is_accepted(arguments, flower, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(arguments)
+    assert not flower and "usage" in capsys.readouterr().err
+
+
+def test_the_app_is_where_it_is_said_to_be(capsys):
+    assert commands.main(["app"]) == 0
+    assert (commands.Path(capsys.readouterr().out.strip()) / "pyproject.toml").exists()
+
+
+def answering(link, heard, replies):
+    """Take requests on a socket, one a connection, and count the bytes both ways."""
+    for reply in replies:
+        connection, _ = link.accept()
+        with connection:
+            request = b""
+            while b"\r\n\r\n" not in request:
+                request += connection.recv(65536)
+            head, _, body = request.partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
+            while len(body) < length:
+                body += connection.recv(65536)
+            heard.append((len(head) + 4 + len(body), len(reply)))
+            connection.sendall(reply)
+
+
+def test_bytes_are_counted_as_they_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", httpx.HTTPTransport.handle_request)
+    path, heard = tmp_path / "meter", []
+    monkeypatch.setenv(wire.VARIABLE, str(path))
+    assert wire.reading() is None
+    bodies = [b"", b"x" * 100_000, b"yes"]
+    replies = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(b) + b for b in bodies]
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        link.listen()
+        port = link.getsockname()[1]
+        thread = threading.Thread(target=answering, args=(link, heard, replies))
+        thread.start()
+        wire.count_requests(wire.Meter(path), port)
+        with httpx.Client() as client:
+            for sent in (b"", b"z" * 50_000, b"\x00\x01"):
+                client.post(f"http://127.0.0.1:{port}/v1/fleet/pull?a=b", content=sent).raise_for_status()
+        thread.join()
+    assert wire.reading() == wire.Reading("meter", *(sum(column) for column in zip(*heard, strict=True)))
+    path.write_bytes(b"short")
+    assert wire.reading() is None
