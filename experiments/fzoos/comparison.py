@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -71,7 +71,7 @@ class Settings:
     directions: tuple[int, ...] = (20, 5)
     noise: float = 0.0
 
-    def at(self, value: float) -> Settings:
+    def at(self, value: float) -> Self:
         """The settings of one panel."""
         changed: dict[str, Any] = {self.varied: value}
         return dataclasses.replace(self, **changed)

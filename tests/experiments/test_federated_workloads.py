@@ -1,0 +1,111 @@
+"""Federated attacks and metrics: bounds, budgets and bytes, what clients know, one start for all."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from experiments.fzoos import attacks, comparison, metrics
+from experiments.fzoos.fig2 import EXPERIMENT as FIG2
+from experiments.records import where
+from experiments.workloads.metrics import DIMENSION
+
+ATTACK = dataclasses.replace(FIG2.settings("quick"), clients=2, panels=((8, 2),))
+METRIC = metrics.experiment(8, "precision", "classes").settings("quick").at(2)
+
+
+class Recorded:
+    """An objective that keeps what it is asked for."""
+
+    def __init__(self, fun):
+        self.fun, self.asked = fun, []
+
+    def __call__(self, z):
+        self.asked.append(z.reshape(-1, z.shape[-1]).clone())
+        return self.fun(z)
+
+    def __getattr__(self, name):
+        return getattr(self.fun, name)
+
+
+@pytest.mark.parametrize("method", ATTACK.methods)
+def test_queries_keep_the_bound_and_are_all_counted(method):
+    (problem,) = attacks.problems(ATTACK, 8, 0)
+    recorded = [Recorded(client) for client in problem.clients]
+
+    class Watched:
+        clients, x0, bounds = recorded, problem.x0, problem.bounds
+
+    q = 3 if method in comparison.BASELINES else 0
+    federation = comparison.federation_of(
+        Watched(), method, local_steps=2, seed=0, options=ATTACK.options(method, q), batched=True
+    )
+    for _ in range(2):
+        federation.run_round()
+    for client in recorded:
+        delta = problem.clients[0].centred(torch.cat(client.asked))
+        assert float(delta.abs().max()) <= ATTACK.bound * (1 + 1e-12)
+    asked = sum(len(z) for client in recorded for z in client.asked)
+    history = federation.history[-1]
+    assert asked == history.queries
+    if method == "fedzo":
+        assert history.queries == 2 * 2 * 2 * (1 + 3)
+        assert history.payload_up == history.payload_down == 2 * 2 * 64 * 8
+    if method == "scaffold2":
+        assert history.payload_up == 2 * 2 * 2 * 64 * 8
+    if method == "fzoos":
+        assert history.payload_up == 2 * 2 * (64 + ATTACK.num_features) * 8
+
+
+def test_every_class_is_known_to_p_victims():
+    for count in (2, 5, 8):
+        known = [c for i in range(10) for c in attacks.classes_of(i, count)]
+        assert all(known.count(c) == count for c in range(10))
+    images, victims, recognized = attacks.victims("cifar10", "", 8, ATTACK.training, 2, 3, "")
+    for i, victim in enumerate(victims):
+        assert set(victim.predict(images.test).tolist()) <= set(attacks.classes_of(i, 3))
+    together = sum(v.logits(images.test.double()).softmax(-1) for v in victims).argmax(-1)
+    assert torch.equal(together == images.test_labels, recognized)
+
+
+def test_success_is_what_the_victims_say_together_and_ends_the_attack():
+    settings = dataclasses.replace(ATTACK, bound=1.0, rates=(0.3,) * len(ATTACK.methods), rounds=4)
+    (problem,) = attacks.problems(settings, 8, 0)
+    assert not problem.fooled(problem.x0)
+    row = attacks.attacked(settings, problem, "fedzo", 3, 2, 0)
+    assert row["rounds"] <= 4 and row["success"] in (0, 1)
+    assert row["success"] or row["rounds"] == 4
+    assert row["num_queries"] == row["rounds"] * 2 * 2 * (1 + 3)
+
+
+def test_success_rates_along_rounds_and_queries():
+    key = {"method": "fedzo", "seed": 0}
+    rows = [
+        key | {"image": 0, "success": 1, "rounds": 2, "num_queries": 20},
+        key | {"image": 1, "success": 0, "rounds": 4, "num_queries": 40},
+    ]
+    counts = torch.tensor([0, 2, 4]).numpy()
+    assert attacks.rates_along(rows, "rounds", counts, method="fedzo").tolist() == [[0, 0.5, 0.5]]
+    assert attacks.rates_along(rows, "num_queries", 10 * counts, method="fedzo").tolist() == [[0, 0.5, 0.5]]
+
+
+def test_clients_hold_their_classes_and_share_a_start():
+    problem = metrics.problem_of(METRIC, 0)
+    assert len(problem.clients) == METRIC.clients
+    for i, client in enumerate(problem.clients):
+        assert set(client.fun.points.labels.tolist()) == {i % 7, (i + 1) % 7}
+        assert len(client.fun.points) == METRIC.points and client.dimension == DIMENSION
+        assert torch.equal(client.fun.trained, problem.clients[0].fun.trained)
+        assert float(client(client.start)) == float(client.fun(client.fun.start))
+    rows = metrics.run_seed(dataclasses.replace(METRIC, values=(2,), methods=("fedzo", "scaffold2")), 0)
+    starts = {row["value"] for row in where(rows, round=0)}
+    assert len(starts) == 1 and starts.pop() == pytest.approx(problem.gap(problem.x0))
+    last = where(rows, method="fedzo", round=2)[0]
+    assert last["num_queries"] == METRIC.clients * 2 * METRIC.local_steps * (1 + 3)
+
+
+@pytest.mark.parametrize(("number", "metric"), [(8, "precision"), (10, "recall"), (11, "f1"), (12, "jaccard")])
+def test_figures_are_of_their_metric(number, metric):
+    experiment = metrics.experiment(number, metric, "classes")
+    assert all(settings.metric == metric for settings in experiment.scales.values())
+    assert experiment.settings("paper").clients == 7 and experiment.settings("paper").rounds == 50
