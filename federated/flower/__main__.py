@@ -16,9 +16,11 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -36,6 +38,8 @@ OFF = {
 
 APP = Path(__file__).parent / "app"
 SUPERLINK = "127.0.0.1:8000"
+PATIENCE = 30.0
+"""Seconds to wait for a SuperLink to listen."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,10 +138,24 @@ def _flwr(command: str, arguments: list[str], first: list[str]) -> int:
         connection.append("insecure = true")
     elif given.root_certificates:
         connection.append(f'root-certificates = "{Path(given.root_certificates).expanduser().resolve()}"')
+    _wait_for(*_split(address))
     with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
         Path(folder, "config.toml").write_text("\n".join(["[superlink.given]", *connection, ""]))
         program = [str(Path(sys.executable).with_name("flwr")), command, *first, *others]
         return subprocess.run(program, env=os.environ | OFF | {"FLWR_HOME": folder}, check=False).returncode
+
+
+def _wait_for(host: str, port: int) -> None:
+    """Give a SuperLink that is being started time to listen; whether it does is Flower's to say."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host, port), timeout=PATIENCE).close()
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.5)
+        except OSError:
+            return
 
 
 def _flower(command: str, arguments: list[str]) -> int:

@@ -33,6 +33,7 @@ def flower(monkeypatch):
     monkeypatch.setattr(commands, "entry_points", lambda group, name: [Program()])
     monkeypatch.setattr(commands.subprocess, "run", completed)
     monkeypatch.setattr(commands.sys, "argv", ["it"])
+    monkeypatch.setattr(commands, "_wait_for", lambda host, port: None)
     monkeypatch.setattr(wire, "count_requests", lambda meter, port: started.append(port))
     monkeypatch.setattr(os, "environ", dict(os.environ))
     return started
@@ -102,6 +103,17 @@ def test_bad_commands_say_what_is_accepted(arguments, flower, capsys):
 def test_the_app_is_where_it_is_said_to_be(capsys):
     assert commands.main(["app"]) == 0
     assert (commands.Path(capsys.readouterr().out.strip()) / "pyproject.toml").exists()
+
+
+def test_a_run_waits_for_its_superlink_to_listen():
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        late = threading.Timer(0.3, link.listen)
+        late.start()
+        commands._wait_for("127.0.0.1", link.getsockname()[1])
+        assert not late.is_alive()
+        late.join()
+    commands._wait_for("no such host", 1)
 
 
 def answering(link, heard, replies):

@@ -114,7 +114,7 @@ BAD = {
         "option update_rule 'torch:nothing'",
     ),
     "a rule that is no path": ({"options": "update_rule = 3"}, ValueError, "must be an import path"),
-    "bounds": ({"bounds": "[1, 0]"}, ValueError, ""),
+    "bounds": ({"bounds": "[1, 0]"}, ValueError, "lower 1.0 > upper 0.0"),
 }
 
 
