@@ -323,7 +323,9 @@ def tune(width, layers):
     module = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.Tanh())])
     inputs = torch.ones(2, width)
     f = ModuleObjective(module, lambda m: m(inputs).square().mean())
-    result = minimize(f, f.x0(), sys.argv[1], max_queries=40, in_place=True)
+    method, *groups = sys.argv[1].split("-")
+    options = {"curvature": "group_probe", "groups": module} if groups else {}
+    result = minimize(f, f.x0(), method, max_queries=40, in_place=True, **options)
     f.load(result.x)
     return f.dimension
 
@@ -339,7 +341,7 @@ print((status("VmHWM") - before) / (4 * d))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize(("method", "limit"), [("decomfl", 2.5), ("hiso", 3.5)])
+@pytest.mark.parametrize(("method", "limit"), [("decomfl", 2.5), ("hiso-groups", 2.5), ("hiso", 3.5)])
 def test_memory_of_tuning_20_million_parameters(method, limit):
     """In units of the parameters, the module's own included."""
     done = subprocess.run([sys.executable, "-c", MEMORY, method], capture_output=True, text=True, check=True)
