@@ -36,7 +36,7 @@ from experiments.verdicts import Verdict, judge, never
 from federated import make_federation
 
 METHODS = ("group_probe", "group_probe_random", "hiso", "hiso_scalar", "decomfl", "oracle_diagonal")
-GRID = (1 / 16, 1 / 4, 1 / 2, 1.0, 2.0)
+GRID = (1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 TUNING_SEEDS = (100, 101)
 FEDERATED = tuple(f"{name}_64" for name in NETWORKS)
 TITLES = {

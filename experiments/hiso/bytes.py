@@ -77,9 +77,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
                 federation.run_round()
             key: Row = {"seed": seed, "method": method, "d": d}
             for r in range(2, settings.rounds + 1):
-                both = [
-                    federation.ledger.total(f"payload_{way}", round=r, client=0) for way in ("up", "down")
-                ]
+                both = [federation.ledger.total(f"payload_{way}", round=r, client=0) for way in ("up", "down")]
                 rows.append(key | {"quantity": "bytes", "round": r, "value": sum(both)})
             loss = float(sum(bowl(federation.server.x) for bowl in bowls)) / d
             rows.append(key | {"quantity": "loss", "round": settings.rounds, "value": loss})
@@ -106,6 +104,9 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     lines.set_yscale("log")
     lines.set_xlabel("dimension d")
     lines.set_ylabel("bytes a round and client, measured")
+    flat = scalar_only(settings.perturbations).bytes(1)
+    lines.text(0.04, 0.93, "8d: FedAvg and all that send vectors", transform=lines.transAxes)
+    lines.text(0.04, 0.09, f"{flat}: HiSo, DeComFL", transform=lines.transAxes)
     style.shared_legend(figure, bars, 4)
     return figure
 
@@ -130,9 +131,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         for d in settings.dims
     }
     cells = {name: all_seeds(cell.miss(per_round)) for name, cell in CELLS.items()}
-    hiso, decomfl = (
-        next(c.value for n, c in CELLS.items() if n.endswith(f", {m}")) for m in ("HiSo", "DeComFL")
-    )
+    hiso, decomfl = (next(c.value for n, c in CELLS.items() if n.endswith(f", {m}")) for m in ("HiSo", "DeComFL"))
     ratios = {name: all_seeds(np.log10(8 * d / per_round)) for name, d in MODELS.items()}
     return [
         judge(

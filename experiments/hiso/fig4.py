@@ -52,8 +52,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         after = whitened(eigenvalues, epsilon)
         rows.append(key | {"quantity": "zeta", "epsilon": epsilon, "value": after.sum()})
         rows += [
-            key | {"quantity": "eigenvalue", "epsilon": epsilon, "index": i, "value": v}
-            for i, v in enumerate(after)
+            key | {"quantity": "eigenvalue", "epsilon": epsilon, "index": i, "value": v} for i, v in enumerate(after)
         ]
     return rows
 
@@ -80,6 +79,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     names = [QUANTITIES[q] + (f"\nε = {e:g}" if q == "zeta" else "") for q, e in bars]
     levels.set_xticks(range(len(bars)), names)
     levels.set_yscale("log")
+    levels.set_xlim(-0.6, len(bars) - 0.4)
     levels.set_xlabel("what a rate is proportional to")
     levels.set_ylabel("value, seeds and median")
     style.shared_legend(figure, spectra, 4)

@@ -1,0 +1,48 @@
+import argparse
+import json
+
+import pytest
+import torch
+
+from experiments.benchmarks import hiso
+from optimizers.hessian_update import HessianRule
+
+
+def test_benchmark_writes_what_it_measured(tmp_path, capsys):
+    size = ["--dimension", "200000", "--repetitions", "2", "--replay-dimension", "2000", "--rounds", "5"]
+    assert hiso.main([*size, "--out", str(tmp_path)]) == 0
+    report = json.loads((tmp_path / "benchmark-hiso.json").read_text())
+    assert all(len(found) == 2 and min(found) >= 0.0 for found in report["seconds"].values())
+    assert report["replay"]["coordinates_that_differ"] == 0
+    assert "met     the replay is the server, bit for bit" in capsys.readouterr().out
+
+
+def test_a_replay_that_differs_is_a_missed_target():
+    times = {name: [1.0] for name in ("ours, x and H", "torch, whole vectors")}
+    replay = {"dimension": 10, "rounds": 1, "seconds": 1.0, "coordinates_that_differ": 3}
+    options = argparse.Namespace(dimension=10, perturbations=1)
+    text = hiso.summary(times, dict.fromkeys(times, 70.0), replay, options)
+    assert text.count("MISSED") == 3
+
+
+def test_the_torch_expression_is_the_formula():
+    torch.manual_seed(0)
+    x, h = torch.ones(1000), torch.linspace(0.5, 2.0, 1000)
+    before = h.clone()
+    hiso.torch_step(x, h, 2)
+    torch.manual_seed(0)
+    delta = 0.1 * (torch.randn(1000) + torch.randn(1000)) / before.sqrt()
+    rule = HessianRule()
+    torch.testing.assert_close(x, 1.0 - 1e-3 * delta)
+    torch.testing.assert_close(h, (1 - rule.weight) * before + rule.weight * (delta**2 + rule.epsilon))
+
+
+@pytest.mark.slow
+def test_a_hundred_rounds_at_a_million_coordinates_replay_bitwise():
+    assert hiso.replayed(1_000_000, 100)["coordinates_that_differ"] == 0
+
+
+@pytest.mark.slow
+def test_an_update_of_1e8_coordinates_has_small_temporaries():
+    _, memory = hiso.measure(100_000_000, 1, 1)
+    assert memory["ours, x and H"] < 64.0 and memory["ours, one number a group"] < 64.0
