@@ -64,6 +64,7 @@ EXTRAS = {
 
 BENCHMARKS = {
     "derived-gp": "experiments.benchmarks.derived_gp",
+    "directions": "experiments.benchmarks.directions",
     "zord": "experiments.benchmarks.zord",
     "fzoos": "experiments.benchmarks.fzoos",
     "hiso": "experiments.benchmarks.hiso",

@@ -55,6 +55,10 @@ class Directions:
     same whether asked for alone or in a block. q rows cost O(q² d) time and q x d memory, kept for the step
     last used.
 
+    **Speed.** One CPU thread made 0.8e9 (d = 10⁴) to 1.4e9 (d = 10⁶) normals a second in float32 where
+    `torch.randn` made 0.4e9, and added them to a vector as fast; without numba the torch path made 0.02e9
+    (``python -m experiments benchmark directions``).
+
     **CUDA.** The torch path runs on any device with the same bits by construction: integer operations below
     2^49, and float32 additions, multiplications and roots in separate kernels, so nothing is contracted.
     It is bound by memory traffic. The plan for a faster one is the kernel of `optimizers.directions_numba`,
