@@ -50,6 +50,7 @@ MODULES |= {
     "hiso-fig5": "experiments.hiso.fig5",
     "hiso-fig8": "experiments.hiso.fig8",
     "hiso-bytes": "experiments.hiso.bytes",
+    "beyond-gamma": "experiments.beyond.gamma",
     "beyond-zord": "experiments.beyond.zord",
     "beyond-curvature": "experiments.beyond.curvature",
 }
