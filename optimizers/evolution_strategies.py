@@ -75,10 +75,8 @@ class ES(Optimizer):
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.directions, self.smoothing_radius = (
-            positive_integer("directions", directions),
-            positive("smoothing_radius", smoothing_radius),
-        )
+        self.directions = positive_integer("directions", directions)
+        self.smoothing_radius = positive("smoothing_radius", smoothing_radius)
         if antithetic and directions % 2:
             raise ValueError(f"antithetic=True takes directions in pairs, got directions={directions}")
         if directions < 2:

@@ -79,10 +79,8 @@ class PRGF(Optimizer):
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.directions, self.smoothing_radius = (
-            positive_integer("directions", directions),
-            positive("smoothing_radius", smoothing_radius),
-        )
+        self.directions = positive_integer("directions", directions)
+        self.smoothing_radius = positive("smoothing_radius", smoothing_radius)
         if scaling not in ("projection", "unbiased"):
             raise ValueError(f"scaling must be 'projection' or 'unbiased', got {scaling!r}")
         self.scaling, self.update_rule = scaling, update_rule

@@ -54,10 +54,8 @@ class RGF(Optimizer):
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.directions, self.smoothing_radius = (
-            positive_integer("directions", directions),
-            positive("smoothing_radius", smoothing_radius),
-        )
+        self.directions = positive_integer("directions", directions)
+        self.smoothing_radius = positive("smoothing_radius", smoothing_radius)
         self.update_rule = update_rule
         super().__init__(x0, **common)
 
