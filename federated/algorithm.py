@@ -178,9 +178,7 @@ class Algorithm(ABC):
         self.box = None if bounds is None else parse_bounds(bounds, self.x0)
         self.server_rate = positive("server_rate", server_rate)
         if prox is not None and self.server_rate > 1.0:
-            raise ValueError(
-                f"server_rate over 1 leaves the convex hull that a prox needs, got {server_rate}"
-            )
+            raise ValueError(f"server_rate over 1 leaves the convex hull that a prox needs, got {server_rate}")
         self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
         if self.aggregation != "mean" and len(set(self.weights)) > 1:
             raise ValueError(f"aggregation {aggregation!r} heeds no weights: leave them equal")
@@ -291,9 +289,7 @@ class Algorithm(ABC):
         for name in [*theirs, *ours]:
             given, accepted = theirs.get(name), ours.get(name)
             if given != accepted:
-                raise ValueError(
-                    f"{whose}'s {name} is {given!r:.200}, this federation's is {accepted!r:.200}"
-                )
+                raise ValueError(f"{whose}'s {name} is {given!r:.200}, this federation's is {accepted!r:.200}")
 
 
 def client_seed(seed: int, number: int) -> int:

@@ -59,9 +59,7 @@ class GradientClient(Client):
         )
 
     def _receive(self, phase: str, message: Broadcast) -> None:
-        self.optimizer.begin(
-            message.tensors["x"], steps=self.algorithm.local_steps, reset=self.algorithm.reset_rule
-        )
+        self.optimizer.begin(message.tensors["x"], steps=self.algorithm.local_steps, reset=self.algorithm.reset_rule)
 
     def _busy(self, phase: str) -> bool:
         return self.optimizer.busy

@@ -114,9 +114,7 @@ def parse_ranges(text: str, start: int, stop: int, most: int) -> list[int]:
             raise MessageError(f"rounds are {text!r:.80}, accepted are numbers and ranges such as '1-7,9'")
         a, b = int(ends[0]), int(ends[-1])
         if not max(start, rounds[-1] + 1 if rounds else start) <= a <= b < stop:
-            raise MessageError(
-                f"rounds are {text!r:.80}, accepted are ascending ones from {start} to {stop - 1}"
-            )
+            raise MessageError(f"rounds are {text!r:.80}, accepted are ascending ones from {start} to {stop - 1}")
         if len(rounds) + b + 1 - a > most:
             raise MessageError(f"rounds are {text!r:.80}, accepted are at most {most}")
         rounds += range(a, b + 1)

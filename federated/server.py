@@ -322,9 +322,7 @@ class Server(ABC):
         return message
 
     def _parse(self, content: Report | bytes, phase: str) -> Report:
-        message: Message = (
-            content if isinstance(content, Message) else decode(content, self.report_limit(phase))
-        )
+        message: Message = content if isinstance(content, Message) else decode(content, self.report_limit(phase))
         if not isinstance(message, Report):
             raise MessageError(f"a {message.kind} is no report")
         return message

@@ -213,9 +213,7 @@ class CobBO(Optimizer):
 
     def _fit(self) -> LocalGP:
         """The fit to the subspace's first virtual points, kept while the subspace is."""
-        points, values = (
-            part[: self.state.projected] for part in (self.state.virtual, self.state.virtual_values)
-        )
+        points, values = (part[: self.state.projected] for part in (self.state.virtual, self.state.virtual_values))
         if self._fitted is None or self._fitted[0] != self.state.blocks:
             self._fitted = (self.state.blocks, fit_local_gp(points, values, self.fit_steps))
         return self._fitted[1]

@@ -19,9 +19,7 @@ ROUNDING = 1e-6
 """Coordinates nearer than this, in box widths, are the same: what float32 search coordinates resolve."""
 
 
-def updated_weights(
-    log_weights: Tensor, block: Tensor, improved: bool, reward: float, penalty: float
-) -> Tensor:
+def updated_weights(log_weights: Tensor, block: Tensor, improved: bool, reward: float, penalty: float) -> Tensor:
     """Multiplicative weights, eq. 2, in logarithms: w_j ← w_j α on the block, or w_j/β; shape ``d``.
 
     Args:

@@ -85,9 +85,7 @@ def _learn(h: Any, d: Any, keep: float, weight: float, epsilon: float, lower: fl
 
 
 @_compile
-def sums_of_squares(
-    signs: bool, row: int, k0: int, k1: int, s0: int, s1: int, d: int, hessian: Any, sums: Any
-) -> None:
+def sums_of_squares(signs: bool, row: int, k0: int, k1: int, s0: int, s1: int, d: int, hessian: Any, sums: Any) -> None:
     """sums[g] = Σ uⱼ²/hⱼ over the g-th 256 coordinates, added as by `directions.group_sums`; no hessian: 1."""
     width = GROUP * 32 if signs else GROUP
     w, z, square = np.empty(GROUP, np.uint32), np.empty(width, np.float32), np.empty(GROUP, np.float64)

@@ -62,12 +62,8 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         for dim in settings.dims:
             most = max(settings.num_observations)
             X = torch.rand(most + settings.points, dim, generator=generator, dtype=torch.float64)
-            values, gradients = draw_values_and_gradients(
-                kernel, math.sqrt(dim) / 2, X, settings.functions, generator
-            )
-            noise = settings.noise_sd * torch.randn(
-                values[:, :most].shape, generator=generator, dtype=torch.float64
-            )
+            values, gradients = draw_values_and_gradients(kernel, math.sqrt(dim) / 2, X, settings.functions, generator)
+            noise = settings.noise_sd * torch.randn(values[:, :most].shape, generator=generator, dtype=torch.float64)
             key: Row = {"seed": seed, "kernel": kernel, "dim": dim}
             truth = gradients[:, most:]
             for n in settings.num_observations:
@@ -185,9 +181,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     theorem.annotate("allowed", (bars[0], bars[0]), ha="right", va="bottom", fontsize=8)
     theorem.set_xscale("log")
     theorem.set_yscale("symlog", linthresh=1e-3)
-    theorem.set(
-        title=f"Theorem 1, n = {most}", xlabel="δ", ylabel="share of points beyond the bound", ylim=(-2e-4, 1)
-    )
+    theorem.set(title=f"Theorem 1, n = {most}", xlabel="δ", ylabel="share of points beyond the bound", ylim=(-2e-4, 1))
     falling.set_xscale("log")
     falling.set(
         title="Theorem 2 (thick: trace, thin: spectral norm)",
@@ -210,18 +204,14 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     ]
 
     def cells(quantity: str, level: float | None = None) -> dict[str, np.ndarray]:
-        chosen = (
-            where(rows, quantity=quantity) if level is None else where(rows, quantity=quantity, level=level)
-        )
+        chosen = where(rows, quantity=quantity) if level is None else where(rows, quantity=quantity, level=level)
         return {label: by_seed(chosen, **conditions) for label, conditions in settled}
 
     verdicts = []
     for level in (0.8, 0.95):
         claim = f"{level:.0%} bands of partial derivatives cover {level:.0%}, to 2 points"
         covered = cells("coverage", level)
-        verdicts.append(
-            judge(claim, "coverage", covered, seeds, above=level - 0.02, below=level + 0.02, control=True)
-        )
+        verdicts.append(judge(claim, "coverage", covered, seeds, above=level - 0.02, below=level + 0.02, control=True))
     ratio = cells("error_over_trace")
     claim = "the expected squared error of the gradient is the trace of its covariance, to 10%"
     verdicts.append(judge(claim, "squared error / trace", ratio, seeds, above=0.9, below=1.1, control=True))

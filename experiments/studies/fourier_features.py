@@ -57,9 +57,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         normal = torch.randn(len(covariance), generator=generator, dtype=X.dtype)
         Y = (torch.linalg.cholesky(covariance) @ normal)[: settings.num_data]
         likelihood = gaussian_likelihood(settings.noise)
-        model = DerivedGP(
-            X, Y.unsqueeze(-1), likelihood=likelihood, covar_module=kernel, outcome_transform=None
-        )
+        model = DerivedGP(X, Y.unsqueeze(-1), likelihood=likelihood, covar_module=kernel, outcome_transform=None)
         exact = model.eval().gradient_posterior(at).mean
         for kind in KINDS:
             for M in settings.num_features:
@@ -120,8 +118,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         return {_label(cell): errors[kind, most, cell] / errors["cosine", most, cell] for cell in chosen}
 
     rates = {
-        _label(cell): np.log(errors["cosine", least, cell] / errors["cosine", most, cell])
-        / math.log(most / least)
+        _label(cell): np.log(errors["cosine", least, cell] / errors["cosine", most, cell]) / math.log(most / least)
         for cell in cells
     }
     claim = f"the error of cosine features falls as 1/√M from M = {least} to {most}, to 0.1 in the exponent"
@@ -132,9 +129,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     verdicts.append(judge(claim, "ratio of errors", ratios, seeds, below=0.5, control=True))
     for kind in KINDS[1:]:
         claim = f"{kind} features are nearer than cosine features at M = {most}"
-        verdicts.append(
-            judge(claim, "ratio of errors", against_cosine(kind, cells), seeds, below=1.0, control=True)
-        )
+        verdicts.append(judge(claim, "ratio of errors", against_cosine(kind, cells), seeds, below=1.0, control=True))
     return verdicts
 
 

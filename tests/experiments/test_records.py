@@ -36,9 +36,7 @@ def test_selection():
 
 
 def test_by_seed_pairs_and_refuses_a_gap():
-    np.testing.assert_allclose(
-        by_seed(ROWS, method="b", num_queries=5) - by_seed(ROWS, method="a", num_queries=5), 1
-    )
+    np.testing.assert_allclose(by_seed(ROWS, method="b", num_queries=5) - by_seed(ROWS, method="a", num_queries=5), 1)
     with pytest.raises(ValueError, match=r"seeds \[2\]"):
         by_seed(ROWS[:-1], method="b", num_queries=10)
 

@@ -16,17 +16,13 @@ def _sample(mean, seed=0, sd=1.0):
 def test_interval_equals_scipys_bootstrap():
     values = _sample(0.3)
     for method in ("BCa", "percentile"):
-        theirs = stats.bootstrap(
-            (values,), np.mean, n_resamples=50_000, method=method, rng=np.random.default_rng(1)
-        )
+        theirs = stats.bootstrap((values,), np.mean, n_resamples=50_000, method=method, rng=np.random.default_rng(1))
         np.testing.assert_allclose(bootstrap_interval(values), theirs.confidence_interval, atol=0.1)
     assert bootstrap_interval(values) == bootstrap_interval(values)
 
 
 def test_interval_covers_the_mean_about_as_often_as_it_says():
-    covered = [
-        low <= 0 <= high for low, high in (bootstrap_interval(_sample(0.0, seed)) for seed in range(200))
-    ]
+    covered = [low <= 0 <= high for low, high in (bootstrap_interval(_sample(0.0, seed)) for seed in range(200))]
     assert 0.85 <= np.mean(covered) <= 0.99
 
 
@@ -51,9 +47,7 @@ def test_interval_refuses_what_has_none(values):
 )
 def test_judge_asks_every_setting_for_an_interval_above_the_bar(means, status):
     cells = {f"n={number}": _sample(mean, seed=7, sd=0.5) for number, mean in enumerate(means)}
-    cells = {
-        label: values - values.mean() + means[number] for number, (label, values) in enumerate(cells.items())
-    }
+    cells = {label: values - values.mean() + means[number] for number, (label, values) in enumerate(cells.items())}
     verdict = judge("a beats b", "difference", cells, SEEDS, above=0.0)
     assert verdict.status == status
     assert verdict.estimate == pytest.approx(np.mean(means))

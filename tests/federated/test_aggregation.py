@@ -15,9 +15,7 @@ def vectors(n, d=7, dtype=torch.float64):
 def test_means_equal_numpys_and_scipys(n):
     given, weights = vectors(n), [1.0 + i for i in range(n)]
     stacked = torch.stack(given).numpy()
-    np.testing.assert_allclose(
-        weighted_mean(given, weights), np.average(stacked, axis=0, weights=weights), atol=1e-15
-    )
+    np.testing.assert_allclose(weighted_mean(given, weights), np.average(stacked, axis=0, weights=weights), atol=1e-15)
     np.testing.assert_allclose(weighted_mean(given, [3.0] * n), stacked.mean(0), atol=1e-15)
     np.testing.assert_allclose(median(given), np.median(stacked, axis=0), atol=1e-15)
     for trim in (0.0, 0.1, 0.2, 0.4):

@@ -105,9 +105,7 @@ def test_one_client_is_the_single_machine_method(dtype, name, options, own):
 
 def test_a_round_is_alg_2_by_hand():
     """Local scalars along each client's own path; the mean scalars move x and H along the shared directions."""
-    made = federation(
-        "hiso", count=2, local_steps=2, perturbations=2, x0=start(torch.float64), scalar_dtype="float64"
-    )
+    made = federation("hiso", count=2, local_steps=2, perturbations=2, x0=start(torch.float64), scalar_dtype="float64")
     run(made, 1)
     u = optimizers.Directions(0, 7)
     eta, mu, nu, eps = 0.03, 1e-3, 0.05, 1e-8
@@ -164,9 +162,7 @@ def test_clients_rebuild_the_server_bitwise_after_any_fault(variant, codec):
     records = run(made, 9)
     assert records[6].skipped and records[5].accepted == records[8].accepted == (0, 1, 2)
     scalars = 20 * options.get("local_steps", 1)
-    assert all(r["payload_down"] % scalars == 0 for r in made.ledger.to_rows()), (
-        "someone needed the whole state"
-    )
+    assert all(r["payload_down"] % scalars == 0 for r in made.ledger.to_rows()), "someone needed the whole state"
     assert_rebuilt(made)
 
 
@@ -389,10 +385,7 @@ def test_a_client_saved_between_any_two_steps_goes_on_bitwise(variant):
         other.load_state_dict(state)
         while (batch := other.ask()) is not None:
             other.tell(batch, torch.stack([objective(x) for x in batch]))
-        assert (
-            decode(encode(other.report())).tensors["scalars"].tolist()
-            == decode(report).tensors["scalars"].tolist()
-        )
+        assert decode(encode(other.report())).tensors["scalars"].tolist() == decode(report).tensors["scalars"].tolist()
         assert bits(other.optimizer.vectors()) == bits(client.optimizer.vectors())
 
 

@@ -66,9 +66,7 @@ def test_designs_do_not_depend_on_the_default_dtype():
 def test_local_cloud_lies_on_the_sphere(distribution):
     center = torch.linspace(-2, 3, 6, dtype=torch.float64)
     cloud = local_cloud(center, 15, 0.3, seed=2, distribution=distribution)
-    assert torch.allclose(
-        (cloud - center).norm(dim=1), torch.full((15,), 0.3, dtype=torch.float64), rtol=1e-12
-    )
+    assert torch.allclose((cloud - center).norm(dim=1), torch.full((15,), 0.3, dtype=torch.float64), rtol=1e-12)
 
 
 def test_local_cloud_orthonormal_rows_span_the_space_and_normal_has_the_root_mean_square():

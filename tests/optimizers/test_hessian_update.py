@@ -111,9 +111,7 @@ def test_squared_norm(d, distribution, monkeypatch):
     u = Directions(2, d, distribution)
     values = squared_norm(u, 4, 3, hessian), squared_norm(u, 4, 3)
     row = u.row(4, 3)
-    assert values == pytest.approx(
-        (float((row**2 / hessian.double()).sum()), float((row**2).sum())), rel=1e-14
-    )
+    assert values == pytest.approx((float((row**2 / hessian.double()).sum()), float((row**2).sum())), rel=1e-14)
     monkeypatch.setattr(hessian_update, "_compiled", None)
     monkeypatch.setattr(hessian_update, "CHUNK", 512)
     assert (squared_norm(u, 4, 3, hessian), squared_norm(u, 4, 3)) == values
