@@ -16,8 +16,19 @@ FAMILIES = (
 )
 
 
+def installed(name):
+    """Whether what the experiment needs is."""
+    try:
+        registry.require(registry.get(name).extra, name)
+    except registry.MissingExtraError:
+        return False
+    return True
+
+
 @pytest.fixture(scope="module", params=list(registry.MODULES))
 def finished(request):
+    if not installed(request.param):
+        pytest.skip(f"{request.param}: its extra is not installed")
     experiment = registry.get(request.param)
     settings = experiment.settings("quick")
     return experiment, settings, experiment.run(settings, SEEDS)

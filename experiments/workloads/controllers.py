@@ -1,0 +1,162 @@
+"""Controllers of gymnasium's environments as functions to be minimized: minus the mean return of their episodes.
+
+A controller is an MLP with two hidden layers of 10 units and tanh, with biases: its highest output is the action where
+actions are discrete, and tanh of its outputs, spread over the action's range, where they are continuous. Episode e of
+every query begins from the environment's state of seed ``seed + e``: f is a deterministic function. (BipedalWalker
+keeps something from episode to episode: 103.9, 112.2 and 112.3 for one controller and seed. Box2D's environments are
+made anew for each.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+HIDDEN = (10, 10)
+
+ENVIRONMENTS: dict[str, tuple[str, int]] = {
+    "acrobot": ("Acrobot-v1", 213),
+    "swimmer": ("Swimmer-v5", 222),
+    "lunar_lander": ("LunarLander-v3", 244),
+    "bipedal_walker": ("BipedalWalker-v3", 404),
+    "walker2d": ("Walker2d-v5", 356),
+    "half_cheetah": ("HalfCheetah-v5", 356),
+}
+"""gymnasium's name and the controller's number of parameters."""
+
+TITLES = {
+    "acrobot": "Acrobot",
+    "swimmer": "Swimmer",
+    "lunar_lander": "LunarLander",
+    "bipedal_walker": "BipedalWalker",
+    "walker2d": "Walker2d",
+    "half_cheetah": "HalfCheetah",
+}
+
+
+@contextlib.contextmanager
+def _quiet_mujoco() -> Iterator[None]:
+    """MuJoCo writes warnings about gymnasium's models to a file in the working directory: they are dropped here."""
+    try:
+        import mujoco
+    except ImportError:
+        yield
+        return
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+BOX2D = ("lunar_lander", "bipedal_walker")
+
+
+def make(name: str) -> Any:
+    """A new gymnasium environment.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name not in ENVIRONMENTS:
+        raise ValueError(f"unknown environment {name!r}; known are {', '.join(ENVIRONMENTS)}")
+    import gymnasium
+
+    with _quiet_mujoco():
+        return gymnasium.make(ENVIRONMENTS[name][0])
+
+
+@lru_cache(maxsize=len(ENVIRONMENTS))
+def environment(name: str) -> Any:
+    """One instance a process: for its spaces, and for episodes where a reset forgets the last one."""
+    return make(name)
+
+
+def layers(env: Any) -> tuple[int, ...]:
+    """Widths from the observation to the action."""
+    actions = env.action_space.n if hasattr(env.action_space, "n") else env.action_space.shape[0]
+    return (int(env.observation_space.shape[0]), *HIDDEN, int(actions))
+
+
+def dimension(widths: tuple[int, ...]) -> int:
+    """Number of weights and biases of an MLP."""
+    return sum((fan_in + 1) * fan_out for fan_in, fan_out in itertools.pairwise(widths))
+
+
+def unpacked(theta: np.ndarray, widths: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weight (outputs x inputs) and bias of each layer, views of ``d`` numbers."""
+    pieces, start = [], 0
+    for fan_in, fan_out in itertools.pairwise(widths):
+        weight = theta[start : start + fan_in * fan_out].reshape(fan_out, fan_in)
+        start += fan_in * fan_out
+        pieces.append((weight, theta[start : start + fan_out]))
+        start += fan_out
+    return pieces
+
+
+@dataclasses.dataclass(frozen=True)
+class Controller:
+    """f(θ) = −(mean return over episodes).
+
+    Attributes:
+        name: one of ``ENVIRONMENTS``.
+        episodes: of a query (ZoRD: 32 environments).
+        seed: of the first episode's start.
+        horizon: most steps of an episode; None: the environment's own.
+        bound: θ is in [−bound, bound]^d.
+    """
+
+    name: str
+    episodes: int
+    seed: int
+    horizon: int | None = None
+    bound: float = 1.0
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return dimension(layers(environment(self.name)))
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """The box."""
+        return [(-self.bound, self.bound)] * self.dimension
+
+    def episode(self, theta: np.ndarray, seed: int) -> float:
+        """The return of one episode from the start of a seed."""
+        env = make(self.name) if self.name in BOX2D else environment(self.name)
+        pieces = unpacked(theta, layers(env))
+        discrete = hasattr(env.action_space, "n")
+        if not discrete:
+            middle = (env.action_space.high + env.action_space.low) / 2.0
+            half = (env.action_space.high - env.action_space.low) / 2.0
+        observation, _ = env.reset(seed=seed)
+        total, steps = 0.0, 0
+        while self.horizon is None or steps < self.horizon:
+            hidden = np.asarray(observation, dtype=np.float64)
+            for weight, bias in pieces[:-1]:
+                hidden = np.tanh(weight @ hidden + bias)
+            output = pieces[-1][0] @ hidden + pieces[-1][1]
+            if discrete:
+                action: Any = int(output.argmax())
+            else:
+                action = (middle + half * np.tanh(output)).astype(env.action_space.dtype)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, steps = total + float(reward), steps + 1
+            if terminated or truncated:
+                break
+        return total
+
+    def __call__(self, theta: Tensor) -> float:
+        """f at θ, shape ``d``."""
+        values = theta.detach().to(torch.float64).numpy()
+        return -float(np.mean([self.episode(values, self.seed + e) for e in range(self.episodes)]))
