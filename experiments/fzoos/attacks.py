@@ -86,7 +86,7 @@ class Settings:
 
 
 REDUCED: dict[str, Any] = {
-    "bound": 0.1,
+    "bound": 0.15,
     "side": 8,
     "rounds": 10,
     "images": 3,
