@@ -68,8 +68,8 @@ def test_queries_until():
 def test_every_curve_has_every_query_count():
     settings = fig1.EXPERIMENT.settings("quick")
     rows = fig1.EXPERIMENT.run(settings, [0])
-    counts = list(range(0, settings.max_queries + 1, settings.every * settings.keep))
     for steps in fig1.STEPS:
+        counts = list(range(0, settings.budget(steps) + 1, settings.every * settings.keep))
         for method in fig1.METHODS:
             assert distinct(where(rows, quantity="gap", method=method, steps=steps), "num_queries") == counts
     assert where(rows, quantity="kappa") and where(rows, quantity="active_share")
