@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,20 +24,31 @@ CHEAP = "zord-fig10"
 LIMIT = 8e6
 
 
-@pytest.fixture
-def folder(monkeypatch, tmp_path):
+TABLE = Table(("method", "paper", "ours"), (("ours <b>", "1.0", "1.1 (1 to 1.2)"),), "queries & more")
+FULL = dataclasses.replace(
+    toy.experiment(),
+    claim="values are > 0 & ``n`` < 11",
+    stand_in="digits for MNIST",
+    table=lambda settings, rows: TABLE,
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """Results of the toy, with a table, a stand-in and a claim that HTML would stumble over."""
-    table = Table(("method", "paper", "ours"), (("ours <b>", "1.0", "1.1 (1 to 1.2)"),), "queries & more")
-    full = dataclasses.replace(
-        toy.experiment(),
-        claim="values are > 0 & ``n`` < 11",
-        stand_in="digits for MNIST",
-        table=lambda settings, rows: table,
-    )
-    monkeypatch.setattr(toy, "EXPERIMENT", full)
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toy, "EXPERIMENT", FULL)
+        patch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
+        run_experiments(["toy-fig1"], folder, jobs=1, show_progress=False)
+    return folder
+
+
+@pytest.fixture
+def folder(made, monkeypatch, tmp_path):
+    monkeypatch.setattr(toy, "EXPERIMENT", FULL)
     monkeypatch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
-    run_experiments(["toy-fig1"], tmp_path / "run", jobs=1, show_progress=False)
-    return tmp_path / "run"
+    return Path(shutil.copytree(made, tmp_path / "run"))
 
 
 class _Tags(html.parser.HTMLParser):
@@ -174,12 +186,10 @@ def test_the_committed_page_is_built_from_the_committed_files():
 
 def test_the_committed_results_belong_to_this_version():
     for name in report.names_in(PUBLISHED):
-        experiment = registry.get(name)
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
-        settings_of(experiment, facts)
-        rows = results.read_rows(PUBLISHED, name)
-        assert sorted({row["seed"] for row in rows}) == facts["seeds"]
+        settings_of(registry.get(name), facts)
         assert facts["scale"] in ("reduced", "paper") and facts["date"] and facts["machine"]
+        assert (PUBLISHED / f"{name}.csv").exists() != (PUBLISHED / f"{name}.csv.xz").exists()
 
 
 def test_a_committed_experiment_can_be_run_again():
@@ -202,8 +212,11 @@ def test_a_committed_experiment_can_be_run_again():
 def test_the_committed_verdicts_follow_from_the_committed_records():
     for name in report.names_in(PUBLISHED):
         experiment = registry.get(name)
-        settings, _ = settings_of(experiment, results.read_json(PUBLISHED / f"{name}.settings.json"))
-        found = experiment.claims(settings, results.read_rows(PUBLISHED, name))
+        facts = results.read_json(PUBLISHED / f"{name}.settings.json")
+        settings, _ = settings_of(experiment, facts)
+        rows = results.read_rows(PUBLISHED, name)
+        assert sorted({row["seed"] for row in rows}) == facts["seeds"]
+        found = experiment.claims(settings, rows)
         for verdict, kept in zip(found, results.read_verdicts(PUBLISHED, name), strict=True):
             assert (verdict.claim, verdict.status, verdict.seeds) == (kept.claim, kept.status, kept.seeds)
             assert verdict.estimate == pytest.approx(kept.estimate, rel=1e-9, abs=1e-12)
