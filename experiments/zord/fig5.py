@@ -1,8 +1,8 @@
 """ZoRD, Figure 5: the surfaces of Ackley's and Levy's functions, d = 2.
 
-In the coordinates that are searched, [0, 10]². The best queries of ZoRD and of RGF from the first seed's start, 2.5
-from the minimum, are drawn over them, each with the same number of queries: what the rest of Section 5.1 measures in
-more dimensions.
+In the coordinates that are searched, [0, 10]². The best queries of ZoRD (the library's defaults) and of RGF from the
+first seed's start, 2.5 from the minimum, are drawn over them, each with the same number of queries: what the rest of
+Section 5.1 measures in more dimensions.
 """
 
 from __future__ import annotations
