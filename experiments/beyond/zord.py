@@ -9,7 +9,10 @@ counted, and have 200 queries. Ackley, Levy and Rosenbrock have d = 20; the quad
 deviation of 10, a hundredth of what f is at the starts. A gap is f without noise where the least value was told.
 
 Each method has one number to tune on three values (``GRIDS``): ``tune`` gives the mean log10 gap of each on
-``tuning_seeds``, which no figure uses, and the best one of each problem stands in ``TUNED``.
+``tuning_seeds``, which no figure uses, and the best one of each problem stands in ``TUNED``. Three are not tuned: the
+gate's control has the gate's numbers, from which it differs in nothing but where it asks; the paper's rule has the
+paper's step 0.1, and TuRBO its authors' side 0.8. The reduced scale leaves the paper's rule out (Figure 7 has it), and
+TuRBO has batches of 20.
 """
 
 from __future__ import annotations
@@ -57,7 +60,17 @@ MARGIN = -0.3
 
 LABELS = {"ill": "ill-conditioned quadratic", "noisy": "noisy quadratic"}
 
-TUNED: dict[str, tuple[float, ...]] = dict.fromkeys(GRIDS, (0.1,) * 5)
+TUNED: dict[str, tuple[float, ...]] = {
+    "zord": (0.1, 0.1, 0.1, 0.1, 0.1),
+    "zord_kept": (0.3, 0.3, 0.1, 0.3, 0.3),
+    "zord_gated": (0.03, 0.3, 0.1, 0.1, 0.3),
+    "zord_random": (0.03, 0.3, 0.1, 0.1, 0.3),
+    "least_squares_gradient": (0.03, 0.03, 0.3, 0.1, 0.3),
+    "rgf": (0.03, 0.1, 0.3, 0.3, 0.1),
+    "cma_es": (1.0, 1.0, 1.0, 1.0, 1.0),
+    "cobyqa": (4.5, 4.5, 1.5, 4.5, 4.5),
+    "turbo1": (0.8, 0.8, 0.8, 0.8, 0.8),
+}
 """The best of each grid, problem by problem in the order of ``PROBLEMS``."""
 
 
@@ -85,7 +98,7 @@ class Settings:
     start_points: int = 50
     every: int = 10
     turbo: descent.TurboOptions = ()
-    tuning_seeds: tuple[int, ...] = (1000, 1001, 1002)
+    tuning_seeds: tuple[int, ...] = (1000, 1001)
 
 
 class Recorder:
@@ -275,7 +288,9 @@ EXPERIMENT = Experiment(
     claim="Kept information and queries behind a gate reach smaller gaps with the same queries.",
     scales={
         "paper": Settings(),
-        "reduced": Settings(turbo=descent.QUICK_TURBO),
+        "reduced": Settings(
+            methods=tuple(method for method in GRIDS if method != "zord"), every=20, turbo=descent.QUICK_TURBO
+        ),
         "quick": Settings(
             problems=("ackley", "ill", "noisy"),
             methods=("zord_kept", "zord_gated", "zord_random", "rgf", "cma_es", "turbo1"),
