@@ -150,20 +150,16 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     figure, axes = style.panels(1, len(STEPS), width=4.4, height=3.6, sharey=True)
     for panel, (steps, title) in zip(axes[0], STEPS.items(), strict=True):
         for method in METHODS:
-            draw_band(panel, where(rows, quantity="gap", method=method, steps=steps), method)
+            curve = where(rows, quantity="gap", method=method, steps=steps)
+            draw_band(panel, curve, method, every=10 if steps == "theory" else 4)
         problem = problem_of(settings)
         share = f"{100 * problem.active_share():.0f}% active"
         panel.set_title(f"{title} (box ±{settings.side:g}, {share}, κ = {problem.kappa:.0f})")
         panel.set_xlabel("queries")
-        panel.set_ylim(1e-13, None)
+        panel.set_ylim(3e-14, None)
+        floor = f"floor of the differences, β = {settings.smoothing_radius:g}"
         panel.annotate(
-            f"floor of the differences, β = {settings.smoothing_radius:g}",
-            (0.98, 0.02),
-            xycoords="axes fraction",
-            ha="right",
-            va="bottom",
-            fontsize="x-small",
-            color="0.35",
+            floor, (0.98, 0.02), xycoords="axes fraction", ha="right", va="bottom", fontsize="small", color="0.35"
         )
     axes[0, 0].set_ylabel("F(x) − F*, mean and 5-95% of trials")
     style.shared_legend(figure, axes[0, 0], 3)
