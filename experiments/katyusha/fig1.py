@@ -156,7 +156,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         share = f"{100 * problem.active_share():.0f}% active"
         panel.set_title(f"{title} (box ±{settings.side:g}, {share}, κ = {problem.kappa:.0f})")
         panel.set_xlabel("queries")
-        panel.set_ylim(3e-14, None)
+        panel.set_ylim(1e-14, None)
         floor = f"floor of the differences, β = {settings.smoothing_radius:g}"
         panel.annotate(
             floor, (0.98, 0.02), xycoords="axes fraction", ha="right", va="bottom", fontsize="small", color="0.35"
