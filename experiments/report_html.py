@@ -58,7 +58,7 @@ th{font-weight:600}.summary td:last-child{white-space:nowrap}th.paper{padding-to
 ul.verdicts{list-style:none;padding:0;margin:.75rem 0}ul.verdicts li{margin:0 0 .6rem}
 ul.verdicts small{display:block;color:var(--soft)}
 details{margin:.4rem 0}summary{cursor:pointer;color:var(--soft)}
-pre{overflow-x:auto;background:#f5f6f8;padding:.6rem;font-size:.82rem;margin:.4rem 0}
+pre{overflow-x:auto;white-space:pre-wrap;background:#f5f6f8;padding:.6rem;font-size:.82rem;margin:.4rem 0}
 code{font-family:ui-monospace,monospace;font-size:.88em}
 @media(max-width:40rem){
 body{padding:.75rem;font-size:15px}.figure img{width:calc(var(--inches)*74px);max-width:none}
