@@ -97,7 +97,7 @@ REDUCED: dict[str, Any] = {
 
 QUICK: dict[str, Any] = {
     "methods": ("fzoos", "fzoos_adaptive", "fedzo", "scaffold2"),
-    "clients": 3,
+    "clients": 2,
     "rounds": 2,
     "images": 1,
     "num_features": 20,

@@ -44,7 +44,7 @@ from experiments.workloads.metrics import QUICK as QUICK_TRAINING
 from experiments.workloads.unit_box import InUnitBox
 
 METHODS = ("fzoos", "fzoos_adaptive", *BASELINES)
-RATES = (0.0003, 0.001, 0.003)
+RATES = (0.001, 0.003, 0.01)
 RADII = (0.03, 0.1, 0.3)
 
 
@@ -91,13 +91,13 @@ class Settings(comparison.Settings):
 
 REDUCED: dict[str, Any] = {"local_steps": 5, "rounds": 10, "num_features": 300, "points": 500}
 QUICK: dict[str, Any] = {
-    "methods": ("fzoos", "fzoos_adaptive", "fedzo", "scaffold2"),
-    "clients": 3,
+    "methods": ("fzoos", "fzoos_adaptive", "fedzo"),
+    "clients": 2,
     "local_steps": 2,
     "rounds": 2,
     "num_features": 20,
     "directions": (3,),
-    "points": 100,
+    "points": 50,
     "training": QUICK_TRAINING,
     "cache": "",
 }
@@ -218,7 +218,7 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
         scales={
             "paper": Settings(varied, values[varied], metric=metric),
             "reduced": Settings(varied, few[varied], metric=metric, **REDUCED),
-            "quick": Settings(varied, values[varied][:1], metric=metric, **QUICK),
+            "quick": Settings(varied, (2,), metric=metric, **QUICK),
         },
         run_seed=run_seed,
         plot=plotter(name + " = {:g}"),

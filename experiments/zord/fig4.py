@@ -181,7 +181,7 @@ EXPERIMENT = Experiment(
     scales={
         "paper": Settings(),
         "reduced": Settings(max_queries=500),
-        "quick": Settings(metrics=("precision", "f1"), max_queries=16, every=4, points=200, training=QUICK, cache=""),
+        "quick": Settings(metrics=("f1",), max_queries=16, every=4, points=200, training=QUICK, cache=""),
     },
     run_seed=run_seed,
     plot=plot,

@@ -72,7 +72,7 @@ EXPERIMENT = Experiment(
     claim="ZoRD has the highest success rate at every number of queries.",
     scales={
         "paper": Settings(),
-        "reduced": Settings(**attacks.REDUCED),
+        "reduced": Settings(images=5, **attacks.REDUCED),
         "quick": Settings(datasets=("mnist",), bounds=(0.3,), **attacks.QUICK),
     },
     run_seed=attacks.run_seed,

@@ -92,7 +92,7 @@ EXPERIMENT = Experiment(
     claim="ZoRD needs 2 to 10 times fewer queries than RGF, PRGF, GLD, TuRBO-1 and TuRBO-10.",
     scales={
         "paper": Settings(),
-        "reduced": Settings(images=5, **attacks.REDUCED),
+        "reduced": Settings(images=3, **attacks.REDUCED),
         "quick": Settings(**attacks.QUICK),
     },
     run_seed=attacks.run_seed,

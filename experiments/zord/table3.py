@@ -190,7 +190,7 @@ EXPERIMENT = Experiment(
             methods=("zord", "zord_kept", "es", "rgf", "gld"),
             episodes=1,
             design=6,
-            max_queries=12,
+            max_queries=8,
             every=4,
             horizon=10,
         ),

@@ -97,7 +97,7 @@ def test_clients_hold_their_classes_and_share_a_start():
         assert len(client.fun.points) == METRIC.points and client.dimension == DIMENSION
         assert torch.equal(client.fun.trained, problem.clients[0].fun.trained)
         assert float(client(client.start)) == float(client.fun(client.fun.start))
-    rows = metrics.run_seed(dataclasses.replace(METRIC, values=(2,), methods=("fedzo", "scaffold2")), 0)
+    rows = metrics.run_seed(dataclasses.replace(METRIC, values=(2,), methods=("fzoos", "fedzo")), 0)
     starts = {row["value"] for row in where(rows, round=0)}
     assert len(starts) == 1 and starts.pop() == pytest.approx(problem.gap(problem.x0))
     last = where(rows, method="fedzo", round=2)[0]
