@@ -147,7 +147,7 @@ def plot(
     height: Callable[[Row], float] = log10,
     label: str = "log10 of F(x) − F*",
 ) -> Figure:
-    """Gap against rounds above, against the clients' total queries below.
+    """Gap against rounds above, against the clients' total queries below, there with every Q of the baselines.
 
     Args:
         settings: the figure's.
@@ -163,12 +163,22 @@ def plot(
             for method in settings.methods:
                 directions = settings.directions[0] if method in BASELINES else 0
                 chosen = where(drawn, method=method, directions=directions, **{settings.varied: value})
-                style.draw(panel, method, curve(chosen, x))
+                found = curve(chosen, x)
+                style.draw(panel, method, found)
+                panel.lines[-1].set_markevery(max(1, len(found.x) // 6))
             panel.set_xlabel(name)
+        for method, directions in variants(settings):
+            if directions in settings.directions[1:]:
+                chosen = where(drawn, method=method, directions=directions, **{settings.varied: value})
+                other = curve(chosen, "num_queries")
+                axes[1, column].plot(other.x, other.mean, color=style.METHODS[method].color, ls=":", lw=1.2)
         axes[0, column].set_title(title.format(value))
+        if any(method in BASELINES for method in settings.methods) and settings.directions[1:]:
+            others = ", ".join(str(q) for q in settings.directions[1:])
+            axes[1, column].set_xlabel(f"total queries; dotted: Q = {others}")
     for panel in axes[:, 0]:
         panel.set_ylabel(f"{label}, mean ± SE")
-    style.shared_legend(figure, axes[0, 0], 4)
+    style.shared_legend(figure, axes[0, 0], min(4, len(settings.values) + 1))
     return figure
 
 
