@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -44,11 +45,12 @@ def answering(handle: Handler) -> Callable[[Message, Context], Message]:
     def answer(message: Message, context: Context) -> Message:
         try:
             records = handle(message, context)
-            records.setdefault(ACCOUNT, ConfigRecord({"reason": ""}))
+            records.setdefault(ACCOUNT, ConfigRecord({"reason": ""})).update(account(context))
         except Exception as error:
             logger.exception("the client could not answer %s", message.metadata.message_type)
             records = {ACCOUNT: ConfigRecord({"reason": f"{type(error).__name__}: {error}"})}
-        records[ACCOUNT].update(account(context))
+            with suppress(ValueError, TypeError, OSError):
+                records[ACCOUNT].update(account(context))
         return Message(RecordDict(records), reply_to=message)
 
     return answer
@@ -56,10 +58,7 @@ def answering(handle: Handler) -> Callable[[Message, Context], Message]:
 
 def account(context: Context) -> dict[str, Any]:
     """What the client has spent in this run, and the bytes that passed between its node and the SuperLink."""
-    try:
-        ledger = _ledger(context, NodeConfig.of(context.node_config))
-    except (ValueError, TypeError):
-        return {}
+    ledger = _ledger(context, NodeConfig.of(context.node_config))
     spent = ledger.spent()
     totals = {"book": ledger.book, "queries": spent.queries, "failures": spent.failures, "gradients": spent.gradients}
     if (meter := wire.reading()) is not None:

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 UNAVAILABLE = 5
 """Flower's code of a node that has gone."""
 
+UNABLE = (1, 2, 6, 7)
+"""Flower's codes of a node that cannot run the app: it cannot load it, it raises, its mods or its policy refuse."""
+
 POLL = 0.5
 """Seconds between two looks for replies."""
 
@@ -44,12 +47,14 @@ class Asked:
         client: whose it is; None: the node is asked which client it is.
         reply: the reply, once there.
         reason: why there is none and none is awaited any more.
+        code: Flower's error, where that is why.
     """
 
     node: int
     client: int | None = None
     reply: Message | None = None
     reason: str = ""
+    code: int = 0
 
     @property
     def open(self) -> bool:
@@ -210,8 +215,9 @@ class GridHost:
         if not reply.has_error():
             entry.reply = reply
         else:
-            entry.reason = f"Flower's error {reply.error.code}: {reply.error.reason}"
-            if reply.error.code == UNAVAILABLE:
+            entry.code = reply.error.code
+            entry.reason = f"Flower's error {entry.code}: {reply.error.reason}"
+            if entry.code == UNAVAILABLE:
                 self._forget(entry.node)
         if entry.client is None:
             self._met(entry)
@@ -234,7 +240,8 @@ class GridHost:
         if not reason and not (type(client) is int and 0 <= client < self.algorithm.clients):
             reason = f"it says that it is client {client!r:.40}"
         if reason:
-            self._refuse(f"node {entry.node} cannot take part: {reason}", entry.reply is not None)
+            fatal = entry.reply is not None or entry.code in UNABLE
+            self._refuse(f"node {entry.node} cannot take part: {reason}", fatal)
             return
         assert isinstance(client, int)
         before = self._nodes.get(client)

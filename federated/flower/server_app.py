@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import math
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -68,15 +69,12 @@ def write(federation: Federation, folder: Path) -> None:
 
 
 def _say(record: RoundRecord, x: Tensor) -> None:
-    ending = f", skipped: {record.skipped}" if record.skipped else ""
-    logger.info(
-        "round %d: F %.6g, %d queries, %d clients%s",
-        record.round,
-        record.fun,
-        record.queries,
-        len(record.accepted),
-        ending,
-    )
+    said = [f"{record.queries} queries", f"{len(record.accepted)} clients"]
+    if not math.isnan(record.fun):
+        said.insert(0, f"F {record.fun:.6g}")
+    if record.skipped:
+        said.append(f"skipped: {record.skipped}")
+    logger.info("round %d: %s", record.round, ", ".join(said))
     for client, phase, reason in record.refused:
         logger.info("round %d, phase %s, client %d: %s", record.round, phase, client, reason)
 

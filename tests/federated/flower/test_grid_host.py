@@ -275,6 +275,18 @@ def test_a_client_that_cannot_take_part_ends_the_run_before_the_first_query(name
     assert not asked and grid.kinds["train.phase"] == 0
 
 
+def test_a_node_that_cannot_load_the_app_ends_the_run(tmp_path):
+    config = run_config("fedzo")
+    unable = Error(1, "An exception was raised when attempting to load `ClientApp`")
+    grid = grid_of(config, tmp_path, act=lambda c: lambda m: unable if c == 1 else None)
+    with pytest.raises(NoClientError, match="node 11 cannot take part: Flower's error 1: An exception"):
+        federation_over(grid, config).host.connect()
+    (tmp_path / "file").write_text("")
+    grid = grid_of(config, tmp_path / "file")
+    with pytest.raises(NoClientError, match="node 10 cannot take part: FileExistsError"):
+        federation_over(grid, config).host.connect()
+
+
 def test_clients_that_do_not_connect_are_named(tmp_path):
     config = run_config("fedzo")
     grid = grid_of(config, tmp_path)

@@ -1,5 +1,6 @@
 import csv
 import logging
+from functools import partial
 
 import pytest
 import torch
@@ -63,9 +64,10 @@ def test_a_run_goes_on_from_a_checkpoint_with_clients_that_begin_anew(tmp_path):
         server_app.run(grid_of(other, tmp_path / "third"), RunConfig.of(other))
 
 
-def test_a_run_that_ends_early_leaves_what_it_has(tmp_path):
-    config = run_config("fedzo", output=str(tmp_path / "out"), wait=0.05)
+def test_a_run_that_ends_early_leaves_what_it_has(tmp_path, monkeypatch):
+    config = run_config("fedzo", output=str(tmp_path / "out"))
     grid = grid_of(config, tmp_path)
+    monkeypatch.setattr(server_app, "GridHost", partial(GridHost, clock=grid.clock, sleep=grid.sleep))
 
     def leave(message):
         if message.metadata.group_id == "2":
