@@ -55,8 +55,8 @@ class Experiment:
             apart.
         plot: settings and records to a figure.
         claims: settings and records of at least two seeds to verdicts.
-        seeds: how many seeds by default, at most 3 of them at quick scale; or that for each scale,
-            ``{"quick": 3, "reduced": 5, "paper": 10}``.
+        seeds: how many seeds by default, or that for some scales, ``{"reduced": 5, "paper": 10}``; where quick
+            is not named, at most 3.
         paper: one of ``PAPERS``; by default what the id begins with, else ``ours``.
         data: names of the data sets that it needs beyond what ships, such as ``("mnist",)``; each is looked for
             in ``DIR/NAME`` under ``--data DIR``.
@@ -106,10 +106,12 @@ class Experiment:
         return self.scales[scale]
 
     def num_seeds(self, scale: str = "paper") -> int:
-        """How many seeds a run has by default at a scale; those of the paper's where it names none."""
-        if isinstance(self.seeds, int):
-            return min(self.seeds, 3) if scale == "quick" else self.seeds
-        return self.seeds.get(scale, self.seeds.get("paper", max(self.seeds.values())))
+        """How many seeds a run has by default at a scale: where it names none the paper's, at quick scale 3 of them."""
+        known = {"paper": self.seeds} if isinstance(self.seeds, int) else self.seeds
+        if scale in known:
+            return known[scale]
+        paper = known.get("paper", max(known.values()))
+        return min(paper, 3) if scale == "quick" else paper
 
     def stands_in(self, settings: Any) -> str:
         """What stands in for data that are not used under these settings; empty where nothing does."""

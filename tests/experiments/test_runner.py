@@ -256,6 +256,8 @@ def test_default_seeds_go_by_scale():
     plain = toy.experiment()
     many = dataclasses.replace(plain, seeds=10)
     assert [many.num_seeds(scale) for scale in SCALES] == [3, 10, 10]
+    partly = dataclasses.replace(plain, seeds={"reduced": 5, "paper": 20})
+    assert [partly.num_seeds(scale) for scale in SCALES] == [3, 5, 20]
     scaled = dataclasses.replace(plain, seeds={"quick": 2, "reduced": 5, "paper": 20})
     assert [scaled.num_seeds(scale) for scale in SCALES] == [2, 5, 20]
     assert plain.settings("reduced") is plain.settings("paper")
