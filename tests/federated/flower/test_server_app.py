@@ -1,6 +1,5 @@
 import csv
 import logging
-from functools import partial
 
 import pytest
 import torch
@@ -17,8 +16,13 @@ from tests.federated.flower.setting import grid_of, in_process, node_config, run
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch):
-    monkeypatch.setattr("federated.flower.grid_host.POLL", 0.0)
+def own_time(monkeypatch):
+    """The grid's clock, which stands still but for sleeps."""
+
+    def host(algorithm, grid, **options):
+        return GridHost(algorithm, grid, clock=grid.clock, sleep=grid.sleep, **options)
+
+    monkeypatch.setattr(server_app, "GridHost", host)
 
 
 def rows(path):
@@ -64,10 +68,9 @@ def test_a_run_goes_on_from_a_checkpoint_with_clients_that_begin_anew(tmp_path):
         server_app.run(grid_of(other, tmp_path / "third"), RunConfig.of(other))
 
 
-def test_a_run_that_ends_early_leaves_what_it_has(tmp_path, monkeypatch):
+def test_a_run_that_ends_early_leaves_what_it_has(tmp_path):
     config = run_config("fedzo", output=str(tmp_path / "out"))
     grid = grid_of(config, tmp_path)
-    monkeypatch.setattr(server_app, "GridHost", partial(GridHost, clock=grid.clock, sleep=grid.sleep))
 
     def leave(message):
         if message.metadata.group_id == "2":
