@@ -138,10 +138,11 @@ def judge(
     tightest = min(slack, key=lambda label: slack[label])
     low, high = intervals[tightest]
     bars = [f"{name} {bar:g}" for name, bar in (("above", above), ("below", below)) if math.isfinite(bar)]
-    detail = f"asked: {' and '.join(bars)}; "
-    detail += f"tightest at {tightest}: {np.mean(cells[tightest]):.3g} ({low:.3g} to {high:.3g})"
-    if failed:
-        detail += "; does not hold at " + ", ".join(failed)
+    detail = f"asked: {' and '.join(bars)}"
+    if len(cells) > 1:
+        detail += f"; tightest at {tightest}: {np.mean(cells[tightest]):.3g} ({low:.3g} to {high:.3g})"
+        if failed:
+            detail += "; does not hold at " + ", ".join(failed)
     pooled = np.mean(list(cells.values()), axis=0)
     return Verdict(
         claim=claim,
