@@ -74,7 +74,7 @@ class FZooS(Algorithm):
         x0: initial point, shape ``d``.
         gamma: γ.
         correction_at: x' and x'': ``"iterate"``, or ``"start"``, x_{r−1} (Fig. 5b).
-        gamma_points: common points that the adaptive γ is found at: 1, x_r; or 2, x_r and x_{r−1}.
+        gamma_points: points that the adaptive γ is found at, evenly from x_r back to x_{r−1}: 1, x_r alone; 2, both.
         margin: adds the GPs' own uncertainty to the noise in ``"empirical_bayes"``.
         accept: ``"monotone"``: x_r is taken back where Σ pᵢ fᵢ did not fall, as in ``FedZO``.
         num_features: M.
@@ -134,8 +134,8 @@ class FZooS(Algorithm):
         self.gamma = _gamma(gamma)
         self.correction_at = check_choice("correction_at", correction_at, ("iterate", "start"))
         check_integer("gamma_points", gamma_points, 1)
-        if gamma_points > 2:
-            raise ValueError(f"gamma_points must be 1 or 2, got {gamma_points}: older points are not common")
+        if gamma_points > 1 and self.gamma != "adaptive":
+            raise ValueError(f"gamma_points={gamma_points} goes with gamma='adaptive', got gamma={gamma!r}")
         self.gamma_points, self.margin, self.reset_rule = int(gamma_points), bool(margin), bool(reset_rule)
         self.accept = check_choice("accept", accept, ACCEPTS)
         self.asks_acceptance = self.accept == "monotone"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from federated.algorithm import NoReportError
 from federated.client import Client
+from federated.gamma import common_points
 from federated.messages import BehindError, Broadcast, Plain
 from federated.surrogate_descent import SurrogateDescent
 
@@ -126,7 +127,7 @@ class FZooSClient(Client):
     def _compute_product(self, message: Broadcast) -> None:
         a, s, w = self.algorithm, self.state, message.tensors["w"]
         assert s.x is not None and s.before is not None
-        product = self.optimizer.product([s.x, s.before][: a.gamma_points], w)
+        product = self.optimizer.product(common_points(s.x, s.before, a.gamma_points), w)
         version = _integer(message, "w_version")
         kept: dict[str, Any] = {"w": w, "w_version": version} if version else {}
         self.state = replace(s, product=product, **kept)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from federated.algorithm import RoundSkipped
-from federated.gamma import empirical_bayes_gamma, shared_gamma
+from federated.gamma import common_points, empirical_bayes_gamma, shared_gamma
 from federated.messages import Plain, Report
 from federated.server import Server
 
@@ -190,7 +190,7 @@ class FZooSServer(Server):
         """∇μ̂ᵢ of the present clients at the common points, ``points x N x d``."""
         a = self.algorithm
         assert s.present is not None
-        points = [s.x, s.before][: a.gamma_points]
+        points = common_points(s.x, s.before, a.gamma_points)
         rows = s.table[s.present]
         return torch.stack([a.features.jacobian_product(a.search(x)[None], rows) for x in points])
 

@@ -29,6 +29,15 @@ NOTHING_TO_CORRECT = 1e-12
 """Share of the clients' squared gradients under which corrections are rounding errors."""
 
 
+def common_points(x: Tensor, before: Tensor, count: int) -> list[Tensor]:
+    """Points that server and clients know, evenly from x_r back to x_{r−1}: x_r alone, both, or those between too.
+
+    Near the ones between lay the clients' mean iterates of the round. Products summed over points give the γ that
+    makes the sum of D(γ) over them smallest.
+    """
+    return [x if j == 0 else x + (before - x) * (j / (count - 1)) for j in range(count)]
+
+
 def corrections(gradients: Tensor, shares: Tensor) -> Tensor:
     """c_i = Σ_j p_j g_j − g_i of the clients' surrogate gradients g_i, ``... x N x d``.
 

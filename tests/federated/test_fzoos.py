@@ -248,14 +248,15 @@ def test_the_adaptive_gamma_of_some_clients_is_the_one_under_which_they_agree_be
     assert federation.server.state.gamma == pytest.approx(best, abs=1e-9)
 
 
-def test_gamma_over_two_points_and_its_one_number():
-    federation = make(gamma="adaptive", gamma_points=2)
+@pytest.mark.parametrize("count", [2, 3])
+def test_gamma_over_several_points_and_its_one_number(count):
+    federation = make(gamma="adaptive", gamma_points=count)
     federation.run_round()
     before = federation.server.x
     federation.run_round()
     after, server = federation.server.x, federation.server.state
     numerator = denominator = 0.0
-    for x in (before, after):
+    for x in (before, after) if count == 2 else (before, (before + after) / 2, after):
         g = torch.stack([federation.algorithm.features.gradient(x[None], w)[0] for w in server.table])
         c = g.mean(0) - g
         m = torch.stack([federation.host.client(i).optimizer.state.models.gradient(x) for i in range(4)])
@@ -468,7 +469,8 @@ BAD = [
     ({"gamma": None}, TypeError, "gamma must be"),
     ({"gamma": lambda r, t: "x"}, None, None),
     ({"gamma": "adaptive", "aggregation": "median"}, ValueError, "aggregation='mean'"),
-    ({"gamma_points": 3}, ValueError, "1 or 2"),
+    ({"gamma_points": 0}, ValueError, "gamma_points"),
+    ({"gamma_points": 2}, ValueError, "adaptive"),
     ({"correction_at": "end"}, ValueError, "correction_at"),
     ({"accept": "never"}, ValueError, "accept"),
     ({"active": "always"}, ValueError, "active"),
