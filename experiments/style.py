@@ -62,6 +62,7 @@ METHODS: dict[str, MethodStyle] = {
     "fzoos_one": MethodStyle("FZooS, γ = 1", SKY, "D", "--"),
     "fzoos_adaptive": MethodStyle("FZooS, adaptive γ", BLACK, "*"),
     "fzoos_adaptive_two": MethodStyle("FZooS, adaptive γ at two points", PURPLE, "P"),
+    "fzoos_adaptive_five": MethodStyle("FZooS, adaptive γ at five points", MAGENTA, "X"),
     "fzoos_eb": MethodStyle("FZooS, one-way γ", ORANGE, "s"),
     "fzoos_oracle": MethodStyle("FZooS, oracle γ", GREEN, "^"),
     "fzoos_start": MethodStyle("FZooS, γ = 1/t, x' = x_{r−1}", INDIGO, "X", ":"),
