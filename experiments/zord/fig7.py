@@ -3,7 +3,8 @@
 The upper panels are the paper's: the spectral norm with c from 0 (one step a query) upwards, d = 40. ℓ = 0.45 √d is
 taken (2 at d = 20), so that the prior's 5/(3ℓ²) is near the thresholds of the paper: with a longer one only the cap
 would end the steps. The lower panels have every measure of the library at thresholds from strict to loose, from left
-to right, its own default among them. See ``experiments.zord.descent`` for the readings.
+to right, its own default among them. At the reduced scale the measures have three thresholds each, and TuRBO batches
+of 20, with which its starts on Ackley's function are on the plateau. See ``experiments.zord.descent`` for the readings.
 """
 
 from __future__ import annotations
@@ -89,18 +90,25 @@ def plot(settings: Settings, rows: Rows) -> Figure:
                 [values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0 for values in finals]
             )
             label = uncertainty.replace("_", " ")
-            _draw(axes[1, column], np.arange(1, len(chosen) + 1), means, errors, color, marker, label)
+            places = np.array([_place(uncertainty, c, chosen) for c in chosen])
+            _draw(axes[1, column], places, means, errors, color, marker, label)
         axes[0, column].set_title(f"{name.capitalize()}, d = {settings.dim}: spectral norm")
         axes[1, column].set_title(f"{name.capitalize()}, d = {settings.dim}: measures")
         axes[0, column].set_xlabel("queries")
         axes[1, column].set_xlabel("threshold, from strict to loose")
-        axes[1, column].set_xticks(np.arange(1, max(len(chosen) for _, chosen in settings.thresholds) + 1))
+        axes[1, column].set_xticks(np.arange(1, max(len(known) for _, known in THRESHOLDS) + 1))
     for row in axes:
         row[0].set_ylabel("log₁₀ of the gap")
     for upper in axes[0]:
         upper.legend(fontsize=7)
     style.shared_legend(figure, axes[1, 0], 5)
     return figure
+
+
+def _place(uncertainty: str, threshold: float, chosen: tuple[float, ...]) -> int:
+    """From strict to loose, 1 to 5, also where only some of the thresholds were run."""
+    known = dict(THRESHOLDS).get(uncertainty, chosen)
+    return 1 + (known if threshold in known else chosen).index(threshold)
 
 
 def _draw(axes: Axes, x: np.ndarray, mean: np.ndarray, error: np.ndarray, color: str, marker: str, label: str) -> None:
