@@ -17,7 +17,7 @@ FEATURES, CLASSES = 54, 7
 SIZE = 20_000
 """Points of the synthetic set; Covertype's are 581,012."""
 
-STAND_IN = "a synthetic set of 54 features and 7 classes for Covertype"
+STAND_IN = "synthetic 54-feature set for Covertype"
 
 
 @dataclasses.dataclass(frozen=True)
