@@ -12,6 +12,7 @@ from federated import BehindError, Fault, FaultPlan, algorithm_class, make_feder
 from federated.fzoos import FZooS
 from federated.gamma import disparity, empirical_bayes_gamma
 from federated.testing import Quadratic, problem, start
+from optimizers.prox import L1
 from optimizers.zord import ZoRD
 from surrogates import FourierFeatures, FourierSurrogate, rbf_kernel
 
@@ -109,6 +110,21 @@ def test_a_step_is_along_the_corrected_gradient(gamma, correction_at):
         assert float(correction.norm()) > 1e-2
         expected = client.optimizer.state.models.gradient(x) + factor * correction
         torch.testing.assert_close((x - client.optimizer.x) / 0.02, expected, atol=1e-9, rtol=1e-9)
+
+
+def test_the_prox_follows_every_step():
+    federation = make(gamma=1.0, prox=L1(3.0), update_rule=sgd)
+    federation.run_round()
+    broadcast, client = federation.server.broadcast(1), federation.host.client(1)
+    difference = broadcast.tensors["w"] - client.optimizer.state.weights
+    client.receive(broadcast)
+    for _ in range(3):
+        x, batch = client.optimizer.x, client.ask()
+        client.tell(batch, [problem()[1](p) for p in batch])
+        g = client.optimizer.state.models.gradient(x) + federation.algorithm.features.gradient(x[None], difference)[0]
+        z = x - 0.02 * g
+        shrunk = z.sign() * (z.abs() - 0.06).clamp(min=0.0)
+        torch.testing.assert_close(client.optimizer.x, shrunk, atol=1e-9, rtol=0)
 
 
 def test_gamma_of_a_round():
