@@ -24,7 +24,7 @@ class Entry:
         payload_down: bytes of the tensors that were sent to it.
         message_up: bytes of its encoded messages: payload, names, digests.
         message_down: bytes of the encoded messages to it.
-        wire_up: bytes on a wire, all protocols' frames with them; None where there is no wire.
+        wire_up: bytes on a wire, HTTP's with them, frames of TLS and TCP not; None where there is no wire.
         wire_down: the same towards it.
         seconds: wall time of its work.
         refused: why reports of it were refused or are missing; empty where all were accepted.

@@ -10,11 +10,13 @@ module             subject
 ``configuration``  what run config and node config hold, and what is refused before the first query
 ``records``        our messages and clients' states as Flower's records
 ``grid_host``      clients beyond a ``Grid``: what ``federated.Federation`` drives
+``accounts``       what clients say they have spent, each number booked once
 ``server_app``     the ``ServerApp``
 ``client_app``     the ``ClientApp``
 ``node_ledger``    a client's own count of its queries, which outlives its process
 ``wire``           bytes between a SuperNode and the SuperLink
-``__main__``       ``python -m federated.flower superlink | supernode | run``: Flower's commands, with telemetry,
+``example``        objectives to try it with
+``__main__``       ``python -m federated.flower superlink | supernode | register | run``: Flower's, with telemetry,
                    update check and run-time installation off, plain HTTP on loopback only
 =================  =================================================================================
 

@@ -53,7 +53,8 @@ class RunConfig:
             ``"directions = 10, smoothing_radius = 0.1"``; ``prox`` and ``update_rule`` are import paths of the
             operator and of the factory, in quotes.
         fun: import path of F for the history, imported by the server; empty: no values.
-        timeout: seconds in which a client must reply; also its messages' time to live.
+        timeout: seconds in which a client must reply; also its messages' time to live, so that the machines' clocks
+            must agree to well within it.
         wait: seconds to wait for clients: for all N at the start, for any one of a round later.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
             ``federation.pt``; empty: none.
