@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 420.0
+PATIENCE = 1200.0
 """Seconds after which a wait gives up: many times what anything takes."""
 
 
@@ -105,7 +105,7 @@ class Deployment:
 
     def run(self, name, *arguments, **config):
         """A run, started; its results come to the folder of its name."""
-        config = {"output": str(self.folder / name)} | config
+        config = {"output": str(self.folder / name), "wait": PATIENCE, "timeout": PATIENCE} | config
         text = " ".join(f"{k.replace('_', '-')}={_toml(v)}" for k, v in config.items())
         return self.start(name, "run", "--superlink", self.address, "--run-config", text, *arguments)
 

@@ -13,7 +13,7 @@ from federated import Fault
 from tests.federated.flower.deployment import Deployment, wait_for
 from tests.federated.flower.setting import DEFAULTS, OBJECTIVE, in_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 ROUNDS = 8
 GIVEN = {

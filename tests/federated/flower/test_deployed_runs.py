@@ -8,7 +8,7 @@ pytest.importorskip("flwr")
 from tests.federated.flower.deployment import Deployment
 from tests.federated.flower.setting import DEFAULTS, OBJECTIVE, SMALL, in_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 COUNTS = ("queries", "failures", "gradients", "payload_up", "payload_down")
 RUNS = {"fedavg": 2, "hiso": 3, "fzoos": 2}

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.federated.flower.deployment import ROOT, Deployment, wait_for
 from tests.federated.flower.setting import OBJECTIVE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 RUN = {"algorithm": "fedzo", "rounds": 1, "local-steps": 1, "x0": "0.5", "dimension": 5, "options": "directions = 2"}
 
