@@ -19,6 +19,9 @@ NETWORKS = ("mlp", "mlp_scaled")
 SCALES = (0.1, 1.0, 10.0, 1.0)
 """Units of the scaled MLP's tensors W₁, b₁, W₂, b₂: its function is the plain one of θ = scale · x."""
 
+PLAIN_RATE, SCALED_RATE = 0.02, 0.004
+"""Rates of DeComFL with P = 1 that are near the best for the MLP, and for the badly scaled one."""
+
 Function = Callable[[Tensor], Tensor]
 
 
@@ -35,6 +38,7 @@ class CurvatureProblem:
         groups: that ``group_probe`` gets: None for single coordinates.
         num_random: groups of the control with random ones.
         base: rate that grids of methods without a diagonal are multiples of, for P perturbations.
+        oracle_base: the same with ``diagonal``; 0: P/(d + P + 1), where that is the Hessian's.
         whole: the mean of the clients' functions, or the loss on all training images.
     """
 
@@ -46,6 +50,7 @@ class CurvatureProblem:
     num_random: int
     base: Callable[[int], float]
     whole: Function
+    oracle_base: float = 0.0
 
 
 def stable_rate(trace: float, largest: float, count: int) -> float:
@@ -148,10 +153,10 @@ def network_problem(name: str, seed: int, clients: int = 1, images: int = 300) -
     functions = tuple(_scaled(part, unit, None) for part in parts) if clients > 1 else (whole,)
     ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
     groups = [range(a, b) for a, b in itertools.pairwise(ends)]
-    rate = 0.004 if name == "mlp_scaled" else 0.02
+    rate = SCALED_RATE if name == "mlp_scaled" else PLAIN_RATE
     x0 = digits.initial("mlp", seed).double() / unit
     return CurvatureProblem(
-        functions, x0, 0.0, unit.square(), groups, len(sizes), lambda count: rate * min(count, 5), whole
+        functions, x0, 0.0, unit.square(), groups, len(sizes), lambda count: rate * min(count, 5), whole, PLAIN_RATE
     )
 
 

@@ -22,7 +22,7 @@ from experiments.hiso.training import Digits, last, rounds_to_target, train
 from experiments.records import Row, Rows, by_seed, curve, seeds_of, where
 from experiments.verdicts import Verdict, judge
 
-SHADES = (style.SKY, style.BLUE, style.INDIGO, style.WINE, style.OLIVE)
+SHADES = (style.INDIGO, style.BLUE, style.PURPLE, style.WINE, style.OLIVE)
 NOISE_SEED = 1 << 40
 
 
@@ -99,6 +99,8 @@ def _draw_curves(settings: Settings, panel: Axes, rows: Rows) -> None:
     for nu, color in zip(sorted({settings.weight, *settings.weights}), SHADES, strict=False):
         found = curve(where(rows, method="hiso", nu=nu), "round")
         panel.plot(found.x, found.mean, color=color, ls="-.", label=f"HiSo, ν = {nu:g}")
+        low, high = found.mean - found.standard_error, found.mean + found.standard_error
+        panel.fill_between(found.x, low, high, color=color, alpha=0.12, lw=0)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
