@@ -67,7 +67,8 @@ class ZoRD(TrajectoryDescent):
     nothing was tuned on: Ackley −0.21, Levy −0.11, Rosenbrock −1.9, with the gate −0.52, −0.13 and −2.0. A cap of 5
     serves Ackley a little better and Rosenbrock worse.
 
-    Memory: the trajectory (at most twice its rows, while it grows) and one window's copy.
+    Memory of N queries: at most 3 N d numbers (storage doubles when it is full, with the old beside the new) and four
+    windows; saving a state takes N d more, and restoring one as much again.
 
     Example::
 
