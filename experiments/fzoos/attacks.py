@@ -97,6 +97,7 @@ REDUCED: dict[str, Any] = {
 
 QUICK: dict[str, Any] = {
     "methods": ("fzoos", "fzoos_adaptive", "fedzo", "scaffold2"),
+    "rates": (0.2, 0.2, 0.2, 0.2),
     "clients": 2,
     "rounds": 2,
     "images": 1,
@@ -266,7 +267,8 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         axes[0, column].set_title(f"P = {of[0]}, T = {of[1]}")
     for panel in axes[:, 0]:
         panel.set_ylabel("success rate, mean ± SE")
-    style.shared_legend(figure, axes[0, 0], 3)
+        panel.set_ylim(-0.03, 1.03)
+    style.shared_legend(figure, axes[0, 0], min(3, 2 * len(settings.panels)))
     return figure
 
 

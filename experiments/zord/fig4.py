@@ -138,7 +138,7 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each metric."""
-    figure, axes = style.panels(1, len(settings.metrics), width=3.0, height=2.8)
+    figure, axes = style.panels(1, len(settings.metrics), width=3.4, height=3.0)
     for panel, name in zip(axes[0], settings.metrics, strict=True):
         for method in settings.methods:
             found = curve(rows, "queries", metric=name, method=method)
@@ -146,7 +146,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             panel.lines[-1].set_markevery(max(1, len(found.x) // 6))
         panel.set_title({"f1": "F1", "jaccard": "Jaccard"}.get(name, name))
         panel.set_xlabel("queries")
-    axes[0, 0].set_ylabel("improvement (%), mean ± SE")
+    axes[0, 0].set_ylabel("improvement in %, mean ± SE")
     style.shared_legend(figure, axes[0, 0], min(len(settings.methods), 2 * len(settings.metrics)))
     return figure
 

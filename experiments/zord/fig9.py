@@ -40,6 +40,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         panel.set_xlabel("queries")
         panel.set_title(attacks.title(settings, dataset))
     axes[0, 0].set_ylabel("success rate, mean ± SE")
+    axes[0, 0].set_ylim(-0.03, 1.03)
     style.shared_legend(figure, axes[0, 0], 2 * len(settings.datasets))
     return figure
 

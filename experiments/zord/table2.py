@@ -59,7 +59,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Parameters of each controller."""
-    figure, axes = style.panels(1, 1, width=6.0, height=3.0)
+    figure, axes = style.panels(1, 1, width=7.5, height=3.0)
     for i, name in enumerate(settings.environments):
         for quantity, color, shift in (("parameters", style.BLUE, -0.2), ("expected", style.GREY, 0.2)):
             value = by_seed(rows, environment=name, quantity=quantity)[0]
