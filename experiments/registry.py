@@ -31,6 +31,8 @@ MODULES |= {
     "zord-table1": "experiments.zord.table1",
     "zord-fig9": "experiments.zord.fig9",
     "zord-fig4": "experiments.zord.fig4",
+    "zord-table2": "experiments.zord.table2",
+    "zord-table3": "experiments.zord.table3",
     "katyusha-fig1": "experiments.katyusha.fig1",
     "katyusha-fig2": "experiments.katyusha.fig2",
     "fzoos-fig1": "experiments.fzoos.fig1",
