@@ -100,7 +100,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             style.draw(panel, method, curve(where(rows, method=method, round=r), "step"))
         panel.set_title(f"round {r}")
         panel.set_xlabel("local steps")
-    axes[0, 0].set_ylabel("cumulative mean of cos(ĝ, ∇F), mean ± SE")
+    axes[0, 0].set_ylabel("cumulative mean of\ncos(ĝ, ∇F), mean ± SE")
     style.shared_legend(figure, axes[0, 0], 4)
     return figure
 
