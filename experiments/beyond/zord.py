@@ -13,6 +13,11 @@ Each method has one number to tune on three values (``GRIDS``): ``tune`` gives t
 gate's control has the gate's numbers, from which it differs in nothing but where it asks; the paper's rule has the
 paper's step 0.1, and TuRBO its authors' side 0.8. The reduced scale leaves the paper's rule out (Figure 7 has it), and
 TuRBO has batches of 20.
+
+On ten seeds kept information holds what it promises (0.3 below RGF on ``ill``); the gate does not: it is below ungated
+steps on the two quadratics and not clearly on the three others, and below random queries on ``noisy`` and Rosenbrock
+alone. Ackley's starts are on its plateau; COBYQA's wide first model finds the middle of its and Levy's box, where their
+minima are or nearly are, and it has the best mean rank.
 """
 
 from __future__ import annotations
