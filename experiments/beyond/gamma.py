@@ -232,7 +232,8 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 def _draw(panel: Any, settings: Settings, rows: Rows, cell: Cell, dashes: str) -> None:
     found = np.array([finals(settings, rows, cell, name_of(g)) for g in FIXED])
     mean, error = found.mean(1), found.std(1, ddof=1) / np.sqrt(found.shape[1])
-    panel.plot(FIXED, mean, color=style.GREY, ls=dashes, marker=".", label=f"fixed γ, d = {cell[0]}", zorder=1)
+    at = f", d = {cell[0]}" if len(settings.sizes) > 1 else ""
+    panel.plot(FIXED, mean, color=style.GREY, ls=dashes, marker=".", label=f"fixed γ{at}", zorder=1)
     panel.fill_between(FIXED, mean - error, mean + error, color=style.GREY, alpha=0.2, lw=0)
     for rule in settings.rules:
         how, values = style.METHODS[rule], finals(settings, rows, cell, rule)
@@ -242,10 +243,11 @@ def _draw(panel: Any, settings: Settings, rows: Rows, cell: Cell, dashes: str) -
             [values.std(ddof=1) / np.sqrt(len(values))],
             color=how.color,
             marker=how.marker,
-            ms=7,
+            ms=9 if rule == "fzoos_adaptive" else 6,
             ls="none",
             mfc=how.color if dashes == "-" else "none",
-            label=f"{how.label}, d = {cell[0]}",
+            label=f"{how.label}{at}",
+            zorder=4 if rule == "fzoos_adaptive" else 3,
         )
 
 
