@@ -54,7 +54,7 @@ class FZooS(Algorithm):
     that it replaced. With ``gamma=0.0`` no surrogate is sent: FedZO with a better estimate.
     1/t damps corrections that are good, γ = 1 takes also those of features that the trajectory has outgrown; γ_r does
     neither. On the quadratics of Appx. G.1 without noise, log10 of the gap under 1/t, γ = 1 and γ_r: d = 50, 10 rounds,
-    three seeds (``beyond-gamma``): −1.8, −2.9, −3.0 at C = 5 and 0.8, 0.1, 0.1 at C = 50; d = 300, C = 5, 50 rounds,
+    five seeds (``beyond-gamma``): −1.7, −2.9, −2.9 at C = 5 and 0.8, 0.1, 0.1 at C = 50; d = 300, C = 5, 50 rounds,
     five seeds (``fzoos-fig1``): −1.70, −0.83, −1.69. More ``gamma_points`` than x_r were no better.
 
     **Phases and floats** a client and round, each way: x and w together, d + M, where queries are made per step and γ
