@@ -159,7 +159,9 @@ def _available(names: list[str], arguments: argparse.Namespace) -> tuple[list[st
 
 
 def _say_what_stands_in(names: list[str], data: Path | None) -> None:
-    for name in names if data is not None and data.is_dir() else []:
+    if data is None or not data.is_dir():
+        return
+    for name in names:
         wanted = registry.get(name).data
         if wanted and not any((data / one).exists() for one in wanted):
             print(f"{name}: {data} has no {' and no '.join(wanted)}; a stand-in is used", file=sys.stderr)

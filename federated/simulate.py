@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,11 +118,12 @@ def simulate(
         faults=faults,
         **options,
     )
-    check_integer("rounds", rounds, 0)
-    every = positive_integer("checkpoint_every", checkpoint_every)
     try:
+        check_integer("rounds", rounds, 0)
+        every = positive_integer("checkpoint_every", checkpoint_every)
+        _check_path("checkpoint", checkpoint)
         if resume is not None:
-            federation.load_state_dict(torch.load(resume, weights_only=True))
+            federation.load_state_dict(_loaded(resume))
         message = run_rounds(federation, int(rounds), callback, checkpoint, every, progress)
     finally:
         federation.host.close()
@@ -162,6 +164,23 @@ def make_federation(
 
         host = WorkerPool(made, evaluators, gradients, workers=workers, start_method=start_method)
     return Federation(made, host, fun, faults or FaultPlan(), codec)
+
+
+def _check_path(name: str, path: str | Path | None) -> None:
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{name} must be the path of a file, got {path!r}")
+
+
+def _loaded(resume: str | Path) -> dict[str, Any]:
+    """The state in a checkpoint's file."""
+    _check_path("resume", resume)
+    try:
+        state = torch.load(resume, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{resume} is no checkpoint of a federation: {error}".splitlines()[0]) from error
+    if not isinstance(state, dict) or "configuration" not in state:
+        raise ValueError(f"{resume} is no checkpoint of a federation")
+    return state
 
 
 def result(federation: Federation, message: str) -> OptimizeResult:

@@ -82,6 +82,30 @@ def test_checkpoints_are_made_as_often_as_asked(tmp_path):
     assert torch.load(path, weights_only=True)["server"]["round"] == 6
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"resume": True}, TypeError, "resume must be the path"),
+        ({"checkpoint": 3}, TypeError, "checkpoint must be the path"),
+        ({"resume": b"no checkpoint"}, ValueError, "is no checkpoint"),
+        ({"resume": [1.0]}, ValueError, "is no checkpoint"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_before_a_query(given, error, words, tmp_path):
+    objectives = clients()
+    path = tmp_path / "file.pt"
+    for name, value in given.items():
+        if isinstance(value, bytes):
+            path.write_bytes(value)
+            given = {name: path}
+        elif isinstance(value, list):
+            torch.save(value, path)
+            given = {name: path}
+    with pytest.raises(error, match=words):
+        simulate("fedzo", objectives, X0, rounds=2, **given, **OPTIONS)
+    assert sum(f.queries for f in objectives) == 0
+
+
 def test_another_configuration_cannot_resume(tmp_path):
     path = tmp_path / "f.pt"
     simulate("fedzo", clients(), X0, rounds=1, checkpoint=path, **OPTIONS)
