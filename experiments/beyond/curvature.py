@@ -10,9 +10,10 @@ its tensors); *random groups*, as many as the problem has or 10, drawn by the se
 same perturbations a step and the same queries; probes count. Each has one number to tune, its rate as a multiple
 of a base from ``GRID``: 1/(tr A/P + (1 + 1/P)λ_max) without a diagonal, P/(d + P + 1) with one, a fixed number for
 networks. The best on ``TUNING_SEEDS``, which no figure uses, stands in ``TUNED``, and ``tune`` gives them again; a
-grid was left where a doubling made it worse. For networks the base is itself the best of such a grid for DeComFL and
-for a scalar H, at one machine, and HiSo has it too. Group probes with the problem's own groups are not tuned: they run
-at their default.
+grid was left where a doubling made it worse. Networks were not tuned by ``tune``: their bases are the best of early
+trials at one machine, of DeComFL (3e-4 to 6e-3 badly scaled, 6e-3 to 2e-2 plain) and of a scalar H (4e-3 and 8e-3,
+badly scaled only); HiSo has the scalar's. So a network's gain rests on few rates of the rivals. Group probes with the
+problem's own groups are not tuned: they run at their default.
 """
 
 from __future__ import annotations

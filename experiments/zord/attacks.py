@@ -6,8 +6,9 @@ C), in which Adam's 0.5 is a twentieth of the box. RGF, PRGF and GLD have n = 10
 0.67 √d with at most 10 virtual steps, as in Figure 3. The victim is one small CNN, the images are test images that it
 recognizes, other ones with every seed.
 
-Each method has one number that is tuned, by factors of two on a grid of five (``KNOBS``): Adam's rate; GLD's widest
-radius; TuRBO's first side. ``tune`` gives the mean log10 of the queries over ``tuning_seeds``, which no figure uses.
+Each method has one number that is tuned, by factors of two on a grid of five (``KNOBS``; less where it says so below):
+Adam's rate; GLD's widest radius; TuRBO's first side. ``tune`` gives the mean log10 of the queries over
+``tuning_seeds``, which no figure uses; means over different images do not compare between methods.
 On digits (d = 64, reduced scale): RGF 2.11 at 0.5, 1.77 at 4, 1.75 at 8; PRGF 2.12, 1.91, 1.87; GLD 2.33 at 5, 2.02 at
 40, 1.99 at 80 (ten images a seed and set); ZoRD 1.74 at 0.5, 1.49 at 2, 1.64 at 4; with kept information 1.67 at 0.5,
 1.35 at 4, 1.44 at 8 (two images); TuRBO-1 1.70 at 0.2, 1.61 at 0.8, 1.6 not tried, and TuRBO-10 at its default (two
