@@ -8,10 +8,10 @@ Readings: the paper gives neither the points that the metric is over, nor the bo
 other than those trained on, classes averaged as scikit-learn's ``macro``, and θ in [−1, 1]^d, searched as [0, 10]^d.
 n = 10. The metric is piecewise constant, so that the smoothing radius matters as much as the rate of Adam (printed: 0.2
 and 0.01): methods have the better of both on one grid (``RATES`` by ``RADII``; ZoRD's on less of it, as said below)
-over ``tuning_seeds``, which no figure uses. The radius is the root mean square distance of a query from the iterate, of the initial design in ZoRD.
-On the stand-in (F1 of seed 1000, precision of 1001), mean improvements in per cent: after 500 queries ES 5.4, RGF 4.7
-and PRGF 2.6, all best at rate 0.01 and radius 1; after 300, and with radii 1 and 10 only, ZoRD 5.9 at 0.05 and 10 (from
-4.2) and with kept information 4.4 at 0.01 and 1 (from 1.8).
+over ``tuning_seeds``, which no figure uses. The radius is the root mean square distance of a query from the iterate, of
+the initial design in ZoRD. On the stand-in (F1 of seed 1000, precision of 1001), mean improvements in per cent: after
+500 queries ES 5.4, RGF 4.7 and PRGF 2.6, all best at rate 0.01 and radius 1; after 300, and with radii 1 and 10 only,
+ZoRD 5.9 at 0.05 and 10 (from 4.2) and with kept information 4.4 at 0.01 and 1 (from 1.8).
 """
 
 from __future__ import annotations
