@@ -44,9 +44,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     generator = torch.Generator().manual_seed(seed)
     most = max(settings.num_queries)
     grid = torch.linspace(0, settings.width, settings.grid, dtype=torch.float64)
-    queries = settings.width * torch.rand(
-        settings.functions_per_seed, most, generator=generator, dtype=torch.float64
-    )
+    queries = settings.width * torch.rand(settings.functions_per_seed, most, generator=generator, dtype=torch.float64)
     rows: Rows = []
     for function, chosen in enumerate(queries):
         everywhere = torch.cat([chosen, grid]).unsqueeze(-1)
@@ -97,9 +95,7 @@ def _function_rows(
             "derivative_sd": variance.sqrt(),
         }
         for quantity, curve in curves.items():
-            rows += [
-                key | {"quantity": quantity, "x": x, "value": y} for x, y in zip(grid, curve, strict=True)
-            ]
+            rows += [key | {"quantity": quantity, "x": x, "value": y} for x, y in zip(grid, curve, strict=True)]
         queries = zip(data[0][:n, 0], data[1][:n, 0], strict=True)
         rows += [key | {"quantity": "query", "x": x, "value": y} for x, y in queries]
     return rows

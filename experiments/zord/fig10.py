@@ -74,13 +74,9 @@ def run_seed(settings: Settings, seed: int) -> Rows:
             }
             for quantity, ys in curves.items():
                 rows += [
-                    {"seed": seed, "quantity": quantity, "x": x, "value": y}
-                    for x, y in zip(grid, ys, strict=True)
+                    {"seed": seed, "quantity": quantity, "x": x, "value": y} for x, y in zip(grid, ys, strict=True)
                 ]
-            rows += [
-                {"seed": seed, "quantity": "query", "x": x, "value": y}
-                for x, y in zip(queries, Y, strict=True)
-            ]
+            rows += [{"seed": seed, "quantity": "query", "x": x, "value": y} for x, y in zip(queries, Y, strict=True)]
     squares /= settings.functions_per_seed
     local = grid.abs() <= settings.window / 2
     summary: dict[str, torch.Tensor] = {
@@ -89,16 +85,13 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         "global_function_error": squares[0].mean().sqrt(),
         "global_derivative_error": squares[1].mean().sqrt(),
     }
-    rows += [
-        {"seed": seed, "quantity": quantity, "value": float(value)} for quantity, value in summary.items()
-    ]
+    rows += [{"seed": seed, "quantity": quantity, "value": float(value)} for quantity, value in summary.items()]
     for quantity, square in (("function_error", squares[0]), ("derivative_error", squares[1])):
         # Distances from the window's centre: both sides of it, folded.
         folded = ((square + square.flip(0)) / 2).sqrt()[settings.grid // 2 :]
         distances = grid[settings.grid // 2 :]
         rows += [
-            {"seed": seed, "quantity": quantity, "x": x, "value": y}
-            for x, y in zip(distances, folded, strict=True)
+            {"seed": seed, "quantity": quantity, "x": x, "value": y} for x, y in zip(distances, folded, strict=True)
         ]
     return rows
 
@@ -109,9 +102,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     first = where(rows, seed=seeds_of(rows)[0])
     blue, black = style.METHODS["derived_gp"].color, style.TRUTH.color
     half = settings.window / 2
-    for panel, truth, prefix in zip(
-        axes[0], ("function", "derivative"), ("value", "derivative"), strict=False
-    ):
+    for panel, truth, prefix in zip(axes[0], ("function", "derivative"), ("value", "derivative"), strict=False):
         sd, true = (points(first, quantity)[1] for quantity in (f"{prefix}_sd", truth))
         panel.axvspan(-half, half, color="#EEEEEE", lw=0, label="queried window")
         style.draw_posterior(panel, *points(first, f"{prefix}_mean"), sd, true)

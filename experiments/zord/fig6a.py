@@ -62,9 +62,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A column for each dimension, two rows for each smoothing radius."""
     radii = settings.smoothing_radii
-    figure, axes = style.panels(
-        2 * len(radii), len(settings.dims), width=2.7, height=2.1, sharex=True, sharey="row"
-    )
+    figure, axes = style.panels(2 * len(radii), len(settings.dims), width=2.7, height=2.1, sharex=True, sharey="row")
     for column, dim in enumerate(settings.dims):
         for number, radius in enumerate(radii):
             chosen = where(rows, dim=dim, smoothing_radius=radius)

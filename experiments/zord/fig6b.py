@@ -93,9 +93,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         cells: dict[str, np.ndarray] = {}
         for kernel in settings.kernels:
             cells |= against(metric, kernel, "finite_differences", counts)
-        claim = (
-            f"with every kernel the derived GP is nearer than finite differences in {errors.METRICS[metric]}"
-        )
+        claim = f"with every kernel the derived GP is nearer than finite differences in {errors.METRICS[metric]}"
         verdicts.append(judge(claim, statistic, cells, seeds, above=0.0))
     enough = [n for n in counts if n >= settings.dim]
     among = (

@@ -48,9 +48,7 @@ def error_rows(key: Row, method: str, estimate: Tensor, gradient: Tensor) -> Row
         "cosine": torch.nn.functional.cosine_similarity(estimate, gradient, dim=0, eps=1e-300),
         "relative_error": (estimate - gradient).norm() / gradient.norm(),
     }
-    return [
-        key | {"method": method, "metric": metric, "value": float(value)} for metric, value in values.items()
-    ]
+    return [key | {"method": method, "metric": metric, "value": float(value)} for metric, value in values.items()]
 
 
 def derived_gp_gradient(X: Tensor, values: Tensor, x: Tensor, kernel: Kernel, noise: float) -> Tensor:
@@ -59,13 +57,9 @@ def derived_gp_gradient(X: Tensor, values: Tensor, x: Tensor, kernel: Kernel, no
     The mean of a Matérn 1/2 kernel has a kink at every datum; where x is one, the average over both sides of it
     is taken, in which that datum's own term cancels.
     """
-    model = DerivedGP(
-        X, values.unsqueeze(-1), likelihood=gaussian_likelihood(noise), covar_module=kernel
-    ).eval()
+    model = DerivedGP(X, values.unsqueeze(-1), likelihood=gaussian_likelihood(noise), covar_module=kernel).eval()
     base = getattr(kernel, "base_kernel", kernel)
-    aside = (
-        torch.full_like(x, 1e-7) if isinstance(base, MaternKernel) and base.nu == 0.5 else torch.zeros_like(x)
-    )
+    aside = torch.full_like(x, 1e-7) if isinstance(base, MaternKernel) and base.nu == 0.5 else torch.zeros_like(x)
     return model.gradient_posterior(torch.stack([x - aside, x + aside])).mean.mean(-2).detach()
 
 
@@ -152,9 +146,7 @@ def gain(metric: str, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     return ours - theirs if metric == "cosine" else np.log10(theirs / ours)
 
 
-def advantage(
-    rows: Rows, metric: str, method: str, baseline: str, **conditions: str | int | float
-) -> np.ndarray:
+def advantage(rows: Rows, metric: str, method: str, baseline: str, **conditions: str | int | float) -> np.ndarray:
     """The gain of ``method`` over ``baseline`` under the conditions, one number a seed."""
     ours = by_seed(rows, metric=metric, method=method, **conditions)
     return gain(metric, ours, by_seed(rows, metric=metric, method=baseline, **conditions))
