@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.directions import Directions, group_sums, halved
+from optimizers.directions import Directions
+from optimizers.fixed_order import group_sums, halved
 from optimizers.groups import GroupDiagonal
 
 _compiled: ModuleType | None
