@@ -118,8 +118,10 @@ class StationaryConditioning(Conditioning):
         explained = ((seen.c * seen.q) @ self.inverse * seen.c).sum(-1)
         result = self.prior_trace - explained + 0.5 * (seen.c @ self.inverse_times_distances * seen.c).sum(-1)
         small = result < _CANCELLATION * self.prior_trace
-        if bool(small.any()):
-            result = torch.where(small, super().trace(x), result)
+        columns = small.reshape(-1, small.shape[-1]).any(0).nonzero().squeeze(-1)
+        if len(columns):
+            solved = result.index_copy(-1, columns, super().trace(x[..., columns, :]))
+            result = torch.where(small, solved, result)
         return result
 
     def value_gradient_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
