@@ -10,11 +10,11 @@ from experiments.beyond.gamma import FIXED, ORACLE, RULES, Size, name_of
 from experiments.fzoos.quadratics import quadratics
 
 QUICK = gamma.EXPERIMENT.settings("quick")
-SIZE = Size(6, 40, noises=(0.0,))
+SIZE = Size(6, 40, 3, noises=(0.0,))
 ALONE = dataclasses.replace(QUICK, sizes=(SIZE,))
 
 
-def rows_of(gaps, rounds=QUICK.rounds, **cell):
+def rows_of(gaps, rounds=SIZE.rounds, **cell):
     """Records of two seeds with the given last gaps."""
     key = {"dim": 6, "heterogeneity": 5.0, "noise": 0.0} | cell
     return [
@@ -27,13 +27,14 @@ def rows_of(gaps, rounds=QUICK.rounds, **cell):
 def test_regret_is_to_the_fixed_gamma_that_is_best_on_the_mean_of_the_logarithm():
     gaps = {name_of(g): (1.0, 1.0) for g in FIXED} | {"gamma 0.25": (1e-1, 1e-3), "gamma 1": (1e-4, 1.0)}
     rows, cell = rows_of(gaps | {"fzoos_adaptive": (1e-2, 1e-2)}), (6, 5.0, 0.0)
-    assert gamma.best_fixed(QUICK, rows, cell) == 0.25
-    np.testing.assert_allclose(gamma.regret(QUICK, rows, cell, "fzoos_adaptive"), [-1.0, 1.0])
+    assert gamma.best_fixed(rows, cell) == 0.25
+    np.testing.assert_allclose(gamma.regret(rows, cell, "fzoos_adaptive"), [-1.0, 1.0])
 
 
 @pytest.mark.parametrize("worst, status", [(0.2, "reproduced"), (0.3, "partly")])
 def test_the_claim_is_on_every_cell(worst, status):
-    settings = dataclasses.replace(QUICK, rules=("fzoos", "fzoos_adaptive"))
+    size = Size(6, 40, 3, ("fzoos", "fzoos_adaptive"), noises=(0.0, 1e-2))
+    settings = dataclasses.replace(QUICK, sizes=(size,))
     rows = []
     for noise, high in ((0.0, 0.1), (1e-2, worst)):
         gaps = {name_of(g): (1e-2, 1e-3) for g in FIXED}
@@ -61,9 +62,9 @@ def test_a_fixed_gamma_is_an_oracle_with_one_choice(problem, monkeypatch):
 
 def test_the_oracle_takes_the_lowest_of_the_next_round(problem):
     """In round 2 it has what every fixed γ has, as nobody corrects in round 1."""
-    two = dataclasses.replace(ALONE, rounds=2)
-    oracle = gamma.run(two, SIZE, problem, ORACLE, 1)
-    second = {g: gamma.run(two, SIZE, problem, name_of(g), 1)[1]["value"] for g in FIXED}
+    two = dataclasses.replace(SIZE, rounds=2)
+    oracle = gamma.run(ALONE, two, problem, ORACLE, 1)
+    second = {g: gamma.run(ALONE, two, problem, name_of(g), 1)[1]["value"] for g in FIXED}
     assert oracle[1]["value"] == min(second.values()) < max(second.values())
     assert second[oracle[1]["gamma"]] == oracle[1]["value"]
 
@@ -74,7 +75,7 @@ def test_gamma_of_a_round_is_recorded(problem):
     for rule in RULES.keys() - {"fzoos"}:
         found = [r["gamma"] for r in gamma.run(ALONE, SIZE, problem, rule, 1)]
         assert found[0] == 0.0 and all(0.0 <= g <= 1.0 for g in found)
-    assert set(RULES) < set(QUICK.rules)
+    assert set(RULES) < set(SIZE.rules)
 
 
 def test_a_size_is_left_out_beyond_its_seeds():
