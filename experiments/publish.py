@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from PIL import Image
 
-from experiments import registry, report, results
+from experiments import guide, registry, report, results
 from experiments.experiment import SCALES, Experiment
 from experiments.results import ResultsError
 from experiments.verdicts import Status
@@ -26,7 +26,6 @@ PUBLISHED = Path(__file__).parent / "published"
 DPI = 130
 COLOURS = 256
 README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->"
 PACKED_FROM = 100_000
 """Bytes from which on records are kept compressed."""
 
@@ -34,13 +33,13 @@ PACKED_FROM = 100_000
 def publish(
     folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED, readme: Path | None = README
 ) -> list[str]:
-    """Take finished results over and build page, table of verdicts and costs anew; of quick ones only the cost.
+    """Take finished results over and build page, guide, table of verdicts and costs anew; of quick ones only the cost.
 
     Args:
         folder: what ``run`` wrote to.
         names: ids; all that are finished there by default.
         target: the committed results.
-        readme: where the table of verdicts stands between ``BEGIN`` and ``END``.
+        readme: where the tables of verdicts and of advice stand, each between its marks.
 
     Returns:
         A line for each experiment: what was taken over, or why not.
@@ -61,8 +60,11 @@ def publish(
     entries, _ = report.read_all(target)
     table = verdict_table(entries)
     results.replace(target / "verdicts.md", table.encode())
+    results.replace(target / "which-method.md", guide.markdown(entries).encode())
     if readme is not None and readme.exists():
-        results.replace(readme, with_table(readme.read_text(), table).encode())
+        text = with_table(readme.read_text(), table, "verdicts")
+        advice = guide.short_table(entries, "experiments/published/index.html")
+        results.replace(readme, with_table(text, advice, "which method").encode())
     size = sum(path.stat().st_size for path in target.iterdir())
     return [*lines, *wrong, f"{page}: {len(entries)} experiments, {size / 1e6:.1f} MB in all"]
 
@@ -162,8 +164,8 @@ def verdict_table(entries: Sequence[report.Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_table(text: str, table: str) -> str:
-    """A text with the table of verdicts between its marks; unchanged where there are none."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+def with_table(text: str, table: str, name: str) -> str:
+    """A text with a table between ``<!-- name -->`` and ``<!-- /name -->``; unchanged without these marks."""
+    head, begin, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, tail = rest.partition(f"<!-- /{name} -->")
     return f"{head}{begin}\n{table}\n{end}{tail}" if begin and end else text

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from experiments import costs
+from experiments import costs, guide
 from experiments.verdicts import Status, Verdict
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def page(entries: Sequence[Entry]) -> str:
         _introduction(entries),
     ]
     parts.append(_summary(papers, entries))
+    parts.append(_guide(entries))
     for paper in papers:
         parts.append(f"<h2>{_text(TITLES.get(paper, paper))}</h2>")
         parts += [_section(entry) for entry in entries if entry.facts["paper"] == paper]
@@ -114,6 +115,21 @@ def _summary(papers: Sequence[str], entries: Sequence[Entry]) -> str:
         rows.append(f'<tr><th colspan="4" class=paper>{_text(TITLES.get(paper, paper))}</th></tr>')
         rows += [_row(entry) for entry in entries if entry.facts["paper"] == paper]
     return f"<h2>Verdicts</h2><table class=summary>{''.join(rows)}</table>"
+
+
+def _guide(entries: Sequence[Entry]) -> str:
+    blocks = []
+    for heading, items in guide.parts(entries):
+        blocks.append(f"<h2>{_text(heading)}</h2>")
+        for item, grounds in items:
+            listed = "".join(
+                f'<li><span class="chip {MARKS[f.verdict.status][0]}">{_text(f.word)}</span> {_text(f.verdict.claim)} '
+                f'(<a href="#{_text(f.entry.id)}">{_text(f.entry.facts["source"])}</a>)'
+                f"<small>{_text(f.measured)}</small></li>"
+                for f in grounds
+            )
+            blocks.append(f"<h3>{_text(item.title)}</h3><p>{_marked(item.text)}</p><ul class=verdicts>{listed}</ul>")
+    return "\n".join(blocks)
 
 
 def _row(entry: Entry) -> str:

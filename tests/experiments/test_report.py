@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from experiments import registry, report, results
-from experiments.publish import BEGIN, END, PUBLISHED, README, publish, settings_of, verdict_table, with_table
+from experiments.publish import PUBLISHED, README, publish, settings_of, verdict_table, with_table
 from experiments.records import to_csv
 from experiments.results import ResultsError
 from experiments.runner import run_experiments
@@ -138,7 +138,7 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     before = (folder / "toy-fig1.csv").read_bytes()
     (folder / "toy-fig1.verdicts.json").write_text("[]")
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}old\n{END}\nafter\n")
+    readme.write_text("before\n<!-- verdicts -->\nold\n<!-- /verdicts -->\nafter\n")
     lines = publish(folder, target=target, readme=readme)
     assert "toy-fig1: paper, 3 seeds, 1 verdicts" in lines
     assert (target / "toy-fig1.csv").read_bytes() == before
@@ -148,7 +148,7 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     assert (target / "index.html").read_text() == report.build(target)[0]
     table = (target / "verdicts.md").read_text()
     assert "| Toy, Fig. 1 | numbers near their index *(stand-in)* | 1 |  |  |" in table
-    assert readme.read_text() == f"before\n{BEGIN}\n{table}\n{END}\nafter\n"
+    assert readme.read_text() == f"before\n<!-- verdicts -->\n\n{table}\n<!-- /verdicts -->\nafter\n"
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
     assert publish(tmp_path / "quick", target=target, readme=None)[0] == "toy-fig1: quick, only its cost is noted"
     assert (target / "toy-fig1.csv").read_bytes() == before
@@ -180,7 +180,7 @@ def test_the_committed_page_is_built_from_the_committed_files():
     entries, _ = report.read_all(PUBLISHED)
     table = verdict_table(entries)
     assert table == (PUBLISHED / "verdicts.md").read_text()
-    assert README.read_text() == with_table(README.read_text(), table) and table in README.read_text()
+    assert README.read_text() == with_table(README.read_text(), table, "verdicts") and table in README.read_text()
     assert sum(path.stat().st_size for path in PUBLISHED.iterdir()) < LIMIT
 
 

@@ -1,0 +1,149 @@
+"""What is advised in which case, and why defaults are what they are; ``experiments.guide`` sets it beside results."""
+
+from __future__ import annotations
+
+from experiments.guide import Advice, Default, Ground
+
+INTRODUCTION = (
+    "Each case is followed by the verdicts that it rests on, looked up among the results beside this page: a claim, "
+    "whether it holds, and its statistic with a 95% interval over seeds. Statistics of the loss are differences of "
+    "log10, so that −1 is a tenth. Where a case names two methods, the first is where to begin."
+)
+
+ADVICE = (
+    Advice(
+        "One machine, up to some 50 variables, smooth, values without noise",
+        'scipy.optimize.minimize(f, x0, method="COBYQA")',
+        "A quadratic model of the whole function beats a local surrogate where it is nearly quadratic. ZoRD is next.",
+        (
+            Ground("beyond-zord", "ZoRD, kept information ends lower than COBYQA"),
+            Ground("zord-fig3", "ZoRD ends with a smaller gap than COBYQA"),
+        ),
+    ),
+    Advice(
+        "One machine, 10 to 100 variables, noisy or ill-conditioned, some hundred queries",
+        'minimize(f, x0, "zord", active="gated", bounds=bounds, max_queries=200)',
+        "Below finite differences and CMA-ES at equal queries; the gate pays where values are noisy.",
+        (
+            Ground("beyond-zord", "kept information ends 0.3 below RGF on the ill-conditioned quadratic"),
+            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than ZoRD, kept information"),
+            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than RGF"),
+            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than CMA-ES"),
+        ),
+    ),
+    Advice(
+        "One machine, many local minima, a budget for a global search first",
+        'minimize(f, best, "zord", history=(X, y), lengthscale=3.0, uncertainty="spectral_norm")',
+        "After some 300 queries of TuRBO, all of them X and y. ZoRD is local, and gains from what found its start.",
+        (
+            Ground("zord-fig3", "ZoRD, with TuRBO's history ends with a smaller gap than ZoRD"),
+            Ground("zord-fig3", "ZoRD ends with a smaller gap than RGF"),
+            Ground("zord-fig3", "ZoRD ends with a smaller gap than TuRBO-1"),
+        ),
+    ),
+    Advice(
+        "One machine, more variables than queries, smooth, inside bounds (black-box attacks)",
+        'minimize(f, x0, "zord", bounds=bounds, max_queries=500)',
+        "With fewer queries than variables the spectral norm cannot fall; kept information can.",
+        (
+            Ground("zord-table1", "ZoRD, kept information needs fewer queries than RGF"),
+            Ground("zord-table1", "ZoRD, kept information needs fewer queries than TuRBO-1"),
+            Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
+        ),
+    ),
+    Advice(
+        "One machine, values that move in steps (a classifier's metric)",
+        'minimize(f, x0, "zord", uncertainty="spectral_norm", lengthscale=0.67 * d**0.5, max_queries=2000)',
+        "On a staircase a fitted surrogate trusts itself too little: a fixed lengthscale and the cap serve better.",
+        (
+            Ground("zord-fig4", "ZoRD improves the trained network"),
+            Ground("zord-fig4", "ZoRD improves it more than ES"),
+            Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
+        ),
+    ),
+    Advice(
+        "A convex sum of smooth losses with a constraint or another prox",
+        'minimize(f, x0, "zo_l_katyusha", prox=prox, max_queries=...)',
+        "Linear convergence to rounding where plain and accelerated two-point descent stall in the constraint.",
+        (
+            Ground("katyusha-fig1", "ZO-L-Katyusha converges linearly to 1e-10"),
+            Ground("katyusha-fig1", "tuned, ZO-L-Katyusha needs fewer queries to 1e-08"),
+            Ground("katyusha-fig2", "eq. 14 stays above 1e-3 in the box"),
+        ),
+    ),
+    Advice(
+        "Very many parameters in memory once (a network to be tuned)",
+        'minimize(objective, objective.x0(), "hiso", in_place=True, max_queries=...)',
+        "With ``ModuleObjective``: directions are made from their addresses and never stored. HiSo's H does what one number in its place does: "
+        "it finds the scale of the step, not the curvature.",
+        (
+            Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
+            Ground("hiso-fig5", "HiSo ends with a lower loss than one number in the place of H"),
+        ),
+    ),
+    Advice(
+        "Parameters or tensors in very different units, which you can tell apart",
+        'minimize(f, x0, "hiso", curvature="group_probe", groups=..., max_queries=...)',
+        "Curvature that is measured group by group preconditions; groups that cut across the structure do not.",
+        (
+            Ground("beyond-curvature", "on the log-uniform spectrum group probes come to 1e-10"),
+            Ground("beyond-curvature", "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"),
+            Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
+            Ground("beyond-curvature", "no run of group probes ends above where it began"),
+        ),
+    ),
+    Advice(
+        "Several clients whose functions differ, queries dear",
+        'simulate("fzoos", objectives, x0, rounds=50, local_steps=10, gamma="adaptive")',
+        "A third of the queries of finite differences, and corrections that neither stall nor diverge.",
+        (
+            Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
+            Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 50)"),
+            Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
+            Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
+        ),
+    ),
+    Advice(
+        "Several clients, rounds dear, queries cheap",
+        'simulate("scaffold2", objectives, x0, rounds=50, local_steps=10, directions=20)',
+        "With as many queries as they want, finite differences end where FZooS does or lower.",
+        (
+            Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal rounds (C = 0.5, 5)"),
+            Ground("fzoos-fig1", "FZooS, γ = 1/t is below every baseline at equal rounds (C = 0.5, 5)"),
+        ),
+    ),
+    Advice(
+        "Several clients, little bandwidth, d of any size",
+        'simulate("decomfl", objectives, x0, rounds=1000, local_steps=1)  # or "hiso"',
+        "A round is P numbers each way whatever d is; a client that missed rounds is rebuilt to the bit.",
+        (
+            Ground("hiso-bytes", "a round of HiSo or DeComFL is 40 bytes a client, whatever d is"),
+            Ground("hiso-bytes", "a round of a vector method is 8d bytes a client"),
+            Ground("hiso-fig5", "HiSo needs fewer rounds than DeComFL to accuracy 0.6"),
+        ),
+    ),
+)
+
+DEFAULTS = (
+    Default(
+        "ZoRD",
+        "uncertainty",
+        "kept_information",
+        "The paper's spectral norm cannot fall while there are fewer queries than variables.",
+        (
+            Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
+            Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
+            Ground("zord-fig3", "ZoRD, kept information ends with a smaller gap than ZoRD"),
+        ),
+    ),
+    Default(
+        "ZoRD",
+        "active",
+        None,
+        "The gate does not gain on every problem, so it has to be asked for.",
+        (
+            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than ZoRD, kept information"),
+            Ground("zord-fig3", "ZoRD, kept information, gated ends with a smaller gap than ZoRD"),
+        ),
+    ),
+)
