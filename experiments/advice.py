@@ -74,7 +74,7 @@ ADVICE = (
     Advice(
         "Very many parameters in memory once (a network to be tuned)",
         'minimize(objective, objective.x0(), "hiso", in_place=True, max_queries=...)',
-        "With ``ModuleObjective``: directions are made from their addresses and never stored. HiSo's H does what one number in its place does: "
+        "With ``ModuleObjective``: directions are made from addresses, never stored. HiSo's H does what one number does: "
         "it finds the scale of the step, not the curvature.",
         (
             Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
