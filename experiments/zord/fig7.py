@@ -13,7 +13,9 @@ import dataclasses
 import math
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from experiments import style
@@ -32,8 +34,9 @@ THRESHOLDS: tuple[tuple[str, tuple[float, ...]], ...] = (
 )
 FEWER = (THRESHOLDS[0], *((name, values[1:4]) for name, values in THRESHOLDS[1:]))
 """For the reduced scale: the paper's measure whole, three thresholds of each other."""
-COLORS = (style.BLACK, style.SKY, style.GREEN, style.ORANGE, style.VERMILION, style.PURPLE)
-MARKERS = ("o", "s", "^", "D", "v", "P")
+COLORS = (style.BLACK, style.SKY, style.GREEN, style.ORANGE, style.VERMILION)
+"""Of the measures; thresholds have shades of purple, darker where looser."""
+MARKERS = ("o", "s", "^", "D", "v")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +82,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     figure, axes = style.panels(2, len(settings.problems), width=4.6, height=3.0)
     paper, thresholds = settings.thresholds[0]
     for column, name in enumerate(settings.problems):
-        for threshold, color, marker in zip(thresholds, COLORS, MARKERS, strict=False):
+        for threshold, color, marker in zip(thresholds, _shades(len(thresholds)), MARKERS, strict=False):
             found = curve(rows, "queries", problem=name, uncertainty=paper, threshold=threshold)
             _draw(axes[0, column], found.x, found.mean, found.standard_error, color, marker, f"c = {threshold:g}")
             axes[0, column].lines[-1].set_markevery(max(1, len(found.x) // 6))
@@ -103,6 +106,10 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         upper.legend(fontsize=7)
     style.shared_legend(figure, axes[1, 0], 5)
     return figure
+
+
+def _shades(count: int) -> list[str]:
+    return [to_hex(shade) for shade in colormaps["Purples"](np.linspace(0.4, 1.0, count))]
 
 
 def _place(uncertainty: str, threshold: float, chosen: tuple[float, ...]) -> int:
