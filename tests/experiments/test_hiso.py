@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from experiments.hiso import bytes as bytes_experiment
-from experiments.hiso import digits, fig4, fig5, training
+from experiments.hiso import digits, fig4, fig5, fig8, training
 from experiments.hiso.accounting import CELLS, Printed, RoundCost, scalar_only
 from experiments.hiso.controls import ScalarHessian, noise_hessian
 from experiments.records import where
 from experiments.verdicts import Verdict
+from experiments.workloads.images import DataError, load_images, mnist
 from federated import make_federation
+from tests.experiments.mnist import write_mnist
 
 # Bytes.
 
@@ -97,6 +99,49 @@ def test_every_image_is_dealt_once():
     assert not torch.equal(train.labels, digits.federation_of("mlp", 64, 1.0, 4)[1].labels)
     with pytest.raises(ValueError, match="without an image"):
         digits.federation_of("mlp", 1500, 0.01, 0)
+
+
+def test_chunks_of_images_add_up(monkeypatch):
+    _, train, _ = digits.federation_of("cnn", 4, 1.0, 0)
+    x = digits.initial("cnn", 0)
+    whole = [train(x), train.gradient(x), train.accuracy(x)]
+    monkeypatch.setattr(digits, "CHUNK", 500)
+    assert float(train(x)) == pytest.approx(float(whole[0]), rel=1e-6) and train.accuracy(x) == whole[2]
+    assert torch.allclose(train.gradient(x), whole[1], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("figure", [fig5, fig8])
+def test_mnist_is_trained_on_where_it_is_given(figure, tmp_path):
+    experiment = figure.EXPERIMENT
+    assert experiment.data == ("mnist",) and "digits" in experiment.stands_in(experiment.settings("quick"))
+    settings = dataclasses.replace(experiment.settings("quick"), data=str(tmp_path), rounds=1, every=1)
+    with pytest.raises(DataError, match="mnist is not a folder"):
+        experiment.check(settings)
+    folder = write_mnist(tmp_path / "mnist", counts=(80, 30))
+    experiment.check(settings)
+    assert experiment.stands_in(settings) == ""
+    rows = where(experiment.run(settings, [0, 1]), method="hiso", quantity="accuracy")
+    assert {round(30 * float(row["value"]), 4) % 1.0 for row in rows} == {0.0}
+    clients, train, test = digits.federation_of(settings.with_data().network, 6, 1.0, 0, settings.data)
+    assert clients[0].dimension == 28938 and sum(len(client.labels) for client in clients) == 80
+    given = load_images("mnist", settings.data)
+    assert torch.equal(test.inputs, given.test.flatten(1)) and torch.equal(test.labels, given.test_labels)
+    assert sorted(map(tuple, train.inputs.tolist())) == sorted(map(tuple, given.train.flatten(1).tolist()))
+    write_mnist(folder, side=8)
+    mnist.cache_clear()
+    with pytest.raises(DataError, match="1 x 28 x 28"):
+        experiment.check(settings)
+
+
+def test_the_cnn_of_mnist_is_torchs():
+    layers = [torch.nn.Conv2d(1, 16, 5, padding=2), torch.nn.Conv2d(16, 32, 5, padding=2)]
+    layers = [piece for layer in layers for piece in (layer, torch.nn.ReLU(), torch.nn.MaxPool2d(2))]
+    net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(1568, 10))
+    x, inputs = digits.initial("mnist_cnn", 1), torch.rand(3, 784, generator=torch.Generator().manual_seed(0))
+    torch.nn.utils.vector_to_parameters(x, net.parameters())
+    with torch.no_grad():
+        expected = net(inputs.view(3, 1, 28, 28))
+    assert torch.allclose(digits.logits("mnist_cnn", x, inputs), expected, rtol=1e-5, atol=1e-6)
 
 
 # Controls.

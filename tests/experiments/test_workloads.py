@@ -1,8 +1,6 @@
 """Loaders refuse what they do not expect, victims are the same every time, metrics are scikit-learn's."""
 
-import gzip
 import pickle
-import struct
 
 import numpy as np
 import pytest
@@ -13,22 +11,14 @@ from experiments.workloads.attack import Attack, FederatedAttack, chosen, margin
 from experiments.workloads.cache import cached
 from experiments.workloads.images import DataError, cifar10, digits, load_images, mnist, read_idx
 from experiments.workloads.victims import Training, cached_victim, shapes, train_victim
+from tests.experiments.mnist import idx, write_mnist
 
 SMALL = Training(channels=(2, 3), hidden=4, epochs=1)
 
 
-def idx(array):
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
-
-
 @pytest.fixture
 def mnist_folder(tmp_path):
-    generator = np.random.default_rng(0)
-    for (pictures, labels), n in zip(loaders.IDX_FILES.values(), (6, 4), strict=True):
-        (tmp_path / pictures).write_bytes(idx(generator.integers(256, size=(n, 28, 28), dtype=np.uint8)))
-        content = idx(generator.integers(10, size=n, dtype=np.uint8))
-        (tmp_path / f"{labels}.gz").write_bytes(gzip.compress(content))
-    return tmp_path
+    return write_mnist(tmp_path)
 
 
 @pytest.fixture
