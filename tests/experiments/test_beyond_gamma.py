@@ -55,7 +55,7 @@ def problem():
 
 def test_a_fixed_gamma_is_an_oracle_with_one_choice(problem, monkeypatch):
     plain = gamma.run(ALONE, SIZE, problem, "gamma 0.75", 1)
-    monkeypatch.setattr(gamma, "FIXED", (0.75,))
+    monkeypatch.setattr(gamma, "CHOICES", (0.75,))
     assert [r["value"] for r in gamma.run(ALONE, SIZE, problem, ORACLE, 1)] == [r["value"] for r in plain]
     assert [r["gamma"] for r in plain] == [0.0, 0.75, 0.75]
 
@@ -64,7 +64,7 @@ def test_the_oracle_takes_the_lowest_of_the_next_round(problem):
     """In round 2 it has what every fixed γ has, as nobody corrects in round 1."""
     two = dataclasses.replace(SIZE, rounds=2)
     oracle = gamma.run(ALONE, two, problem, ORACLE, 1)
-    second = {g: gamma.run(ALONE, two, problem, name_of(g), 1)[1]["value"] for g in FIXED}
+    second = {g: gamma.run(ALONE, two, problem, name_of(g), 1)[1]["value"] for g in gamma.CHOICES}
     assert oracle[1]["value"] == min(second.values()) < max(second.values())
     assert second[oracle[1]["gamma"]] == oracle[1]["value"]
 
