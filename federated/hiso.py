@@ -156,11 +156,13 @@ class HiSo(DeComFL):
     Args:
         x0: initial point, shape ``d``.
         curvature: ``"displacement"``, the paper's, or ``"group_probe"``.
-        groups: of coordinates; None: single ones. This and the next four are of ``"group_probe"``.
+        groups: of coordinates; None: single ones. This and the next six are of ``"group_probe"``.
         initial_probes: first probes a group.
         probe_every: rounds from a later probe to the next.
         probe_weight: weight of the newest |â_b|.
+        rise_weight: the same where |â_b| is above h_b.
         clip: of the mean scalars of ordinary rounds, in running root mean squares.
+        warmup: ordinary steps over which η rises to its full size.
         hessian_update: ``"per_step"`` or ``"per_round"``.
         hessian_weight: ν; 0 leaves H as it is, and with H₀ = 1 that is DeComFL, bit for bit.
         hessian_epsilon: ε ≥ 0.
@@ -182,7 +184,9 @@ class HiSo(DeComFL):
         initial_probes: int | None = None,
         probe_every: int | None = None,
         probe_weight: float | None = None,
+        rise_weight: float | None = None,
         clip: float | None = None,
+        warmup: int | None = None,
         hessian_update: HessianUpdate = "per_step",
         hessian_weight: float = 0.05,
         hessian_epsilon: float = 1e-8,
@@ -194,7 +198,8 @@ class HiSo(DeComFL):
     ) -> None:
         self.curvature, self.groups = check_choice("curvature", curvature, CURVATURES), groups
         self.initial_probes, self.probe_every = initial_probes, probe_every
-        self.probe_weight, self.clip = probe_weight, clip
+        self.probe_weight, self.rise_weight = probe_weight, rise_weight
+        self.clip, self.warmup = clip, warmup
         self.hessian_update, self.hessian_weight = hessian_update, hessian_weight
         self.hessian_epsilon, self.initial_hessian = hessian_epsilon, initial_hessian
         self.hessian_lower, self.hessian_upper = float(hessian_lower), float(hessian_upper)

@@ -83,11 +83,13 @@ class HiSo(ScalarOnly):
         momentum: β.
         projection: whether gₚ is divided by uₚᵀH⁻¹uₚ.
         in_place: whether x0 itself is moved.
-        groups: this and the next four are of ``curvature="group_probe"``; see ``GroupProbeHiSo``.
+        groups: this and the next six are of ``curvature="group_probe"``; see ``GroupProbeHiSo``.
         initial_probes: first probes a group.
         probe_every: rounds from a later probe to the next.
         probe_weight: of the newest probe.
+        rise_weight: the same where it is above h.
         clip: of scalars.
+        warmup: steps over which the rate rises.
         **common: see ``Optimizer``.
     """
 
@@ -123,14 +125,17 @@ class HiSo(ScalarOnly):
         initial_probes: int | None = None,
         probe_every: int | None = None,
         probe_weight: float | None = None,
+        rise_weight: float | None = None,
         clip: float | None = None,
+        warmup: int | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
         if curvature not in CURVATURES:
             raise ValueError(f"curvature must be one of {CURVATURES}, got {curvature!r}")
         self.curvature = curvature
         probing = {"groups": groups, "initial_probes": initial_probes, "probe_every": probe_every}
-        for name, value in (probing | {"probe_weight": probe_weight, "clip": clip}).items():
+        probing |= {"probe_weight": probe_weight, "rise_weight": rise_weight, "clip": clip, "warmup": warmup}
+        for name, value in probing.items():
             if value is not None:
                 raise ValueError(f"{name} goes with curvature='group_probe', not with 'displacement'")
         if hessian_update not in ("per_step", "per_round"):

@@ -90,7 +90,7 @@ class _Scales:
 
 
 def test_moving_average_is_bias_corrected_and_kept_up():
-    opt = make(4, groups=2, initial_probes=50, probe_weight=0.3, smoothing_radius=1e-2)
+    opt = make(4, groups=2, initial_probes=50, probe_weight=0.3, rise_weight=0.0, smoothing_radius=1e-2)
     seen: list[float] = []
     for k in range(9):
         factor = 1.0 + k
@@ -107,6 +107,32 @@ def test_moving_average_is_bias_corrected_and_kept_up():
             assert float(opt.state.curvature[0]) == pytest.approx(mean, rel=1e-12)
     h = opt.hessian
     assert float(h[2]) == pytest.approx(1e-8 * float(h[0])) and opt.state.hessian_floor == pytest.approx(float(h[2]))
+
+
+def test_curvature_rises_faster_than_it_falls():
+    opt = make(4, groups=1, initial_probes=50, probe_weight=0.1, rise_weight=0.5)
+    h, rising = 0.0, 0
+    for k in range(30):
+        a = 9.0 if k % 7 == 3 else 1.0
+        drive(opt, lambda x, a=a: 0.5 * a * x.square().sum())
+        weight = 0.1 / (1.0 - 0.9 ** (k + 1))
+        rising += a > h and k > 0
+        h += (max(weight, 0.5) if a > h else weight) * (a - h)
+        assert float(opt.state.curvature[0]) == pytest.approx(h, rel=1e-6)
+    assert rising == 4
+
+
+def test_rate_is_warmed_up():
+    """From the same states, the warm-up alone makes step t shorter: t/(K + 1) of it for t up to K."""
+    slow, fast = (make(4, groups=1, initial_probes=1, probe_every=100, warmup=k, seed=4) for k in (3, 0))
+    drive(slow, quadratic)
+    for t in range(1, 7):
+        fast.load_state_dict(slow.state_dict() | {"options": fast.state_dict()["options"]})
+        before = slow.x
+        drive(slow, quadratic), drive(fast, quadratic)
+        moved, whole = slow.x - before, fast.x - before
+        torch.testing.assert_close(moved, min(1.0, t / 4.0) * whole, rtol=1e-12, atol=1e-15)
+        assert slow.state.rate == fast.state.rate
 
 
 def test_weights_are_the_textbooks():
@@ -176,8 +202,9 @@ def test_run_is_a_literal_transcription(distribution):
             g = (f(x + m * z) - f(x - m * z)) / (2 * m)
             c = (f(x + m * z) + f(x - m * z) - 2 * f(x)) / m**2
             told[b] += 1
-            weight = 0.1 / (1 - 0.9 ** told[b])
-            curvature[b] += weight * (abs(c) / float(z.norm()) ** 2 - curvature[b])
+            estimate = abs(c) / float(z.norm()) ** 2
+            weight = max(0.1 / (1 - 0.9 ** told[b]), 0.5 if estimate > curvature[b] else 0.0)
+            curvature[b] += weight * (estimate - curvature[b])
             x = x - g / max(c, curvature[b] * float(z.norm()) ** 2) * z
         else:
             h = (curvature[:, None] * masks).sum(0)
@@ -191,7 +218,7 @@ def test_run_is_a_literal_transcription(distribution):
             gs = [min(max(g, -limit), limit) for g in gs]
             mass = (299 * mass + 1) / 300
             mean += 1 / 300 / mass * (sum(g * g for g in gs) / count - mean)
-            x = x - rate * (torch.tensor(gs, dtype=torch.float64) @ zs)
+            x = x - rate * min(1.0, steps_done / 51) * (torch.tensor(gs, dtype=torch.float64) @ zs)
         torch.testing.assert_close(opt.x, x, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(opt.state.curvature, curvature, rtol=1e-6, atol=0)
     gain = torch.tensor([mean, mass, steps_done], dtype=torch.float64)
@@ -248,7 +275,7 @@ def test_a_failed_probe_teaches_nothing():
 
 
 def test_large_scalars_are_clipped():
-    opt = drive(make(4, groups=1, perturbations=1, clip=3.0), quadratic, 18)
+    opt = drive(make(4, groups=1, perturbations=1, clip=3.0, warmup=0), quadratic, 18)
     mean = math.sqrt(float(opt.state.gain[0]))
     batch, before = opt.ask(), opt.x
     m = float(batch.scales[0])
@@ -311,6 +338,9 @@ def test_a_module_is_tuned_by_its_tensors():
         ("momentum goes with", {"momentum": 0.5}),
         ("clip", {"clip": 0.0}),
         ("probe_weight", {"probe_weight": 0.0}),
+        ("rise_weight", {"rise_weight": 1.5}),
+        ("warmup", {"warmup": -1}),
+        ("warmup goes with curvature='group_probe'", {"curvature": "displacement", "warmup": 3}),
         ("probe_every", {"probe_every": 0}),
         ("initial_probes", {"initial_probes": 0}),
         ("curvature must be one of", {"curvature": "exact"}),
