@@ -53,8 +53,8 @@ ADVICE = (
     ),
     Advice(
         "One machine, values that move in steps (a classifier's metric)",
-        'minimize(f, x0, "zord", uncertainty="spectral_norm", lengthscale=0.67 * d**0.5, max_queries=2000)',
-        "On a staircase a fitted surrogate trusts itself too little: a fixed lengthscale and the cap serve better.",
+        'minimize(f, x0, "zord", uncertainty="spectral_norm", lengthscale=0.67 * d**0.5, step_decay=1, max_queries=n)',
+        "Bounds [0, 10]^d. On a staircase steps that are halved where nothing was gained do not come to the next edge.",
         (
             Ground("zord-fig4", "ZoRD improves the trained network"),
             Ground("zord-fig4", "ZoRD improves it more than ES"),
@@ -74,7 +74,7 @@ ADVICE = (
     Advice(
         "Very many parameters in memory once (a network to be tuned)",
         'minimize(objective, objective.x0(), "hiso", in_place=True, max_queries=...)',
-        "With ``ModuleObjective``: directions are made from addresses, never stored. HiSo's H does what one number does: "
+        "With ``ModuleObjective``: directions are made from addresses. HiSo's H does what one number does: "
         "it finds the scale of the step, not the curvature.",
         (
             Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),

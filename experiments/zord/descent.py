@@ -113,9 +113,13 @@ def _values(optimizer: Optimizer, problem: Problem) -> list[float]:
     return values
 
 
+def as_printed(dim: int) -> dict[str, Any]:
+    """Options of ZoRD as its paper and code have it: spectral norm, fixed lengthscale, steps never shortened."""
+    return {"uncertainty": "spectral_norm", "lengthscale": LENGTHSCALE * math.sqrt(dim), "step_decay": 1.0}
+
+
 def _paper(problem: Problem, start: Start) -> dict[str, Any]:
-    lengthscale = LENGTHSCALE * math.sqrt(problem.dim)
-    return {"uncertainty": "spectral_norm", "lengthscale": lengthscale, "step_decay": 1.0}
+    return as_printed(problem.dim)
 
 
 def _go_on(problem: Problem, start: Start, queries: int, seed: int) -> list[float]:

@@ -27,6 +27,7 @@ from experiments.records import Row, Rows, by_seed, curve, seeds_of
 from experiments.tables import Table
 from experiments.verdicts import Verdict, judge
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
+from experiments.zord.descent import as_printed
 from optimizers import Evaluator, Optimizer, latin_hypercube, run
 from optimizers.registry import method_class
 
@@ -79,7 +80,7 @@ def searcher(settings: Settings, method: str, fun: Controller, X: Tensor, y: Ten
     elif method.startswith("zord"):
         options |= {"history": (X, y), "window": WINDOW, "radius": RADIUS}
         if method == "zord":
-            options |= {"uncertainty": "spectral_norm", "lengthscale": 0.67 * math.sqrt(d)}
+            options |= as_printed(d)
     else:  # ES's directions are normal, the others' unit vectors
         options["smoothing_radius"] = RADIUS / (math.sqrt(d) if method == "es" else 1.0)
     name = {"zord_kept": "zord", "turbo1": "turbo"}.get(method, method)
