@@ -18,7 +18,6 @@ never succeeded; this was seen before methods were compared at 0.15.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +27,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments import style
-from experiments.fzoos.comparison import BASELINES, FZOOS, federation_of
+from experiments.experiment import Experiment
+from experiments.fzoos.comparison import BASELINES, FZOOS, UnitBoxProblem, federation_of
 from experiments.records import Curve, Row, Rows, seeds_of, where
 from experiments.verdicts import Verdict, judge
 from experiments.workloads.attack import Attack, FederatedAttack, chosen
@@ -40,6 +40,9 @@ from experiments.workloads.victims import QUICK as QUICK_TRAINING
 
 METHODS = ("fzoos", "fzoos_adaptive", *BASELINES)
 RATES = (0.01, 0.02, 0.05, 0.1)
+
+Panels = tuple[tuple[int, int], ...]
+"""P and T of each column."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Settings:
     """
 
     dataset: str = "cifar10"
-    panels: tuple[tuple[int, int], ...] = ((3, 10), (5, 10), (8, 10))
+    panels: Panels = ((3, 10), (5, 10), (8, 10))
     methods: tuple[str, ...] = METHODS
     rates: tuple[float, ...] = ()
     clients: int = 10
@@ -114,30 +117,17 @@ QUICK: dict[str, Any] = {
 }
 
 
+IMAGES: dict[str, dict[str, Any]] = {
+    "cifar10": {"dataset": "cifar10", "bound": 0.2, "side": 32},
+    "mnist": {"dataset": "mnist", "bound": 0.3, "side": 28},
+}
+
+
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Problem(UnitBoxProblem):
     """One image: the clients' functions of z and how to see that they are fooled."""
 
     attack: FederatedAttack
-
-    @property
-    def clients(self) -> Sequence[InUnitBox]:
-        """f_i in [0, 1]^d."""
-        return [InUnitBox(client) for client in self.attack.clients]
-
-    @property
-    def x0(self) -> Tensor:
-        """δ = 0."""
-        return self.clients[0].start
-
-    @property
-    def bounds(self) -> list[tuple[float, float]]:
-        """[0, 1]^d."""
-        return self.clients[0].bounds
-
-    def gap(self, z: Tensor) -> float:
-        """F(z)."""
-        return float(np.mean([float(client(z)) for client in self.clients]))
 
     def fooled(self, z: Tensor) -> bool:
         """Whether the victims together are."""
@@ -177,10 +167,11 @@ def problems(settings: Settings, count: int, seed: int) -> list[Problem]:
     of = (settings.dataset, settings.data, settings.side, settings.training, settings.clients, count, settings.cache)
     images, found, recognized = victims(*of)
     picked = chosen(images, recognized, settings.images, seed)
-    return [
-        Problem(FederatedAttack(tuple(Attack(v, image, label, settings.bound, smooth=True) for v in found)))
+    attacks = [
+        FederatedAttack(tuple(Attack(v, image, label, settings.bound, smooth=True) for v in found))
         for image, label in picked
     ]
+    return [Problem([InUnitBox(client) for client in attack.clients], attack) for attack in attacks]
 
 
 def attacked(settings: Settings, problem: Problem, method: str, directions: int, local_steps: int, seed: int) -> Row:
@@ -303,3 +294,46 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
                 )
             )
     return verdicts
+
+
+def experiment(
+    number: int,
+    dataset: str,
+    over: str,
+    whatever: str,
+    *,
+    paper: Panels,
+    reduced: Panels,
+    quick: Panels,
+) -> Experiment:
+    """One of Figures 2, 6 and 7.
+
+    Args:
+        number: the figure's.
+        dataset: name of the images.
+        over: what the panels are, for the line that says what it shows.
+        whatever: what the claim holds for.
+        paper: P and T of each column.
+        reduced: the same.
+        quick: the same.
+    """
+    images = IMAGES[dataset]
+    return Experiment(
+        id=f"fzoos-fig{number}",
+        source=f"FZooS, Fig. {number}",
+        shows=f"success rate of federated attacks {over}, against rounds and total queries",
+        claim=f"FZooS succeeds with fewer rounds and queries than FedZO, FedProx and SCAFFOLD, whatever {whatever}.",
+        scales={
+            "paper": Settings(panels=paper, **images),
+            "reduced": Settings(panels=reduced, **images | REDUCED),
+            "quick": Settings(panels=quick, **images | QUICK),
+        },
+        run_seed=run_seed,
+        plot=plot,
+        claims=claims,
+        seeds={"quick": 3, "reduced": 3, "paper": 5},
+        extra="experiments",
+        data=(dataset,),
+        stand_in=describe,
+        check=check,
+    )

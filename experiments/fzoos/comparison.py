@@ -13,6 +13,7 @@ from torch import Tensor
 from experiments import style
 from experiments.fzoos.quadratics import quadratics
 from experiments.records import Row, Rows, by_seed, curve, distinct, where
+from experiments.workloads.unit_box import InUnitBox
 from federated import Federation, make_federation
 
 FZOOS: dict[str, dict[str, Any]] = {
@@ -39,6 +40,27 @@ class Problem(Protocol):
     @property
     def bounds(self) -> list[tuple[float, float]]: ...  # noqa: D102
     def gap(self, x: Tensor) -> float: ...  # noqa: D102
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitBoxProblem:
+    """The clients' objectives in [0, 1]^d; the gap is F, which is at least 0."""
+
+    clients: Sequence[InUnitBox]
+
+    @property
+    def x0(self) -> Tensor:
+        """The middle of the box."""
+        return self.clients[0].start
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """[0, 1]^d."""
+        return self.clients[0].bounds
+
+    def gap(self, z: Tensor) -> float:
+        """F(z)."""
+        return float(np.mean([float(client(z)) for client in self.clients]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,28 +5,14 @@ See ``experiments.fzoos.attacks`` for the problem and the readings.
 
 from __future__ import annotations
 
-from experiments.experiment import Experiment
-from experiments.fzoos import attacks
-from experiments.fzoos.attacks import QUICK, REDUCED, Settings
+from experiments.fzoos.attacks import experiment
 
-PANELS = ((3, 10), (5, 10), (8, 10), (5, 5), (5, 20))
-
-EXPERIMENT = Experiment(
-    id="fzoos-fig7",
-    source="FZooS, Fig. 7",
-    shows="success rate of federated attacks on MNIST for several P and T, against rounds and total queries",
-    claim="FZooS succeeds with fewer rounds and queries than FedZO, FedProx and SCAFFOLD, whatever P and T are.",
-    scales={
-        "paper": Settings(dataset="mnist", bound=0.3, side=28, panels=PANELS),
-        "reduced": Settings(dataset="mnist", panels=((3, 5), (5, 5), (8, 5), (5, 2), (5, 10)), **REDUCED),
-        "quick": Settings(dataset="mnist", bound=0.3, panels=((8, 2),), **QUICK),
-    },
-    run_seed=attacks.run_seed,
-    plot=attacks.plot,
-    claims=attacks.claims,
-    seeds={"quick": 3, "reduced": 3, "paper": 5},
-    extra="experiments",
-    data=("mnist",),
-    stand_in=attacks.describe,
-    check=attacks.check,
+EXPERIMENT = experiment(
+    7,
+    "mnist",
+    "on MNIST for several P and T",
+    "P and T are",
+    paper=((3, 10), (5, 10), (8, 10), (5, 5), (5, 20)),
+    reduced=((3, 5), (5, 5), (8, 5), (5, 2), (5, 10)),
+    quick=((8, 2),),
 )

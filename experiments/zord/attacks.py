@@ -20,13 +20,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from experiments.records import Rows
+from experiments import style
+from experiments.records import Rows, seeds_of
+from experiments.verdicts import Verdict, judge
 from experiments.workloads.attack import Attack, chosen
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import TITLES, Images, load_images, stand_in
@@ -203,6 +206,31 @@ def run_seed(settings: Settings, seed: int) -> Rows:
                     }
                 )
     return rows
+
+
+def compared(
+    settings: Settings, rows: Rows, lead: Callable[[str, str], np.ndarray], claim: str, statistic: str
+) -> list[Verdict]:
+    """ZoRD, and the library's default where it ran, against every baseline on the same images.
+
+    Args:
+        settings: what was attacked.
+        rows: the records.
+        lead: of a data set and a method, one number a seed, larger where the method is better.
+        claim: formats the labels of two methods.
+        statistic: what the difference of their leads is.
+    """
+
+    def better(method: str, other: str) -> Verdict:
+        cells = {title(settings, name): lead(name, method) - lead(name, other) for name in settings.datasets}
+        text = claim.format(style.METHODS[method].label, style.METHODS[other].label)
+        return judge(text, statistic, cells, seeds_of(rows), above=0.0, control=method != "zord")
+
+    others = [method for method in BASELINES if method in settings.methods]
+    verdicts = [better("zord", other) for other in others]
+    if "zord_kept" in settings.methods:
+        verdicts += [better("zord_kept", other) for other in (*others, "zord")]
+    return verdicts
 
 
 def tune(settings: Settings, method: str) -> dict[float, float]:

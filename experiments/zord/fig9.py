@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from experiments import style
 from experiments.experiment import Experiment
 from experiments.records import Curve, Rows, seeds_of, where
-from experiments.verdicts import Verdict, judge
+from experiments.verdicts import Verdict
 from experiments.zord import attacks
-from experiments.zord.attacks import BASELINES, Settings
+from experiments.zord.attacks import Settings
 
 
 def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> tuple[np.ndarray, np.ndarray]:
@@ -47,23 +47,13 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """The success rate over all numbers of queries, ZoRD's and the default's against every baseline's."""
-    seeds = seeds_of(rows)
 
-    def higher(method: str, other: str) -> Verdict:
-        cells = {}
-        for dataset in settings.datasets:
-            ours, theirs = (success_rates(settings, rows, dataset, name)[1].mean(1) for name in (method, other))
-            cells[attacks.title(settings, dataset)] = ours - theirs
-        labels = [style.METHODS[name].label for name in (method, other)]
-        claim = f"{labels[0]} succeeds more often than {labels[1]} at equal queries"
-        statistic = "difference of the success rate, mean over the numbers of queries"
-        return judge(claim, statistic, cells, seeds, above=0.0, control=method != "zord")
+    def lead(dataset: str, method: str) -> np.ndarray:
+        return success_rates(settings, rows, dataset, method)[1].mean(1)
 
-    others = [method for method in BASELINES if method in settings.methods]
-    verdicts = [higher("zord", other) for other in others]
-    if "zord_kept" in settings.methods:
-        verdicts += [higher("zord_kept", other) for other in (*others, "zord")]
-    return verdicts
+    claim = "{} succeeds more often than {} at equal queries"
+    statistic = "difference of the success rate, mean over the numbers of queries"
+    return attacks.compared(settings, rows, lead, claim, statistic)
 
 
 EXPERIMENT = Experiment(

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 
 from experiments import style
 from experiments.experiment import Experiment
-from experiments.records import Rows, by_seed, seeds_of, where
+from experiments.records import Rows, by_seed, where
 from experiments.tables import Table
-from experiments.verdicts import Verdict, judge
+from experiments.verdicts import Verdict
 from experiments.workloads.images import TITLES
 from experiments.zord import attacks
-from experiments.zord.attacks import BASELINES, Settings
+from experiments.zord.attacks import Settings
 
 PAPER = {"mnist": ("248", "654 to 1780"), "cifar10": ("384", "638 to 4133")}
 """What is printed: ZoRD's queries, and the range of the others'."""
@@ -46,23 +46,12 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """ZoRD, and the library's default, against every baseline on the same images."""
-    seeds = seeds_of(rows)
 
-    def fewer(method: str, other: str) -> Verdict:
-        ratios = {}
-        for dataset in settings.datasets:
-            ours, theirs = (np.log10(queries(rows, dataset, name)) for name in (method, other))
-            ratios[attacks.title(settings, dataset)] = theirs - ours
-        labels = [style.METHODS[name].label for name in (method, other)]
-        claim = f"{labels[0]} needs fewer queries than {labels[1]}"
-        statistic = "log10 of the ratio of the queries"
-        return judge(claim, statistic, ratios, seeds, above=0.0, control=method != "zord")
+    def lead(dataset: str, method: str) -> np.ndarray:
+        return -np.log10(queries(rows, dataset, method))
 
-    others = [method for method in BASELINES if method in settings.methods]
-    verdicts = [fewer("zord", other) for other in others]
-    if "zord_kept" in settings.methods:
-        verdicts += [fewer("zord_kept", other) for other in (*others, "zord")]
-    return verdicts
+    claim, statistic = "{} needs fewer queries than {}", "log10 of the ratio of the queries"
+    return attacks.compared(settings, rows, lead, claim, statistic)
 
 
 def table(settings: Settings, rows: Rows) -> Table:
