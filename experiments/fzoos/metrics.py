@@ -48,7 +48,7 @@ from experiments.workloads.unit_box import InUnitBox
 
 METHODS = ("fzoos", "fzoos_adaptive", *BASELINES)
 RATES = (0.001, 0.003, 0.01)
-RADII = (0.03, 0.1, 0.3)
+RADII = (0.03, 0.1, 0.3, 0.8)
 
 
 @dataclasses.dataclass(frozen=True)
