@@ -9,9 +9,7 @@ end, met or missed.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,10 +20,9 @@ import torch
 from tqdm import tqdm
 
 from experiments import style
-from experiments.benchmarks import peers, updates
+from experiments.benchmarks import output, peers, updates
 from experiments.benchmarks.peers import Problem
 from experiments.benchmarks.timing import Call, Timing, interleaved, peak_memory
-from experiments.results import versions
 
 OBSERVATIONS = (20, 150, 500, 2000)
 DIMENSIONS = (10, 100, 784, 2189, 10_000, 100_000)
@@ -98,23 +95,16 @@ def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; exit status 0 also where a target is missed, which the summary says."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
     rows = [] if options.only == "updates" else _grid(options)
     rows += [] if options.only == "grid" else [asdict(row) for row in updates.measure(options.seconds)]
-    report = {"machine": platform.processor() or platform.machine(), "versions": versions(), "rows": rows}
-    (options.out / "benchmark-derived-gp.json").write_text(json.dumps(report, indent=1))
-    text = "\n".join([_table(rows), "", _targets(rows)])
-    (options.out / "benchmark-derived-gp.txt").write_text(text + "\n")
-    print(text)
+    output.write(options.out, "derived-gp", "\n".join([_table(rows), "", _targets(rows)]), rows=rows)
     if options.only != "updates":
         _plot(rows, options.out)
-    print(f"\nwritten: {options.out}/benchmark-derived-gp.json, .txt" + (", .png, .pdf" if rows else ""))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments benchmark derived-gp", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = output.parser_of("derived-gp", __doc__)
     parser.add_argument("--n", type=int, nargs="+", default=OBSERVATIONS, help="observations")
     parser.add_argument("--d", type=int, nargs="+", default=DIMENSIONS, help="inputs")
     parser.add_argument("--q", type=int, nargs="+", default=POINTS, help="points asked for")

@@ -7,17 +7,13 @@ own path, whose bits are the same.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from pathlib import Path
 
 import torch
 
-from experiments.results import versions
+from experiments.benchmarks import output
 from optimizers import Directions
 
 PEER = "torch.randn"
@@ -25,20 +21,14 @@ PEER = "torch.randn"
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; exit status 0 also where the target is missed, which the summary says."""
-    parser = argparse.ArgumentParser(prog="python -m experiments benchmark directions", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = output.parser_of("directions", __doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 1_000_000, 10_000_000], metavar="D")
     parser.add_argument("--numbers", type=int, default=50_000_000, help="drawn in each way at each size, about")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rates = {d: measure(d, max(3, options.numbers // d)) for d in options.sizes}
     text = summary(rates)
-    options.out.mkdir(parents=True, exist_ok=True)
-    report = {"machine": platform.processor() or platform.machine(), "versions": versions(), "rates": rates}
-    (options.out / "benchmark-directions.json").write_text(json.dumps(report, indent=1))
-    (options.out / "benchmark-directions.txt").write_text(text + "\n")
-    print(text)
-    print(f"\nwritten: {options.out}/benchmark-directions.json, .txt")
+    output.write(options.out, "directions", text, rates=rates)
     return 0
 
 

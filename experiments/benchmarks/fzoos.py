@@ -9,20 +9,17 @@ Fig. 1 run as well, one C and one seed.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.benchmarks import output
 from experiments.fzoos import comparison, fig1
 from experiments.fzoos.quadratics import Federated, quadratics
-from experiments.results import versions
 from federated.federation import Federation
 from federated.fzoos import FZooS
 from federated.host import Host, Request, Service
@@ -44,23 +41,12 @@ def main(arguments: Sequence[str]) -> int:
     times = measure(options.dimension, options.features, options.history, options.rounds)
     figure = figure_seconds() if options.figure else {}
     text = summary(times, options.dimension, options.features, options.history, figure)
-    options.out.mkdir(parents=True, exist_ok=True)
-    report = {
-        "machine": platform.processor() or platform.machine(),
-        "versions": versions(),
-        "seconds": times,
-        "figure": figure,
-    }
-    (options.out / "benchmark-fzoos.json").write_text(json.dumps(report, indent=1))
-    (options.out / "benchmark-fzoos.txt").write_text(text + "\n")
-    print(text)
-    print(f"\nwritten: {options.out}/benchmark-fzoos.json, .txt")
+    output.write(options.out, "fzoos", text, seconds=times, figure=figure)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments benchmark fzoos", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = output.parser_of("fzoos", __doc__)
     parser.add_argument("--dimension", type=int, default=300)
     parser.add_argument("--features", type=int, default=10_000)
     parser.add_argument("--history", type=int, default=3000, help="queries before the first timed round")

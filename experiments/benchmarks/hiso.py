@@ -10,18 +10,15 @@ that was away for 100 rounds: it follows their scalars and must then be the serv
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.benchmarks import output
 from experiments.benchmarks.timing import peak_memory
-from experiments.results import versions
 from federated.hiso import HiSo
 from optimizers.directions import Directions
 from optimizers.groups import GroupDiagonal, Groups
@@ -39,24 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     times, memory = measure(options.dimension, options.repetitions, options.perturbations)
     replay = replayed(options.replay_dimension, options.rounds)
     text = summary(times, memory, replay, options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    report = {
-        "machine": platform.processor() or platform.machine(),
-        "versions": versions(),
-        "seconds": times,
-        "megabytes": memory,
-        "replay": replay,
-    }
-    (options.out / "benchmark-hiso.json").write_text(json.dumps(report, indent=1))
-    (options.out / "benchmark-hiso.txt").write_text(text + "\n")
-    print(text)
-    print(f"\nwritten: {options.out}/benchmark-hiso.json, .txt")
+    output.write(options.out, "hiso", text, seconds=times, megabytes=memory, replay=replay)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments benchmark hiso", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = output.parser_of("hiso", __doc__)
     parser.add_argument("--dimension", type=int, default=100_000_000, help="of the timed update")
     parser.add_argument("--perturbations", type=int, default=1, help="P")
     parser.add_argument("--repetitions", type=int, default=3)

@@ -10,13 +10,10 @@ work on the machine only adds.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -24,7 +21,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.results import versions
+from experiments.benchmarks import output
 from optimizers import ZoRD
 from optimizers.window_surrogate import WindowSurrogate
 from surrogates import NearestWindow
@@ -40,18 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     optimizer = _run_to(options.dimension, options.history, options.steps, options.iterations)
     times = measure(optimizer, options.iterations)
     text = summary(times, options.dimension, options.history, options.steps)
-    options.out.mkdir(parents=True, exist_ok=True)
-    report = {"machine": platform.processor() or platform.machine(), "versions": versions(), "seconds": times}
-    (options.out / "benchmark-zord.json").write_text(json.dumps(report, indent=1))
-    (options.out / "benchmark-zord.txt").write_text(text + "\n")
-    print(text)
-    print(f"\nwritten: {options.out}/benchmark-zord.json, .txt")
+    output.write(options.out, "zord", text, seconds=times)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments benchmark zord", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser = output.parser_of("zord", __doc__)
     parser.add_argument("--dimension", type=int, default=2189)
     parser.add_argument("--history", type=int, default=5000, help="queries before the first timed one")
     parser.add_argument("--steps", type=int, default=10, help="virtual steps of an iteration")
