@@ -100,7 +100,8 @@ class TrajectoryDescent(Optimizer):
             counted. NaN and infinite values are kept out. The first iteration starts at x0.
         start: where an iteration starts: the best point known (ZoRD's code), or the last iterate (ZoRD's Alg. 2).
         queries_per_step: queries of an iteration; those beyond the iterate are at the radius from it.
-        reset_after: iterations without gain after which the rule's state is forgotten (ZoRD's code: 10); None: never.
+        reset_after: iterations without gain after which the rule's state is forgotten (ZoRD's code: 10), those that
+            ask in order to learn not counted; None: never.
         step_decay: what the rule's step size is multiplied by each time; 1: it stays (ZoRD's code). With a rule whose
             steps have one length, as Adam's, 1 ends the descent about a step from the minimum. ½ was as good as 1 or
             better on Ackley, Levy and Rosenbrock (d = 20, 200 queries, eight starts each).
@@ -245,13 +246,14 @@ class TrajectoryDescent(Optimizer):
         gained = self._note_best(batch.explicit, totals)
         if len(self.trajectory) < LEAST_DATA:
             return
-        self.state.without_gain = 0 if gained else self.state.without_gain + 1
+        to_learn = self.state.active > 0
+        self.state.without_gain = 0 if gained else self.state.without_gain + (not to_learn)
         if self.reset_after is not None and self.state.without_gain >= self.reset_after:
             self.state.step_scale *= self.step_decay
             self.state.rule.reset(self.state.step_scale)
             self.state.without_gain = 0
         failed = bool(values[0].isnan())
-        if self.state.active == 0:
+        if not to_learn:
             self.state.failed = self.state.failed + 1 if failed else 0
         from_best = self.start == "best" or self.state.failed > 0
         x = self.state.best_point if from_best and self.state.best_point is not None else self._x

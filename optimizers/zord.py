@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.active_queries import candidate_cloud, most_informative
+from optimizers.active_queries import candidate_cloud, most_informative, uncertain_candidates
 from optimizers.options import check_integer, positive, positive_integer
 from optimizers.trajectory_descent import DescentOptions, TrajectoryDescent
 from optimizers.uncertainty import Uncertainty, UncertaintyRule
@@ -18,6 +18,7 @@ from surrogates import DerivedGP
 from surrogates.hyperparameters import NOISE_FLOOR
 
 Active = Literal["gated", "random"]
+Gate = Literal["gain", "probability"]
 
 LENGTHSCALE_FLOOR = 0.04
 """Least lengthscale that a fit may take, in widths of the search times √d: 0.4 √d in [0, 10]^d."""
@@ -26,7 +27,7 @@ LENGTHSCALE_CEILING = 4.0
 """The largest one, in the same units."""
 
 GATE = 0.9
-"""Probability of descent under which a query goes to learning."""
+"""Probability of descent under which a query goes to learning, with ``gate="probability"``."""
 
 GATE_LIMIT = 5
 """Such queries in a row, at most."""
@@ -55,10 +56,15 @@ class ZoRD(TrajectoryDescent):
     or a descent with steps of one length, as Adam's, would not end at the minimum; and ``uncertainty`` is
     ``"kept_information"`` by default, as the spectral norm cannot fall in more dimensions than queries.
 
-    ``active="gated"``: while −∇μ(x) is a descent direction with a probability under 0.9, a query goes where
-    ``GradientInformation`` about ∇f(x) is largest among 100 points about x, at distances from the design's radius to
-    ℓ/2, projected onto the box; at most five in a row, and none where no candidate has any information.
-    ``active="random"`` takes the first of these points instead: the control.
+    ``active="gated"``: a query goes where ``GradientInformation`` about ∇f(x) is largest among candidates about x, as
+    long as a gate is open, at most five in a row. The drop in trace I that a query brings is what it is expected to add
+    to ‖∇μ(x)‖², whatever its value will be: E‖∇μ'‖² + tr ∂σ'² = ‖∇μ‖² + tr ∂σ². To first order a step gains in
+    proportion to ‖∇μ‖², k queries and a step (‖∇μ‖² + kI)/(k + 1) a query, which rises with k where I > ‖∇μ‖²: there
+    ``gate="gain"`` is open. It has no number to choose. Candidates lie on both sides of x along eight directions in
+    which ∇f(x) is least known (``uncertain_candidates``), at four distances from the design's radius to ℓ/2, projected
+    onto the box. ``gate="probability"`` is open while −∇μ(x) is a descent direction with a probability under 0.9, and
+    has 100 candidates in random directions: the rule that was tried first. ``active="random"`` has the same gates and
+    takes one of the random points unseen: the control.
 
     A plain ``torch.optim.SGD`` rule without prox runs in coefficients of the queries where the window is the whole
     trajectory (or ``reselect=False``) and much smaller than d, and the box is out of reach: the same iterates up to
@@ -92,6 +98,7 @@ class ZoRD(TrajectoryDescent):
         noise: noise variance of a value of f, in its squared units, where it is known.
         reselect: take the nearest queries anew along virtual steps, and not only where they begin.
         active: ``"gated"``, ``"random"`` or None.
+        gate: what opens it: ``"gain"`` or ``"probability"``.
         **common: see ``TrajectoryDescent`` and ``Optimizer``.
     """
 
@@ -111,6 +118,7 @@ class ZoRD(TrajectoryDescent):
         noise: float | None = None,
         reselect: bool = True,
         active: Active | None = None,
+        gate: Gate = "gain",
         **common: Unpack[DescentOptions],
     ) -> None:
         self._rule = UncertaintyRule.of(uncertainty, threshold)
@@ -125,7 +133,9 @@ class ZoRD(TrajectoryDescent):
         self.noise = None if noise is None else positive("noise", noise)
         if active not in ("gated", "random", None):
             raise ValueError(f"active must be 'gated', 'random' or None, got {active!r}")
-        self.reselect, self.active = bool(reselect), active
+        if gate not in ("gain", "probability"):
+            raise ValueError(f"gate must be 'gain' or 'probability', got {gate!r}")
+        self.reselect, self.active, self.gate = bool(reselect), active, gate
         super().__init__(x0, **common)
 
     def model(self) -> DerivedGP:
@@ -175,17 +185,34 @@ class ZoRD(TrajectoryDescent):
         return z, None
 
     def _query_to_learn(self, x: Tensor) -> Tensor | None:
-        """The point to query where descent is not likely enough."""
+        """The point to query where that is worth more than a step."""
         surrogate = self.surrogate
         surrogate.begin(x)
-        if float(surrogate.gradient_posterior(x).descent_probability()) >= GATE:
+        posterior = surrogate.gradient_posterior(x)
+        if self.gate == "probability" and float(posterior.descent_probability()) >= GATE:
             return None
-        farthest = 0.5 * surrogate.hyperparameters.lengthscale
-        candidates = self._confined(candidate_cloud(x, self.local_radius, farthest, self.seed, self.iterations + 1))
-        candidates = candidates[(candidates != x).any(dim=1)]
-        if len(candidates) == 0:
+        where = (self.local_radius, 0.5 * surrogate.hyperparameters.lengthscale, self.seed, self.iterations + 1)
+        cloud = self._new(candidate_cloud(x, *where), x)
+        aimed = self.gate == "gain"
+        candidates = self._new(uncertain_candidates(surrogate.conditioning, x, *where), x) if aimed else cloud
+        if len(cloud) == 0 or len(candidates) == 0:
             return None
-        return candidates[0] if self.active == "random" else most_informative(surrogate.model(x), x, candidates)
+        if self.active == "random" and not aimed:
+            return self._one_of(cloud)
+        query, information = most_informative(surrogate.model(x), x, candidates)
+        slope = float(posterior.mean.square().sum()) * surrogate.scale**2 if aimed else 0.0
+        if not information > slope:
+            return None
+        return query if self.active == "gated" else self._one_of(cloud)
+
+    def _new(self, candidates: Tensor, x: Tensor) -> Tensor:
+        """Candidates within the box, those that are x left out."""
+        candidates = self._confined(candidates)
+        return candidates[(candidates != x).any(dim=1)]
+
+    def _one_of(self, cloud: Tensor) -> Tensor:
+        """Another one, at another distance, in each iteration."""
+        return cloud[self.iterations % len(cloud)]
 
     def _margin(self, x: Tensor) -> float | None:
         """The distance within which steps from x need no projection; None where a prox may act anywhere."""

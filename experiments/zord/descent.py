@@ -170,7 +170,7 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "zord_last": _ours("zord", lambda problem, start: {**_paper(problem, start), "start": "last"}),
     "zord_history": _ours("zord", lambda problem, start: {**_paper(problem, start), "history": (start.X, start.y)}),
     "zord_kept": _ours("zord", lambda problem, start: {}),
-    "zord_gated": _ours("zord", lambda problem, start: {"active": "gated"}),
+    "zord_gated": _ours("zord", lambda problem, start: {"active": "gated", "gate": "probability"}),
     "least_squares_gradient": _ours("least_squares", lambda problem, start: {}),
     "rgf": _ours("rgf", lambda problem, start: {}),
     "prgf": _ours("prgf", lambda problem, start: {}),

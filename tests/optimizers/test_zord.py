@@ -15,6 +15,7 @@ from optimizers import L1, ZoRD, latin_hypercube, minimize
 from optimizers.active_queries import candidate_cloud
 from optimizers.trajectory_descent import TrajectoryDescent
 from optimizers.window_surrogate import Hyperparameters, WindowSurrogate
+from tests.memory import printed, reads_peak
 from tests.optimizers.surrogate_reference import Reference, nearest
 
 X0 = torch.tensor([2.0, -1.0, 0.5, 1.5], dtype=torch.float64)
@@ -125,6 +126,7 @@ def test_a_single_observation_is_no_start():
         ({"nugget": 1e-9}, ValueError, "at least 1e-08"),
         ({"noise": -1.0}, ValueError, "noise"),
         ({"active": "always"}, ValueError, "active"),
+        ({"gate": "open"}, ValueError, "gate"),
         ({"start": "first"}, ValueError, "start"),
         ({"design": "sobol"}, ValueError, "design"),
         ({"radius": -1.0}, ValueError, "radius"),
@@ -389,7 +391,8 @@ def test_plain_descent_in_many_dimensions_is_the_same_in_a_box_out_of_reach():
 
 def test_the_gate_asks_where_information_is_largest_and_at_most_five_times_in_a_row():
     """The choice is compared with the drop in trace of every candidate, by dense inverses."""
-    opt = ZoRD(X0, max_queries=100, active="gated", initial_points=4, lengthscale=2.0, radius=0.3, nugget=0.2)
+    options = {"initial_points": 4, "lengthscale": 2.0, "radius": 0.3, "nugget": 0.2}
+    opt = ZoRD(X0, max_queries=100, active="gated", gate="probability", **options)
     run(opt, queries=4)
     in_a_row = asked = 0
     for _ in range(14):
@@ -418,38 +421,40 @@ def test_the_gate_asks_where_information_is_largest_and_at_most_five_times_in_a_
     assert 3 <= asked < 14
 
 
-def test_five_in_a_row_are_the_limit():
-    g = torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("gate", ["gain", "probability"])
+def test_five_in_a_row_are_the_limit(gate):
+    """Where all values are equal no step gains anything, and both gates are always open."""
 
-    def nothing_to_learn(x):
-        return torch.randn(len(x), generator=g, dtype=x.dtype)
+    def flat(x):
+        return torch.ones(len(x), dtype=x.dtype)
 
-    opt = run(ZoRD(X0, max_queries=100, active="gated", noise=1.0), nothing_to_learn, queries=10)
-    streak, longest = 0, 0
+    opt = run(ZoRD(X0, max_queries=40, active="gated", gate=gate, lengthscale=2.0), flat, queries=10)
+    streaks = []
     while not opt.stopped:
-        streak = 0 if opt.state.query is None else streak + 1
-        longest = max(longest, streak)
-        opt.tell(opt.ask(), nothing_to_learn(opt.ask().points()))
-    assert longest == 5
+        streaks.append(opt.state.active)
+        opt.tell(opt.ask(), flat(opt.ask().points()))
+    assert streaks == [1, 2, 3, 4, 5, 0] * 5
 
 
-def test_the_control_asks_at_random():
+@pytest.mark.parametrize("gate", ["gain", "probability"])
+def test_the_control_asks_at_random(gate):
+    """One point of the cloud after the other, whatever it teaches, where the gate is as open."""
+    options = {"gate": gate, "initial_points": 4, "lengthscale": 2.0, "radius": 0.3, "nugget": 1.0}
     first = {}
     for active in ("gated", "random"):
-        opt = run(ZoRD(X0, max_queries=100, active=active, initial_points=4, lengthscale=2.0, radius=0.3, nugget=0.2))
-        assert opt.queries == 100
-        opt = run(
-            ZoRD(X0, max_queries=9, active=active, initial_points=4, lengthscale=2.0, radius=0.3, nugget=1.0), queries=4
-        )
+        assert run(ZoRD(X0, max_queries=100, active=active, **options)).queries == 100
+        opt = run(ZoRD(X0, max_queries=9, active=active, **options), queries=4)
         first[active] = opt.state.query
-    cloud = candidate_cloud(opt._x, 0.3, 1.0, 0, 1)
-    assert torch.equal(first["random"], cloud[0]) and not torch.equal(first["gated"], cloud[0])
+    cloud = candidate_cloud(opt._x, 0.3, 1.0, 0, opt.iterations)
+    assert torch.equal(first["random"], cloud[(opt.iterations - 1) % len(cloud)])
+    assert first["gated"] is not None and not torch.equal(first["gated"], first["random"])
     distances = (candidate_cloud(torch.zeros(1000).double(), 0.1, 0.8, 0, 0)).norm(dim=1)
     torch.testing.assert_close(distances[:4], torch.tensor([0.1, 0.2, 0.4, 0.8]).double(), rtol=0.15, atol=0)
 
 
-def test_a_gate_in_a_box_of_one_point_falls_back_to_steps():
-    opt = ZoRD(X0, bounds=[(v, v) for v in X0.tolist()], max_queries=20, active="gated", radius=1.0)
+@pytest.mark.parametrize("gate", ["gain", "probability"])
+def test_a_gate_in_a_box_of_one_point_falls_back_to_steps(gate):
+    opt = ZoRD(X0, bounds=[(v, v) for v in X0.tolist()], max_queries=20, active="gated", gate=gate, radius=1.0)
     run(opt, lambda x: torch.ones(len(x)).double())
     assert opt.queries == 20 and opt.failures == 0
 
