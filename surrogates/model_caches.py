@@ -16,7 +16,7 @@ from surrogates.conditioning import Conditioning
 from surrogates.growing_data import GrowingData
 
 if TYPE_CHECKING:
-    from surrogates.derived_gp import DerivedGP
+    from surrogates.conditioned_gp import ConditionedGP
 
 
 class Parameters:
@@ -49,17 +49,17 @@ class Conditioned:
         growing: The data's growing storage, where observations have been added.
     """
 
-    def __init__(self, model: DerivedGP, conditioning: Conditioning, growing: GrowingData | None = None) -> None:
+    def __init__(self, model: ConditionedGP, conditioning: Conditioning, growing: GrowingData | None = None) -> None:
         self.inputs, self.targets = model.train_inputs[0], model.train_targets
         self.conditioning = conditioning
         self.growing = growing
 
-    def holds(self, model: DerivedGP) -> bool:
+    def holds(self, model: ConditionedGP) -> bool:
         """Whether these are the model's data."""
         return self.inputs is model.train_inputs[0] and self.targets is model.train_targets
 
 
-def prediction_strategy(model: DerivedGP, conditioning: Conditioning) -> DefaultPredictionStrategy:
+def prediction_strategy(model: ConditionedGP, conditioning: Conditioning) -> DefaultPredictionStrategy:
     """GPyTorch's caches filled from our factor and α: nothing is factorised twice.
 
     Args:
