@@ -1,8 +1,6 @@
 """HiSo and DeComFL: replay to the bit, bytes to the byte, and the single-machine methods as N = 1."""
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from federated import BehindError, Fault, FaultPlan, MessageError, make_federati
 from federated.codec import decode, encode
 from federated.hiso import HiSo
 from federated.testing.harness import Quadratic, quiet
+from tests.memory import printed, reads_peak
 
 VARIANTS = {
     "decomfl": ("decomfl", {}),
@@ -476,32 +475,26 @@ MEMORY = """
 import torch
 from federated.hiso import HiSo
 
-def status(name):
-    line = next(l for l in open("/proc/self/status") if l.startswith(name))
-    return int(line.split()[1]) / 1024
-
 torch.set_num_threads(1)
 d = 8_000_000
 algorithm = HiSo(torch.ones(d), clients=1, local_steps=1)
 model, client = algorithm.model(), algorithm.client(0)
 small = HiSo(torch.ones(10), clients=1, local_steps=1).model()
 small.follow(1, torch.ones(5)), small.digest()
-open("/proc/self/clear_refs", "w").write("5")
-before = status("VmRSS")
+start_meter()
 model.follow(1, 0.1 * torch.ones(5))
 model.digest()
 client.optimizer.begin(1)
 batch = client.optimizer.ask()
 client.optimizer.tell(batch, [float(i) for i in range(6)])
 client.optimizer.follow(1, client.optimizer.scalars)
-print(status("VmHWM") - before)
+print(grown())
 """
 
 
 @pytest.mark.slow
+@reads_peak
 def test_a_round_and_its_replay_need_no_vector():
     """A vector of d would be 32 MB."""
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this system does not tell its peak memory: {done.stderr[-200:]}")
-    assert float(done.stdout) < 8.0
+    (grown,) = printed(MEMORY)
+    assert grown < 8e6

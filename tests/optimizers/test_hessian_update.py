@@ -1,11 +1,9 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from optimizers import Directions, hessian_update
 from optimizers.hessian_update import HessianRule, compute_dtype, over_root, squared_norm, update
+from tests.memory import printed, reads_peak
 
 D = 1500
 TERMS = [(3, 0, 0.7), (3, 1, -1.3), (2**40 + 1, 5, 0.25)]
@@ -146,25 +144,19 @@ import torch
 from optimizers import Directions
 from optimizers.hessian_update import HessianRule, update
 
-def status(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
-
-def step(d, clear=False):
+def step(d):
     x, hessian = torch.ones(d), torch.ones(d)
-    if clear:
-        open("/proc/self/clear_refs", "w").write("5")
-    before = status("VmRSS")
+    start_meter()
     update(x, Directions(0, d), [(0, 0, 1.0), (0, 1, 0.5)], 1e-3, hessian=hessian, rule=HessianRule())
-    return status("VmHWM") - before
+    return grown()
 
 step(1000)
-print(step(10**8, clear=True))
+print(step(10**8))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@reads_peak
 def test_temporaries_of_one_update_of_1e8_coordinates_are_under_64_mb():
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 64e6
+    (grown,) = printed(MEMORY)
+    assert grown < 64e6

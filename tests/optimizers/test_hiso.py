@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -8,6 +6,7 @@ import torch
 from optimizers import L1, DeComFL, Directions, HiSo, Simplex
 from optimizers.hessian_update import update
 from optimizers.testing import CHECKS, Promises, method_factory, quadratic, rosenbrock, start
+from tests.memory import printed, reads_peak
 
 VARIANTS = {
     "decomfl": (method_factory("decomfl"), Promises(convergence=1e-5)),
@@ -399,25 +398,20 @@ LONG_RUN = """
 import torch
 from optimizers import HiSo, minimize
 
-def status(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
-
 def fun(x):
     return float(x.square().mean())
 
 x0 = torch.ones(100_000)
 minimize(fun, x0, "hiso", max_queries=100)
-open("/proc/self/clear_refs", "w").write("5")
-before = status("VmRSS")
+start_meter()
 result = minimize(fun, x0, "hiso", max_queries=10_000)
 assert result.nfev == 10_000 and result.fun < fun(x0)
-print(status("VmHWM") - before)
+print(grown())
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@reads_peak
 def test_ten_thousand_queries_in_1e5_dimensions_need_a_few_vectors():
-    done = subprocess.run([sys.executable, "-c", LONG_RUN], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 20 * 4e5
+    (grown,) = printed(LONG_RUN)
+    assert grown < 20 * 4e5

@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from optimizers import RGF, DeComFL, HiSo, ModuleObjective, minimize
 from optimizers.evaluation import Evaluator
+from tests.memory import printed, reads_peak
 
 METHODS = [
     (DeComFL, {}),
@@ -315,10 +314,6 @@ import gc, sys, torch
 from torch import nn
 from optimizers import ModuleObjective, minimize
 
-def status(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
-
 def tune(width, layers):
     module = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.Tanh())])
     inputs = torch.ones(2, width)
@@ -331,18 +326,17 @@ def tune(width, layers):
 
 tune(8, 2)
 gc.collect()
-open("/proc/self/clear_refs", "w").write("5")
-before = status("VmRSS")
+start_meter()
 d = tune(1600, 8)
 assert d > 20_000_000
-print((status("VmHWM") - before) / (4 * d))
+print(grown() / (4 * d))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@reads_peak
 @pytest.mark.parametrize(("method", "limit"), [("decomfl", 2.5), ("hiso-groups", 2.5), ("hiso", 3.5)])
 def test_memory_of_tuning_20_million_parameters(method, limit):
     """In units of the parameters, the module's own included."""
-    done = subprocess.run([sys.executable, "-c", MEMORY, method], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < limit
+    (vectors,) = printed(MEMORY, method)
+    assert vectors < limit

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -526,10 +524,6 @@ import torch
 from optimizers import ZoRD
 torch.set_num_threads(1)
 
-def status(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))
-
 def made():
     return ZoRD(torch.ones(10_000, dtype=torch.float64), max_queries=2_000, lengthscale=60.0, radius=1.0)
 
@@ -541,30 +535,28 @@ def go_on(opt, until):
 weights = torch.linspace(0.5, 2.0, 10_000, dtype=torch.float64)
 opt = made()
 go_on(opt, 20)
-open("/proc/self/clear_refs", "w").write("5")
-before = status("VmRSS")
+start_meter()
 go_on(opt, 1_980)
-grown = status("VmHWM") - before
+memory = grown()
 state = opt.state_dict()
 go_on(opt, 2_000)
 again = made()
 again.load_state_dict(state)
 go_on(again, 2_000)
 assert torch.equal(again.observations[0], opt.observations[0]) and again.best_y == opt.best_y
-print(grown, opt.best_y)
+print(memory, opt.best_y)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@reads_peak
 def test_memory_of_two_thousand_queries_in_ten_thousand_dimensions():
     """What ZoRD's docstring says: 3 N d numbers for N queries and four windows; 40 MB for all that is not R^d.
 
     A run saved after 1,980 of them and restored ends where the other does.
     """
-    done = subprocess.run([sys.executable, "-c", LONG_RUN], capture_output=True, text=True, check=True)
-    grown, best = map(float, done.stdout.split())
+    grown, best = printed(LONG_RUN)
     assert grown < 8 * 10_000 * (3 * 2_000 + 4 * 150) + 4e7 and best < 12_300
 
 

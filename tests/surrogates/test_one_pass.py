@@ -1,13 +1,10 @@
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from gpytorch.kernels import ScaleKernel
 
 from surrogates import kernel_blocks, one_pass, radial_profile
 from surrogates.one_pass import Metric, differences_along, weighted_differences
+from tests.memory import printed, reads_peak
 from tests.surrogates.models import configured, kernel_named, points
 from tests.surrogates.reference import assert_close
 
@@ -143,36 +140,27 @@ import torch
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, one_pass
 if sys.argv[1] == "torch":
     one_pass.compiled = None
-def status(key):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1024
 def posterior(n, d):
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(n, d, generator=generator, dtype=torch.float64)
     Y = torch.rand(n, 1, generator=generator, dtype=torch.float64)
     ell = d**0.5 if sys.argv[2] == "isotropic" else torch.full((d,), d**0.5, dtype=torch.float64)
     x = torch.rand(1, d, generator=generator, dtype=torch.float64)
-    with open("/proc/self/clear_refs", "w") as reset:
-        reset.write("5")
-    before = status("VmRSS")
+    start_meter()
     gp = DerivedGP(X, Y, covar_module=matern_kernel(ell), likelihood=gaussian_likelihood(1e-4))
     gradient = gp.gradient_posterior(x)
     assert gradient.mean.shape == (1, d) and gradient.trace.shape == (1,)
-    return status("VmHWM") - before
+    return grown()
 posterior(5, 10)
 print(posterior(60, 100_000))
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
+@reads_peak
 @pytest.mark.parametrize(("route", "metric"), [("compiled", "isotropic"), ("torch", "ard")])
 def test_memory_at_a_hundred_thousand_inputs_is_far_under_a_copy_of_the_data(route, metric):
-    command = [sys.executable, "-c", PEAK, route, metric]
-    # Without these the C library keeps what was freed, now and then 80 MB of it.
-    returned = {"MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_MMAP_THRESHOLD_": "65536"}
     for _ in range(3):  # pages of libraries that come back in the meantime only ever add
-        run = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | returned)
-        peak = float(run.stdout)
-        if peak < 40:
+        (peak,) = printed(PEAK, route, metric)
+        if peak < 40e6:
             return
-    pytest.fail(f"{peak:.0f} MB above the 48 MB of data")
+    pytest.fail(f"{peak / 1e6:.0f} MB above the 48 MB of data")
