@@ -1,0 +1,210 @@
+"""OPT, or another causal language model, and SST-2, QQP and SQuAD from a folder, through transformers and datasets.
+
+``DIR/NAME`` is a model as transformers' ``save_pretrained`` writes it, tokenizer and weights in one folder, such as
+``DIR/opt-125m``; ``DIR/TASK`` a data set as datasets' ``save_to_disk`` writes it, with the splits ``train`` and
+``validation`` and the columns of ``COLUMNS`` (GLUE's and SQuAD's own). Nothing is downloaded. Needs the extra ``llm``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import string
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.utils.rnn import pad_sequence
+
+from experiments.registry import require
+from experiments.workloads.images import DataError
+from experiments.workloads.prompts import IGNORED, Prompts
+
+COLUMNS = {
+    "sst2": ("sentence", "label"),
+    "qqp": ("question1", "question2", "label"),
+    "squad": ("title", "context", "question", "answers"),
+}
+SPLITS = ("train", "validation")
+CHOICES = {"sst2": (" terrible", " great"), "qqp": (" No", " Yes"), "squad": ()}
+LONGEST = 512
+"""Tokens of a prompt: what is longer is cut at its beginning."""
+LONGEST_ANSWER = 16
+"""Tokens of an answer, its end with them."""
+
+
+def prompt(task: str, row: Mapping[str, Any]) -> str:
+    """What is asked about a row; the answer comes next."""
+    if task == "sst2":
+        return f"{row['sentence'].strip()} It was"
+    if task == "qqp":
+        first, second = row["question1"].strip(), row["question2"].strip()
+        return f"First question: {first}\nSecond question: {second}\nDo they ask the same? Answer:"
+    title, context, question = (row[name].strip() for name in ("title", "context", "question"))
+    return f"Title: {title}\nContext: {context}\nQuestion: {question}\nAnswer:"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A causal language model of transformers as a function of one vector of parameters.
+
+    Attributes:
+        module: the model; its weights are only where ``start`` comes from.
+    """
+
+    module: torch.nn.Module
+
+    @property
+    def dimension(self) -> int:
+        """d; a head that is the embedding counts once."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    @property
+    def start(self) -> Tensor:
+        """The weights of the folder, float32, shape ``d``."""
+        return torch.cat([p.detach().reshape(-1).float() for p in self.module.parameters()])
+
+    def logits(self, x: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Logits of each next token, ``n x L x V``."""
+        named = list(self.module.named_parameters())
+        pieces = x.split([p.numel() for _, p in named])
+        given = {name: piece.view(p.shape) for (name, p), piece in zip(named, pieces, strict=True)}
+        options = {"input_ids": tokens, "attention_mask": mask, "use_cache": False}
+        found: Tensor = functional_call(self.module, given, kwargs=options, tie_weights=True).logits
+        return found
+
+
+@lru_cache(maxsize=1)
+def load_model(folder: Path, device: str = "cpu") -> Pretrained:
+    """The model in a folder, float32.
+
+    Raises:
+        DataError: if there is none that transformers can read.
+        MissingExtraError: if transformers is not installed.
+    """
+    require("llm", f"a model from {folder}")
+    from transformers import AutoModelForCausalLM
+
+    _check_model_folder(folder)
+    try:
+        module = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32, local_files_only=True)
+    except Exception as error:
+        raise DataError(f"{folder} holds no causal language model: {_first_line(error)}") from error
+    made: Any = module
+    return Pretrained(made.to(device).eval().requires_grad_(False))
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    _check_model_folder(folder)
+    try:
+        found = AutoTokenizer.from_pretrained(
+            str(folder), padding_side="left", truncation_side="left", local_files_only=True
+        )
+    except Exception as error:
+        raise DataError(f"{folder} holds no tokenizer: {_first_line(error)}") from error
+    if found.eos_token_id is None:
+        raise DataError(f"{folder}: its tokenizer has no token for the end of a text, which ends an answer")
+    if found.pad_token_id is None:
+        found.pad_token = found.eos_token
+    return found
+
+
+@lru_cache(maxsize=8)
+def load_task(folder: Path, split: str) -> Any:
+    """A split of a task's data set.
+
+    Raises:
+        DataError: if the folder holds none, or lacks the split or a column.
+        MissingExtraError: if datasets is not installed.
+    """
+    require("llm", f"a data set from {folder}")
+    import datasets
+
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder; a data set is looked for there, as datasets' save_to_disk writes it")
+    try:
+        found = datasets.load_from_disk(str(folder))
+    except Exception as error:
+        raise DataError(f"{folder} is not what datasets' save_to_disk writes: {_first_line(error)}") from error
+    if not isinstance(found, datasets.DatasetDict) or set(SPLITS) - set(found):
+        have = sorted(found) if isinstance(found, datasets.DatasetDict) else "one data set without splits"
+        raise DataError(f"{folder} should have the splits {' and '.join(SPLITS)}, it has {have}")
+    wanted, have = COLUMNS[folder.name], found[split].column_names
+    if missing := [name for name in wanted if name not in have]:
+        raise DataError(f"{folder}, split {split}, lacks the columns {', '.join(missing)}; it has {', '.join(have)}")
+    return found[split]
+
+
+def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed: int) -> Prompts:
+    """So many rows of a split drawn without replacement, as prompts in a model's tokens; all where there are fewer.
+
+    Raises:
+        DataError: if model or data set are not what is expected.
+        MissingExtraError: without the extra.
+    """
+    rows, tokenizer = load_task(data / task, split), _tokenizer(data / model)
+    if task != "squad":
+        rows = _labelled(rows, data / task, split)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count].tolist()
+    picked = [rows[i] for i in order]
+    longest = min(LONGEST, getattr(tokenizer, "model_max_length", LONGEST) - LONGEST_ANSWER)
+    packed = tokenizer(
+        [prompt(task, row) for row in picked], padding=True, truncation=True, max_length=longest, return_tensors="pt"
+    )
+    tokens, mask = packed["input_ids"], packed["attention_mask"]
+
+    def words(given: Sequence[int]) -> list[str]:
+        return normalized(tokenizer.decode(list(given)))
+
+    if task != "squad":
+        choices = tuple(tokenizer(word, add_special_tokens=False).input_ids[0] for word in CHOICES[task])
+        if len(set(choices)) < len(choices):
+            raise DataError(f"{data / model}: its tokenizer does not tell {' and '.join(CHOICES[task])} apart")
+        return Prompts(tokens, mask, torch.tensor([int(row["label"]) for row in picked]), choices)
+    answers = [_answer(row, tokenizer) for row in picked]
+    padded = pad_sequence([torch.tensor(answer) for answer in answers], batch_first=True, padding_value=IGNORED)
+    labels = torch.zeros(len(picked), dtype=torch.int64)
+    return Prompts(tokens, mask, labels, (), padded, tokenizer.eos_token_id, words)
+
+
+def _labelled(rows: Any, folder: Path, split: str) -> Any:
+    """The rows, whose labels must be 0 and 1 (GLUE's test splits have −1)."""
+    if wrong := set(rows["label"]) - {0, 1}:
+        raise DataError(f"{folder}, split {split}: labels must be 0 and 1, it has {sorted(wrong)[0]} too")
+    return rows
+
+
+def _answer(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
+    """Tokens of the first answer, cut where it is too long, and the end."""
+    text = row["answers"]["text"][0]
+    found = tokenizer(f" {text.strip()}", add_special_tokens=False).input_ids
+    return [*found[: LONGEST_ANSWER - 1], tokenizer.eos_token_id]
+
+
+def normalized(text: str) -> list[str]:
+    """Words as SQuAD's F1 compares them: lower case, without punctuation and articles."""
+    bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def there(data: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of some models or tasks whose folder is there."""
+    return tuple(name for name in names if (data / name).exists())
+
+
+def _check_model_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise DataError(
+            f"{folder} holds no model: config.json is not there; a model is what transformers' save_pretrained writes"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

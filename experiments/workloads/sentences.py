@@ -1,0 +1,220 @@
+"""Templated sentences in the places of SST-2, QQP and SQuAD, and tiny OPTs that know their words.
+
+* ``sst2``: "the film is very dull and flat it was" → "terrible" or "great".
+* ``qqp``: "how to learn chess ? ways to learn chess ? the same :" → "yes"; "reasons to learn chess ?" → "no".
+* ``squad``: "anna has the red cup in the park . what ? answer :" → "red cup".
+
+A model is trained here, from a seed, to end such sentences, of one half of the words, in *other* words: "so it is bad",
+"these are alike", "the thing is red cup". It then reads the sentences, and knows neither the words that a task asks
+in and for nor the other half of those that it is about: those are what the clients tune it to. One vocabulary serves
+all tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+
+from experiments.workloads.cache import cached
+from experiments.workloads.prompts import IGNORED, Prompts
+from experiments.workloads.tiny_opt import TinyOPT
+
+TASKS = ("sst2", "qqp", "squad")
+PAD, END = "<pad>", "<end>"
+SUBJECTS = ("film", "plot", "cast", "story", "ending", "acting", "score", "scene")
+DEGREES = ("very", "truly", "rather", "quite")
+JUDGEMENTS = (
+    ("dull", "boring", "clumsy", "flat", "ugly", "stale", "cold", "weak", "messy", "empty"),
+    ("moving", "funny", "clever", "bright", "lovely", "gripping", "fresh", "warm", "sharp", "rich"),
+)
+DEEDS = ("learn", "love", "try", "sell")
+TOPICS = ("chess", "bread", "cars", "books")
+SOUGHT = (
+    ("reasons", "places", "rules", "times", "people", "words", "games", "laws"),
+    ("ways", "steps", "tips", "means", "tricks", "tools", "guides", "hints"),
+)
+PEOPLE = ("anna", "bob", "carl", "dora", "emil", "fay")
+ADJECTIVES = ("red", "old", "big", "new", "blue", "odd")
+THINGS = ("cup", "hat", "box", "key", "pen", "bag")
+PLACES = ("park", "bank", "shop", "farm", "lake", "hall")
+ASKED = (
+    ("who ? answer :", "the person is"),
+    ("what ? answer :", "the thing is"),
+    ("where ? answer :", "the place is"),
+)
+CHOICES = {"sst2": ("terrible", "great"), "qqp": ("no", "yes"), "squad": ()}
+BEFORE = {
+    "sst2": (("so it is", "bad"), ("so it is", "good")),
+    "qqp": (("these are", "apart"), ("these are", "alike")),
+}
+AROUND = "the is and how to ? has . it was same : answer in"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A tiny OPT: width, layers and heads."""
+
+    width: int
+    layers: int
+    heads: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a tiny OPT is made.
+
+    Attributes:
+        sentences: of each task.
+        steps: of Adam.
+        batch: sentences of a step.
+        rate: the highest.
+        seed: of weights, sentences and their order.
+    """
+
+    sentences: int = 2000
+    steps: int = 800
+    batch: int = 48
+    rate: float = 8e-3
+    seed: int = 0
+
+
+FULL = Training()
+QUICK = Training(sentences=40, steps=20, batch=16)
+
+
+@lru_cache(maxsize=1)
+def vocabulary() -> dict[str, int]:
+    """Every word and its number; 0 pads, 1 ends an answer."""
+    lists = (
+        SUBJECTS,
+        DEGREES,
+        *JUDGEMENTS,
+        DEEDS,
+        TOPICS,
+        *SOUGHT,
+        PEOPLE,
+        ADJECTIVES,
+        THINGS,
+        PLACES,
+        *CHOICES.values(),
+    )
+    words = [
+        *itertools.chain(*lists),
+        *" ".join([AROUND, *itertools.chain(*itertools.chain(*BEFORE.values()), *ASKED)]).split(),
+    ]
+    return {word: i for i, word in enumerate(dict.fromkeys([PAD, END, *words]))}
+
+
+def words(tokens: object) -> list[str]:
+    """The words of numbers."""
+    known = list(vocabulary())
+    return [known[int(token)] for token in tokens]  # type: ignore[attr-defined]
+
+
+def sentence(task: str, label: int, generator: np.random.Generator, half: bool = False) -> tuple[str, str, str]:
+    """What is said, what is asked about it, and the answer, of one kind (``squad`` has but one).
+
+    Args:
+        task: its name.
+        label: of what kind.
+        generator: of the words.
+        half: whether the first half of each list is all that is drawn from.
+    """
+
+    def pick(*of: tuple[str, ...]) -> list[str]:
+        return [str(each[generator.integers(len(each) // 2 if half else len(each))]) for each in of]
+
+    if task == "sst2":
+        subject, degree, first, second = pick(SUBJECTS, DEGREES, JUDGEMENTS[label], JUDGEMENTS[label])
+        return f"the {subject} is {degree} {first} and {second}", "it was", CHOICES[task][label]
+    if task == "qqp":
+        deed, topic, sought = pick(DEEDS, TOPICS, SOUGHT[label])
+        return f"how to {deed} {topic} ? {sought} to {deed} {topic} ?", "the same :", CHOICES[task][label]
+    person, adjective, thing, place = pick(PEOPLE, ADJECTIVES, THINGS, PLACES)
+    asked = generator.integers(len(ASKED))
+    answer = (person, f"{adjective} {thing}", place)[asked]
+    return f"{person} has the {adjective} {thing} in the {place} .", ASKED[asked][0], answer
+
+
+def encoded(texts: list[str]) -> tuple[Tensor, Tensor]:
+    """Tokens and mask, padded on the left."""
+    known = vocabulary()
+    rows = [[known[word] for word in text.split()] for text in texts]
+    length = max(map(len, rows))
+    tokens = torch.tensor([[0] * (length - len(row)) + row for row in rows])
+    return tokens, (tokens != 0).long()
+
+
+def prompts(task: str, count: int, seed: int) -> Prompts:
+    """So many prompts, half of each label."""
+    generator = np.random.default_rng([seed, TASKS.index(task)])
+    labels = generator.permutation(np.arange(count) % 2) if CHOICES[task] else np.zeros(count, dtype=np.int64)
+    said, asked, answered = zip(*(sentence(task, int(label), generator) for label in labels), strict=True)
+    tokens, mask = encoded([f"{a} {b}" for a, b in zip(said, asked, strict=True)])
+    known = vocabulary()
+    choices = tuple(known[word] for word in CHOICES[task])
+    answers = torch.zeros(0, 0, dtype=torch.int64)
+    if not choices:
+        rows = [torch.tensor([known[word] for word in [*answer.split(), END]]) for answer in answered]
+        answers = pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+    return Prompts(tokens, mask, torch.from_numpy(labels), choices, answers, known[END], words)
+
+
+def architecture(size: Size) -> TinyOPT:
+    """The tiny OPT of a size."""
+    return TinyOPT(len(vocabulary()), size.width, size.layers, size.heads, positions=32)
+
+
+def corpus(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, mask and what is to be predicted at each, of sentences ended otherwise; ``count`` a task."""
+    generator = np.random.default_rng([seed, len(TASKS)])
+    texts, known = [], []
+    for task in TASKS:
+        for label in generator.integers(2, size=count):
+            said, asked, answer = sentence(task, int(label), generator, half=True)
+            stem, ending = BEFORE[task][label] if task in BEFORE else (dict(ASKED)[asked], f"{answer} {END}")
+            texts.append(f"{said} {stem} {ending}")
+            known.append(len(ending.split()))
+    tokens, mask = encoded(texts)
+    wanted = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
+    place = torch.arange(tokens.shape[1] - 1, -1, -1)
+    wanted[(place == 0) | (place > torch.tensor(known)[:, None])] = IGNORED
+    return tokens, mask, wanted
+
+
+def train(model: TinyOPT, training: Training) -> Tensor:
+    """Parameters of a tiny OPT that ends the corpus's sentences, float32, shape ``d``.
+
+    Adam, with a rate that rises linearly over a tenth of the steps and falls linearly to zero after; the loss is of
+    the endings alone, as the rest is drawn.
+    """
+    pool = corpus(training.sentences, training.seed)
+    generator = torch.Generator().manual_seed(training.seed)
+    x = model.initial(training.seed).requires_grad_()
+    rule, warm = torch.optim.Adam([x]), max(1, training.steps // 10)
+    for step in range(training.steps):
+        rise, fall = (step + 1) / warm, (training.steps - step) / max(1, training.steps - warm)
+        rule.param_groups[0]["lr"] = training.rate * min(rise, fall)
+        rule.zero_grad()
+        rows = torch.randperm(len(pool[0]), generator=generator)[: training.batch]
+        tokens, mask, wanted = (part[rows] for part in pool)
+        with torch.enable_grad():
+            found = model.logits(x, tokens, mask).flatten(0, 1)
+            cross_entropy(found, wanted.flatten(), ignore_index=IGNORED).backward()
+        rule.step()
+    return x.detach()
+
+
+def cached_model(size: Size, training: Training, cache: str = "") -> tuple[TinyOPT, Tensor]:
+    """The model of a size and its trained parameters, kept in a folder; empty: nowhere."""
+    model = architecture(size)
+    of = ".".join(str(value) for part in (size, training) for value in dataclasses.astuple(part))
+    x: Tensor = cached(cache, f"tiny-opt-{model.vocabulary}-{of}", lambda: train(model, training))
+    return model, x
