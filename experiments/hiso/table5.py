@@ -158,7 +158,7 @@ EXPERIMENT = Experiment(
     claim="HiSo is as accurate as or better than FedZO and DeComFL with a small part of the bytes of vector methods.",
     scales={
         "paper": Settings(),
-        "reduced": Settings(**language.REDUCED),
+        "reduced": Settings(**(language.REDUCED | {"tasks": ("sst2", "qqp")})),
         "quick": Settings(**language.QUICK),
     },
     run_seed=language.run_seed,
