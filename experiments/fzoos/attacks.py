@@ -260,7 +260,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
                 style.draw(panel, method, Curve(counts, shares.mean(0), error))
                 panel.lines[-1].set_markevery(max(1, len(counts) // 6))
             panel.set_xlabel(label)
-            panel.locator_params(axis="x", nbins=5)
+            panel.locator_params(axis="x", nbins=5, integer=True)
         axes[0, column].set_title(f"P = {of[0]}, T = {of[1]}")
     for panel in axes[:, 0]:
         panel.set_ylabel("success rate, mean ± SE")
