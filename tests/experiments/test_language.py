@@ -393,3 +393,15 @@ def test_data_that_are_not_what_is_expected_are_refused_by_name(data, tmp_path):
     (tmp_path / "three" / "opt-350m").symlink_to(data / "opt-350m")
     with pytest.raises(DataError, match="labels must be 0 and 1, it has -1 too"):
         llm.load_prompts(tmp_path / "three", "sst2", "opt-350m", "train", 1, 0)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("method", ["fedadam", "hiso"])
+def test_cuda_tunes_the_stand_in(method):
+    settings = dataclasses.replace(table5.EXPERIMENT.settings("quick"), device="cuda")
+    problem = language.problem_of(settings, "opt-125m", "squad", 0)
+    rows, federation = language.train(settings, problem, method, language.RATES[method], 0)
+    assert federation.server.x.is_cuda and all(0.0 <= row["value"] <= 1.0 for row in rows)
+    here = language.problem_of(dataclasses.replace(settings, device="cpu"), "opt-125m", "squad", 0)
+    assert float(problem.test(problem.x0)) == pytest.approx(float(here.test(here.x0)), rel=1e-4)
