@@ -156,11 +156,12 @@ class HiSo(DeComFL):
     Args:
         x0: initial point, shape ``d``.
         curvature: ``"displacement"``, the paper's, or ``"group_probe"``.
-        groups: of coordinates; None: single ones. This and the next six are of ``"group_probe"``.
+        groups: of coordinates; None: single ones. This and the next seven are of ``"group_probe"``.
         initial_probes: first probes a group.
         probe_every: rounds from a later probe to the next.
         probe_weight: weight of the newest |â_b|.
         rise_weight: the same where |â_b| is above h_b.
+        shared_weight: weight of |â_b|/h_b in the other groups' h.
         clip: of the mean scalars of ordinary rounds, in running root mean squares.
         warmup: ordinary steps over which η rises to its full size.
         hessian_update: ``"per_step"`` or ``"per_round"``.
@@ -185,6 +186,7 @@ class HiSo(DeComFL):
         probe_every: int | None = None,
         probe_weight: float | None = None,
         rise_weight: float | None = None,
+        shared_weight: float | None = None,
         clip: float | None = None,
         warmup: int | None = None,
         hessian_update: HessianUpdate = "per_step",
@@ -198,7 +200,7 @@ class HiSo(DeComFL):
     ) -> None:
         self.curvature, self.groups = check_choice("curvature", curvature, CURVATURES), groups
         self.initial_probes, self.probe_every = initial_probes, probe_every
-        self.probe_weight, self.rise_weight = probe_weight, rise_weight
+        self.probe_weight, self.rise_weight, self.shared_weight = probe_weight, rise_weight, shared_weight
         self.clip, self.warmup = clip, warmup
         self.hessian_update, self.hessian_weight = hessian_update, hessian_weight
         self.hessian_epsilon, self.initial_hessian = hessian_epsilon, initial_hessian

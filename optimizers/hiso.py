@@ -83,11 +83,12 @@ class HiSo(ScalarOnly):
         momentum: β.
         projection: whether gₚ is divided by uₚᵀH⁻¹uₚ.
         in_place: whether x0 itself is moved.
-        groups: this and the next six are of ``curvature="group_probe"``; see ``GroupProbeHiSo``.
+        groups: this and the next seven are of ``curvature="group_probe"``; see ``GroupProbeHiSo``.
         initial_probes: first probes a group.
         probe_every: rounds from a later probe to the next.
         probe_weight: of the newest probe.
         rise_weight: the same where it is above h.
+        shared_weight: of a probe in the other groups' h.
         clip: of scalars.
         warmup: steps over which the rate rises.
         **common: see ``Optimizer``.
@@ -126,6 +127,7 @@ class HiSo(ScalarOnly):
         probe_every: int | None = None,
         probe_weight: float | None = None,
         rise_weight: float | None = None,
+        shared_weight: float | None = None,
         clip: float | None = None,
         warmup: int | None = None,
         **common: Unpack[CommonOptions],
@@ -134,7 +136,13 @@ class HiSo(ScalarOnly):
             raise ValueError(f"curvature must be one of {CURVATURES}, got {curvature!r}")
         self.curvature = curvature
         probing = {"groups": groups, "initial_probes": initial_probes, "probe_every": probe_every}
-        probing |= {"probe_weight": probe_weight, "rise_weight": rise_weight, "clip": clip, "warmup": warmup}
+        probing |= {
+            "probe_weight": probe_weight,
+            "rise_weight": rise_weight,
+            "shared_weight": shared_weight,
+            "clip": clip,
+            "warmup": warmup,
+        }
         for name, value in probing.items():
             if value is not None:
                 raise ValueError(f"{name} goes with curvature='group_probe', not with 'displacement'")

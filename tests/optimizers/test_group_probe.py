@@ -110,7 +110,7 @@ def test_moving_average_is_bias_corrected_and_kept_up():
 
 
 def test_curvature_rises_faster_than_it_falls():
-    opt = make(4, groups=1, initial_probes=50, probe_weight=0.1, rise_weight=0.5)
+    opt = make(4, groups=1, initial_probes=50, probe_weight=0.1, rise_weight=0.5, shared_weight=0.0)
     h, rising = 0.0, 0
     for k in range(30):
         a = 9.0 if k % 7 == 3 else 1.0
@@ -120,6 +120,18 @@ def test_curvature_rises_faster_than_it_falls():
         h += (max(weight, 0.5) if a > h else weight) * (a - h)
         assert float(opt.state.curvature[0]) == pytest.approx(h, rel=1e-6)
     assert rising == 4
+
+
+def test_groups_share_what_a_probe_finds():
+    """f becomes a times itself after the first probes: the group that is not probed follows, doubling at most."""
+    for a, factor in ((1.0, 1.0), (3.0, 1.2), (0.5, 0.95), (1e4, 2.0)):
+        opt = make(4, groups=2, initial_probes=1, probe_every=1, shared_weight=0.1)
+        drive(opt, quadratic_of(torch.diag(torch.tensor([1.0, 1.0, 9.0, 9.0], dtype=torch.float64))), 2)
+        assert opt.state.curvature.tolist() == pytest.approx([1.0, 9.0], rel=1e-6)
+        group = opt.ask().info["group"]
+        drive(opt, quadratic_of(a * torch.diag(torch.tensor([1.0, 1.0, 9.0, 9.0], dtype=torch.float64))))
+        other = 1 - group
+        assert float(opt.state.curvature[other]) == pytest.approx(factor * (1.0, 9.0)[other], rel=1e-5)
 
 
 def test_rate_is_warmed_up():
@@ -203,8 +215,11 @@ def test_run_is_a_literal_transcription(distribution):
             c = (f(x + m * z) + f(x - m * z) - 2 * f(x)) / m**2
             told[b] += 1
             estimate = abs(c) / float(z.norm()) ** 2
-            weight = max(0.1 / (1 - 0.9 ** told[b]), 0.5 if estimate > curvature[b] else 0.0)
-            curvature[b] += weight * (estimate - curvature[b])
+            weight = max(0.2 / (1 - 0.8 ** told[b]), 0.3 if estimate > curvature[b] else 0.0)
+            old = float(curvature[b])
+            if told[b] > 1:
+                curvature *= min(1.0 + 0.1 * (estimate / old - 1.0), 2.0)
+            curvature[b] = old + weight * (estimate - old)
             x = x - g / max(c, curvature[b] * float(z.norm()) ** 2) * z
         else:
             h = (curvature[:, None] * masks).sum(0)
@@ -218,7 +233,7 @@ def test_run_is_a_literal_transcription(distribution):
             gs = [min(max(g, -limit), limit) for g in gs]
             mass = (299 * mass + 1) / 300
             mean += 1 / 300 / mass * (sum(g * g for g in gs) / count - mean)
-            x = x - rate * min(1.0, steps_done / 51) * (torch.tensor(gs, dtype=torch.float64) @ zs)
+            x = x - rate * min(1.0, steps_done / 101) * (torch.tensor(gs, dtype=torch.float64) @ zs)
         torch.testing.assert_close(opt.x, x, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(opt.state.curvature, curvature, rtol=1e-6, atol=0)
     gain = torch.tensor([mean, mass, steps_done], dtype=torch.float64)
@@ -339,6 +354,7 @@ def test_a_module_is_tuned_by_its_tensors():
         ("clip", {"clip": 0.0}),
         ("probe_weight", {"probe_weight": 0.0}),
         ("rise_weight", {"rise_weight": 1.5}),
+        ("shared_weight", {"shared_weight": -0.1}),
         ("warmup", {"warmup": -1}),
         ("warmup goes with curvature='group_probe'", {"curvature": "displacement", "warmup": 3}),
         ("probe_every", {"probe_every": 0}),
