@@ -51,13 +51,15 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         for cell in cells
     }
     ratios = {
-        f"{title(*cell)}, {other}": spent[other, *cell] - spent["hiso", *cell]
+        f"{title(settings, *cell)}, {other}": spent[other, *cell] - spent["hiso", *cell]
         for cell in cells
         for other in settings.methods
         if other not in SCALAR_ONLY
     }
     flat = {
-        f"{title(*cell)}, {method}": by_seed(rows, quantity="bytes", method=method, model=cell[0], task=cell[1])
+        f"{title(settings, *cell)}, {method}": by_seed(
+            rows, quantity="bytes", method=method, model=cell[0], task=cell[1]
+        )
         - 8 * settings.perturbations
         for cell in cells
         for method in settings.methods
@@ -86,7 +88,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         judge(
             "HiSo communicates 90 million times less than FedZO until the best scores, at d as the models are named",
             "log10 of FedZO's bytes over HiSo's",
-            {title(*cell): named("fedzo", cell) - named("hiso", cell) for cell in cells},
+            {title(settings, *cell): named("fedzo", cell) - named("hiso", cell) for cell in cells},
             seeds,
             above=np.log10(9e7),
         ),

@@ -336,9 +336,15 @@ def _named(settings: Settings) -> tuple[tuple[dict[str, str], tuple[str, ...]], 
     return (MODELS, settings.models), (TASKS, settings.tasks)
 
 
-def title(model: str, task: str) -> str:
-    """A setting's name."""
-    return f"{MODELS[model]}, {TASKS[task]}"
+def title(settings: Settings, model: str, task: str) -> str:
+    """A setting's name, which says where the model is a stand-in."""
+    return f"{'' if settings.data else 'tiny OPT for '}{MODELS[model]}, {TASKS[task]}"
+
+
+def caption(settings: Settings) -> str:
+    """A table's note of what is not the paper's model."""
+    name = describe(settings)
+    return f" Stand-in: {name}." if name else ""
 
 
 def cells_of(rows: Rows) -> list[tuple[str, str]]:

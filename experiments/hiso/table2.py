@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from experiments import style
 from experiments.experiment import Experiment
 from experiments.hiso import language
-from experiments.hiso.language import Settings, best, cells_of, in_units, rounds_until, title
+from experiments.hiso.language import Settings, best, caption, cells_of, in_units, rounds_until, title
 from experiments.records import Rows, by_seed, curve, distinct, seeds_of, where
 from experiments.tables import Table, with_interval
 from experiments.verdicts import Verdict, judge
@@ -45,7 +45,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
                 panel.lines[-1].set_markevery(max(1, len(found.x) // 6))
             level = best(rows, method="decomfl", model=model, task=task).mean()
             panel.axhline(level, color=style.GREY, ls=":", label="DeComFL's best")
-            panel.set_title(title(str(model), str(task)))
+            panel.set_title(title(settings, str(model), str(task)))
             if i == len(models) - 1:
                 panel.set_xlabel("round")
         axes[i, 0].set_ylabel("accuracy (SQuAD: F1)")
@@ -59,7 +59,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
     def against(other: str) -> dict[str, np.ndarray]:
         return {
-            title(*cell): np.log10(reached(rows, "hiso", *cell)[0]) - np.log10(reached(rows, other, *cell)[0])
+            title(settings, *cell): np.log10(reached(rows, "hiso", *cell)[0]) - np.log10(reached(rows, other, *cell)[0])
             for cell in cells
         }
 
@@ -93,7 +93,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         judge(
             "DeComFL improves the model by more than a twentieth",
             "best score minus the first",
-            {title(*cell): gain(*cell) for cell in cells},
+            {title(settings, *cell): gain(*cell) for cell in cells},
             seeds,
             above=0.05,
             control=True,
@@ -111,17 +111,17 @@ def table(settings: Settings, rows: Rows) -> Table:
     lines = []
     for cell in cells_of(rows):
         model, task = cell
-        line = [title(*cell), with_interval(best(rows, method="decomfl", model=model, task=task))]
+        line = [title(settings, *cell), with_interval(best(rows, method="decomfl", model=model, task=task))]
         for method in settings.methods:
             rounds, there = reached(rows, method, *cell)
             each = by_seed(rows, quantity="bytes", method=method, model=model, task=task)
             line += [with_interval(rounds), in_units(float((rounds * each).mean())), f"{there.sum()} of {len(there)}"]
         lines.append(tuple(line))
-    caption = (
+    note = (
         "Mean over seeds with its 95% interval; bytes of a client that takes part in every round, KB = 1024. "
         "The paper's numbers of these cells are not at hand."
-    )
-    return Table(tuple(columns), tuple(lines), caption)
+    ) + caption(settings)
+    return Table(tuple(columns), tuple(lines), note)
 
 
 EXPERIMENT = Experiment(

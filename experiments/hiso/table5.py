@@ -26,6 +26,7 @@ from experiments.hiso.language import (
     Settings,
     best,
     bytes_until_best,
+    caption,
     cells_of,
     in_units,
     rounds_until,
@@ -67,7 +68,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
                     spent.mean(), score.mean(), error, color=look.color, marker=look.marker, ls="", label=look.label
                 )
             panel.set_xscale("log")
-            panel.set_title(title(model, task))
+            panel.set_title(title(settings, model, task))
             if i == len(models) - 1:
                 panel.set_xlabel("bytes of a client until the best score")
         axes[i, 0].set_ylabel("best accuracy (SQuAD: F1)")
@@ -83,14 +84,18 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         return best(rows, method=method, model=cell[0], task=cell[1])
 
     def better(claim: str, pairs: list[tuple[str, str]], bar: float = 0.0, control: bool = False) -> Verdict:
-        cells_ = {f"{title(*cell)}, {a} − {b}": score(a, cell) - score(b, cell) for cell in cells for a, b in pairs}
+        cells_ = {
+            f"{title(settings, *cell)}, {a} − {b}": score(a, cell) - score(b, cell) for cell in cells for a, b in pairs
+        }
         return judge(claim, "difference of the best scores", cells_, seeds, above=bar, control=control)
 
     def spent(method: str, cell: tuple[str, str]) -> np.ndarray:
         return np.asarray(np.log10(bytes_until_best(rows, method=method, model=cell[0], task=cell[1])))
 
     def fewer(others: tuple[str, ...]) -> dict[str, np.ndarray]:
-        return {f"{title(*cell)}, {m}": spent(m, cell) - spent("hiso", cell) for m in others for cell in cells}
+        return {
+            f"{title(settings, *cell)}, {m}": spent(m, cell) - spent("hiso", cell) for m in others for cell in cells
+        }
 
     vectors = tuple(method for method in settings.methods if method not in SCALAR_ONLY)
     first_order = [(method, "hiso") for method in FIRST_ORDER if method in settings.methods]
@@ -135,7 +140,7 @@ def table(settings: Settings, rows: Rows) -> Table:
             each = by_seed(rows, quantity="bytes", **given)
             lines.append(
                 (
-                    title(model, task),
+                    title(settings, model, task),
                     style.METHODS[method].label,
                     with_interval(best(rows, **given)),
                     with_interval(rounds),
@@ -144,11 +149,11 @@ def table(settings: Settings, rows: Rows) -> Table:
                     printed(method, model, task),
                 )
             )
-    caption = (
+    note = (
         "Mean over seeds with its 95% interval. Bytes of a client that takes part in every round, until the method's "
         "best score; KB = 1024. The paper's other cells are not at hand."
-    )
-    return Table(columns, tuple(lines), caption)
+    ) + caption(settings)
+    return Table(columns, tuple(lines), note)
 
 
 EXPERIMENT = Experiment(
