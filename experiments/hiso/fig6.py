@@ -13,7 +13,16 @@ from matplotlib.figure import Figure
 from experiments import style
 from experiments.experiment import Experiment
 from experiments.hiso import language
-from experiments.hiso.language import MODELS, SCALAR_ONLY, TASKS, Settings, bytes_until_best, cells_of, title
+from experiments.hiso.language import (
+    MODELS,
+    SCALAR_ONLY,
+    TASKS,
+    Settings,
+    bytes_until_best,
+    cells_of,
+    title,
+    tuned_dimension,
+)
 from experiments.hiso.table5 import at_printed_size
 from experiments.records import Rows, by_seed, distinct, seeds_of
 from experiments.verdicts import Verdict, judge
@@ -35,8 +44,9 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             panel.hlines(small, places - 0.46 * width, places + 0.46 * width, color="white", lw=1.2)
         panel.set_yscale("log")
         panel.set_ylim(bottom=10.0)
-        panel.set_xticks(range(len(models)), [MODELS[model] for model in models])
-        panel.set_xlabel(f"model, {TASKS[task]}; bars: d as named, white lines: the d that was tuned")
+        labels = [f"{MODELS[model]}\ntuned: d = {tuned_dimension(rows, model):,}" for model in models]
+        panel.set_xticks(range(len(models)), labels)
+        panel.set_xlabel(f"model, {TASKS[task]}; bars: at the d of its name, white lines: at the d that was tuned")
     axes[0, 0].set_ylabel("bytes of a client until the best score")
     style.shared_legend(figure, axes[0, 0], 4)
     return figure

@@ -327,13 +327,14 @@ def describe(settings: Settings) -> str:
     """The stand-in's name."""
     if settings.data:
         return ""
-    models, tasks = (" and ".join(titles[name] for name in names) for titles, names in _named(settings))
-    sizes = ", ".join(f"{sentences.architecture(SIZES[name]).dimension:,}" for name in settings.models)
-    return f"tiny OPTs trained here (d = {sizes}) for {models}, templated sentences for {tasks}"
+    models, tasks = ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)
+    return f"tiny OPTs for {models}, templated sentences for {tasks}"
 
 
-def _named(settings: Settings) -> tuple[tuple[dict[str, str], tuple[str, ...]], ...]:
-    return (MODELS, settings.models), (TASKS, settings.tasks)
+def tuned_dimension(rows: Rows, model: str) -> int:
+    """The d of the model that was tuned: a vector method's bytes are 8d. 0 where no such method ran."""
+    found = [row for row in where(rows, quantity="bytes", model=model) if row["method"] not in SCALAR_ONLY]
+    return int(found[0]["value"]) // 8 if found else 0
 
 
 def title(settings: Settings, model: str, task: str) -> str:
