@@ -94,7 +94,7 @@ ADVICE = (
     ),
     Advice(
         "Several clients whose functions differ, queries dear",
-        'simulate("fzoos", objectives, x0, rounds=50, local_steps=10, gamma="adaptive")',
+        'simulate("fzoos", objectives, x0, rounds=50, local_steps=10)',
         "A third of the queries of finite differences, and corrections that neither stall nor diverge.",
         (
             Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
@@ -144,6 +144,28 @@ DEFAULTS = (
         (
             Ground("beyond-zord", "ZoRD, kept information, gated ends lower than ZoRD, kept information"),
             Ground("zord-fig3", "ZoRD, kept information, gated ends with a smaller gap than ZoRD"),
+        ),
+    ),
+    Default(
+        "FZooS",
+        "gamma",
+        "adaptive",
+        "1/t damps good corrections and keeps bad ones; one γ a round by least squares costs one number more.",
+        (
+            Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
+            Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
+            Ground("beyond-gamma", "the adaptive γ ends 1 below 1/t at C = 5, noise 0, d = 50"),
+            Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
+        ),
+    ),
+    Default(
+        "HiSo",
+        "curvature",
+        "displacement",
+        "The paper's. Measured curvature gains where coordinates or tensors differ in scale, and has to be asked for.",
+        (
+            Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
+            Ground("beyond-curvature", "no run of group probes ends above where it began"),
         ),
     ),
 )

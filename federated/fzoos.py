@@ -48,14 +48,14 @@ class FZooS(Algorithm):
     later, and the first step has its own). ``active="step"`` (Appx. G) adds 5 of 100 points within ±0.01, T (1 + 5) a
     round; ``"round"`` (Alg. 2) adds 5 about x_r, T + 5 a round; None: T. The client's first batch has 5 at least.
 
-    **γ.** ``"inverse"``: 1/t, t = 1 … T, the paper's; a number; a function of (r, t), such as Cor. 1's, whose constants
-    only the user can know; ``"adaptive"``: one γ_r for all clients, the minimum of their total disparity
-    (``federated.gamma.shared_gamma``), found at x_r and used in round r + 1, γ_1 = 0; ``"empirical_bayes"``: the rule
-    that it replaced. With ``gamma=0.0`` no surrogate is sent: FedZO with a better estimate.
-    1/t damps corrections that are good, γ = 1 takes also those of features that the trajectory has outgrown; γ_r does
-    neither. On the quadratics of Appx. G.1 without noise, log10 of the gap under 1/t, γ = 1 and γ_r: d = 50, 10 rounds,
-    five seeds (``beyond-gamma``): −1.7, −2.9, −2.9 at C = 5 and 0.8, 0.1, 0.1 at C = 50; d = 300, C = 5, 50 rounds,
-    five seeds (``fzoos-fig1``): −1.70, −0.83, −1.69. More ``gamma_points`` than x_r were no better.
+    **γ.** ``"adaptive"``, the default: one γ_r for all clients, the minimum of their total disparity
+    (``federated.gamma.shared_gamma``), found at x_r and used in round r + 1, γ_1 = 0; ``"inverse"``: 1/t, t = 1 … T,
+    the paper's; a number; a function of (r, t), such as Cor. 1's, whose constants only the user can know;
+    ``"empirical_bayes"``: the rule that the adaptive one replaced. With ``gamma=0.0`` no surrogate is sent: FedZO with
+    a better estimate. 1/t damps corrections that are good, γ = 1 takes also those of features that the trajectory has
+    outgrown; γ_r does neither. On the quadratics of Appx. G.1 without noise, log10 of the gap under 1/t, γ = 1 and γ_r:
+    d = 50, 10 rounds, five seeds (``beyond-gamma``): −1.7, −2.9, −2.9 at C = 5 and 0.8, 0.1, 0.1 at C = 50; d = 300, C
+    = 5, 50 rounds, five seeds (``fzoos-fig1``): −1.70, −0.83, −1.69. More ``gamma_points`` than x_r were no better.
 
     **Phases and floats** a client and round, each way: x and w together, d + M, where queries are made per step and γ
     is given. Else x goes up and its mean x_r down, then, after the active queries, w up, and the mean w down with the
@@ -108,7 +108,7 @@ class FZooS(Algorithm):
         self,
         x0: Any,
         *,
-        gamma: Gamma = "inverse",
+        gamma: Gamma = "adaptive",
         correction_at: Literal["iterate", "start"] = "iterate",
         gamma_points: int = 1,
         margin: bool = False,
@@ -153,7 +153,10 @@ class FZooS(Algorithm):
         self.update_rule = update_rule
         super().__init__(x0, **common)
         if self.estimates_gamma and self.aggregation != "mean":
-            raise ValueError(f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}")
+            raise ValueError(
+                f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}; with another aggregation give "
+                "gamma='inverse' or a number"
+            )
         self.features = FourierFeatures(
             KERNELS[feature_kernel](self.lengthscale),
             self.dimension,

@@ -486,7 +486,7 @@ BAD = [
     ({"gamma": lambda r, t: "x"}, None, None),
     ({"gamma": "adaptive", "aggregation": "median"}, ValueError, "aggregation='mean'"),
     ({"gamma_points": 0}, ValueError, "gamma_points"),
-    ({"gamma_points": 2}, ValueError, "adaptive"),
+    ({"gamma_points": 2, "gamma": "inverse"}, ValueError, "adaptive"),
     ({"correction_at": "end"}, ValueError, "correction_at"),
     ({"accept": "never"}, ValueError, "accept"),
     ({"active": "always"}, ValueError, "active"),
