@@ -9,11 +9,15 @@ Methods: DeComFL; HiSo; *scalar H*, one number in its place; *oracle*, the true 
 its tensors); *random groups*, as many as the problem has or 10, drawn by the seed. All take central differences, the
 same perturbations a step and the same queries; probes count. Each has one number to tune, its rate as a multiple
 of a base from ``GRID``: 1/(tr A/P + (1 + 1/P)λ_max) without a diagonal, P/(d + P + 1) with one, a fixed number for
-networks. The best on ``TUNING_SEEDS``, which no figure uses, stands in ``TUNED``, and ``tune`` gives them again; a
-grid was left where a doubling made it worse. Networks were not tuned by ``tune``: their bases are the best of early
-trials at one machine, of DeComFL (3e-4 to 6e-3 badly scaled, 6e-3 to 2e-2 plain) and of a scalar H (4e-3 and 8e-3,
-badly scaled only); HiSo has the scalar's. So a network's gain rests on few rates of the rivals. Group probes with the
-problem's own groups are not tuned: they run at their default.
+networks. The best on ``TUNING_SEEDS``, which no figure uses, stands in ``TUNED``: ``tune`` found it between a smaller
+and a larger factor, both worse, for each problem and so for the federated ones by themselves, at the reduced scale.
+The oracle on the MLPs is DeComFL on the plain one and has its factor. 1 is the default of group probes.
+
+Seeds begin at ``FIRST_SEED``, because 0 to 9 had been looked at. The published records are still of those, of 150
+rounds, and of group probes without a rise, κ and a warm-up, at their default rate, against rivals with few rates on
+networks: 0.50 of a scalar H's loss on the badly scaled MLP, which such a grid flatters. On the tuning seeds a scalar H
+comes to a log10 of -0.45 at the rate it had then, to -0.56 at the best of the grid, DeComFL from -0.32 to -0.53; group
+probes to -0.64 at their default and to -0.90 at 1.5 times that rate (old rule, default rate: -0.72).
 """
 
 from __future__ import annotations
@@ -38,9 +42,11 @@ from experiments.verdicts import Verdict, judge, never
 from federated import make_federation
 
 METHODS = ("group_probe", "group_probe_random", "hiso", "hiso_scalar", "decomfl", "oracle_diagonal")
-GRID = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-RATED = METHODS[1:]
+GRID = tuple(2.0**k for k in range(-4, 8))
 TUNING_SEEDS = (100, 101)
+FIRST_SEED = 20
+"""Seed 0 is this one of the problems and methods; lower ones were looked at while the rule was made."""
+
 FEDERATED = tuple(f"{name}_64" for name in NETWORKS)
 TITLES = {
     "log_uniform": "log-uniform spectrum",
@@ -58,16 +64,24 @@ WORST = 2.0
 """log10 that a run is given where it diverged."""
 
 TUNED: dict[str, dict[str, float]] = {
-    "log_uniform": dict(zip(RATED, (1, 2, 2, 1, 1), strict=True)),
-    "correlated": dict(zip(RATED, (1, 2, 2, 1, 1), strict=True)),
-    "five_large": dict(zip(RATED, (1, 1, 1, 0.5, 1), strict=True)),
-    "rotated": dict(zip(RATED, (1, 2, 2, 1, 1), strict=True)),
-    "blocks": dict(zip(RATED, (1, 4, 4, 1, 1), strict=True)),
-    "logistic": dict(zip(RATED, (2, 4, 2, 16, 1), strict=True)),
-    "mlp": dict(zip(RATED, (1, 1, 1, 1, 1), strict=True)),
-    "mlp_scaled": dict(zip(RATED, (1, 1, 1, 1, 1), strict=True)),
+    name: dict(zip(METHODS, factors, strict=False))
+    for name, factors in {
+        "log_uniform": (1, 1, 2, 2, 1, 1),
+        "correlated": (1, 1, 2, 2, 1, 1),
+        "five_large": (1, 1, 1, 1, 0.25, 1),
+        "rotated": (1, 1, 2, 2, 1, 1),
+        "blocks": (1, 1, 4, 4, 1, 1),
+        "logistic": (1, 2, 4, 2, 64, 1),
+        "mlp": (1, 1, 1, 1, 1, 1),
+        "mlp_scaled": (1, 1, 1, 2, 2, 1),
+        "mlp_64": (1, 1, 1, 0.5, 0.5),
+        "mlp_scaled_64": (1, 1, 1, 1, 1),
+    }.items()
 }
-"""The best factor of each method and problem."""
+"""The best factor of each method and problem.
+
+Not searched yet, and at 1: group probes, random groups on the federated problems, and HiSo on ``mlp_64``.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +113,7 @@ def options_of(problem: CurvatureProblem, method: str, count: int, factor: float
     diagonal = count / (d + count + 1)
     common: dict[str, Any] = {"perturbations": count, "scheme": "central"}
     if method == "group_probe":
-        return common | {"curvature": "group_probe", "groups": problem.groups}
+        return common | {"curvature": "group_probe", "groups": problem.groups, "rate": factor * diagonal}
     if method == "group_probe_random":
         labels = torch.randint(problem.num_random, (d,), generator=torch.Generator().manual_seed(9000 + seed))
         labels[: problem.num_random] = torch.arange(problem.num_random)
@@ -179,10 +193,24 @@ def trajectory(settings: Settings, name: str, method: str, factor: float, seed: 
 
 
 def tune(settings: Settings, name: str, method: str) -> dict[float, float]:
-    """For each factor of ``GRID`` the mean last log value over ``TUNING_SEEDS``."""
-    found = {}
-    for factor in GRID:
-        found[factor] = float(np.mean([trajectory(settings, name, method, factor, s)[-1][1] for s in TUNING_SEEDS]))
+    """For each factor of ``GRID`` that is tried the mean last log value over ``TUNING_SEEDS``, the best one last.
+
+    From 1 the factor is doubled while that helps, or else halved while that does, so that the best has been tried
+    between a smaller and a larger one.
+    """
+    found: dict[float, float] = {}
+
+    def value(factor: float) -> float:
+        if factor not in found:
+            runs = [trajectory(settings, name, method, factor, seed) for seed in TUNING_SEEDS]
+            found[factor] = float(np.mean([run[-1][1] for run in runs]))
+        return found[factor]
+
+    best = 1.0
+    for change in (2.0, 0.5):
+        while best * change in GRID and value(best * change) < value(best):
+            best *= change
+    found[best] = found.pop(best)
     return found
 
 
@@ -191,9 +219,9 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     rows: Rows = []
     for name in settings.problems:
         for method in methods_of(settings, name):
-            factor = TUNED.get(name.removesuffix("_64"), {}).get(method, 1.0)
+            factor = TUNED.get(name, {}).get(method, 1.0)
             key: Row = {"seed": seed, "problem": name, "method": method}
-            found = trajectory(settings, name, method, factor, seed)
+            found = trajectory(settings, name, method, factor, FIRST_SEED + seed)
             last = len(found) - 1
             for i, (queries, value) in enumerate(found):
                 rows.append(key | {"record": "last" if i == last else "way", "queries": queries, "value": value})
@@ -332,7 +360,7 @@ EXPERIMENT = Experiment(
     claim="A curvature measured by probes preconditions where coordinates or tensors differ in scale.",
     scales={
         "paper": Settings(),
-        "reduced": Settings(rounds=150),
+        "reduced": Settings(rounds=300),
         "quick": Settings(
             problems=("blocks", "mlp_scaled", "mlp_scaled_64"),
             dim=10,

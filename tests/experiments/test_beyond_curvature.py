@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -82,8 +83,33 @@ def test_a_run_that_diverged_is_given_the_worst_value():
 def test_settings_of_the_figure_have_every_problem_and_its_tuning():
     settings = curvature.EXPERIMENT.settings("paper")
     for name in settings.problems:
-        for method in set(curvature.methods_of(settings, name)) - {"group_probe"}:
-            assert curvature.TUNED[name.removesuffix("_64")][method] in curvature.GRID
+        for method in curvature.methods_of(settings, name):
+            assert curvature.GRID[0] < curvature.TUNED[name][method] < curvature.GRID[-1]
+            assert curvature.TUNED[name][method] in curvature.GRID
+
+
+@pytest.mark.parametrize(
+    ("optimum", "tried"), [(1.0, [2, 0.5, 1]), (4.0, [2, 1, 8, 4]), (0.25, [2, 1, 0.5, 0.125, 0.25])]
+)
+def test_the_best_factor_is_tried_between_two_others(monkeypatch, optimum, tried):
+    seen = []
+
+    def trajectory(settings, name, method, factor, seed):
+        seen.append((factor, seed))
+        return [(0, 0.0), (6000, abs(math.log(factor / optimum)) + 0.1 * (seed % 2))]
+
+    monkeypatch.setattr(curvature, "trajectory", trajectory)
+    found = curvature.tune(curvature.EXPERIMENT.settings("quick"), "blocks", "decomfl")
+    assert list(found) == tried and found[optimum] == pytest.approx(0.05)
+    assert sorted(seen) == sorted((f, s) for f in tried for s in curvature.TUNING_SEEDS)
+
+
+def test_seeds_of_the_figure_are_fresh(monkeypatch):
+    seen = set()
+    monkeypatch.setattr(curvature, "trajectory", lambda *given: seen.add(given[-1]) or [(0, 0.0), (1, 0.0)])
+    for seed in range(10):
+        curvature.run_seed(curvature.EXPERIMENT.settings("quick"), seed)
+    assert min(seen) >= curvature.FIRST_SEED > 9 and not seen & set(curvature.TUNING_SEEDS)
 
 
 def test_divergence_is_counted():
