@@ -71,7 +71,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             panel.set_title(title(settings, model, task))
             if i == len(models) - 1:
                 panel.set_xlabel("bytes of a client until the best score")
-        axes[i, 0].set_ylabel("best accuracy (SQuAD: F1)")
+        axes[i, 0].set_ylabel("best accuracy" + " (SQuAD: F1)" * ("squad" in tasks))
     style.shared_legend(figure, axes[0, 0], 4)
     return figure
 
@@ -151,7 +151,7 @@ def table(settings: Settings, rows: Rows) -> Table:
             )
     note = (
         "Mean over seeds with its 95% interval. Bytes of a client that takes part in every round, until the method's "
-        "best score; KB = 1024. The paper's other cells are not at hand."
+        "best score; KB = 1024. The paper's bytes are of OPT itself; its other cells are not at hand."
     ) + caption(settings)
     return Table(columns, tuple(lines), note)
 
