@@ -8,6 +8,7 @@ import torch
 
 from experiments.beyond import zord
 from experiments.records import by_seed, where
+from experiments.zord import descent
 
 SMALL = dataclasses.replace(zord.EXPERIMENT.settings("quick"), methods=tuple(zord.GRIDS), queries=14)
 
@@ -60,10 +61,36 @@ def test_the_tuned_numbers_are_of_the_grids_and_tuning_has_seeds_of_its_own():
     assert set(zord.TUNED) == set(zord.GRIDS) and len({len(grid) for grid in zord.GRIDS.values()}) == 1
     for method, numbers in zord.TUNED.items():
         assert len(numbers) == len(zord.PROBLEMS) and set(numbers) <= set(zord.GRIDS[method])
-    assert not set(zord.Settings().tuning_seeds) & set(range(100))
+    first = zord.Settings().first_seed
+    assert not set(zord.Settings().tuning_seeds) & set(range(first, first + 100))
     settings = dataclasses.replace(SMALL, tuning_seeds=(1000,))
     tuned = zord.tune(settings, "ackley", "rgf")
     assert tuned == {step: zord.gaps(settings, "ackley", "rgf", step, 1000)[-1][1] for step in zord.STEPS}
+
+
+def test_ackley_and_levy_start_where_turbo_ended():
+    problem = zord.problem_of(SMALL, "ackley", 3)
+    start = zord.start_of(SMALL, "ackley", problem, 3)
+    turbo = descent.turbo_start("ackley", SMALL.dim, SMALL.start_queries, 3, "", SMALL.turbo)
+    assert torch.equal(start.x, turbo.x) and start.value == float(turbo.y.min())
+    assert len(start.X) == len(start.y) == 1 and not start.state
+
+
+@pytest.mark.parametrize(
+    ("better", "status"), [(5, "reproduced"), (3, "reproduced"), (2, "partly"), (0, "not reproduced")]
+)
+def test_three_problems_of_five_are_enough(better, status):
+    settings = dataclasses.replace(
+        SMALL, problems=zord.PROBLEMS, methods=("zord_kept", "zord_gated", "zord_random", "rgf")
+    )
+    rows = [
+        {"seed": seed, "problem": name, "method": method, "queries": 9, "value": 0.01 * seed - shift}
+        for seed in range(3)
+        for i, name in enumerate(zord.PROBLEMS)
+        for method, shift in zip(settings.methods, (0.0, 1.0 if i < better else -1.0, 0.0, 0.0), strict=True)
+    ]
+    verdict = next(v for v in zord.claims(settings, rows) if "at least 3 of the 5" in v.claim)
+    assert (verdict.status, verdict.held, verdict.settings) == (status, better, 5)
 
 
 def test_mean_ranks_and_the_table():
