@@ -131,8 +131,9 @@ class GroupProbeHiSo(HiSo):
     of single coordinates is 3d, which the budget must exceed. Preconditioning by a diagonal cannot help a rotated
     spectrum, and groups that cut across the scales (random ones) leave it as it was.
 
-    **Not the default.** On ten seeds, before it had a rise, κ and a warm-up, it ended 5 to 10 orders of magnitude under HiSo on
-    quadratics with scaled axes or blocks, and on networks 6 of 90 runs above their start (``beyond-curvature``).
+    **Not the default.** ``beyond-curvature`` has it 5 to 10 orders of magnitude under HiSo on quadratics with scaled
+    axes or blocks. On networks twice the default rate was best on two tuning seeds, and four times it diverged; over
+    clients an earlier rule gained nothing, and 6 of its 90 runs diverged: this one is not yet measured there.
 
     **Smoothing radius.** c has a relative rounding error of about 4ε|f|/(μ²d â_b), ε of the objective's arithmetic:
     μ ≥ 1e-3 in float64, and μ ≥ 1e-2 where f is computed in float32.
