@@ -132,8 +132,8 @@ class GroupProbeHiSo(HiSo):
     spectrum, and groups that cut across the scales (random ones) leave it as it was.
 
     **Not the default.** ``beyond-curvature`` has it 5 to 10 orders of magnitude under HiSo on quadratics with scaled
-    axes or blocks. On a badly scaled network twice the default rate ends at 0.29 times a scalar H's loss (median; ten fresh
-    seeds, none diverged); the default rate gains little there, and over clients 0.87 is all that was seen.
+    axes or blocks. On a badly scaled network twice the default rate ends at 0.29 times a scalar H's loss (median of
+    ten fresh seeds, none diverged); the default rate gains little there, and over clients 0.87 is all that was seen.
 
     **Smoothing radius.** c has a relative rounding error of about 4ε|f|/(μ²d â_b), ε of the objective's arithmetic:
     μ ≥ 1e-3 in float64, and μ ≥ 1e-2 where f is computed in float32. Memory is x, and 9 bytes a group.
