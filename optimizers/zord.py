@@ -202,7 +202,7 @@ class ZoRD(TrajectoryDescent):
         if self.active == "random" and not aimed:
             return self._one_of(cloud)
         query, information = most_informative(surrogate.model(x), x, candidates)
-        slope = float(posterior.mean.square().sum()) * surrogate.scale**2 if aimed else 0.0
+        slope = float(posterior.mean.square().sum()) * surrogate.scale * surrogate.scale if aimed else 0.0
         if not information > slope:
             return None
         return query if self.active == "gated" else self._one_of(cloud)
