@@ -12,23 +12,23 @@ INTRODUCTION = (
 
 ADVICE = (
     Advice(
-        "One machine, up to some 50 variables, smooth, values without noise",
-        'scipy.optimize.minimize(f, x0, method="COBYQA")',
-        "A quadratic model of the whole function beats a local surrogate where it is nearly quadratic. ZoRD is next.",
+        "One machine, 10 to 100 variables, curved, ill-conditioned or noisy, some hundred queries",
+        'minimize(f, x0, "zord", active="gated", bounds=bounds, max_queries=200)',
+        "First in mean rank of nine methods at 200 queries. Without the gate below RGF, with it also below CMA-ES.",
         (
-            Ground("beyond-zord", "ZoRD, kept information ends lower than COBYQA"),
-            Ground("zord-fig3", "ZoRD ends with a smaller gap than COBYQA"),
+            Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),
+            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than RGF"),
+            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than CMA-ES"),
+            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than COBYQA"),
         ),
     ),
     Advice(
-        "One machine, 10 to 100 variables, noisy or ill-conditioned, some hundred queries",
-        'minimize(f, x0, "zord", active="gated", bounds=bounds, max_queries=200)',
-        "Below finite differences and CMA-ES at equal queries; the gate pays where values are noisy.",
+        "One machine, up to some 50 variables, values without noise, near a minimum of a smooth function",
+        'scipy.optimize.minimize(f, x0, method="COBYQA")',
+        "A quadratic model beats a local surrogate where the function is nearly quadratic at the scale of its steps.",
         (
-            Ground("beyond-zord", "kept information ends 0.3 below RGF on the ill-conditioned quadratic"),
-            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than ZoRD, kept information"),
-            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than RGF"),
-            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than CMA-ES"),
+            Ground("beyond-zord", "ZoRD, kept information ends lower than COBYQA"),
+            Ground("zord-fig3", "ZoRD ends with a smaller gap than COBYQA"),
         ),
     ),
     Advice(
@@ -115,11 +115,12 @@ ADVICE = (
     Advice(
         "Several clients, little bandwidth, d of any size",
         'simulate("decomfl", objectives, x0, rounds=1000, local_steps=1)  # or "hiso"',
-        "A round is P numbers each way whatever d is; a client that missed rounds is rebuilt to the bit.",
+        "A round is P numbers each way whatever d is, and missed rounds are replayed to the bit. HiSo saves few rounds.",
         (
             Ground("hiso-bytes", "a round of HiSo or DeComFL is 40 bytes a client, whatever d is"),
             Ground("hiso-bytes", "a round of a vector method is 8d bytes a client"),
             Ground("hiso-fig5", "HiSo needs fewer rounds than DeComFL to accuracy 0.6"),
+            Ground("hiso-table2", "HiSo needs fewer rounds, and so fewer bytes, than DeComFL"),
         ),
     ),
 )
@@ -140,11 +141,8 @@ DEFAULTS = (
         "ZoRD",
         "active",
         None,
-        "The gate does not gain on every problem, so it has to be asked for.",
-        (
-            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than ZoRD, kept information"),
-            Ground("zord-fig3", "ZoRD, kept information, gated ends with a smaller gap than ZoRD"),
-        ),
+        "The gate gains on four problems of five, d = 20 to 50; with fewer queries than variables it is not measured.",
+        (Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),),
     ),
     Default(
         "FZooS",
