@@ -115,7 +115,7 @@ ADVICE = (
     Advice(
         "Several clients, little bandwidth, d of any size",
         'simulate("decomfl", objectives, x0, rounds=1000, local_steps=1)  # or "hiso"',
-        "A round is P numbers each way whatever d is, and missed rounds are replayed to the bit. HiSo saves few rounds.",
+        "A round is P numbers each way whatever d is; missed rounds are replayed to the bit. HiSo saves few rounds.",
         (
             Ground("hiso-bytes", "a round of HiSo or DeComFL is 40 bytes a client, whatever d is"),
             Ground("hiso-bytes", "a round of a vector method is 8d bytes a client"),
