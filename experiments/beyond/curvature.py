@@ -80,7 +80,7 @@ TUNED: dict[str, dict[str, float]] = {
 }
 """The best factor of each method and problem.
 
-Not searched yet, and at 1: random groups on the federated problems, group probes on ``mlp_64``.
+Not searched, and at 1: random groups on the federated problems, group probes on ``mlp_64``.
 """
 
 
