@@ -8,81 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from experiments.advice import ADVICE, DEFAULTS, INTRODUCTION, Advice, Default, Ground
 from experiments.verdicts import Verdict
 
 if TYPE_CHECKING:
     from experiments.report import Entry
-
-
-@dataclasses.dataclass(frozen=True)
-class Ground:
-    """What an advice rests on.
-
-    Attributes:
-        experiment: an id.
-        claim: how one of its claims begins.
-    """
-
-    experiment: str
-    claim: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Advice:
-    """What to use in one case.
-
-    Attributes:
-        case: dimension, budget, noise, clients, bandwidth, constraints: what the user has.
-        use: the call.
-        why: one or two sentences.
-        grounds: what it rests on.
-    """
-
-    case: str
-    use: str
-    why: str
-    grounds: tuple[Ground, ...]
-
-    @property
-    def title(self) -> str:
-        """The case."""
-        return self.case
-
-    @property
-    def text(self) -> str:
-        """The call and why, with ``code`` marked."""
-        return f"``{self.use}``. {self.why}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Default:
-    """An option's default.
-
-    Attributes:
-        method: a class.
-        option: the name of an argument of it.
-        value: its default.
-        why: one or two sentences.
-        grounds: what it rests on.
-    """
-
-    method: str
-    option: str
-    value: Any
-    why: str
-    grounds: tuple[Ground, ...]
-
-    @property
-    def title(self) -> str:
-        """The option as it would be given."""
-        return f"{self.method}({self.option}={self.value!r})"
-
-    @property
-    def text(self) -> str:
-        """Why."""
-        return self.why
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +59,6 @@ Part = tuple[str, list[tuple[Advice | Default, list[Found]]]]
 
 def parts(entries: Sequence[Entry]) -> list[Part]:
     """Advice and defaults with their grounds, as far as these results have any."""
-    from experiments.advice import ADVICE, DEFAULTS
-
     headed = (("Which method to use when", ADVICE), ("Defaults, and what they rest on", DEFAULTS))
     found = [(heading, [(item, look_up(item.grounds, entries)) for item in items]) for heading, items in headed]
     kept = [(heading, [(item, grounds) for item, grounds in items if grounds]) for heading, items in found]
@@ -142,8 +72,6 @@ def markdown(entries: Sequence[Entry], page: str = "index.html") -> str:
         entries: results.
         page: where links to the experiments point.
     """
-    from experiments.advice import INTRODUCTION
-
     blocks = []
     for i, (heading, items) in enumerate(parts(entries)):
         blocks += [f"# {heading}", *([INTRODUCTION] if i == 0 else [])]

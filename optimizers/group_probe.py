@@ -132,10 +132,9 @@ class GroupProbeHiSo(HiSo):
     spectrum, and groups that cut across the scales (random ones) leave it as it was.
 
     **Not the default.** In ``beyond-curvature``, ten fresh seeds, it ends 5 to 10 orders of magnitude under HiSo on
-    quadratics with scaled axes or blocks (row "log-uniform spectrum": -12.1 against -2.4), and on a badly scaled
-    network at 0.27 of a scalar H's loss (row "MLP, badly scaled"), there at twice the default rate, which gains little.
-    It does not gain where nothing differs in scale (rows "rotated spectrum" and "MLP") nor with 8 of 64 clients, where
-    1 of 20 runs ended above its start.
+    quadratics with scaled axes or blocks (row "log-uniform spectrum": -12.1 against -2.4), and on a badly scaled MLP, at
+    twice the default rate, at 0.27 of a scalar H's loss; the default rate gains little there. It gains nothing where
+    nothing differs in scale (rotated spectra, the plain MLP), nor over 8 of 64 clients, where 1 of 20 runs diverged.
 
     **Smoothing radius.** c has a relative rounding error of about 4ε|f|/(μ²d â_b), ε of the objective's arithmetic:
     μ ≥ 1e-3 in float64, and μ ≥ 1e-2 where f is computed in float32. Memory is x, and 9 bytes a group.

@@ -78,10 +78,7 @@ TUNED: dict[str, dict[str, float]] = {
         "mlp_scaled_64": (2, 1, 1, 1, 1),
     }.items()
 }
-"""The best factor of each method and problem.
-
-Not searched, and at 1: random groups on the federated problems, group probes on ``mlp_64``.
-"""
+"""The best factor of each method and problem."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,8 @@
 at x_r and x_{r−1}, ``fzoos_adaptive_five`` at five points from one to the other, about the round's mean iterates,
 ``fzoos_eb`` the one-way rule with its margin, ``fzoos`` the paper's 1/t. ``fzoos_oracle`` knows F: each round is run
 with γ = 0, 1/2 and 1, and the one after which F is lowest is kept. It looks one round ahead, so that another γ can
-still end lower. Fixed γ = 0, 1/4, …, 1 are all run; the best of them in a cell, found on the same seeds, is what the
-others are measured by: regret is the difference in log10 of the last gap.
+still end lower, and is run at d = 50. Fixed γ = 0, 1/4, …, 1 are all run; the best of them in a cell, found on the same
+seeds, is what the others are measured by: regret is the difference in log10 of the last gap.
 
 Adam with rate 0.01, whose moments stay across rounds: forgotten every round, its first steps, 0.01 in every
 coordinate, leave a floor of 10^-2 that hides what γ does. Noise is normal, its standard deviation in units of f, whose
