@@ -120,7 +120,7 @@ PROXES = {
     "ridge": lambda: Ridge(0.1),
     "box-ridge": lambda: BoxRidge(-0.5, 0.9, 0.1),
     "ball": lambda: L2Ball(1.2),
-    "simplex": lambda: Simplex(),
+    "simplex": Simplex,
 }
 
 
@@ -194,7 +194,8 @@ def run_algorithm(algorithm: str, options: Mapping[str, Any], failing: int = 0) 
     for _ in range(rounds):
         federation.run_round()
     state = federation.state_dict()
-    parts = [state["server"]["state"], state["server"]["round"], state["ledger"]]
+    counts = [n for n in leaves(state["ledger"]) if isinstance(n, int)]  # the others are seconds
+    parts = [state["server"]["state"], state["server"]["round"], counts]
     for client in state["clients"].values():
         parts += [client["state"], *([client["optimizer"][name] for name in PARTS])]
     return {"points": str(points), "values": str(values), "messages": str(messages), "state": numbers(parts)}
