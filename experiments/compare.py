@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from scipy.optimize import Bounds
 from torch import Tensor
 
-from experiments import style
-from experiments.records import Rows, by_seed, curve, where
-from experiments.style import MethodStyle
-from experiments.tables import with_interval
+from experiments.harness import style
+from experiments.harness.records import Rows, by_seed, curve, where
+from experiments.harness.style import MethodStyle
+from experiments.harness.tables import with_interval
 from optimizers import minimize
 from optimizers.bounds import BoundsLike
 from optimizers.registry import METHODS, method_class

@@ -1,13 +1,10 @@
 """Federated zeroth-order optimization: clients keep their functions, the server sees messages."""
 
-from federated.algorithm import Algorithm, FederatedOptions, NoReportError, RoundSkipped, client_seed
-from federated.client import Client
-from federated.codec import decode, encode
-from federated.faults import Fault, FaultPlan
-from federated.federation import Federation, RoundRecord
-from federated.host import Host
-from federated.ledger import Ledger
-from federated.messages import (
+from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError, RoundSkipped, client_seed
+from federated.core.client import Client
+from federated.core.codec import decode, encode
+from federated.core.ledger import Ledger
+from federated.core.messages import (
     BehindError,
     Broadcast,
     Message,
@@ -16,8 +13,11 @@ from federated.messages import (
     Report,
     TensorSpec,
 )
+from federated.core.server import Arrival, Outcome, Server
+from federated.engine.faults import Fault, FaultPlan
+from federated.engine.federation import Federation, RoundRecord
+from federated.engine.host import Host
 from federated.registry import ALGORITHMS, algorithm_class
-from federated.server import Arrival, Outcome, Server
 from federated.simulate import make_federation, simulate
 
 __all__ = [

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 from optimizers.named_classes import named_class
 
 if TYPE_CHECKING:
-    from federated.algorithm import Algorithm
+    from federated.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, tuple[str, str]] = {
-    "fzoos": ("federated.fzoos", "FZooS"),
-    "fedzo": ("federated.fedzo", "FedZO"),
-    "fedprox": ("federated.fedzo", "FedProx"),
-    "scaffold1": ("federated.scaffold", "SCAFFOLD1"),
-    "scaffold2": ("federated.scaffold", "SCAFFOLD2"),
-    "decomfl": ("federated.hiso", "DeComFL"),
-    "hiso": ("federated.hiso", "HiSo"),
-    "fedavg": ("federated.fedopt", "FedAvg"),
-    "fedadam": ("federated.fedopt", "FedAdam"),
-    "fedyogi": ("federated.fedopt", "FedYogi"),
-    "fedadagrad": ("federated.fedopt", "FedAdagrad"),
+    "fzoos": ("federated.methods.fzoos.fzoos", "FZooS"),
+    "fedzo": ("federated.methods.fedzo", "FedZO"),
+    "fedprox": ("federated.methods.fedzo", "FedProx"),
+    "scaffold1": ("federated.methods.scaffold", "SCAFFOLD1"),
+    "scaffold2": ("federated.methods.scaffold", "SCAFFOLD2"),
+    "decomfl": ("federated.methods.scalar.hiso", "DeComFL"),
+    "hiso": ("federated.methods.scalar.hiso", "HiSo"),
+    "fedavg": ("federated.methods.fedopt", "FedAvg"),
+    "fedadam": ("federated.methods.fedopt", "FedAdam"),
+    "fedyogi": ("federated.methods.fedopt", "FedYogi"),
+    "fedadagrad": ("federated.methods.fedopt", "FedAdagrad"),
 }
 """Algorithm name to the module and the class that implement it."""
 
@@ -32,6 +32,6 @@ def algorithm_class(algorithm: str | type[Algorithm]) -> type[Algorithm]:
         ValueError: for an unknown name, with the nearest one.
         TypeError: for anything but a name or an ``Algorithm`` subclass.
     """
-    from federated.algorithm import Algorithm
+    from federated.core.algorithm import Algorithm
 
     return named_class("algorithm", algorithm, ALGORITHMS, Algorithm)

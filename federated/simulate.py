@@ -13,11 +13,11 @@ from scipy.optimize import OptimizeResult
 from torch import Tensor
 from tqdm import tqdm
 
-from federated.algorithm import Algorithm
-from federated.faults import FaultPlan
-from federated.federation import ClientHost, Federation, RoundRecord
-from federated.host import Host
-from federated.local_descent import autograd
+from federated.core.algorithm import Algorithm
+from federated.engine.faults import FaultPlan
+from federated.engine.federation import ClientHost, Federation, RoundRecord
+from federated.engine.host import Host
+from federated.methods.local_descent import autograd
 from federated.registry import algorithm_class
 from optimizers.bounds import BoundsLike
 from optimizers.evaluation import Evaluator, FailurePolicy
@@ -160,7 +160,7 @@ def make_federation(
     if workers == 1:
         host = Host(made, evaluators, gradients)
     else:
-        from federated.workers import WorkerPool
+        from federated.engine.workers import WorkerPool
 
         host = WorkerPool(made, evaluators, gradients, workers=workers, start_method=start_method)
     return Federation(made, host, fun, faults or FaultPlan(), codec)

@@ -1,17 +1,12 @@
 """Zeroth-order optimizers behind one ask/tell interface."""
 
-from optimizers.accelerated_zo import AcceleratedZO
+from optimizers.adapters.candidate_generator import CandidateGenerator
+from optimizers.adapters.module_objective import ModuleObjective
+from optimizers.adapters.scipy_method import scipy_method
 from optimizers.batch import Batch
-from optimizers.botorch_adapter import CandidateGenerator
-from optimizers.cobbo import CobBO
 from optimizers.designs import latin_hypercube, local_cloud, sobol
-from optimizers.directions import Directions
-from optimizers.evaluation import Evaluator, FailedQueryError
-from optimizers.evolution_strategies import ES
-from optimizers.first_order import FirstOrder
-from optimizers.gld import GLD
-from optimizers.gradient_descent import GradientDescent
-from optimizers.gradient_estimators import (
+from optimizers.directions.directions import Directions
+from optimizers.estimators.gradient_estimators import (
     AllQueriesFailedError,
     CoordinateDifferences,
     FiniteDifferences,
@@ -19,22 +14,27 @@ from optimizers.gradient_estimators import (
     GradientEstimator,
     LeastSquaresDifferences,
 )
-from optimizers.hiso import DeComFL, HiSo
-from optimizers.katyusha_parameters import KatyushaParameters
-from optimizers.least_squares_gradient import LeastSquaresGradient
+from optimizers.evaluation import Evaluator, FailedQueryError
+from optimizers.first_order import FirstOrder
+from optimizers.methods.bayesian.cobbo import CobBO
+from optimizers.methods.bayesian.turbo import TuRBO
+from optimizers.methods.evolution_strategies import ES
+from optimizers.methods.gld import GLD
+from optimizers.methods.gradient_descent import GradientDescent
+from optimizers.methods.hiso.hiso import DeComFL, HiSo
+from optimizers.methods.katyusha.accelerated_zo import AcceleratedZO
+from optimizers.methods.katyusha.parameters import KatyushaParameters
+from optimizers.methods.katyusha.projected_zo import ProjectedZO
+from optimizers.methods.katyusha.zo_l_katyusha import ZOLKatyusha
+from optimizers.methods.katyusha.zo_svrg import ZOSVRG
+from optimizers.methods.prgf import PRGF
+from optimizers.methods.rgf import RGF
+from optimizers.methods.zord.least_squares_gradient import LeastSquaresGradient
+from optimizers.methods.zord.zord import ZoRD
 from optimizers.minimize import minimize, run
-from optimizers.module_objective import ModuleObjective
 from optimizers.optimizer import CommonOptions, Optimizer
-from optimizers.prgf import PRGF
-from optimizers.projected_zo import ProjectedZO
 from optimizers.prox import L1, Box, BoxRidge, ElasticNet, L2Ball, NoProx, Prox, Ridge, Simplex
 from optimizers.result import StopReason
-from optimizers.rgf import RGF
-from optimizers.scipy_adapter import scipy_method
-from optimizers.turbo import TuRBO
-from optimizers.zo_l_katyusha import ZOLKatyusha
-from optimizers.zo_svrg import ZOSVRG
-from optimizers.zord import ZoRD
 
 __all__ = [
     "ES",

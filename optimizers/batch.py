@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optimizers.axes import Axes
 from optimizers.bounds import Domain
-from optimizers.directions import Directions
-from optimizers.groups import GroupDiagonal
-from optimizers.hessian_update import CHUNK, compute_dtype, over_root, update
+from optimizers.directions.axes import Axes
+from optimizers.directions.directions import Directions
+from optimizers.directions.groups import GroupDiagonal
+from optimizers.directions.hessian_update import CHUNK, compute_dtype, over_root, update
 
 SMALL = 1 << 14
 """Numbers in a block of directions under which it is made whole, to the same bits in fewer calls."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.directions import Directions
+from optimizers.directions.directions import Directions
 from optimizers.options import positive, positive_integer
 
 Seed = int | np.random.Generator

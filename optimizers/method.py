@@ -12,9 +12,9 @@ from torch import Tensor
 
 from optimizers.batch import Batch
 from optimizers.bounds import Domain
-from optimizers.directions import Directions
+from optimizers.directions.directions import Directions
+from optimizers.directions.groups import GroupDiagonal
 from optimizers.first_order import FirstOrder
-from optimizers.groups import GroupDiagonal
 from optimizers.options import ProxLike
 from optimizers.record import Record
 

@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from optimizers.optimizer import Optimizer
 
 METHODS: dict[str, tuple[str, str]] = {
-    "zord": ("optimizers.zord", "ZoRD"),
-    "rgf": ("optimizers.rgf", "RGF"),
-    "prgf": ("optimizers.prgf", "PRGF"),
-    "es": ("optimizers.evolution_strategies", "ES"),
-    "gld": ("optimizers.gld", "GLD"),
-    "least_squares": ("optimizers.least_squares_gradient", "LeastSquaresGradient"),
-    "turbo": ("optimizers.turbo", "TuRBO"),
-    "cobbo": ("optimizers.cobbo", "CobBO"),
-    "gradient_descent": ("optimizers.gradient_descent", "GradientDescent"),
-    "zo_l_katyusha": ("optimizers.zo_l_katyusha", "ZOLKatyusha"),
-    "zo_svrg": ("optimizers.zo_svrg", "ZOSVRG"),
-    "projected_zo": ("optimizers.projected_zo", "ProjectedZO"),
-    "accelerated_zo": ("optimizers.accelerated_zo", "AcceleratedZO"),
-    "hiso": ("optimizers.hiso", "HiSo"),
-    "decomfl": ("optimizers.hiso", "DeComFL"),
+    "zord": ("optimizers.methods.zord.zord", "ZoRD"),
+    "rgf": ("optimizers.methods.rgf", "RGF"),
+    "prgf": ("optimizers.methods.prgf", "PRGF"),
+    "es": ("optimizers.methods.evolution_strategies", "ES"),
+    "gld": ("optimizers.methods.gld", "GLD"),
+    "least_squares": ("optimizers.methods.zord.least_squares_gradient", "LeastSquaresGradient"),
+    "turbo": ("optimizers.methods.bayesian.turbo", "TuRBO"),
+    "cobbo": ("optimizers.methods.bayesian.cobbo", "CobBO"),
+    "gradient_descent": ("optimizers.methods.gradient_descent", "GradientDescent"),
+    "zo_l_katyusha": ("optimizers.methods.katyusha.zo_l_katyusha", "ZOLKatyusha"),
+    "zo_svrg": ("optimizers.methods.katyusha.zo_svrg", "ZOSVRG"),
+    "projected_zo": ("optimizers.methods.katyusha.projected_zo", "ProjectedZO"),
+    "accelerated_zo": ("optimizers.methods.katyusha.accelerated_zo", "AcceleratedZO"),
+    "hiso": ("optimizers.methods.hiso.hiso", "HiSo"),
+    "decomfl": ("optimizers.methods.hiso.hiso", "DeComFL"),
 }
 """Method name to the module and the class that implement it."""
 

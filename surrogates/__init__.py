@@ -1,19 +1,19 @@
 """Gaussian surrogates of a function and of its gradient, fitted to function values only."""
 
-from surrogates.cholesky import NotPositiveDefiniteError
 from surrogates.conditioning import Conditioning
-from surrogates.derived_gp import DerivedGP
-from surrogates.fourier_features import FingerprintError, FourierFeatures
-from surrogates.fourier_surrogate import FourierGradientPosterior, FourierSurrogate, NotFittedError
-from surrogates.gradient_blocks import kernel_blocks, prior_gradient_variance
+from surrogates.fourier.features import FingerprintError, FourierFeatures
+from surrogates.fourier.surrogate import FourierGradientPosterior, FourierSurrogate, NotFittedError
 from surrogates.gradient_information import GradientInformation
-from surrogates.gradient_observations import GradientObservationGP
 from surrogates.gradient_posterior import GradientPosterior
-from surrogates.growing_cholesky import GrowingCholesky
-from surrogates.hyperparameters import gaussian_likelihood, matern_kernel, rbf_kernel
-from surrogates.radial import RadialProfile, UnsupportedKernelError, radial_profile
-from surrogates.trajectory import Trajectory
-from surrogates.window import NearestWindow
+from surrogates.kernels.blocks import kernel_blocks, prior_gradient_variance
+from surrogates.kernels.makers import gaussian_likelihood, matern_kernel, rbf_kernel
+from surrogates.kernels.radial import RadialProfile, UnsupportedKernelError, radial_profile
+from surrogates.linalg.cholesky import NotPositiveDefiniteError
+from surrogates.linalg.growing_cholesky import GrowingCholesky
+from surrogates.models.derived_gp import DerivedGP
+from surrogates.models.gradient_observations import GradientObservationGP
+from surrogates.window.nearest_window import NearestWindow
+from surrogates.window.trajectory import Trajectory
 
 __all__ = [
     "Conditioning",

@@ -22,8 +22,8 @@ from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from torch import Tensor
 
-from surrogates.gradient_blocks import kernel_blocks, kernel_values, prior_gradient_variance
-from surrogates.one_pass import Pass
+from surrogates.kernels.blocks import kernel_blocks, kernel_values, prior_gradient_variance
+from surrogates.kernels.one_pass import Pass
 
 
 @dataclass(eq=False)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from surrogates.checks import check_points
 from surrogates.conditioning import Conditioning
-from surrogates.derived_gp import DerivedGP
-from surrogates.gradient_blocks import kernel_values
+from surrogates.kernels.blocks import kernel_values
+from surrogates.models.derived_gp import DerivedGP
 
 
 class GradientInformation(AcquisitionFunction):

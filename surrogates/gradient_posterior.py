@@ -15,7 +15,7 @@ from torch.quasirandom import SobolEngine
 
 from surrogates.checks import check_finite, check_floating
 from surrogates.conditioning import Conditioning
-from surrogates.one_pass import Pass
+from surrogates.kernels.one_pass import Pass
 
 _DENSE = 1024
 

@@ -17,12 +17,12 @@ from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates import one_pass
 from surrogates.conditioning import Conditioning
-from surrogates.distances import pairwise_squared_distances, squared_distances
-from surrogates.gradient_blocks import StationaryKernel, as_stationary, kernel_values
-from surrogates.one_pass import Metric, Pass
-from surrogates.radial import gradient_at_datum, no_gradient_covariance
+from surrogates.kernels import one_pass
+from surrogates.kernels.blocks import StationaryKernel, as_stationary, kernel_values
+from surrogates.kernels.distances import pairwise_squared_distances, squared_distances
+from surrogates.kernels.one_pass import Metric, Pass
+from surrogates.kernels.radial import gradient_at_datum, no_gradient_covariance
 
 # Under this share of the prior's trace the identity loses more digits than triangular solves do.
 _CANCELLATION = 1e-2
@@ -60,7 +60,7 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def metric(self) -> Metric:
-        """The kernel as ``surrogates.one_pass`` wants it, over the inputs that it sees."""
+        """The kernel as ``surrogates.kernels.one_pass`` wants it, over the inputs that it sees."""
         kernel = self.stationary
         gradient = kernel.precision if self.slope is None else kernel.precision * self._seen(self.slope)
         return Metric(kernel.profile, kernel.outputscale, kernel.precision, gradient)

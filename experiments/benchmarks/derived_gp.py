@@ -19,10 +19,10 @@ import matplotlib.pyplot as plt
 import torch
 from tqdm import tqdm
 
-from experiments import style
 from experiments.benchmarks import output, peers, updates
 from experiments.benchmarks.peers import Problem
 from experiments.benchmarks.timing import Call, Timing, interleaved, peak_memory
+from experiments.harness import style
 
 OBSERVATIONS = (20, 150, 500, 2000)
 DIMENSIONS = (10, 100, 784, 2189, 10_000, 100_000)

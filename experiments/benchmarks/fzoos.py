@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from experiments.benchmarks import output
-from experiments.fzoos import comparison, fig1
-from experiments.fzoos.quadratics import Federated, quadratics
-from federated.federation import Federation
-from federated.fzoos import FZooS
-from federated.host import Host, Request, Service
-from federated.messages import Broadcast
+from experiments.papers.fzoos import comparison, fig1
+from experiments.papers.fzoos.quadratics import Federated, quadratics
+from federated.core.messages import Broadcast
+from federated.engine.federation import Federation
+from federated.engine.host import Host, Request, Service
+from federated.methods.fzoos.fzoos import FZooS
 from optimizers.evaluation import Evaluator
 
 MOST_SECONDS, MOST_MINUTES = 4.0, 20.0

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from experiments.benchmarks import output
 from experiments.benchmarks.timing import peak_memory
-from federated.hiso import HiSo
-from optimizers.directions import Directions
-from optimizers.groups import GroupDiagonal, Groups
-from optimizers.hessian_update import HessianRule, update
+from federated.methods.scalar.hiso import HiSo
+from optimizers.directions.directions import Directions
+from optimizers.directions.groups import GroupDiagonal, Groups
+from optimizers.directions.hessian_update import HessianRule, update
 
 PIECE = 1 << 16
 RULE = HessianRule()

@@ -23,8 +23,8 @@ from tqdm import tqdm
 
 from experiments.benchmarks import output
 from optimizers import ZoRD
-from optimizers.window_surrogate import WindowSurrogate
 from surrogates import NearestWindow
+from surrogates.window.window_surrogate import WindowSurrogate
 
 PARTS = ("selection", "conditioning", "fit")
 MOST_RATIO, MOST_MILLISECONDS = 2.0, 15.0
@@ -57,7 +57,7 @@ def measure(optimizer: ZoRD, iterations: int) -> list[dict[str, float]]:
         spent = {
             "selection": stack.enter_context(_timed(NearestWindow, "move_to")),
             "conditioning": stack.enter_context(_timed_property(WindowSurrogate, "conditioning")),
-            "fit": stack.enter_context(_timed("optimizers.window_surrogate", "fit_isotropic")),
+            "fit": stack.enter_context(_timed("surrogates.window.window_surrogate", "fit_isotropic")),
         }
         for _ in range(iterations):
             batch = optimizer.ask()

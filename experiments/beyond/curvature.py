@@ -32,13 +32,13 @@ import torch
 from matplotlib.figure import Figure
 
 import optimizers
-from experiments import style
 from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, CurvatureProblem, problem_of
-from experiments.experiment import Experiment
-from experiments.hiso.controls import ScalarHessian, ScalarHessianSteps
-from experiments.records import Row, Rows, by_seed, curve, seeds_of, where
-from experiments.tables import Table, with_interval
-from experiments.verdicts import Verdict, judge, never
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
+from experiments.harness.tables import Table, with_interval
+from experiments.harness.verdicts import Verdict, judge, never
+from experiments.papers.hiso.controls import ScalarHessian, ScalarHessianSteps
 from federated import make_federation
 
 METHODS = ("group_probe", "group_probe_random", "hiso", "hiso_scalar", "decomfl", "oracle_diagonal")

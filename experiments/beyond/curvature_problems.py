@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.hiso import digits
+from experiments.papers.hiso import digits
 
 QUADRATICS = ("log_uniform", "correlated", "five_large", "rotated", "blocks")
 NETWORKS = ("mlp", "mlp_scaled")

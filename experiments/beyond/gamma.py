@@ -1,11 +1,11 @@
 """Beyond FZooS: γ found from round to round, against every fixed γ, on the quadratics of Appx. G.1.
 
-``fzoos_adaptive`` is one γ for all clients, least squares at x_r (``federated.gamma``), ``fzoos_adaptive_two`` the same
-at x_r and x_{r−1}, ``fzoos_adaptive_five`` at five points from one to the other, about the round's mean iterates,
-``fzoos_eb`` the one-way rule with its margin, ``fzoos`` the paper's 1/t. ``fzoos_oracle`` knows F: each round is run
-with γ = 0, 1/2 and 1, and the one after which F is lowest is kept. It looks one round ahead, so that another γ can
-still end lower, and is run at d = 50. Fixed γ = 0, 1/4, …, 1 are all run; the best of them in a cell, found on the same
-seeds, is what the others are measured by: regret is the difference in log10 of the last gap.
+``fzoos_adaptive`` is one γ for all clients, least squares at x_r (``federated.methods.fzoos.gamma``),
+``fzoos_adaptive_two`` the same at x_r and x_{r−1}, ``fzoos_adaptive_five`` at five points from one to the other, about
+the round's mean iterates, ``fzoos_eb`` the one-way rule with its margin, ``fzoos`` the paper's 1/t. ``fzoos_oracle``
+knows F: each round is run with γ = 0, 1/2 and 1, and the one after which F is lowest is kept. It looks one round ahead,
+so that another γ can still end lower, and is run at d = 50. Fixed γ = 0, 1/4, …, 1 are all run; the best of them in a
+cell, found on the same seeds, is what the others are measured by: regret is the difference in log10 of the last gap.
 
 Adam with rate 0.01, whose moments stay across rounds: forgotten every round, its first steps, 0.01 in every
 coordinate, leave a floor of 10^-2 that hides what γ does. Noise is normal, its standard deviation in units of f, whose
@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import style
-from experiments.experiment import Experiment
-from experiments.fzoos.comparison import FLOOR
-from experiments.fzoos.quadratics import Federated, quadratics
-from experiments.records import Row, Rows, by_seed, seeds_of, where
-from experiments.tables import Table, with_interval
-from experiments.verdicts import Verdict, judge
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
+from experiments.harness.tables import Table, with_interval
+from experiments.harness.verdicts import Verdict, judge
+from experiments.papers.fzoos.comparison import FLOOR
+from experiments.papers.fzoos.quadratics import Federated, quadratics
 from federated import make_federation
-from federated.federation import Federation
-from federated.fzoos import FZooS
+from federated.engine.federation import Federation
+from federated.methods.fzoos.fzoos import FZooS
 
 FIXED = (0.0, 0.25, 0.5, 0.75, 1.0)
 RULES: dict[str, dict[str, Any]] = {

@@ -45,13 +45,13 @@ from matplotlib.figure import Figure
 from scipy import stats
 from torch import Tensor
 
-from experiments import style
-from experiments.experiment import Experiment
-from experiments.problems import Problem, quadratic, standard_problem
-from experiments.records import Row, Rows, seeds_of
-from experiments.tables import Table, with_interval
-from experiments.verdicts import Status, Verdict, judge
-from experiments.zord import descent
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, seeds_of
+from experiments.harness.tables import Table, with_interval
+from experiments.harness.verdicts import Status, Verdict, judge
+from experiments.papers.zord import descent
+from experiments.workloads.problems import Problem, quadratic, standard_problem
 
 NOISE = {"noisy": 10.0}
 """Standard deviations of the noise of a value."""

@@ -29,11 +29,11 @@ from matplotlib.figure import Figure
 from scipy import stats
 from torch import Tensor
 
-from experiments import style
-from experiments.experiment import Experiment
-from experiments.prior_draws import draw_values_and_gradients
-from experiments.records import Row, Rows, Value, by_seed, curve, seeds_of, where
-from experiments.verdicts import Verdict, judge, never
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, Value, by_seed, curve, seeds_of, where
+from experiments.harness.verdicts import Verdict, judge, never
+from experiments.workloads.prior_draws import draw_values_and_gradients
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, rbf_kernel
 
 KERNELS: dict[str, Callable[[float], Kernel]] = {"rbf": rbf_kernel, "matern52": matern_kernel}

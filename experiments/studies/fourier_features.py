@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from experiments import style
-from experiments.experiment import Experiment
-from experiments.records import Row, Rows, by_seed, curve, seeds_of, where
-from experiments.verdicts import Verdict, judge
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
+from experiments.harness.verdicts import Verdict, judge
 from surrogates import DerivedGP, FourierFeatures, FourierSurrogate, gaussian_likelihood, rbf_kernel
 
 KINDS = ("cosine", "paired", "orthogonal", "sobol")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, RecordDict
 
+from federated.engine.host import Service
 from federated.flower.records import ACCOUNT, size_of
-from federated.host import Service
 
 if TYPE_CHECKING:
     from federated.flower.grid_host import Asked

@@ -23,13 +23,13 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from federated.algorithm import Algorithm
+from federated.core.algorithm import Algorithm
+from federated.core.messages import Broadcast, MessageError, Report
+from federated.engine.host import Host, Request
 from federated.flower import wire
 from federated.flower.configuration import NodeConfig, RunConfig
 from federated.flower.node_ledger import CountedEvaluator, CountedGradient, NodeLedger
 from federated.flower.records import ACCOUNT, HELLO, METRICS, load_state, message_in, records_of, save_state
-from federated.host import Host, Request
-from federated.messages import Broadcast, MessageError, Report
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from federated.algorithm import Algorithm, Gradient
-from federated.local_descent import autograd
+from federated.core.algorithm import Algorithm, Gradient
+from federated.methods.local_descent import autograd
 from federated.registry import algorithm_class
 from optimizers.evaluation import Evaluator
 from optimizers.options import check_integer, nearest_name, positive

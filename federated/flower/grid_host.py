@@ -13,11 +13,11 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federated.algorithm import Algorithm
+from federated.core.algorithm import Algorithm
+from federated.core.messages import Broadcast, MessageError, Report
+from federated.engine.host import Request, Service
 from federated.flower.accounts import ClientAccount, account_in
 from federated.flower.records import HEADER, HELLO, message_in, records_of
-from federated.host import Request, Service
-from federated.messages import Broadcast, MessageError, Report
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from federated.algorithm import Gradient
+from federated.core.algorithm import Gradient
 from optimizers.batch import Batch
 from optimizers.evaluation import Evaluator
 

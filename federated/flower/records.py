@@ -1,7 +1,7 @@
 """Our messages and clients' states as Flower's records, without pickle.
 
 A message is an ``ArrayRecord`` of its tensors, in NumPy's format and under their own names, so that Flower's
-strategies and mods can work on them, and a ``ConfigRecord`` with the JSON header of ``federated.codec``.
+strategies and mods can work on them, and a ``ConfigRecord`` with the JSON header of ``federated.core.codec``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from federated.codec import MAX_HEADER, Entry, header_of, message_of, read_header, tensor_bytes, tensor_of
-from federated.messages import Message, MessageError
+from federated.core.codec import MAX_HEADER, Entry, header_of, message_of, read_header, tensor_bytes, tensor_of
+from federated.core.messages import Message, MessageError
 
 ARRAYS = "arrays"
 HEADER = "header"

@@ -14,7 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from federated.federation import Federation, RoundRecord
+from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
 from federated.simulate import run_rounds

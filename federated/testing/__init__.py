@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from federated.algorithm import Algorithm
+from federated.core.algorithm import Algorithm
 from federated.testing.fault_checks import (
     check_all_reports_lost,
     check_corruptions,

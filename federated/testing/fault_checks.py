@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from federated.codec import encode
-from federated.faults import CORRUPTIONS, Fault
-from federated.federation import Federation, RoundRecord
-from federated.host import Request
-from federated.server import Arrival
+from federated.core.codec import encode
+from federated.core.server import Arrival
+from federated.engine.faults import CORRUPTIONS, Fault
+from federated.engine.federation import Federation, RoundRecord
+from federated.engine.host import Request
 from federated.testing.harness import (
     CLIENTS,
     Factory,

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from federated.algorithm import Algorithm
-from federated.faults import Fault, FaultPlan
-from federated.federation import Federation, RoundRecord
+from federated.core.algorithm import Algorithm
+from federated.engine.faults import Fault, FaultPlan
+from federated.engine.federation import Federation, RoundRecord
 from federated.simulate import make_federation
 
 Factory = Callable[..., Federation]
@@ -170,7 +170,7 @@ def _bits(tensor: Tensor) -> bytes:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the engine's and the evaluator's warnings: the faults are the checks' own."""
-    loggers = [logging.getLogger(name) for name in ("federated.server", "optimizers.evaluation")]
+    loggers = [logging.getLogger(name) for name in ("federated.core.server", "optimizers.evaluation")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

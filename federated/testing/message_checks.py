@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from federated.client import Client
-from federated.codec import decode, encode
-from federated.federation import Federation
-from federated.messages import BehindError, Broadcast, MessageError, MessageSpec, Report
-from federated.server import Arrival
+from federated.core.client import Client
+from federated.core.codec import decode, encode
+from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec, Report
+from federated.core.server import Arrival
+from federated.engine.federation import Federation
 from federated.testing.harness import Factory, Promises, make, problem, quiet, run, states_equal
 from optimizers.testing.harness import raises
 

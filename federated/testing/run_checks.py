@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from federated.configuration import sample_clients
-from federated.faults import Fault
-from federated.federation import Federation
+from federated.core.configuration import sample_clients
+from federated.engine.faults import Fault
+from federated.engine.federation import Federation
 from federated.testing.harness import (
     CLIENTS,
     DIMENSION,

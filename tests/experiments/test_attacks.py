@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from experiments.zord import attacks, fig9, table1
+from experiments.papers.zord import attacks, fig9, table1
 
 
 class Recorded:

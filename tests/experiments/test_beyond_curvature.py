@@ -9,8 +9,8 @@ import torch
 
 from experiments.beyond import curvature
 from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, SCALES, problem_of
-from experiments.hiso import digits
-from experiments.records import where
+from experiments.harness.records import where
+from experiments.papers.hiso import digits
 from optimizers import HiSo
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.beyond import gamma
 from experiments.beyond.gamma import FIXED, ORACLE, RULES, Size, name_of
-from experiments.fzoos.quadratics import quadratics
+from experiments.papers.fzoos.quadratics import quadratics
 
 QUICK = gamma.EXPERIMENT.settings("quick")
 SIZE = Size(6, 40, 3, noises=(0.0,))

@@ -9,8 +9,8 @@ import types
 import pytest
 
 from experiments import registry
-from experiments.cli import main
-from experiments.records import to_csv
+from experiments.harness.cli import main
+from experiments.harness.records import to_csv
 from tests.experiments import toy
 
 
@@ -85,7 +85,7 @@ def test_a_full_disk_is_said_with_what_to_do(toy_only, tmp_path, monkeypatch, ca
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("experiments.results.replace", full)
+    monkeypatch.setattr("experiments.harness.results.replace", full)
     assert main(["run", "toy-fig1", "--jobs", "1", "--out", str(tmp_path)]) == 2
     message = capsys.readouterr().err
     assert "No space left on device" in message and str(tmp_path) in message and "--resume" in message

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import Bounds
 
 from experiments.compare import PANELS, compare
-from experiments.records import where
+from experiments.harness.records import where
 from optimizers import minimize
 from optimizers.registry import METHODS
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from experiments.fzoos import attacks, comparison, metrics
-from experiments.fzoos.fig2 import EXPERIMENT as FIG2
-from experiments.records import where
+from experiments.harness.records import where
+from experiments.papers.fzoos import attacks, comparison, metrics
+from experiments.papers.fzoos.fig2 import EXPERIMENT as FIG2
 from experiments.workloads.metrics import DIMENSION
 
 ATTACK = dataclasses.replace(FIG2.settings("quick"), clients=2, panels=((8, 2),))

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments import registry, style
-from experiments.records import distinct, from_csv, seeds_of, to_csv
+from experiments import registry
+from experiments.harness import style
+from experiments.harness.records import distinct, from_csv, seeds_of, to_csv
 
 SEEDS = (0, 1, 2)
 FAMILIES = (

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.fzoos import comparison, fig1, fig3
-from experiments.fzoos.comparison import BASELINES, leads, log_gap
-from experiments.fzoos.quadratics import quadratics
-from experiments.records import where
+from experiments.harness.records import where
+from experiments.papers.fzoos import comparison, fig1, fig3
+from experiments.papers.fzoos.comparison import BASELINES, leads, log_gap
+from experiments.papers.fzoos.quadratics import quadratics
 
 F64 = torch.float64
 

@@ -5,8 +5,8 @@ import json
 import torch
 
 from experiments.benchmarks import fzoos
-from experiments.cli import main
-from experiments.fzoos.quadratics import quadratics
+from experiments.harness.cli import main
+from experiments.papers.fzoos.quadratics import quadratics
 
 
 def test_it_times_every_phase_of_every_round(tmp_path, capsys):

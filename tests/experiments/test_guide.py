@@ -8,11 +8,11 @@ import pytest
 import scipy.optimize
 import torch
 
-from experiments import guide, report
-from experiments.advice import ADVICE, DEFAULTS, Ground
-from experiments.guide import look_up
-from experiments.publish import PUBLISHED, README, with_table
-from experiments.verdicts import judge
+from experiments.harness.verdicts import judge
+from experiments.page import guide, report
+from experiments.page.advice import ADVICE, DEFAULTS, Ground
+from experiments.page.guide import look_up
+from experiments.page.publish import PUBLISHED, README, with_table
 from federated import Algorithm, make_federation
 from federated.registry import algorithm_class
 from optimizers import L1, ModuleObjective, Optimizer

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.hiso import bytes as bytes_experiment
-from experiments.hiso import digits, fig4, fig5, fig8, training
-from experiments.hiso.accounting import CELLS, Printed, RoundCost, scalar_only
-from experiments.hiso.controls import ScalarHessian, noise_hessian
-from experiments.records import where
-from experiments.verdicts import Verdict
+from experiments.harness.records import where
+from experiments.harness.verdicts import Verdict
+from experiments.papers.hiso import bytes as bytes_experiment
+from experiments.papers.hiso import digits, fig4, fig5, fig8, training
+from experiments.papers.hiso.accounting import CELLS, Printed, RoundCost, scalar_only
+from experiments.papers.hiso.controls import ScalarHessian, noise_hessian
 from experiments.workloads.images import DataError, load_images, mnist
 from federated import make_federation
 from tests.experiments.mnist import write_mnist

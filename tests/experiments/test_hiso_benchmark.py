@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from experiments.benchmarks import hiso
-from optimizers.hessian_update import HessianRule
+from optimizers.directions.hessian_update import HessianRule
 
 
 def test_benchmark_writes_what_it_measured(tmp_path, capsys):

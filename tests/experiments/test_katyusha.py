@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.katyusha import fig1, fig2
-from experiments.katyusha.composite import FLOOR, gaps, logistic, quadratic, queries_until
-from experiments.records import distinct, where
+from experiments.harness.records import distinct, where
+from experiments.papers.katyusha import fig1, fig2
+from experiments.papers.katyusha.composite import FLOOR, gaps, logistic, quadratic, queries_until
 from optimizers import ProjectedZO
 
 

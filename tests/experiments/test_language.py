@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.hiso import fig6, language, table2, table5
-from experiments.hiso.accounting import scalar_only
-from experiments.records import to_csv, where
-from experiments.runner import configured
+from experiments.harness.records import to_csv, where
+from experiments.harness.runner import configured
+from experiments.papers.hiso import fig6, language, table2, table5
+from experiments.papers.hiso.accounting import scalar_only
 from experiments.workloads import llm, sentences
 from experiments.workloads.images import DataError
 from experiments.workloads.prompts import IGNORED, PromptLoss, Prompts, f1

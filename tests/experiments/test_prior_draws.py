@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.prior_draws import draw_values_and_gradients
+from experiments.workloads.prior_draws import draw_values_and_gradients
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "matern52"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from botorch.test_functions import Ackley, Levy, Rosenbrock
 
-from experiments.problems import quadratic, standard_problem
+from experiments.workloads.problems import quadratic, standard_problem
 
 BOTORCH = {"ackley": Ackley, "levy": Levy, "rosenbrock": Rosenbrock}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.records import by_seed, curve, distinct, from_csv, plain, seeds_of, to_csv, where
+from experiments.harness.records import by_seed, curve, distinct, from_csv, plain, seeds_of, to_csv, where
 
 ROWS = [
     {"seed": seed, "method": method, "num_queries": n, "value": 0.1 * seed + n + (method == "b")}

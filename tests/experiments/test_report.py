@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import registry, report, results
-from experiments.publish import PUBLISHED, README, publish, settings_of, verdict_table, with_table
-from experiments.records import to_csv
-from experiments.results import ResultsError
-from experiments.runner import run_experiments
-from experiments.tables import Table, with_interval
+from experiments import registry
+from experiments.harness import results
+from experiments.harness.records import to_csv
+from experiments.harness.results import ResultsError
+from experiments.harness.runner import run_experiments
+from experiments.harness.tables import Table, with_interval
+from experiments.page import report
+from experiments.page.publish import PUBLISHED, README, publish, settings_of, verdict_table, with_table
 from tests.experiments import toy
 
 CHEAP = "zord-fig10"
@@ -152,7 +154,7 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
     assert publish(tmp_path / "quick", target=target, readme=None)[0] == "toy-fig1: quick, only its cost is noted"
     assert (target / "toy-fig1.csv").read_bytes() == before
-    monkeypatch.setattr("experiments.publish.PACKED_FROM", 10)
+    monkeypatch.setattr("experiments.page.publish.PACKED_FROM", 10)
     publish(folder, target=target, readme=None)
     assert not (target / "toy-fig1.csv").exists()
     assert to_csv(results.read_rows(target, "toy-fig1")).encode() == before

@@ -7,11 +7,12 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from experiments import registry, results, runner
-from experiments.experiment import SCALES
-from experiments.records import from_csv
-from experiments.results import ResultsError, versions
-from experiments.runner import Interrupted, run_experiments
+from experiments import registry
+from experiments.harness import results, runner
+from experiments.harness.experiment import SCALES
+from experiments.harness.records import from_csv
+from experiments.harness.results import ResultsError, versions
+from experiments.harness.runner import Interrupted, run_experiments
 from tests.experiments import toy
 
 FILES = {f"toy-fig1.{suffix}" for suffix in ("png", "pdf", "csv", "settings.json", "verdicts.json")}

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from experiments import registry
-from experiments.records import by_seed, where
+from experiments.harness.records import by_seed, where
 from experiments.studies import calibration, fourier_features
 from surrogates import rbf_kernel
 

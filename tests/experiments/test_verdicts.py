@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.verdicts import bootstrap_interval, judge, never
+from experiments.harness.verdicts import bootstrap_interval, judge, never
 
 SEEDS = tuple(range(10))
 

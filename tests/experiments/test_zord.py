@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.problems import standard_problem
-from experiments.records import by_seed, distinct, points, where
-from experiments.zord import fig1, fig2a, fig2b, fig6b, fig10
-from experiments.zord import gradient_error as errors
+from experiments.harness.records import by_seed, distinct, points, where
+from experiments.papers.zord import fig1, fig2a, fig2b, fig6b, fig10
+from experiments.papers.zord import gradient_error as errors
+from experiments.workloads.problems import standard_problem
 from surrogates import matern_kernel
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.problems import standard_problem
-from experiments.records import by_seed, where
-from experiments.zord import descent, fig3, fig7
+from experiments.harness.records import by_seed, where
+from experiments.papers.zord import descent, fig3, fig7
+from experiments.workloads.problems import standard_problem
 
 BUDGET = 14
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from experiments import records, style, verdicts
-from experiments.experiment import Experiment
+from experiments.harness import records, style, verdicts
+from experiments.harness.experiment import Experiment
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from federated import ALGORITHMS, Algorithm, Fault, FaultPlan, algorithm_class, simulate
+from federated.engine.workers import WorkerError
 from federated.simulate import make_federation
 from federated.testing import Quadratic
 from federated.testing.harness import states_equal, trace
-from federated.workers import WorkerError
 from optimizers import FailedQueryError
 
 X0 = torch.linspace(0.1, 0.9, 5, dtype=torch.float64)

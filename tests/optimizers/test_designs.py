@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from optimizers.designs import latin_hypercube, local_cloud, sobol
-from optimizers.unit_box import UnitBox
+from optimizers.methods.bayesian.unit_box import UnitBox
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (7, 3), (100, 20), (513, 2)])

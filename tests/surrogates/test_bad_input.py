@@ -20,8 +20,8 @@ from surrogates import (
     matern_kernel,
     rbf_kernel,
 )
-from surrogates.jitter import extended_factor, jittered_factor
-from tests.surrogates.models import D, derived_gp, kernel_named, outcomes, points
+from surrogates.linalg.jitter import extended_factor, jittered_factor
+from tests.surrogates.gp_models import D, derived_gp, kernel_named, outcomes, points
 from tests.surrogates.reference import assert_close
 
 X, Y, XQ = points(5), outcomes(points(5)), points(2, seed=8)

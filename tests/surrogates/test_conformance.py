@@ -15,7 +15,7 @@ from gpytorch.models import ExactGP
 from gpytorch.test.model_test_case import BaseModelTestCase
 
 from surrogates import DerivedGP, GradientPosterior
-from tests.surrogates.models import outcomes, points
+from tests.surrogates.gp_models import outcomes, points
 
 
 class TestDerivedGPByGPyTorch(BaseModelTestCase, unittest.TestCase):

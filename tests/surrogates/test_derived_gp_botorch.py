@@ -29,7 +29,7 @@ from botorch.utils.test_helpers import get_pvar_expected
 from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood, SumMarginalLogLikelihood
 
 from surrogates import DerivedGP
-from tests.surrogates.models import D, derived_gp, generator, kernel_named, outcomes, points
+from tests.surrogates.gp_models import D, derived_gp, generator, kernel_named, outcomes, points
 from tests.surrogates.reference import assert_close
 
 BOUNDS = torch.tensor([[-1.0] * D, [1.0] * D], dtype=torch.float64)

@@ -6,7 +6,7 @@ from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from surrogates import DerivedGP, GradientInformation, gaussian_likelihood, matern_kernel
-from tests.surrogates.models import D, configured, derived_gp, kernel_named, outcomes, points
+from tests.surrogates.gp_models import D, configured, derived_gp, kernel_named, outcomes, points
 from tests.surrogates.reference import assert_close
 
 TARGET = torch.tensor([[0.1, -0.2, 0.3]], dtype=torch.float64)

@@ -10,8 +10,9 @@ from gpytorch.means import LinearMean
 from torch import Size
 from torch.autograd import gradcheck
 
-from surrogates import DerivedGP, gaussian_likelihood, gradient_posterior, matern_kernel, one_pass
-from tests.surrogates.models import D, configured, derived_gp, generator, kernel_named, outcomes, points
+from surrogates import DerivedGP, gaussian_likelihood, gradient_posterior, matern_kernel
+from surrogates.kernels import one_pass
+from tests.surrogates.gp_models import D, configured, derived_gp, generator, kernel_named, outcomes, points
 from tests.surrogates.reference import assert_close
 
 SAMPLES = 20_000

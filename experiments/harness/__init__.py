@@ -1,0 +1,1 @@
+"""What every experiment runs in: settings, records, verdicts, results, the command line."""

@@ -1,0 +1,225 @@
+"""The command line: ``python -m experiments list | run | figures | report | publish | benchmark``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import shlex
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from tqdm import tqdm
+
+from experiments import registry
+from experiments.harness.experiment import PAPERS, SCALES, paper_of
+from experiments.harness.verdicts import Status
+
+if TYPE_CHECKING:
+    from experiments.harness.runner import Outcome
+
+_CLAIMS: dict[Status, str] = {status: status for status in get_args(Status)}
+_CONTROLS: dict[Status, str] = {"reproduced": "hold", "partly": "hold partly", "not reproduced": "do not hold"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; exit status 0, 1 where something failed, 2 for bad input, 130 on an interrupt."""
+    from experiments.harness.runner import FULL_DISK
+
+    arguments, rest = _parser().parse_known_args(argv)
+    if rest and arguments.command != "benchmark":
+        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        return _dispatch(arguments, rest, shlex.join(["python", "-m", "experiments", *argv]))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            where = getattr(arguments, "out", None) or "experiments/published"
+            print(f"the disk with {where} is full; finished seeds are kept: free space, then --resume", file=sys.stderr)
+        return 2
+
+
+def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> int:
+    match arguments.command:
+        case "list":
+            from experiments.harness.listing import listing
+
+            print(listing(arguments.paper, arguments.data))
+            return 0
+        case "benchmark":
+            return _benchmark(arguments.name, rest)
+        case "report":
+            return _report(arguments.folder, arguments.out)
+        case "publish":
+            return _publish(arguments.folder, arguments.names)
+        case "figures":
+            return _run(list(registry.ESTIMATION_ERROR), arguments, command)
+        case _:
+            return _run(_chosen(arguments), arguments, command)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    known = commands.add_parser("list", help="the experiments: what they show, cost and need")
+    run = commands.add_parser("run", help="run experiments: by id, a paper's, or all")
+    run.add_argument("names", nargs="*", metavar="ID", help="see list")
+    run.add_argument("--all", action="store_true", help="every experiment")
+    for subparser in (known, run):
+        subparser.add_argument("--paper", choices=PAPERS, help="those of one paper")
+        subparser.add_argument(
+            "--data",
+            type=Path,
+            metavar="DIR",
+            help="folder of the data sets, NAME in DIR/NAME; else stand-ins",
+        )
+    run.add_argument("--device", help="where experiments that can choose compute: cpu, cuda")
+    figures = commands.add_parser("figures", help="all estimation-error figures (make figures)")
+    for subparser in (run, figures):
+        subparser.add_argument("--seeds", type=int, metavar="K", help="seeds 0 to K-1, at least 2")
+        subparser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+        subparser.add_argument("--jobs", type=int, metavar="J", help="processes; default: one for each core")
+        subparser.add_argument("--scale", default="paper", choices=SCALES, help="default: paper")
+        subparser.add_argument("--resume", action="store_true", help="keep what is finished, seeds and experiments")
+    report = commands.add_parser("report", help="one page of all results in a folder")
+    report.add_argument(
+        "--from", dest="folder", type=Path, default=Path("results"), metavar="DIR", help="default: results"
+    )
+    report.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/index.html")
+    publish = commands.add_parser("publish", help="take results over into experiments/published, with its page")
+    publish.add_argument("names", nargs="*", metavar="ID", help="default: all finished ones of the folder")
+    publish.add_argument("--from", dest="folder", type=Path, required=True, metavar="DIR", help="what run wrote to")
+    benchmark = commands.add_parser("benchmark", help="time our pieces against their peers", add_help=False)
+    benchmark.add_argument("name", metavar="NAME", help=", ".join(registry.BENCHMARKS))
+    return parser
+
+
+def _benchmark(name: str, arguments: list[str]) -> int:
+    if name not in registry.BENCHMARKS:
+        raise registry.UnknownNameError("benchmark", name, registry.BENCHMARKS)
+    return int(importlib.import_module(registry.BENCHMARKS[name]).main(arguments) or 0)
+
+
+def _report(folder: Path, out: Path | None) -> int:
+    from experiments.page.report import write_page
+
+    page, left_out = write_page(folder, out or folder / "index.html")
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    print(f"see {page}")
+    return 0
+
+
+def _publish(folder: Path, names: list[str]) -> int:
+    from experiments.page.publish import publish
+
+    for line in publish(folder, names):
+        print(line)
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace) -> list[str]:
+    """The ids asked for; of a paper or of all, those that can run here, the others being named."""
+    if arguments.names and (arguments.paper or arguments.all):
+        raise ValueError("run takes ids, or --paper, or --all, not several of them")
+    if arguments.names:
+        return list(arguments.names)
+    if not arguments.paper and not arguments.all:
+        raise ValueError("run what? Ids (see list), --paper PAPER or --all")
+    return list(registry.MODULES)
+
+
+def _available(names: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The ids that can run here, and for the others the reason."""
+    from experiments.harness.runner import available, configured
+
+    can: list[str] = []
+    cannot: list[str] = []
+    for name in names:
+        paper = paper_of(name)
+        try:
+            experiment = available(name)
+            paper = experiment.paper
+            configured(experiment, arguments.scale, None, arguments.data)
+        except ValueError as error:
+            found, listed = str(error), cannot
+        else:
+            found, listed = name, can
+        if arguments.paper in (None, paper):
+            listed.append(found)
+    return can, cannot
+
+
+def _say_what_stands_in(names: list[str], data: Path | None) -> None:
+    if data is None or not data.is_dir():
+        return
+    for name in names:
+        wanted = registry.get(name).data
+        if wanted and not any((data / one).exists() for one in wanted):
+            print(f"{name}: {data} has no {' and no '.join(wanted)}; a stand-in is used", file=sys.stderr)
+
+
+def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
+    from experiments.harness.runner import Interrupted, run_experiments
+
+    start = time.perf_counter()
+    left_out: list[str] = []
+    options = {}
+    if arguments.command == "run":
+        options = {"device": arguments.device, "data": arguments.data}
+        if not arguments.names:
+            names, left_out = _available(names, arguments)
+            for reason in left_out:
+                print(f"left out: {reason}", file=sys.stderr)
+        _say_what_stands_in(names, arguments.data)
+    try:
+        outcomes = run_experiments(
+            names,
+            arguments.out,
+            seeds=arguments.seeds,
+            scale=arguments.scale,
+            jobs=arguments.jobs,
+            resume=arguments.resume,
+            command=command,
+            report=_print_outcome,
+            **options,
+        )
+    except Interrupted as interrupted:
+        print("\ninterrupted; finished seeds are kept, --resume goes on from them:", file=sys.stderr)
+        for outcome in interrupted.outcomes:
+            print(f"  {outcome.experiment.id}: {outcome.finished} seeds", file=sys.stderr)
+        return 130
+    claims = Counter(v.status for outcome in outcomes for v in outcome.verdicts if not v.control)
+    controls = Counter(v.status for outcome in outcomes for v in outcome.verdicts if v.control)
+    failed = [outcome.experiment.id for outcome in outcomes if outcome.failure]
+    ended = len(outcomes) - len(failed)
+    print(f"\n{ended} experiment{'' if ended == 1 else 's'} in {time.perf_counter() - start:.0f} s")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    print(f"claims of the papers: {_tally(claims, _CLAIMS)}; controls of ours: {_tally(controls, _CONTROLS)}")
+    print(f"see {arguments.out}/ID.png, with .pdf, .csv, .settings.json and .verdicts.json beside it;")
+    print(f"one page of all: python -m experiments report --from {shlex.quote(str(arguments.out))}")
+    return 1 if failed or left_out else 0
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    with tqdm.external_write_mode(file=sys.stdout):
+        print(f"\n{outcome.experiment.id} ({outcome.experiment.source}): {outcome.experiment.shows}")
+        for verdict in outcome.verdicts:
+            print(textwrap.fill(verdict.line(), 110, initial_indent="  ", subsequent_indent="    "))
+        sys.stdout.flush()
+        if outcome.failure:
+            print(f"  failed after {outcome.finished} seeds, which are kept:", file=sys.stderr)
+            print(textwrap.indent(outcome.failure, "    "), file=sys.stderr)
+
+
+def _tally(counts: Counter[Status], words: Mapping[Status, str]) -> str:
+    return ", ".join(f"{counts[status]} {word}" for status, word in words.items())

@@ -1,0 +1,339 @@
+"""Run experiments seed by seed, in this process or in several, with the same records either way."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from experiments import registry
+from experiments.harness import costs, results
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Rows
+from experiments.harness.verdicts import Verdict
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How one experiment ended.
+
+    Attributes:
+        experiment: the experiment.
+        verdicts: empty if it did not finish.
+        failure: the traceback of the first seed that failed, or empty.
+        finished: how many seeds finished.
+        ran: how many of them in this run; the others were there.
+    """
+
+    experiment: Experiment
+    verdicts: list[Verdict] = dataclasses.field(default_factory=list)
+    failure: str = ""
+    finished: int = 0
+    ran: int = 0
+
+
+class Interrupted(Exception):
+    """A run that the user stopped; ``outcomes`` say what was finished."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        super().__init__("interrupted")
+        self.outcomes = outcomes
+
+
+def default_jobs() -> int:
+    """One process for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_experiments(
+    names: Sequence[str],
+    out: Path,
+    *,
+    seeds: int | None = None,
+    scale: str = "paper",
+    jobs: int | None = None,
+    resume: bool = False,
+    device: str | None = None,
+    data: Path | None = None,
+    command: str = "",
+    show_progress: bool | None = None,
+    report: Callable[[Outcome], object] | None = None,
+) -> list[Outcome]:
+    """Run experiments and write their results; a seed is one task.
+
+    Args:
+        names: ids of experiments.
+        out: where results go.
+        seeds: seeds 0 to ``seeds`` − 1 of each; each experiment's own default if None. At least two, for an
+            interval.
+        scale: which of the experiments' settings.
+        jobs: processes, each with one thread; one for each core by default, 1 stays in this process.
+        resume: keep what is there: the finished seeds of a run that was cut short, and finished results.
+        device: where the experiments that can choose compute, such as ``cuda``.
+        data: folder of the data sets; without it stand-ins take their places.
+        command: what was typed, for the record.
+        show_progress: a progress bar; by default where standard error is a terminal.
+        report: called with each outcome when its experiment ends, well or not.
+
+    Returns:
+        An outcome for each experiment; a seed that failed does not stop the others.
+
+    Raises:
+        UnknownNameError: for an unknown id, before anything runs.
+        MissingExtraError: if an experiment needs what is not installed, before anything runs.
+        ValueError: for fewer than two seeds, no job, a device that is not there or data that cannot be read.
+        ResultsError: if what is to be resumed was made with other settings.
+        Interrupted: on an interrupt; finished seeds are on disk.
+    """
+    if seeds is not None and seeds < 2:
+        raise ValueError(f"a verdict's interval needs at least two seeds, got {seeds}")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    experiments = [available(name) for name in dict.fromkeys(names)]
+    chosen = [configured(experiment, scale, device, data) for experiment in experiments]
+    runs = [
+        _Run(experiment, settings, out, seeds, scale, resume, command)
+        for experiment, settings in zip(experiments, chosen, strict=True)
+    ]
+    tasks = [(run, seed) for run in runs for seed in run.missing()]
+    jobs = jobs or default_jobs()
+    disable = None if show_progress is None else not show_progress
+    layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} seeds [{elapsed}{postfix}]"
+    with tqdm(total=len(tasks), bar_format=layout, disable=disable, file=sys.stderr, dynamic_ncols=True) as bar:
+        try:
+            for run in runs:
+                if run.finish_if_complete() and report:
+                    report(run.outcome)
+            for run, seed, rows, seconds, failure in _execute(tasks, jobs):
+                ended = run.take(seed, rows, seconds, failure)
+                bar.set_postfix_str(f"{run.experiment.id}, {time_left(runs, jobs)} left", refresh=False)
+                bar.update()
+                if ended and report:
+                    report(run.outcome)
+        except KeyboardInterrupt:
+            raise Interrupted([run.outcome for run in runs]) from None
+    return [run.outcome for run in runs]
+
+
+def available(name: str) -> Experiment:
+    """The experiment with this id, its extra being installed.
+
+    Raises:
+        UnknownNameError: with the nearest ids.
+        MissingExtraError: with the pip command.
+    """
+    experiment = registry.get(name)
+    registry.require(experiment.extra, name)
+    return experiment
+
+
+def configured(experiment: Experiment, scale: str, device: str | None, data: Path | None) -> Any:
+    """The settings at a scale, on a device and with data where the experiment has such settings.
+
+    Raises:
+        ValueError: for a scale or device that is not there, or data that the experiment cannot read.
+    """
+    settings = experiment.settings(scale)
+    fields = {field.name for field in dataclasses.fields(settings)}
+    if device is not None:
+        _check_device(device)
+        if "device" in fields:
+            settings = dataclasses.replace(settings, device=device)
+    if data is not None:
+        if not data.is_dir():
+            raise ValueError(f"--data takes a folder with a folder for each data set; {data} is no folder")
+        if "data" in fields and any((data / name).exists() for name in experiment.data):
+            settings = dataclasses.replace(settings, data=str(data))
+    if experiment.check is not None:
+        try:
+            experiment.check(settings)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{experiment.id}: {error}") from error
+    return settings
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(f"device {device!r} cannot be used here ({first}); accepted are cpu, cuda, cuda:1") from error
+
+
+class _Run:
+    """One experiment under way."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        settings: Any,
+        out: Path,
+        seeds: int | None,
+        scale: str,
+        resume: bool,
+        command: str,
+    ) -> None:
+        self.experiment = experiment
+        self.settings = settings
+        self.out = out
+        self.scale = scale if scale in experiment.scales else "paper"
+        self.seeds = range(seeds or experiment.num_seeds(scale))
+        self.command = command or shlex.join(["python", "-m", "experiments", "run", experiment.id])
+        path = out / f"{experiment.id}.partial.jsonl"
+        self.partial = results.PartialRun(path, results.header(experiment, self.settings), resume)
+        self.outcome = Outcome(experiment, finished=len(self.seeds) - len(self.missing()))
+        self.failed: set[int] = set()
+
+    def missing(self) -> list[int]:
+        return [seed for seed in self.seeds if seed not in self.partial.rows]
+
+    def expected_seconds(self) -> float | None:
+        """Of one seed: as measured in this run, else as measured before."""
+        if self.outcome.ran:
+            return sum(self.partial.seconds.values()) / len(self.partial.seconds)
+        return costs.seconds_a_seed(self.experiment.id, self.scale)
+
+    def take(self, seed: int, rows: Rows, seconds: float, failure: str) -> bool:
+        """Keep a seed's records or its failure; whether that was the last seed."""
+        if failure:
+            self.failed.add(seed)
+            self.outcome.failure = self.outcome.failure or f"seed {seed}: {failure}"
+            return len(self.failed) == len(self.missing())
+        self.partial.add(seed, rows, seconds)
+        self.outcome.finished += 1
+        self.outcome.ran += 1
+        return self.finish_if_complete() or len(self.failed) == len(self.missing())
+
+    def finish_if_complete(self) -> bool:
+        """Write the results once all seeds are there; whether they are."""
+        if self.missing():
+            return False
+        if not self.outcome.ran and not self.partial.path.exists():
+            self.outcome.verdicts = results.read_verdicts(self.out, self.experiment.id)
+            return True
+        try:
+            self.outcome.verdicts = results.write(
+                self.experiment,
+                self.settings,
+                self.seeds,
+                self.partial.collected(self.seeds),
+                self.out,
+                scale=self.scale,
+                command=self.command,
+                seconds=sum(self.partial.seconds[seed] for seed in self.seeds),
+            )
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in FULL_DISK:
+                raise
+            self.outcome.failure = traceback.format_exc()
+        else:
+            self.partial.remove()
+        return True
+
+
+def time_left(runs: Sequence[_Run], jobs: int) -> str:
+    """What the missing seeds will take, each at its experiment's expected time; others at the mean of the known."""
+    expected = {id(run): run.expected_seconds() for run in runs}
+    known = [seconds for seconds in expected.values() if seconds is not None]
+    if not known:
+        return "unknown time"
+    mean = sum(known) / len(known)
+    seconds = 0.0
+    for run in runs:
+        each = expected[id(run)]
+        seconds += (mean if each is None else each) * (len(run.missing()) - len(run.failed))
+    return f"about {costs.in_words(seconds / jobs)}"
+
+
+_Finished = tuple[_Run, int, Rows, float, str]
+
+
+def _execute(tasks: list[tuple[_Run, int]], jobs: int) -> Iterator[_Finished]:
+    if jobs == 1 or len(tasks) < 2:
+        with _one_thread():
+            for run, seed in tasks:
+                yield run, seed, *_run_seed(run.experiment.id, run.settings, seed)
+        return
+    before = set(multiprocessing.active_children())
+    with _exported_thread_limit():
+        pool = ProcessPoolExecutor(
+            min(jobs, len(tasks)), mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
+        )
+        futures: dict[Future[tuple[Rows, float, str]], tuple[_Run, int]] = {
+            pool.submit(_run_seed, run.experiment.id, run.settings, seed): (run, seed) for run, seed in tasks
+        }
+        try:
+            for future in as_completed(futures):
+                yield *futures[future], *_result(future)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - before:
+                worker.terminate()
+            raise
+        pool.shutdown()
+
+
+def _result(future: Future[tuple[Rows, float, str]]) -> tuple[Rows, float, str]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return [], 0.0, "a worker process died (for want of memory, perhaps: fewer --jobs need less)"
+
+
+def _run_seed(name: str, settings: Any, seed: int) -> tuple[Rows, float, str]:
+    """Records, processor seconds, and the traceback if it failed."""
+    experiment = registry.get(name)
+    start = time.process_time()
+    try:
+        rows = experiment.run(settings, [seed])
+    except Exception:
+        return [], time.process_time() - start, traceback.format_exc()
+    return rows, time.process_time() - start, ""
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _exported_thread_limit() -> Iterator[None]:
+    """One thread for the libraries of processes started inside the block."""
+    before: dict[str, Any] = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,1 @@
+"""The page of results, and the guide on it."""

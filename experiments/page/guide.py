@@ -1,0 +1,95 @@
+"""Which method to use when, and why defaults are what they are, each beside the verdicts that it rests on.
+
+What is advised is in ``experiments.page.advice``; what it rests on is looked up among results by the claim's words, so
+that other results show other numbers beside the same advice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from experiments.harness.verdicts import Verdict
+from experiments.page.advice import ADVICE, DEFAULTS, INTRODUCTION, Advice, Default, Ground
+
+if TYPE_CHECKING:
+    from experiments.page.report import Entry
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A ground with what came out for it.
+
+    Attributes:
+        entry: the experiment's results.
+        verdict: on the claim.
+    """
+
+    entry: Entry
+    verdict: Verdict
+
+    @property
+    def word(self) -> str:
+        """Whether the claim holds."""
+        if self.verdict.status == "partly":
+            return f"holds in {self.verdict.held} of {self.verdict.settings} settings"
+        return "holds" if self.verdict.status == "reproduced" else "does not hold"
+
+    @property
+    def measured(self) -> str:
+        """Statistic, estimate and interval."""
+        low, high = self.verdict.interval
+        number = f"{self.verdict.estimate:.2g} ({low:.2g} to {high:.2g})"
+        return f"{self.verdict.statistic} {number}, {len(self.verdict.seeds)} seeds"
+
+
+def look_up(grounds: Sequence[Ground], entries: Sequence[Entry]) -> list[Found]:
+    """Those grounds that the results have, in their order."""
+    found = []
+    for ground in grounds:
+        for entry in entries:
+            if entry.id == ground.experiment:
+                found += [Found(entry, v) for v in entry.verdicts if v.claim.startswith(ground.claim)][:1]
+    return found
+
+
+Part = tuple[str, list[tuple[Advice | Default, list[Found]]]]
+
+
+def parts(entries: Sequence[Entry]) -> list[Part]:
+    """Advice and defaults with their grounds, as far as these results have any."""
+    headed = (("Which method to use when", ADVICE), ("Defaults, and what they rest on", DEFAULTS))
+    found = [(heading, [(item, look_up(item.grounds, entries)) for item in items]) for heading, items in headed]
+    kept = [(heading, [(item, grounds) for item, grounds in items if grounds]) for heading, items in found]
+    return [(heading, items) for heading, items in kept if items]
+
+
+def markdown(entries: Sequence[Entry], page: str = "index.html") -> str:
+    """The guide as a page.
+
+    Args:
+        entries: results.
+        page: where links to the experiments point.
+    """
+    blocks = []
+    for i, (heading, items) in enumerate(parts(entries)):
+        blocks += [f"# {heading}", *([INTRODUCTION] if i == 0 else [])]
+        for item, grounds in items:
+            listed = [
+                f"- [{f.entry.facts['source']}]({page}#{f.entry.id}): {f.verdict.claim}: **{f.word}**; {f.measured}"
+                for f in grounds
+            ]
+            blocks += [f"## {item.title}", item.text.replace("``", "`"), "\n".join(listed)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def short_table(entries: Sequence[Entry], page: str) -> str:
+    """A row for each advice, for the README."""
+    rows = [
+        (item, ", ".join(f"[{name}]({page}#{name})" for name in dict.fromkeys(f.entry.id for f in grounds)))
+        for _, items in parts(entries)
+        for item, grounds in items
+    ]
+    lines = [f"| {item.case} | `{item.use}` | {links} |" for item, links in rows if isinstance(item, Advice)]
+    return "\n".join(["| you have | use | see |", "|---|---|---|", *lines]) + "\n"

@@ -1,0 +1,173 @@
+"""Take results over into the committed ones: small files, with the page and the table of verdicts built from them.
+
+Verdicts, tables and pictures are made anew from the records, so that they are what this version makes of them; what
+the run was (settings, seeds, versions, machine, date) stays as the run wrote it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import lzma
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from PIL import Image
+
+from experiments import registry
+from experiments.harness import results
+from experiments.harness.experiment import SCALES, Experiment
+from experiments.harness.results import ResultsError
+from experiments.harness.verdicts import Status
+from experiments.page import guide, report
+
+PUBLISHED = Path(__file__).parents[1] / "published"
+DPI = 130
+COLOURS = 256
+README = Path(__file__).parents[2] / "README.md"
+PACKED_FROM = 100_000
+"""Bytes from which on records are kept compressed."""
+
+
+def publish(
+    folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED, readme: Path | None = README
+) -> list[str]:
+    """Take finished results over and build page, guide, table of verdicts and costs anew; of quick ones only the cost.
+
+    Args:
+        folder: what ``run`` wrote to.
+        names: ids; all that are finished there by default.
+        target: the committed results.
+        readme: where the tables of verdicts and of advice stand, each between its marks.
+
+    Returns:
+        A line for each experiment: what was taken over, or why not.
+
+    Raises:
+        ResultsError: if the folder holds no results.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    chosen = names or report.names_in(folder)
+    lines = []
+    for name in chosen:
+        try:
+            lines.append(f"{name}: {take_over(folder, registry.get(name), target)}")
+        except ValueError as error:
+            lines.append(f"{name}: left out, {error}")
+    _write_costs(target, folder, chosen)
+    page, wrong = report.write_page(target, target / "index.html")
+    entries, _ = report.read_all(target)
+    table = verdict_table(entries)
+    results.replace(target / "verdicts.md", table.encode())
+    results.replace(target / "which-method.md", guide.markdown(entries).encode())
+    if readme is not None and readme.exists():
+        text = with_table(readme.read_text(), table, "verdicts")
+        advice = guide.short_table(entries, "experiments/published/index.html")
+        results.replace(readme, with_table(text, advice, "which method").encode())
+    size = sum(path.stat().st_size for path in target.iterdir())
+    return [*lines, *wrong, f"{page}: {len(entries)} experiments, {size / 1e6:.1f} MB in all"]
+
+
+def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
+    """Copy one experiment's records and make anew what follows from them; what was done, in words.
+
+    Raises:
+        ResultsError: if the results cannot be read, or were made with settings of another shape.
+    """
+    name = experiment.id
+    facts = results.read_json(folder / f"{name}.settings.json")
+    rows = results.read_rows(folder, name)
+    settings, scale = settings_of(experiment, facts)
+    if scale == "quick":
+        return "quick, only its cost is noted"
+    text = results.to_csv(rows).encode()
+    packed = len(text) >= PACKED_FROM
+    kept, dropped = (f"{name}.csv.xz", f"{name}.csv") if packed else (f"{name}.csv", f"{name}.csv.xz")
+    seeds = len(facts["seeds"])
+    command = f"python -m experiments run {name} --scale {scale} --seeds {seeds}"
+    facts = {**facts, "scale": scale, "command": command}
+    verdicts = results.render(experiment, settings, rows, target, facts, kinds=("png",), dpi=DPI)
+    results.replace(target / kept, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME) if packed else text)
+    (target / dropped).unlink(missing_ok=True)
+    picture = target / f"{name}.png"
+    results.replace(picture, _small(picture.read_bytes()))
+    return f"{scale}, {seeds} seeds, {len(verdicts)} verdicts"
+
+
+def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, str]:
+    """The settings that a run had, rebuilt from what it wrote, and the name of their scale.
+
+    Raises:
+        ResultsError: if this version's settings have other fields.
+    """
+    named = facts.get("scale")
+    known = sorted(experiment.scales, key=lambda scale: (scale != named, scale == "quick"))
+    for scale in known:
+        if results.as_json(experiment.settings(scale)) == facts["settings"]:
+            return experiment.settings(scale), scale
+    template = experiment.settings(known[0])
+    rebuilt = _rebuilt(template, facts["settings"])
+    if results.as_json(rebuilt) != facts["settings"]:
+        fields = sorted(set(facts["settings"]) ^ set(results.as_json(template)))
+        raise ResultsError(
+            f"its settings are not this version's ({', '.join(fields) or 'values'} differ); run it again"
+        )
+    return rebuilt, named or "other"
+
+
+def _rebuilt(template: Any, found: Any) -> Any:
+    """A settings object like the template with the values of a JSON object."""
+    if dataclasses.is_dataclass(template) and not isinstance(template, type) and isinstance(found, dict):
+        names = {field.name for field in dataclasses.fields(template) if field.init} & set(found)
+        return dataclasses.replace(template, **{name: _rebuilt(getattr(template, name), found[name]) for name in names})
+    if isinstance(found, list):
+        return tuple(_rebuilt(None, value) for value in found)
+    return found
+
+
+def _small(picture: bytes) -> bytes:
+    """The PNG with a palette, which line drawings do not tell from the original."""
+    text = io.BytesIO()
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    small = image.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    small.save(text, "PNG", optimize=True, dpi=(DPI, DPI))
+    return text.getvalue()
+
+
+def _write_costs(target: Path, folder: Path, names: Sequence[str]) -> None:
+    path = target / "costs.json"
+    costs: dict[str, dict[str, float]] = results.read_json(path) if path.exists() else {}
+    for name in names:
+        try:
+            facts = results.read_json(folder / f"{name}.settings.json")
+            _, scale = settings_of(registry.get(name), facts)
+        except (ValueError, OSError):
+            continue
+        if scale in SCALES and facts.get("processor_seconds"):
+            each = facts["processor_seconds"] / len(facts["seeds"])
+            costs.setdefault(name, {})[scale] = float(f"{each:.2g}")
+    ordered = {name: dict(sorted(costs[name].items())) for name in sorted(costs, key=report.natural)}
+    results.replace(path, (json.dumps(ordered, indent=1) + "\n").encode())
+
+
+def verdict_table(entries: Sequence[report.Entry]) -> str:
+    """The verdicts as a Markdown table, a row for each figure."""
+    lines = ["| figure or table | shows | reproduced | partly | not reproduced |", "|---|---|:-:|:-:|:-:|"]
+    for entry in entries:
+        tally = entry.tally()
+        counts = " | ".join(str(tally[status] or "") for status in get_args(Status))
+        mark = " *(stand-in)*" if entry.facts.get("stand_in") else ""
+        lines.append(f"| {entry.facts['source']} | {entry.facts['shows']}{mark} | {counts} |")
+    total: Counter[str] = sum((entry.tally() for entry in entries), Counter())
+    lines.append("| all | | " + " | ".join(str(total[status]) for status in get_args(Status)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(text: str, table: str, name: str) -> str:
+    """A text with a table between ``<!-- name -->`` and ``<!-- /name -->``; unchanged without these marks."""
+    head, begin, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, tail = rest.partition(f"<!-- /{name} -->")
+    return f"{head}{begin}\n{table}\n{end}{tail}" if begin and end else text

@@ -1,0 +1,391 @@
+"""Federated tuning of language models: what HiSo's Tables 2 and 5 and Figure 6 share.
+
+6 clients, 2 of them a round, P = 5, as printed. Readings, where the paper is silent: τ = 1, μ = 1e-3 and a normal
+distribution as its programs have; all parameters are tuned, a client's loss is that of all of its prompts, and of
+SST-2 and QQP its share of each label is from Dirichlet(1). FedZO has Q = P directions; the first-order methods take one
+gradient step a round, those with moments at rate ``CLIENT_RATE`` and with the rate of the grid at the server.
+A score is accuracy on test prompts, of SQuAD F1.
+
+**What is counted.** The best score of a run is its highest record (one every so many rounds), and its rounds are those
+until the first record that is as high; bytes are these rounds times those of a round and client
+(``accounting``: 40 for P = 5, 8d for vectors), which the ledger's payload confirms.
+
+**Rates** are the best of ``GRIDS``, three a method and moved where the best was at an end, by the mean over tasks of
+the score over a run (the mean of its records) on ``TUNING_SEEDS``, which no table uses, with the middle model
+(``tune``), at reduced scale, a record every 20 rounds: HiSo .481, .552, .536; DeComFL .497, .541, .434; scalar H .484,
+.550, .543; FedZO .500, .577, .441; FedAvg .554, .585, .560; FedAdam .616, .651, .641; FedYogi .615, .651, .643;
+FedAdagrad .609, .691, .636. They are the stand-ins'. ``REAL_RATES`` are a guess, as no real model was at hand: tune
+before you rely on them.
+
+**Stand-ins**: tiny OPTs of three sizes on templated sentences (``experiments.workloads.sentences``), trained once for
+all seeds, as OPT is; seeds are of the prompts, their clients and the directions. **Real**: ``--data DIR`` with
+DIR/opt-125m and so on, and DIR/sst2, DIR/qqp, DIR/squad (``experiments.workloads.llm``), of which those that are there
+are run. A federation holds seven models in float32 (HiSo twice that), so OPT-1.3B needs some 75 GB.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.harness.records import Row, Rows, by_seed, distinct, seeds_of, where
+from experiments.papers.hiso.bytes import predicted
+from experiments.papers.hiso.training import ALGORITHMS
+from experiments.workloads import llm, sentences
+from experiments.workloads.cache import FOLDER
+from experiments.workloads.images import DataError
+from experiments.workloads.prompts import LanguageModel, PromptLoss
+from experiments.workloads.sentences import Size, Training
+from federated import Federation, make_federation
+
+TASKS = {"sst2": "SST-2", "qqp": "QQP", "squad": "SQuAD"}
+MODELS = {"opt-125m": "OPT-125M", "opt-350m": "OPT-350M", "opt-1.3b": "OPT-1.3B"}
+SIZES = {"opt-125m": Size(16, 2, 2), "opt-350m": Size(24, 2, 2), "opt-1.3b": Size(32, 2, 4)}
+"""The tiny OPT in the place of each."""
+FIRST_ORDER = ("fedavg", "fedadam", "fedyogi", "fedadagrad")
+METHODS = (*FIRST_ORDER, "fedzo", "decomfl", "hiso")
+SCALAR_ONLY = ("decomfl", "hiso", "hiso_scalar")
+CLIENT_RATE = 0.1
+
+GRIDS: dict[str, tuple[float, ...]] = {
+    "fedavg": (0.01, 0.03, 0.1),
+    "fedadam": (0.001, 0.003, 0.01),
+    "fedyogi": (0.001, 0.003, 0.01),
+    "fedadagrad": (0.003, 0.01, 0.03),
+    "fedzo": (1e-3, 3e-3, 1e-2),
+    "decomfl": (1e-3, 3e-3, 1e-2),
+    "hiso": (1e-3, 3e-3, 1e-2),
+    "hiso_scalar": (1e-3, 3e-3, 1e-2),
+}
+TUNING_SEEDS = (100, 101)
+RATES = {
+    "fedavg": 0.03,
+    "fedadam": 0.003,
+    "fedyogi": 0.003,
+    "fedadagrad": 0.01,
+    "fedzo": 3e-3,
+    "decomfl": 3e-3,
+    "hiso": 3e-3,
+    "hiso_scalar": 3e-3,
+}
+"""The best of each grid, never at its end."""
+REAL_RATES = {
+    method: rate / 1000.0 if method in (*SCALAR_ONLY, "fedzo") else rate / 10.0 for method, rate in RATES.items()
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is tuned, by whom and for how long.
+
+    Attributes:
+        tasks: names.
+        models: names.
+        methods: the algorithms.
+        clients: N.
+        participants: of a round.
+        perturbations: P, and FedZO's Q.
+        smoothing_radius: μ.
+        rounds: of the methods without gradients.
+        first_order_rounds: of those with them.
+        every: rounds from one record to the next.
+        client_prompts: a client's.
+        test_prompts: that scores are of.
+        rates: of each method's grid, with the stand-ins.
+        real_rates: those with real models.
+        training: the stand-in's.
+        data: folder of models and data sets.
+        device: where models compute.
+        cache: folder of the trained stand-ins.
+    """
+
+    tasks: tuple[str, ...] = tuple(TASKS)
+    models: tuple[str, ...] = tuple(MODELS)
+    methods: tuple[str, ...] = METHODS
+    clients: int = 6
+    participants: int = 2
+    perturbations: int = 5
+    smoothing_radius: float = 1e-3
+    rounds: int = 2500
+    first_order_rounds: int = 500
+    every: int = 10
+    client_prompts: int = 64
+    test_prompts: int = 1000
+    rates: tuple[tuple[str, float], ...] = tuple(RATES.items())
+    real_rates: tuple[tuple[str, float], ...] = tuple(REAL_RATES.items())
+    training: Training = sentences.FULL
+    data: str = ""
+    device: str = "cpu"
+    cache: str = FOLDER
+
+
+REDUCED: dict[str, Any] = {
+    "rounds": 200,
+    "first_order_rounds": 60,
+    "client_prompts": 16,
+    "test_prompts": 300,
+}
+QUICK: dict[str, Any] = {
+    "tasks": ("sst2", "squad"),
+    "models": ("opt-125m",),
+    "rounds": 4,
+    "first_order_rounds": 2,
+    "every": 2,
+    "client_prompts": 4,
+    "test_prompts": 20,
+    "training": sentences.QUICK,
+    "cache": "",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """The clients' losses, the test prompts', and the parameters to start from."""
+
+    clients: Sequence[PromptLoss]
+    test: PromptLoss
+    x0: Tensor
+
+
+@lru_cache(maxsize=len(SIZES))
+def _stand_in(name: str, training: Training, cache: str) -> tuple[LanguageModel, Tensor]:
+    return sentences.cached_model(SIZES[name], training, cache)
+
+
+def problem_of(settings: Settings, model: str, task: str, seed: int) -> Problem:
+    """A seed's prompts, dealt to the clients.
+
+    Raises:
+        DataError: if the data folder does not have what is expected.
+    """
+    pool, folder = 2 * settings.clients * settings.client_prompts, Path(settings.data)
+    made: LanguageModel
+    if settings.data:
+        loaded = llm.load_model(folder / model, settings.device)
+        made, x0 = loaded, loaded.start
+        train = llm.load_prompts(folder, task, model, "train", pool, seed)
+        test = llm.load_prompts(folder, task, model, "validation", settings.test_prompts, seed)
+    else:
+        made, x0 = _stand_in(model, settings.training, settings.cache)
+        train = sentences.prompts(task, pool, 2 * seed)
+        test = sentences.prompts(task, settings.test_prompts, 2 * seed + 1)
+    train, test = train.to(settings.device), test.to(settings.device)
+    dealt = deal(train.labels.cpu().numpy(), settings.clients, settings.client_prompts, seed)
+    clients = [PromptLoss(made, train.rows(torch.from_numpy(rows).to(settings.device))) for rows in dealt]
+    return Problem(clients, PromptLoss(made, test), x0.to(settings.device))
+
+
+def deal(labels: np.ndarray, clients: int, each: int, seed: int) -> list[np.ndarray]:
+    """Rows of each client, none twice: of two labels the share of each is from Dirichlet(1, 1), one is dealt evenly.
+
+    Raises:
+        DataError: if there are too few rows of a label.
+    """
+    generator = np.random.default_rng([seed, clients, each])
+    left = [list(generator.permutation(np.flatnonzero(labels == label))) for label in np.unique(labels)]
+    dealt = []
+    for _ in range(clients):
+        first = round(each * generator.dirichlet(np.ones(len(left)))[0])
+        counts = (first, each - first)[: len(left)]
+        if any(len(rows) < count for rows, count in zip(left, counts, strict=True)):
+            raise DataError(f"{clients} clients with {each} prompts each need more than the {len(labels)} rows there")
+        dealt.append(np.array([rows.pop() for rows, count in zip(left, counts, strict=True) for _ in range(count)]))
+    return dealt
+
+
+def _sgd(rate: float) -> Callable[[Any], torch.optim.Optimizer]:
+    return lambda p: torch.optim.SGD([p], lr=rate)
+
+
+def options_of(settings: Settings, method: str, rate: float) -> dict[str, Any]:
+    """A method's options at a rate of its grid."""
+    radius = settings.smoothing_radius
+    if method in SCALAR_ONLY:
+        log = max(settings.rounds, 1)
+        return {"perturbations": settings.perturbations, "smoothing_radius": radius, "rate": rate, "log_rounds": log}
+    if method == "fedzo":
+        directions: dict[str, Any] = {"directions": settings.perturbations, "distribution": "normal"}
+        return directions | {"smoothing_radius": radius, "update_rule": _sgd(rate)}
+    if method == "fedavg":
+        return {"update_rule": _sgd(rate)}
+    return {"update_rule": _sgd(CLIENT_RATE), "server_rate": rate}
+
+
+def rounds_of(settings: Settings, method: str) -> int:
+    """Rounds of a method."""
+    return settings.first_order_rounds if method in FIRST_ORDER else settings.rounds
+
+
+def federation_of(settings: Settings, problem: Problem, method: str, rate: float, seed: int) -> Federation:
+    """A method's federation at the start."""
+    return make_federation(
+        ALGORITHMS.get(method, method),
+        problem.clients,
+        problem.x0,
+        local_steps=1,
+        participation=settings.participants,
+        seed=seed,
+        codec=False,
+        **options_of(settings, method, rate),
+    )
+
+
+@torch.no_grad()
+def train(settings: Settings, problem: Problem, method: str, rate: float, seed: int) -> tuple[Rows, Federation]:
+    """Scores of one run every so many rounds, from round 0, and the federation at its end."""
+    federation, last = federation_of(settings, problem, method, rate, seed), rounds_of(settings, method)
+    rows: Rows = []
+    for r in range(last + 1):
+        if r:
+            federation.run_round()
+        if r % settings.every == 0 or r == last:
+            rows.append({"method": method, "round": r, "value": problem.test.score(federation.server.x)})
+    return rows, federation
+
+
+def run_seed(settings: Settings, seed: int) -> Rows:
+    """All methods on all models and tasks: scores, and the bytes of a round and client by the rule."""
+    rows: Rows = []
+    rates = dict(settings.real_rates if settings.data else settings.rates)
+    for model in models_of(settings):
+        for task in tasks_of(settings):
+            problem = problem_of(settings, model, task, seed)
+            for method in settings.methods:
+                key: Row = {"seed": seed, "model": model, "task": task}
+                found, federation = train(settings, problem, method, rates[method], seed)
+                rows += [key | row | {"quantity": "score"} for row in found]
+                counted = bytes_a_round(settings, federation)
+                rows.append(key | {"method": method, "round": 1, "value": counted, "quantity": "bytes"})
+    return rows
+
+
+def bytes_a_round(settings: Settings, federation: Federation) -> int:
+    """Payload up and down of a round and client, by the rule.
+
+    Raises:
+        RuntimeError: if a client's payload in the ledger is another.
+    """
+    name, d = federation.algorithm.name, federation.algorithm.dimension
+    known = name if name in METHODS else "hiso"
+    both = predicted(known, d, settings.perturbations)
+    if wrong := {row["payload_up"] for row in federation.ledger.to_rows()} - {both // 2}:
+        raise RuntimeError(f"a round of {name} has {sorted(wrong)} bytes up, the rule says {both // 2}")
+    return both
+
+
+def tune(settings: Settings, method: str, model: str = "opt-350m") -> dict[float, float]:
+    """For each rate of the method's grid the mean of all records over ``TUNING_SEEDS`` and tasks."""
+    found = {}
+    for rate in GRIDS[method]:
+        values = []
+        for task in settings.tasks:
+            for seed in TUNING_SEEDS:
+                rows, _ = train(settings, problem_of(settings, model, task, seed), method, rate, seed)
+                values.append(np.mean([float(row["value"]) for row in rows]))
+        found[rate] = float(np.mean(values))
+    return found
+
+
+# What is there.
+
+
+def models_of(settings: Settings) -> tuple[str, ...]:
+    """The models that are run: with a data folder those in it."""
+    return llm.there(Path(settings.data), settings.models) if settings.data else settings.models
+
+
+def tasks_of(settings: Settings) -> tuple[str, ...]:
+    """The tasks that are run: with a data folder those in it."""
+    return llm.there(Path(settings.data), settings.tasks) if settings.data else settings.tasks
+
+
+def check(settings: Settings) -> None:
+    """Read the data; raises ``DataError`` where they are not what is expected."""
+    if not settings.data:
+        return
+    for kind, wanted, found in (
+        ("model", settings.models, models_of(settings)),
+        ("data set", settings.tasks, tasks_of(settings)),
+    ):
+        if not found:
+            raise DataError(f"{settings.data} has no {kind}: at least one of {', '.join(wanted)} is needed there")
+    for model in models_of(settings):
+        llm.load_model(Path(settings.data) / model)
+        for task in tasks_of(settings):
+            for split in llm.SPLITS:
+                llm.load_prompts(Path(settings.data), task, model, split, 2, 0)
+
+
+def describe(settings: Settings) -> str:
+    """The stand-in's name."""
+    if settings.data:
+        return ""
+    models, tasks = ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)
+    return f"tiny OPTs for {models}, templated sentences for {tasks}"
+
+
+def tuned_dimension(rows: Rows, model: str) -> int:
+    """The d of the model that was tuned: a vector method's bytes are 8d. 0 where no such method ran."""
+    found = [row for row in where(rows, quantity="bytes", model=model) if row["method"] not in SCALAR_ONLY]
+    return int(found[0]["value"]) // 8 if found else 0
+
+
+def title(settings: Settings, model: str, task: str) -> str:
+    """A setting's name, which says where the model is a stand-in."""
+    return f"{'' if settings.data else 'tiny OPT for '}{MODELS[model]}, {TASKS[task]}"
+
+
+def caption(settings: Settings) -> str:
+    """A table's note of what is not the paper's model."""
+    name = describe(settings)
+    return f" Stand-in: {name}." if name else ""
+
+
+def cells_of(rows: Rows) -> list[tuple[str, str]]:
+    """The models and tasks of some records."""
+    return [(str(model), str(task)) for model in distinct(rows, "model") for task in distinct(rows, "task")]
+
+
+# What came out.
+
+
+def best(rows: Rows, **conditions: Any) -> np.ndarray:
+    """The best score, one number a seed."""
+    found = where(rows, quantity="score", **conditions)
+    return np.array([max(float(row["value"]) for row in where(found, seed=seed)) for seed in seeds_of(rows)])
+
+
+def rounds_until(rows: Rows, target: np.ndarray, **conditions: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The first recorded round with the target score, at least 1, and whether it was reached; one a seed.
+
+    Where it was not, the last round.
+    """
+    found, rounds, reached = where(rows, quantity="score", **conditions), [], []
+    for seed, wanted in zip(seeds_of(rows), target, strict=True):
+        own = where(found, seed=seed)
+        there = [float(row["round"]) for row in own if float(row["value"]) >= wanted]
+        rounds.append(max(1.0, there[0] if there else float(own[-1]["round"])))
+        reached.append(bool(there))
+    return np.array(rounds), np.array(reached)
+
+
+def bytes_until_best(rows: Rows, **conditions: Any) -> np.ndarray:
+    """Bytes of a client until the run's best score, one number a seed."""
+    rounds, _ = rounds_until(rows, best(rows, **conditions), **conditions)
+    return rounds * by_seed(rows, quantity="bytes", **conditions)
+
+
+def in_units(count: float) -> str:
+    """Bytes to be read, in powers of 1,024 as the paper has them: ``7.81 KB``."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024.0:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024.0
+    return f"{count:.2f} TB"

@@ -1,0 +1,170 @@
+"""Composite problems with a known minimum, and the gap along a run: what Katyusha's two figures have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from experiments.harness import style
+from experiments.harness.records import Row, Rows, distinct, seeds_of
+from optimizers import Box, NoProx, Optimizer, Prox
+
+FLOOR = 1e-14
+"""Gaps are drawn and counted down to this; below is rounding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Composite:
+    """f + ψ from x0 = 0, f with Lipschitz gradient and strong convexity.
+
+    Attributes:
+        function: f, ``... x d`` to ``...``.
+        prox: of ψ, an indicator here: ψ is 0 at feasible points.
+        L: Lipschitz constant of ∇f.
+        mu: strong convexity of f.
+        minimizer: of f + ψ, d.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    prox: Prox
+    L: float
+    mu: float
+    minimizer: Tensor
+
+    @property
+    def dim(self) -> int:
+        """The dimension d."""
+        return self.minimizer.shape[-1]
+
+    @property
+    def kappa(self) -> float:
+        """L/μ."""
+        return self.L / self.mu
+
+    def active_share(self) -> float:
+        """Share of the coordinates that lie at a bound at the minimum."""
+        if not isinstance(self.prox, Box):
+            return 0.0
+        bound = torch.as_tensor(self.prox.upper)
+        return float((self.minimizer.abs() >= bound - 1e-9).double().mean())
+
+    def gap(self, x: Tensor) -> float:
+        """f(x) − min, at a feasible x."""
+        return float(self.function(x) - self.function(self.minimizer))
+
+
+def box(side: float | None) -> Prox:
+    """[−side, side]^d, or no constraint."""
+    return NoProx() if side is None else Box(-side, side)
+
+
+def logistic(dim: int, num_rows: int, mu: float, side: float, seed: int) -> Composite:
+    """(1/n) Σ log(1 + exp(−bᵢ aᵢ·x)) + μ/2 ‖x‖² on a box; aᵢ and c standard normal, bᵢ the sign of aᵢ·c."""
+    generator = np.random.default_rng(seed)
+    A = generator.standard_normal((num_rows, dim))
+    signed = torch.from_numpy(A * np.sign(A @ generator.standard_normal(dim))[:, None])
+
+    def function(x: Tensor) -> Tensor:
+        loss = torch.nn.functional.softplus(-x @ signed.T).mean(-1)
+        return loss + 0.5 * mu * x.square().sum(-1)
+
+    def gradient(x: Tensor) -> Tensor:
+        return -torch.sigmoid(-x @ signed.T) @ signed / num_rows + mu * x
+
+    L = float(torch.linalg.matrix_norm(signed, 2)) ** 2 / (4 * num_rows) + mu
+    return _minimized(function, gradient, box(side), L, mu, dim)
+
+
+def quadratic(dim: int, kappa: float, side: float | None, seed: int) -> Composite:
+    """½ (x − c)ᵀ H (x − c), H's eigenvalues from 1 to κ in equal ratios in a random basis, c standard normal."""
+    generator = np.random.default_rng(seed)
+    basis = np.linalg.qr(generator.standard_normal((dim, dim)))[0]
+    H = torch.from_numpy(basis @ np.diag(np.geomspace(1.0, kappa, dim)) @ basis.T)
+    center = torch.from_numpy(generator.standard_normal(dim))
+
+    def function(x: Tensor) -> Tensor:
+        return 0.5 * (((x - center) @ H) * (x - center)).sum(-1)
+
+    return _minimized(function, lambda x: (x - center) @ H, box(side), kappa, 1.0, dim)
+
+
+def _minimized(
+    function: Callable[[Tensor], Tensor],
+    gradient: Callable[[Tensor], Tensor],
+    prox: Prox,
+    L: float,
+    mu: float,
+    dim: int,
+) -> Composite:
+    """The problem with its minimum by proximal gradient descent on the exact gradient, to rounding."""
+    x = torch.zeros(dim, dtype=torch.float64)
+    for _ in range(math.ceil(45 * L / mu)):
+        x = prox(x - gradient(x) / L, 1.0 / L)
+    return Composite(function, prox, L, mu, x)
+
+
+def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
+    """The gap at the iterate after at most 0, every, 2 every … queries; all of the budget, never below FLOOR.
+
+    A run ends early at the floor, which then stands for what would have followed.
+    """
+    grid = np.arange(0, optimizer.max_queries + 1, every)
+    found = np.full(len(grid), np.nan)
+    at, gap = 0, problem.gap(optimizer.x)
+    while at < len(grid):
+        batch = None if optimizer.stopped else optimizer.ask()
+        after = math.inf if batch is None else optimizer.queries + len(batch)
+        if after > grid[at]:
+            gap = max(problem.gap(optimizer.x), FLOOR)
+            while at < len(grid) and grid[at] < after:
+                found[at], at = gap, at + 1
+        if batch is None or gap <= FLOOR:
+            break
+        optimizer.tell(batch, problem.function(batch.points()))
+    found[at:] = gap
+    return found
+
+
+def prox_alone(problem: Composite) -> Callable[[Tensor, float], Tensor]:
+    """The prox without ψ's value, which is 0 at every iterate and slow to add to each of a run's queries."""
+    prox = problem.prox
+
+    def call(z: Tensor, step: float) -> Tensor:
+        return prox(z, step)
+
+    return call
+
+
+def gap_rows(key: Row, found: np.ndarray, every: int, keep: int) -> Rows:
+    """Records of ``gaps``, one in ``keep``."""
+    return [key | {"quantity": "gap", "num_queries": every * i, "value": found[i]} for i in range(0, len(found), keep)]
+
+
+def queries_until(found: np.ndarray, every: int, tolerance: float) -> int:
+    """Queries to the first gap of at most the tolerance, up to ``every`` too many; all of them if none is."""
+    reached = np.flatnonzero(found <= tolerance)
+    return every * int(reached[0] if len(reached) else len(found) - 1)
+
+
+def draw_band(axes: Axes, rows: Rows, method: str, label: str | None = None, every: int = 10) -> None:
+    """Mean over seeds and the band from the 5% to the 95% quantile, against queries, log scale."""
+    look, count = style.METHODS[method], len(seeds_of(rows))
+    x = np.array(distinct(rows, "num_queries"), dtype=float)
+    table = np.array([row["value"] for row in rows], dtype=float).reshape(count, len(x))
+    low, high = np.quantile(table, [0.05, 0.95], axis=0)
+    axes.semilogy(
+        x,
+        table.mean(0),
+        color=look.color,
+        ls=look.line,
+        marker=look.marker,
+        markevery=every,
+        label=label or look.label,
+    )
+    axes.fill_between(x, low, high, color=look.color, alpha=0.2, lw=0)

@@ -1,0 +1,224 @@
+"""What ZoRD's Figures 3, 7 and 8 share: starts from TuRBO, runs of a method from them, and their gaps.
+
+Readings: the functions' customary boxes are searched as [0, 10]^d (Appx. C). x₀ is the best of 300 queries of TuRBO-1,
+which are not counted; a method's curve begins with f(x₀). Every first-order rule is Adam with step 0.1, smoothing
+radii are 0.01, and RGF, PRGF and GLD have n = 10. The paper gives neither ZoRD's lengthscale nor its cap on virtual
+steps, and they go together: ℓ = 0.67 √d (3 at d = 20) with the cap 10, where the prior's variance of a partial
+derivative is under c = 0.35.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from scipy import optimize
+from torch import Tensor
+
+from experiments.harness import style
+from experiments.harness.records import Rows, by_seed, curve, where
+from experiments.workloads.problems import Problem, standard_problem
+from optimizers import Optimizer, TuRBO, run
+from optimizers.evaluation import Evaluator
+from optimizers.registry import method_class
+
+LENGTHSCALE = 0.67
+"""ℓ over √d of the paper's ZoRD, in [0, 10]^d."""
+
+CMA_SIGMA = 0.3
+"""CMA-ES's first standard deviation in [0, 10]^d, the better of 0.1, 0.3 and 1 on Ackley and Levy at d = 20."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where all methods begin, and what is known there.
+
+    Attributes:
+        x: x₀, shape ``d``.
+        value: f(x₀).
+        X: TuRBO's queries, ``n x d``.
+        y: their values, shape ``n``.
+        state: TuRBO's state, from which it goes on.
+        options: TuRBO's, beside its defaults.
+    """
+
+    x: Tensor
+    value: float
+    X: Tensor
+    y: Tensor
+    state: dict[str, Any]
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def box(problem: Problem) -> list[tuple[float, float]]:
+    """The problem's box as pairs."""
+    return list(zip(problem.lower.tolist(), problem.upper.tolist(), strict=True))
+
+
+TurboOptions = tuple[tuple[str, int], ...]
+"""TuRBO's options beside its defaults, by name."""
+
+QUICK_TURBO: TurboOptions = (("batch_size", 20), ("candidates", 1000))
+"""Some ten times faster than the defaults, batches of 5 and up to 5,000 candidates: for the reduced scale."""
+
+
+def turbo_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()) -> Start:
+    """TuRBO-1 from a uniform point of the seed.
+
+    Args:
+        name: the problem.
+        dim: d.
+        queries: TuRBO's queries.
+        seed: of the point and of TuRBO.
+        cache: folder that starts are kept in; empty: none.
+        turbo: TuRBO's options.
+    """
+    label = "".join(f"-{option}{value}" for option, value in turbo)
+    path = Path(cache) / f"turbo{queries}-{name}-{dim}-{seed}{label}.pt"
+    if cache and path.exists():
+        return Start(**torch.load(path, weights_only=True))
+    problem = standard_problem(name, dim)
+    x0 = problem.sample(1, torch.Generator().manual_seed(1000 + seed))[0]
+    search = TuRBO(x0, bounds=box(problem), max_queries=queries, seed=seed, **dict(turbo))  # type: ignore[arg-type]
+    run(search, Evaluator(problem, batched=True))
+    X, y = search.observations
+    start = Start(search.best_x, search.best_y, X, y, search.state_dict(), dict(turbo))
+    if cache:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(f".{os.getpid()}")
+        torch.save({field.name: getattr(start, field.name) for field in dataclasses.fields(start)}, beside)
+        os.replace(beside, path)
+    return start
+
+
+def _ours(method: str, options: Callable[[Problem, Start], Mapping[str, Any]]) -> Callable[..., list[float]]:
+    def descend(problem: Problem, start: Start, queries: int, seed: int, **changed: Any) -> list[float]:
+        arguments = {**options(problem, start), **changed}
+        cls = method_class(method)
+        return _values(cls(start.x, bounds=box(problem), max_queries=queries, seed=seed, **arguments), problem)
+
+    return descend
+
+
+def _values(optimizer: Optimizer, problem: Problem) -> list[float]:
+    values: list[float] = run(optimizer, Evaluator(problem, batched=True)).history.y.tolist()
+    return values
+
+
+def as_printed(dim: int) -> dict[str, Any]:
+    """Options of ZoRD as its paper and code have it: spectral norm, fixed lengthscale, steps never shortened."""
+    return {"uncertainty": "spectral_norm", "lengthscale": LENGTHSCALE * math.sqrt(dim), "step_decay": 1.0}
+
+
+def _paper(problem: Problem, start: Start) -> dict[str, Any]:
+    return as_printed(problem.dim)
+
+
+def _go_on(problem: Problem, start: Start, queries: int, seed: int) -> list[float]:
+    """TuRBO from where the start left it."""
+    told = len(start.y)
+    turbo = TuRBO(start.x, bounds=box(problem), max_queries=told + queries, seed=seed, **start.options)
+    turbo.load_state_dict(start.state)
+    return _values(turbo, problem)[told:]
+
+
+def _cma_es(problem: Problem, start: Start, queries: int, seed: int, sigma: float = CMA_SIGMA) -> list[float]:
+    """CMA-ES of the package ``cma`` in [0, 10]^d, its initial mean at x₀."""
+    import cma
+
+    width = (problem.upper - problem.lower) / 10.0
+    options = {"bounds": [0.0, 10.0], "seed": seed + 1, "verbose": -9, "maxfevals": queries}
+    search = cma.CMAEvolutionStrategy(((start.x - problem.lower) / width).tolist(), sigma, options)
+    values: list[float] = []
+    while len(values) < queries:
+        asked = search.ask()
+        told = problem(problem.lower + width * torch.from_numpy(np.array(asked))).tolist()
+        search.tell(asked, told)
+        values += told
+    return values[:queries]
+
+
+def _cobyqa(problem: Problem, start: Start, queries: int, seed: int, radius: float = 1.0) -> list[float]:
+    """SciPy's COBYQA in [0, 10]^d, its trust region of the radius at first."""
+    width = (problem.upper - problem.lower) / 10.0
+    values: list[float] = []
+
+    def fun(z: np.ndarray) -> float:
+        values.append(float(problem(problem.lower + width * torch.from_numpy(z))))
+        return values[-1]
+
+    optimize.minimize(
+        fun,
+        ((start.x - problem.lower) / width).numpy(),
+        method="COBYQA",
+        bounds=[(0.0, 10.0)] * problem.dim,
+        options={"maxfev": queries, "initial_tr_radius": radius},
+    )
+    return values[:queries]
+
+
+METHODS: dict[str, Callable[..., list[float]]] = {
+    "zord": _ours("zord", _paper),
+    "zord_last": _ours("zord", lambda problem, start: {**_paper(problem, start), "start": "last"}),
+    "zord_history": _ours("zord", lambda problem, start: {**_paper(problem, start), "history": (start.X, start.y)}),
+    "zord_kept": _ours("zord", lambda problem, start: {}),
+    "zord_gated": _ours("zord", lambda problem, start: {"active": "gated", "gate": "probability"}),
+    "least_squares_gradient": _ours("least_squares", lambda problem, start: {}),
+    "rgf": _ours("rgf", lambda problem, start: {}),
+    "prgf": _ours("prgf", lambda problem, start: {}),
+    "gld": _ours("gld", lambda problem, start: {}),
+    "gradient_descent": _ours("gradient_descent", lambda problem, start: {"jac": problem.gradient, "rescale": True}),
+    "cobbo": _ours("cobbo", lambda problem, start: {}),
+    "turbo1": _go_on,
+    "turbo_alone": _ours("turbo", lambda problem, start: start.options),
+    "cma_es": _cma_es,
+    "cobyqa": _cobyqa,
+}
+"""Methods by their name in ``experiments.harness.style``: the values of f in the order they are queried."""
+
+
+def log_gaps(
+    problem: Problem, start: Start, values: list[float], queries: int, every: int
+) -> Iterator[tuple[int, float]]:
+    """The number of queries and log₁₀ of the least f − f* until then, f(x₀) included.
+
+    Args:
+        problem: the problem.
+        start: the start.
+        values: what a method found, query by query; NaN where it failed.
+        queries: the budget; a method that ended before keeps what it has.
+        every: queries from one record to the next.
+    """
+    padded = np.full(queries + 1, np.nan)
+    padded[0], padded[1 : len(values) + 1] = start.value, values
+    best = np.fmin.accumulate(padded)
+    for n in sorted({*range(0, queries + 1, every), queries}):
+        yield n, math.log10(max(best[n] - problem.minimum, 1e-16))
+
+
+@functools.lru_cache(maxsize=4)
+def cached_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()) -> Start:
+    """``turbo_start``, the last few of them kept."""
+    return turbo_start(name, dim, queries, seed, cache, turbo)
+
+
+def final(rows: Rows, **conditions: Any) -> np.ndarray:
+    """Each seed's log gap at the largest number of queries under the conditions."""
+    chosen = where(rows, **conditions)
+    return by_seed(chosen, queries=max(int(row["queries"]) for row in chosen))
+
+
+def panel(axes: Axes, rows: Rows, methods: tuple[str, ...], **conditions: Any) -> None:
+    """A curve for each method: mean and standard error of the log gap over seeds."""
+    for method in methods:
+        found = curve(rows, "queries", method=method, **conditions)
+        style.draw(axes, method, found)
+        axes.lines[-1].set_markevery(max(1, len(found.x) // 6))

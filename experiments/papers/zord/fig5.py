@@ -1,0 +1,110 @@
+"""ZoRD, Figure 5: the surfaces of Ackley's and Levy's functions, d = 2.
+
+In the coordinates that are searched, [0, 10]². The best queries of ZoRD (the library's defaults) and of RGF from the
+first seed's start, 2.5 from the minimum, are drawn over them, each with the same number of queries: what the rest of
+Section 5.1 measures in more dimensions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
+from experiments.harness.verdicts import Verdict, judge
+from experiments.papers.zord.descent import box
+from experiments.workloads.problems import standard_problem
+from optimizers import run
+from optimizers.evaluation import Evaluator
+from optimizers.registry import method_class
+
+METHODS = ("zord", "rgf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What Figure 5 is drawn with."""
+
+    problems: tuple[str, ...] = ("ackley", "levy")
+    queries: int = 60
+    distance: float = 2.5
+    grid: int = 801
+
+
+def run_seed(settings: Settings, seed: int) -> Rows:
+    """Paths of both methods from one point, best query after best query."""
+    rows: Rows = []
+    for name, method in itertools.product(settings.problems, METHODS):
+        problem = standard_problem(name, 2)
+        angle = 2 * math.pi * torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        unit = (problem.upper - problem.lower) / 10.0
+        x0 = problem.minimizer + unit * settings.distance * torch.cat([angle.cos(), angle.sin()])
+        cls = method_class(method)
+        optimizer = cls(x0, bounds=box(problem), max_queries=settings.queries, seed=seed, store_points=True)
+        history = run(optimizer, Evaluator(problem, batched=True)).history
+        scaled = 10.0 * (history.x - problem.lower) / (problem.upper - problem.lower)
+        facts: Row = {"seed": seed, "problem": name, "method": method}
+        best = math.inf
+        for n, (z, y) in enumerate(zip(scaled.tolist(), history.y.tolist(), strict=True), start=1):
+            if y < best:
+                best = y
+                rows.append({**facts, "queries": n, "x1": z[0], "x2": z[1], "value": best})
+        rows.append({**facts, "queries": "final", "value": math.log10(max(best - problem.minimum, 1e-16))})
+    return rows
+
+
+def plot(settings: Settings, rows: Rows) -> Figure:
+    """A contour plot for each problem."""
+    figure, axes = style.panels(1, len(settings.problems), width=4.6, height=4.0)
+    ticks = torch.linspace(0.0, 10.0, settings.grid, dtype=torch.float64)
+    mesh = torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), dim=-1)
+    seed = seeds_of(rows)[0]
+    for panel, name in zip(axes[0], settings.problems, strict=True):
+        values = standard_problem(name, 2).scaled(0.0, 10.0)(mesh)
+        panel.contourf(ticks.numpy(), ticks.numpy(), values.numpy(), levels=24, cmap="cividis")
+        for method in METHODS:
+            found = [row for row in where(rows, seed=seed, problem=name, method=method) if "x1" in row]
+            look = style.METHODS[method]
+            panel.plot(*([float(found[0][x])] for x in ("x1", "x2")), color="white", marker="o", markersize=9)
+            path = np.array([[float(row["x1"]), float(row["x2"])] for row in found])
+            panel.plot(path[:, 0], path[:, 1], color="white", lw=3.0)
+            panel.plot(path[:, 0], path[:, 1], color=look.color, marker=look.marker, ls=look.line, label=look.label)
+        panel.set(
+            title=f"{name.capitalize()}, d = 2: 0 (dark) to {float(values.max()):.3g} (light)",
+            xlabel="x₁",
+            ylabel="x₂",
+            aspect="equal",
+        )
+        panel.grid(False)
+    style.shared_legend(figure, axes[0, 0], 2)
+    return figure
+
+
+def claims(settings: Settings, rows: Rows) -> list[Verdict]:
+    """ZoRD against RGF on these surfaces."""
+    finals = where(rows, queries="final")
+    cells = {
+        name: by_seed(finals, problem=name, method="zord") - by_seed(finals, problem=name, method="rgf")
+        for name in settings.problems
+    }
+    claim = f"with {settings.queries} queries ZoRD ends lower than RGF in two dimensions"
+    return [judge(claim, "difference of the final log10 gap", cells, seeds_of(rows), below=0.0)]
+
+
+EXPERIMENT = Experiment(
+    id="zord-fig5",
+    source="ZoRD, Fig. 5",
+    shows="surfaces of Ackley's and Levy's functions, d = 2, with paths of ZoRD and RGF",
+    claim="The functions have many local minima; ZoRD descends further than RGF on them.",
+    scales={"paper": Settings(), "quick": Settings(queries=25, grid=41)},
+    run_seed=run_seed,
+    plot=plot,
+    claims=claims,
+)

@@ -1,0 +1,173 @@
+"""ZoRD, Figure 7: thresholds on the uncertainty that ends virtual steps, and the measures in its place.
+
+The upper panels are the paper's: the spectral norm with c from 0 (one step a query) upwards, d = 40. ℓ = 0.45 √d is
+taken (2 at d = 20), so that the prior's 5/(3ℓ²) is near the thresholds of the paper: with a longer one only the cap
+would end the steps. The lower panels have every measure of the library at thresholds from strict to loose, from left
+to right, its own default among them. At the reduced scale the measures have three thresholds each, and TuRBO batches
+of 20, with which its starts on Ackley's function are on the plateau. See ``experiments.papers.zord.descent`` for the
+readings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, curve, seeds_of
+from experiments.harness.verdicts import Verdict, judge
+from experiments.papers.zord import descent
+from experiments.workloads.problems import standard_problem
+
+THRESHOLDS: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("spectral_norm", (0.0, 0.05, 0.1, 0.2, 0.35)),
+    ("mean_variance", (0.0, 0.05, 0.1, 0.2, 0.35)),
+    ("relative", (0.2, 0.4, 0.6, 0.8, 0.9)),
+    ("descent", (0.001, 0.01, 0.05, 0.1, 0.2)),
+    ("kept_information", (0.95, 0.9, 0.8, 0.6, 0.4)),
+)
+FEWER = (THRESHOLDS[0], *((name, values[1:4]) for name, values in THRESHOLDS[1:]))
+"""For the reduced scale: the paper's measure whole, three thresholds of each other."""
+COLORS = (style.BLACK, style.SKY, style.GREEN, style.ORANGE, style.VERMILION)
+"""Of the measures; thresholds have shades of purple, darker where looser."""
+MARKERS = ("o", "s", "^", "D", "v")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What Figure 7 is drawn with."""
+
+    problems: tuple[str, ...] = ("ackley", "levy")
+    dim: int = 40
+    queries: int = 200
+    lengthscale: float = 0.45
+    thresholds: tuple[tuple[str, tuple[float, ...]], ...] = THRESHOLDS
+    start_queries: int = 300
+    every: int = 5
+    cache: str = "results/cache"
+    turbo: descent.TurboOptions = ()
+
+
+def run_seed(settings: Settings, seed: int) -> Rows:
+    """ZoRD with every measure at every threshold."""
+    rows: Rows = []
+    for name in settings.problems:
+        problem = standard_problem(name, settings.dim)
+        start = descent.cached_start(name, settings.dim, settings.start_queries, seed, settings.cache, settings.turbo)
+        for uncertainty, thresholds in settings.thresholds:
+            for threshold in thresholds:
+                values = descent.METHODS["zord"](
+                    problem,
+                    start,
+                    settings.queries,
+                    seed,
+                    uncertainty=uncertainty,
+                    threshold=threshold,
+                    lengthscale=settings.lengthscale * math.sqrt(settings.dim),
+                )
+                facts: Row = {"seed": seed, "problem": name, "uncertainty": uncertainty, "threshold": threshold}
+                for n, gap in descent.log_gaps(problem, start, values, settings.queries, settings.every):
+                    rows.append({**facts, "queries": n, "value": gap})
+    return rows
+
+
+def plot(settings: Settings, rows: Rows) -> Figure:
+    """Curves of the spectral norm's thresholds above, final gaps of all measures below."""
+    figure, axes = style.panels(2, len(settings.problems), width=4.6, height=3.0)
+    paper, thresholds = settings.thresholds[0]
+    for column, name in enumerate(settings.problems):
+        for threshold, color, marker in zip(thresholds, _shades(len(thresholds)), MARKERS, strict=False):
+            found = curve(rows, "queries", problem=name, uncertainty=paper, threshold=threshold)
+            _draw(axes[0, column], found.x, found.mean, found.standard_error, color, marker, f"c = {threshold:g}")
+            axes[0, column].lines[-1].set_markevery(max(1, len(found.x) // 6))
+        for (uncertainty, chosen), color, marker in zip(settings.thresholds, COLORS, MARKERS, strict=False):
+            finals = [descent.final(rows, problem=name, uncertainty=uncertainty, threshold=c) for c in chosen]
+            means = np.array([values.mean() for values in finals])
+            errors = np.array(
+                [values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0 for values in finals]
+            )
+            label = uncertainty.replace("_", " ")
+            places = np.array([_place(uncertainty, c, chosen) for c in chosen])
+            _draw(axes[1, column], places, means, errors, color, marker, label)
+        axes[0, column].set_title(f"{name.capitalize()}, d = {settings.dim}: spectral norm")
+        axes[1, column].set_title(f"{name.capitalize()}, d = {settings.dim}: measures")
+        axes[0, column].set_xlabel("queries")
+        axes[1, column].set_xlabel("threshold, from strict to loose")
+        axes[1, column].set_xticks(np.arange(1, max(len(known) for _, known in THRESHOLDS) + 1))
+    for row in axes:
+        row[0].set_ylabel("log₁₀ of the gap")
+    for upper in axes[0]:
+        upper.legend(fontsize=7)
+    style.shared_legend(figure, axes[1, 0], 5)
+    return figure
+
+
+def _shades(count: int) -> list[str]:
+    return [to_hex(shade) for shade in colormaps["Purples"](np.linspace(0.4, 1.0, count))]
+
+
+def _place(uncertainty: str, threshold: float, chosen: tuple[float, ...]) -> int:
+    """From strict to loose, 1 to 5, also where only some of the thresholds were run."""
+    known = dict(THRESHOLDS).get(uncertainty, chosen)
+    return 1 + (known if threshold in known else chosen).index(threshold)
+
+
+def _draw(axes: Axes, x: np.ndarray, mean: np.ndarray, error: np.ndarray, color: str, marker: str, label: str) -> None:
+    axes.plot(x, mean, color=color, marker=marker, label=label)
+    axes.fill_between(x, mean - error, mean + error, color=color, alpha=0.2, lw=0)
+
+
+def claims(settings: Settings, rows: Rows) -> list[Verdict]:
+    """Dynamic steps against one step a query, and the other measures against the spectral norm."""
+    seeds, verdicts = seeds_of(rows), []
+
+    def gap(name: str, uncertainty: str, threshold: float) -> np.ndarray:
+        return descent.final(rows, problem=name, uncertainty=uncertainty, threshold=threshold)
+
+    paper, thresholds = settings.thresholds[0]
+    statistic = "difference of the final log10 gap"
+    for threshold in thresholds[1:]:
+        cells = {name: gap(name, paper, threshold) - gap(name, paper, thresholds[0]) for name in settings.problems}
+        claim = f"virtual steps under c = {threshold:g} end lower than one step a query (c = {thresholds[0]:g})"
+        verdicts.append(judge(claim, statistic, cells, seeds, below=0.0))
+    for uncertainty, chosen in settings.thresholds[1:]:
+        cells = {}
+        for name in settings.problems:
+            best = min(gap(name, paper, c).mean() for c in thresholds)
+            reference = next(c for c in thresholds if gap(name, paper, c).mean() == best)
+            means = [gap(name, uncertainty, c).mean() for c in chosen]
+            cells[name] = gap(name, uncertainty, chosen[int(np.argmin(means))]) - gap(name, paper, reference)
+        claim = f"{uncertainty.replace('_', ' ')} at its best threshold ends lower than the spectral norm at its best"
+        verdicts.append(judge(claim, statistic, cells, seeds, below=0.0, control=True))
+    return verdicts
+
+
+EXPERIMENT = Experiment(
+    id="zord-fig7",
+    source="ZoRD, Fig. 7",
+    shows="thresholds c and measures of uncertainty that end virtual steps, d = 40",
+    claim="Dynamic virtual steps (c > 0) are better than one step a query (c = 0).",
+    scales={
+        "paper": Settings(),
+        "quick": Settings(
+            problems=("ackley",),
+            dim=4,
+            queries=20,
+            thresholds=(("spectral_norm", (0.0, 0.35)), ("kept_information", (0.9, 0.6))),
+            start_queries=8,
+            cache="",
+        ),
+        "reduced": Settings(thresholds=FEWER, every=10, turbo=descent.QUICK_TURBO),
+    },
+    run_seed=run_seed,
+    plot=plot,
+    claims=claims,
+    seeds={"reduced": 4, "paper": 10},
+)

@@ -1,0 +1,123 @@
+"""ZoRD, Table 2: the environments and the dimensions of their controllers.
+
+A controller is an MLP with two hidden layers of 10 units; expected is its size with biases in all layers, from
+the environments' published spaces, and counted is what gymnasium's environments here give
+(``experiments.workloads.controllers``). Beside it stands the mean reward of controllers drawn uniformly from the
+box, which is what search starts from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Rows, by_seed, seeds_of, where
+from experiments.harness.tables import Table, with_interval
+from experiments.harness.verdicts import Verdict, never
+from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller, environment, layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        environments: names.
+        controllers: drawn with each seed.
+        episodes: of a controller.
+        horizon: most steps of an episode; None: the environment's own.
+    """
+
+    environments: tuple[str, ...] = tuple(ENVIRONMENTS)
+    controllers: int = 20
+    episodes: int = 4
+    horizon: int | None = None
+
+
+def run_seed(settings: Settings, seed: int) -> Rows:
+    """Sizes, and the mean reward of the seed's controllers."""
+    rows: Rows = []
+    for name in settings.environments:
+        widths, fun = layers(environment(name)), Controller(name, settings.episodes, seed, settings.horizon)
+        generator = torch.Generator().manual_seed(seed)
+        thetas = 2 * torch.rand(settings.controllers, fun.dimension, generator=generator, dtype=torch.float64) - 1
+        measured = {
+            "observation": widths[0],
+            "action": widths[-1],
+            "parameters": fun.dimension,
+            "expected": ENVIRONMENTS[name][1],
+            "random_reward": -float(np.mean([fun(theta) for theta in thetas])),
+        }
+        rows += [{"seed": seed, "environment": name, "quantity": k, "value": v} for k, v in measured.items()]
+    return rows
+
+
+def plot(settings: Settings, rows: Rows) -> Figure:
+    """Parameters of each controller."""
+    figure, axes = style.panels(1, 1, width=7.5, height=3.0)
+    for i, name in enumerate(settings.environments):
+        for quantity, color, shift in (("parameters", style.BLUE, -0.2), ("expected", style.GREY, 0.2)):
+            value = by_seed(rows, environment=name, quantity=quantity)[0]
+            label = None if i else {"parameters": "here", "expected": "expected"}[quantity]
+            axes[0, 0].bar(i + shift, value, width=0.4, color=color, label=label)
+            axes[0, 0].text(i + shift, value, f"{value:.0f}", ha="center", va="bottom", fontsize=7)
+    axes[0, 0].set_xticks(range(len(settings.environments)), [TITLES[name] for name in settings.environments])
+    axes[0, 0].set_xlabel("environment")
+    axes[0, 0].set_ylabel("parameters of the controller")
+    style.shared_legend(figure, axes[0, 0], 2)
+    return figure
+
+
+def claims(settings: Settings, rows: Rows) -> list[Verdict]:
+    """Whether the sizes are what is expected."""
+    seeds = seeds_of(rows)
+    wrong = np.zeros(len(seeds))
+    for name in settings.environments:
+        found, expected = (by_seed(rows, environment=name, quantity=q) for q in ("parameters", "expected"))
+        wrong += found != expected
+    trials = np.full(len(seeds), len(settings.environments))
+    return [
+        never(
+            "controllers have the dimensions that are expected",
+            "share of environments that differ",
+            wrong,
+            trials,
+            seeds,
+        )
+    ]
+
+
+def table(settings: Settings, rows: Rows) -> Table:
+    """Sizes, and what random controllers earn."""
+    columns = ("environment", "gymnasium", "observation", "action", "parameters", "expected", "reward of random ones")
+    cells = []
+    for name in settings.environments:
+        own = where(rows, environment=name)
+        counts = [f"{by_seed(own, quantity=q)[0]:.0f}" for q in ("observation", "action", "parameters", "expected")]
+        reward = with_interval(by_seed(own, quantity="random_reward"))
+        cells.append((TITLES[name], ENVIRONMENTS[name][0], *counts, reward))
+    return Table(columns, tuple(cells), "Sizes, and the mean reward of random controllers with its 95% interval.")
+
+
+EXPERIMENT = Experiment(
+    id="zord-table2",
+    source="ZoRD, Table 2",
+    shows="environments of reinforcement learning and the dimensions of their controllers",
+    claim="The controllers have 213, 222, 244, 404, 356 and 356 parameters.",
+    scales={
+        "paper": Settings(),
+        "reduced": Settings(controllers=3, episodes=1, horizon=200),
+        "quick": Settings(controllers=1, episodes=1, horizon=5),
+    },
+    run_seed=run_seed,
+    plot=plot,
+    claims=claims,
+    table=table,
+    seeds=3,
+    extra="rl",
+)

@@ -1,0 +1,1 @@
+"""Algorithms as messages: the two halves, what they send, and the ledger."""

@@ -1,0 +1,122 @@
+"""Checks of a federation's options, their plain description, and who takes part in a round."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from optimizers.directions.groups import Groups
+from optimizers.first_order import FirstOrder
+from optimizers.options import nearest_name
+
+
+def participants_per_round(participation: float | int, clients: int) -> int:
+    """How many clients a round has: an integer is the number, a float the share of N, at least 1.
+
+    Raises:
+        TypeError: for anything but a number.
+        ValueError: for a sample larger than the federation, or an empty one.
+    """
+    if isinstance(participation, bool) or not isinstance(participation, int | float | np.number):
+        raise TypeError(f"participation must be a number, got {participation!r}")
+    if isinstance(participation, int | np.integer):
+        if not 1 <= participation <= clients:
+            raise ValueError(f"a sample of {participation} was asked for of {clients} clients")
+        return int(participation)
+    if not 0.0 < participation <= 1.0:
+        raise ValueError(
+            f"participation is {participation}: a float is the share of the {clients} clients, over 0 to 1"
+        )
+    return max(1, math.floor(float(participation) * clients + 0.5))
+
+
+def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float, ...]:
+    """The clients' weights as floats; equal where none are given.
+
+    Raises:
+        ValueError: for another number of them, or one that is not positive and finite.
+    """
+    if weights is None:
+        return (1.0,) * clients
+    given = tuple(float(w) for w in weights)
+    if len(given) != clients:
+        raise ValueError(f"{len(given)} weights are given for {clients} clients")
+    if not all(w > 0.0 and math.isfinite(w) for w in given):
+        raise ValueError(f"weights must be positive and finite, got {list(given)!r:.200}")
+    return given
+
+
+def check_choice(name: str, value: Any, accepted: Sequence[str]) -> str:
+    """The value, if it is one of the accepted names; ``ValueError`` with the nearest one if not."""
+    if not isinstance(value, str) or value not in accepted:
+        hint = nearest_name(str(value), accepted)
+        raise ValueError(f"{name} must be one of the accepted names, got {value!r}{hint}")
+    return value
+
+
+def sample_clients(seed: int, round_number: int, clients: int, count: int) -> tuple[int, ...]:
+    """The clients of a round in ascending order: a pure function of its arguments, uniform without replacement."""
+    if count == clients:
+        return tuple(range(clients))
+    key = hashlib.sha256(f"sample of round {round_number} of {seed}".encode()).digest()
+    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
+    return tuple(sorted(int(i) for i in generator.permutation(clients)[:count]))
+
+
+def describe_option(name: str, value: Any) -> Any:
+    """An option in plain values, equal for equal options in every process.
+
+    Rules (factories of torch optimizers) become their class and parameter groups, tensors a digest, bounds
+    lists, groups of coordinates their fingerprint, kernels and prox operators their type and plain attributes.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value).hex()
+    if isinstance(value, Tensor | np.ndarray):
+        return describe_tensor(torch.as_tensor(value))
+    if isinstance(value, Mapping):
+        return {str(k): describe_option(f"{name}.{k}", v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe_option(f"{name}[{i}]", v) for i, v in enumerate(value)]
+    if isinstance(value, torch.nn.Module):
+        state = {k: describe_tensor(v) for k, v in value.state_dict().items()}
+        return {"type": _type_name(value), "state": state}
+    if isinstance(value, Groups):
+        return value.fingerprint
+    if name == "update_rule":
+        return describe_rule(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {"type": _type_name(value)} | {k: describe_option(f"{name}.{k}", v) for k, v in fields.items()}
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    plain = {k: describe_option(f"{name}.{k}", v) for k, v in sorted(vars(value).items())}
+    return {"type": _type_name(value)} | plain
+
+
+def describe_tensor(tensor: Tensor) -> dict[str, Any]:
+    """A tensor's dtype, shape and SHA-256."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    digest = hashlib.sha256(flat.numpy().data).hexdigest()
+    return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "digest": digest}
+
+
+def describe_rule(factory: Callable[[Tensor], torch.optim.Optimizer]) -> dict[str, Any]:
+    """The class and the parameter groups of the torch optimizer that a factory makes."""
+    rule = FirstOrder(factory, torch.zeros(1, dtype=torch.float64))
+    made = factory(torch.nn.Parameter(torch.zeros(1)))
+    groups = rule.state_dict()["param_groups"]
+    plain = [{k: describe_option(k, v) for k, v in group.items() if k != "params"} for group in groups]
+    return {"type": _type_name(made), "groups": plain}
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

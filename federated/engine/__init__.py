@@ -1,0 +1,1 @@
+"""The in-process engine: rounds, hosts of clients, worker processes, faults."""

@@ -1,0 +1,181 @@
+"""Clients spread over worker processes of one machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from federated.core.algorithm import Algorithm, Gradient
+from federated.core.messages import Broadcast
+from federated.engine.host import Host, Request, Service
+from optimizers.evaluation import Evaluator
+
+START_METHODS = ("spawn", "forkserver", "fork")
+
+
+class WorkerError(RuntimeError):
+    """A worker process ended, or its clients raised what could not be passed on as it was."""
+
+
+class WorkerPool:
+    """A ``Host`` in each of several processes; client i lives in process i mod W.
+
+    Serves as ``Host`` does, with the same results: clients share nothing, and every worker computes with as many
+    torch threads as this process, as the last bits of large sums depend on them.
+
+    Args:
+        algorithm: the options.
+        evaluators: each client's objective.
+        gradients: each client's gradient, where the algorithm needs one.
+        workers: W, at most the number of clients.
+        start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``; the last needs nothing to be picklable.
+
+    Raises:
+        ValueError: for an unknown start method.
+        TypeError: where what a worker needs cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        evaluators: Mapping[int, Evaluator],
+        gradients: Mapping[int, Gradient],
+        *,
+        workers: int,
+        start_method: str = "spawn",
+    ) -> None:
+        if start_method not in START_METHODS:
+            raise ValueError(f"start_method must be one of {', '.join(START_METHODS)}, got {start_method!r}")
+        self._count = min(workers, len(evaluators))
+        hosts = []
+        for worker in range(self._count):
+            own = [i for i in evaluators if i % self._count == worker]
+            some = {i: gradients[i] for i in own if i in gradients}
+            hosts.append(Host(algorithm, {i: evaluators[i] for i in own}, some))
+        if start_method != "fork":
+            _check_picklable(hosts)
+        context: Any = multiprocessing.get_context(start_method)
+        self._links, self._processes = [], []
+        for host in hosts:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, host, torch.get_num_threads()), daemon=True)
+            process.start()
+            theirs.close()
+            self._links.append(ours)
+            self._processes.append(process)
+
+    def absent(self, clients: Sequence[int]) -> dict[int, str]:
+        """See ``Host.absent``."""
+        return {}
+
+    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
+        """Serve requests, each worker its clients' at the same time as the others; in the requests' order."""
+        shares = {w: [r for r in requests if r.client % self._count == w] for w in range(self._count)}
+        given = {w: (share,) for w, share in shares.items() if share}
+        by_client = {s.client: s for services in self._call("serve_all", given).values() for s in services}
+        return [by_client[request.client] for request in requests]
+
+    def catch_up(self, number: int, message: Broadcast | bytes) -> str:
+        """See ``Host.catch_up``."""
+        return self._one("catch_up", number, message)
+
+    def restart(self, number: int) -> None:
+        """See ``Host.restart``."""
+        self._one("restart", number)
+
+    def states(self) -> dict[int, dict[str, Any]]:
+        """See ``Host.states``."""
+        found = self._call("states", dict.fromkeys(range(self._count), ()))
+        return dict(sorted((i, state) for states in found.values() for i, state in states.items()))
+
+    def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """See ``Host.load_states``."""
+        shares = {w: {i: s for i, s in states.items() if i % self._count == w} for w in range(self._count)}
+        self._call("load_states", {w: (share,) for w, share in shares.items()})
+
+    def close(self) -> None:
+        """End the workers."""
+        for link in self._links:
+            try:
+                link.send_bytes(pickle.dumps(None))
+            except (BrokenPipeError, OSError):
+                continue
+            finally:
+                link.close()
+        for process in self._processes:
+            process.join(timeout=5.0)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+        self._links, self._processes = [], []
+
+    def _one(self, name: str, number: int, *arguments: Any) -> Any:
+        worker = number % self._count
+        return self._call(name, {worker: (number, *arguments)})[worker]
+
+    def _call(self, name: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """A host's method in several workers at once; the first error after all have answered."""
+        answers: dict[int, Any] = {}
+        errors: list[BaseException] = []
+        for worker, given in arguments.items():
+            try:
+                self._links[worker].send_bytes(pickle.dumps((name, given)))
+            except (BrokenPipeError, OSError):
+                errors.append(WorkerError(f"worker {worker} has ended"))
+        for worker in arguments:
+            try:
+                succeeded, answer = pickle.loads(self._links[worker].recv_bytes())
+            except (EOFError, OSError):
+                errors.append(WorkerError(f"worker {worker} ended while its clients were served"))
+                continue
+            if succeeded:
+                answers[worker] = answer
+            else:
+                errors.append(answer)
+        if errors:
+            raise errors[0]
+        return answers
+
+
+def _work(link: Any, host: Host, threads: int) -> None:
+    """A worker's life: answer calls until told to end, or until the other side is gone."""
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            data = link.recv_bytes()
+        except (EOFError, OSError):
+            return
+        call = pickle.loads(data)
+        if call is None:
+            return
+        name, arguments = call
+        try:
+            answer = (True, getattr(host, name)(*arguments))
+        except Exception as error:
+            answer = (False, error)
+        link.send_bytes(_pickled(answer))
+
+
+def _pickled(answer: tuple[bool, Any]) -> bytes:
+    try:
+        data = pickle.dumps(answer)
+        pickle.loads(data)
+    except Exception:
+        if answer[0]:
+            raise
+        return pickle.dumps((False, WorkerError(f"{type(answer[1]).__name__}: {answer[1]}")))
+    return data
+
+
+def _check_picklable(hosts: Sequence[Host]) -> None:
+    try:
+        pickle.dumps(hosts)
+    except Exception as error:
+        raise TypeError(
+            f"objectives and options go to worker processes, and these cannot be pickled ({error}): define them at "
+            "module level, or take start_method='fork' or workers=1"
+        ) from error

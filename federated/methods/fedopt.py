@@ -1,0 +1,240 @@
+"""FedAvg, FedAdam, FedYogi, FedAdagrad: first-order baselines.
+
+References:
+    S. J. Reddi et al., Adaptive federated optimization, ICLR 2021 (arXiv 2003.00295), Alg. 2.
+    H. B. McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Unpack, cast
+
+import torch
+from torch import Tensor
+
+from federated.core.acceptance import ACCEPTS, Accept
+from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError, RoundSkipped
+from federated.core.client import Client
+from federated.core.configuration import check_choice
+from federated.core.messages import Broadcast, MessageSpec, Report
+from federated.core.server import Server
+from federated.methods.fedzo import AveragingServer
+from federated.methods.local_descent import LocalGradientDescent, sgd
+from optimizers.first_order import FirstOrder, UpdateRule
+from optimizers.methods.hiso.scalar_only import fraction
+from optimizers.options import positive
+
+Conventions = Literal["reddi", "flower"]
+CONVENTIONS: tuple[Conventions, ...] = ("reddi", "flower")
+
+
+@dataclass
+class Moments:
+    """The server's model and moments, each of shape ``d``.
+
+    Attributes:
+        x: x_t.
+        m: moving average of Δ.
+        v: second moment of Δ, coordinate by coordinate.
+    """
+
+    x: Tensor
+    m: Tensor
+    v: Tensor
+
+
+class GradientClient(Client):
+    """T first-order steps from the server's x."""
+
+    algorithm: FedAvg
+    optimizer: LocalGradientDescent
+
+    def _start(self) -> None:
+        a = self.algorithm
+        self.optimizer = LocalGradientDescent(
+            a.x0, jac=self.gradient, update_rule=a.update_rule, **a.common_options(self.number)
+        )
+
+    def _receive(self, phase: str, message: Broadcast) -> None:
+        self.optimizer.begin(message.tensors["x"], steps=self.algorithm.local_steps, reset=self.algorithm.reset_rule)
+
+    def _busy(self, phase: str) -> bool:
+        return self.optimizer.busy
+
+    def _report(self, phase: str) -> Mapping[str, Tensor]:
+        if self.optimizer.state.last_good is None:
+            raise NoReportError("no gradient in the whole round: the queries failed")
+        return {"x": self.optimizer.x}
+
+    @property
+    def gradients(self) -> int:
+        """Gradient evaluations since the client began."""
+        return self.optimizer.state.gradients
+
+
+class FedAvg(Algorithm):
+    """FedAvg (McMahan et al. 2017): the clients' mean after T gradient steps each.
+
+    A step is one value of fᵢ, by which a failure is known, and one gradient; d numbers go each way. Equal to
+    Flower's FedAvg on the same messages, the weights being its numbers of examples.
+
+    Args:
+        x0: initial point, shape ``d``.
+        update_rule: factory of the local rule, a torch optimizer.
+        reset_rule: whether the rule's moments are forgotten at the start of each round.
+        accept: as in ``FedZO``; the server's moments of a round that is taken back stay.
+        **common: see ``Algorithm``.
+    """
+
+    name = "fedavg"
+    server_class: ClassVar[type[Server]] = AveragingServer
+    client_class = GradientClient
+    needs_gradient = True
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        update_rule: UpdateRule = sgd,
+        reset_rule: bool = True,
+        accept: Accept = "always",
+        **common: Unpack[FederatedOptions],
+    ) -> None:
+        self.update_rule, self.reset_rule = update_rule, bool(reset_rule)
+        self.accept = check_choice("accept", accept, ACCEPTS)
+        self.asks_acceptance = self.accept == "monotone"
+        super().__init__(x0, **common)
+        FirstOrder(update_rule, self.x0)
+
+    def broadcasts(self, phase: str) -> MessageSpec:
+        """x down."""
+        return MessageSpec({"x": self.vector})
+
+    def reports(self, phase: str) -> MessageSpec:
+        """x up."""
+        return MessageSpec({"x": self.vector})
+
+
+class MomentServer(Server):
+    """Moves x along moments of the clients' mean displacement."""
+
+    algorithm: AdaptiveFedOpt
+    state: Moments
+
+    def _start(self) -> None:
+        x, v0 = self.algorithm.x0, self.algorithm.initial_v
+        self.state = Moments(x, torch.zeros_like(x), torch.full_like(x, v0))
+
+    def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
+        return {"x": self.state.x}
+
+    def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
+        a, s = self.algorithm, self.state
+        delta = self.combine("x", reports) - s.x
+        m = a.beta1 * s.m + (1.0 - a.beta1) * delta
+        v = a.second_moment(s.v, delta.square())
+        if not bool(torch.isfinite(v).all()):
+            raise RoundSkipped("the second moment is not finite")
+        x = s.x + a.rate(self.round) * m / (v.sqrt() + a.tau)
+        self.state = Moments(self.confined(x), m, v)
+
+
+class AdaptiveFedOpt(FedAvg):
+    """What FedAdam, FedYogi and FedAdagrad share (Reddi et al., Alg. 2).
+
+        Δ_t = Σᵢ pᵢ xᵢ − x_t,   m ← β₁m + (1 − β₁)Δ,   x ← x + η m/(√v + τ)
+
+    with m₋₁ = 0, and v by the algorithm. ``server_rate`` is η. A prox is refused: the step leaves the convex
+    hull of the clients' iterates. Bounds project.
+
+    **Conventions.** ``"reddi"``, the paper's: v₋₁ = τ², no bias correction. ``"flower"``, those of Flower's
+    strategies (1.41, 1.42), for the same numbers on the same messages: v₋₁ = 0, and FedAdam's η is multiplied by
+    √(1 − β₂^(t+1))/(1 − β₁^(t+1)) with t from 1.
+
+    Args:
+        x0: initial point, shape ``d``.
+        server_rate: η.
+        beta1: β₁, in [0, 1).
+        beta2: β₂, in [0, 1); not of FedAdagrad.
+        tau: τ > 0.
+        conventions: ``"reddi"`` or ``"flower"``.
+        **options: see ``FedAvg``.
+    """
+
+    server_class: ClassVar[type[Server]] = MomentServer
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        server_rate: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        conventions: Conventions = "reddi",
+        **options: Any,
+    ) -> None:
+        self.beta1, self.beta2 = fraction("beta1", beta1), fraction("beta2", beta2)
+        if max(self.beta1, self.beta2) == 1.0:
+            raise ValueError(f"beta1 and beta2 must be under 1, got {beta1} and {beta2}")
+        self.tau = positive("tau", tau)
+        self.conventions = cast(Conventions, check_choice("conventions", conventions, CONVENTIONS))
+        if options.get("prox") is not None:
+            raise ValueError(f"{self.name} takes no prox: its server's step is not a mean of proximal points")
+        super().__init__(x0, server_rate=server_rate, **options)
+
+    @property
+    def initial_v(self) -> float:
+        """v₋₁."""
+        return self.tau**2 if self.conventions == "reddi" else 0.0
+
+    def rate(self, round_number: int) -> float:
+        """The factor of the step of a round."""
+        return self.server_rate
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """The new v, given Δ²."""
+        raise NotImplementedError
+
+
+class FedAdam(AdaptiveFedOpt):
+    """FedAdam (Reddi et al., Alg. 2): v ← β₂v + (1 − β₂)Δ²; see ``AdaptiveFedOpt`` for the arguments."""
+
+    name = "fedadam"
+
+    def rate(self, round_number: int) -> float:
+        """The factor η, bias-corrected as Flower does under its conventions."""
+        if self.conventions == "reddi":
+            return self.server_rate
+        t = round_number + 1.0
+        return self.server_rate * math.sqrt(1.0 - self.beta2**t) / (1.0 - self.beta1**t)
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """The new v = β₂v + (1 − β₂)Δ²."""
+        return self.beta2 * v + (1.0 - self.beta2) * square
+
+
+class FedYogi(AdaptiveFedOpt):
+    """FedYogi (Reddi et al., Alg. 2): v ← v − (1 − β₂)Δ² sign(v − Δ²); see ``AdaptiveFedOpt``."""
+
+    name = "fedyogi"
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """The new v = v − (1 − β₂)Δ² sign(v − Δ²)."""
+        return v - (1.0 - self.beta2) * square * torch.sign(v - square)
+
+
+class FedAdagrad(AdaptiveFedOpt):
+    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ²; see ``AdaptiveFedOpt``. β₁ = 0, as the paper's experiments."""
+
+    name = "fedadagrad"
+
+    def __init__(self, x0: Any, *, beta1: float = 0.0, **options: Any) -> None:
+        super().__init__(x0, beta1=beta1, **options)
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """The new v = v + Δ²."""
+        return v + square

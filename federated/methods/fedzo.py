@@ -1,0 +1,173 @@
+"""FedZO and FedProx: averages of local zeroth-order descent.
+
+References:
+    FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
+        eqs. 87 (FedZO) and 89 (FedProx).
+    W. Fang et al., Communication-efficient stochastic zeroth-order optimization for federated learning, 2022.
+    T. Li et al., Federated optimization in heterogeneous networks, MLSys 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from federated.core.acceptance import ACCEPTS, Accept
+from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError
+from federated.core.client import Client
+from federated.core.configuration import check_choice
+from federated.core.messages import Broadcast, MessageSpec, Report
+from federated.core.server import Server
+from federated.methods.local_descent import FiniteDifferenceDescent, Redraw, adam
+from optimizers.first_order import UpdateRule
+
+
+@dataclass
+class ServerState:
+    """The model x_r, shape ``d``."""
+
+    x: Tensor
+
+
+class AveragingServer(Server):
+    """Sends x, and moves it to the mean of the clients' iterates."""
+
+    state: ServerState
+
+    def _start(self) -> None:
+        self.state = ServerState(self.algorithm.x0)
+
+    def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
+        return {"x": self.state.x}
+
+    def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
+        self.state = ServerState(self.moved(self.state.x, self.combine("x", reports)))
+
+
+class DescentClient(Client):
+    """T local steps from the server's x, which go up as the new iterate."""
+
+    algorithm: FedZO
+    optimizer: FiniteDifferenceDescent
+
+    def _start(self) -> None:
+        self.optimizer = self.algorithm.local_optimizer(self.number)
+
+    def _receive(self, phase: str, message: Broadcast) -> None:
+        a = self.algorithm
+        self.optimizer.begin(
+            message.tensors["x"], address=a.address(message.round), steps=a.local_steps, reset=a.reset_rule
+        )
+
+    def _busy(self, phase: str) -> bool:
+        return self.optimizer.busy
+
+    def _report(self, phase: str) -> Mapping[str, Tensor]:
+        self._estimate()
+        return {"x": self.optimizer.x}
+
+    def _estimate(self) -> Tensor:
+        """The mean estimate of the phase; where there is none, the client has nothing to report."""
+        estimate = self.optimizer.mean_estimate
+        if estimate is None:
+            raise NoReportError("no estimate in the whole phase: the queries failed")
+        return estimate
+
+
+class FedZO(Algorithm):
+    """FedZO (Fang et al. 2022; FZooS eq. 87): the clients' mean after T zeroth-order steps each.
+
+        ĝ = (1/(Q E[u_j²])) Σ_q (fᵢ(x + λu_q) − fᵢ(x))/λ · u_q,    x_r = Σᵢ pᵢ x_{r,T}^{(i)}
+
+    A step costs Q + 1 queries, a round T(Q + 1) a client, and d numbers each way. Eq. 87's scale 1/Q is right
+    for directions with E uuᵀ = I; unit vectors, the default being orthonormal ones, need d/Q. Q = 20 and λ = 0.01
+    are those of FZooS's Fig. 3 and programs.
+
+    Args:
+        x0: initial point, shape ``d``.
+        directions: Q.
+        smoothing_radius: λ, in x's units.
+        distribution: of u, one of ``Directions``'.
+        redraw: whether u is drawn anew for every ``"step"``, every ``"round"``, or ``"never"`` (FZooS, Prop. F.4).
+        update_rule: factory of the local first-order rule, a torch optimizer.
+        reset_rule: whether the rule's moments are forgotten at the start of each round, as FZooS's programs do.
+        accept: ``"always"``, or ``"monotone"``: a round that does not lower F over its clients leaves x where it
+            was, at a query and d numbers down a client (``federated.core.acceptance``).
+        **common: see ``Algorithm``.
+    """
+
+    name = "fedzo"
+    server_class: ClassVar[type[Server]] = AveragingServer
+    client_class: ClassVar[type[Client]] = DescentClient
+    pull = 0.0
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        directions: int = 20,
+        smoothing_radius: float = 0.01,
+        distribution: str = "orthonormal",
+        redraw: Redraw = "step",
+        update_rule: UpdateRule = adam,
+        reset_rule: bool = True,
+        accept: Accept = "always",
+        **common: Unpack[FederatedOptions],
+    ) -> None:
+        self.directions, self.smoothing_radius, self.distribution, self.redraw = (
+            directions,
+            smoothing_radius,
+            distribution,
+            redraw,
+        )
+        self.update_rule, self.reset_rule = update_rule, bool(reset_rule)
+        self.accept = check_choice("accept", accept, ACCEPTS)
+        self.asks_acceptance = self.accept == "monotone"
+        super().__init__(x0, **common)
+        self.local_optimizer(0)
+
+    def broadcasts(self, phase: str) -> MessageSpec:
+        """x down."""
+        return MessageSpec({"x": self.vector})
+
+    def reports(self, phase: str) -> MessageSpec:
+        """x up."""
+        return MessageSpec({"x": self.vector})
+
+    def local_optimizer(self, number: int) -> FiniteDifferenceDescent:
+        """A client's optimizer; raises for options out of range."""
+        return FiniteDifferenceDescent(
+            self.x0,
+            directions=self.directions,
+            smoothing_radius=self.smoothing_radius,
+            pull=self.pull,
+            distribution=self.distribution,
+            redraw=self.redraw,
+            update_rule=self.update_rule,
+            **self.common_options(number),
+        )
+
+    def address(self, round_number: int) -> int:
+        """Direction address of a round's first step: T + 1 of them a round, the last for a control variate."""
+        return 0 if self.redraw == "never" else round_number * (self.local_steps + 1)
+
+
+class FedProx(FedZO):
+    """FedProx (Li et al. 2020; FZooS eq. 89): FedZO with local steps pulled to x_{r−1}.
+
+        ĝ = δᵢ(x) + γ (x − x_{r−1}),    the gradient of fᵢ + (γ/2)‖· − x_{r−1}‖²
+
+    Args:
+        x0: initial point, shape ``d``.
+        pull: γ; 1 in FZooS's programs, 0 is FedZO.
+        **options: see ``FedZO``.
+    """
+
+    name = "fedprox"
+
+    def __init__(self, x0: Any, *, pull: float = 1.0, **options: Any) -> None:
+        self.pull = pull
+        super().__init__(x0, **options)

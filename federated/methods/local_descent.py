@@ -1,0 +1,252 @@
+"""A client's local steps as optimizers: by finite differences, and by gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Unpack
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.directions.directions import DISTRIBUTIONS
+from optimizers.first_order import FirstOrder, UpdateRule
+from optimizers.methods.gradient_descent import GradientDescent, GradientDescentState
+from optimizers.optimizer import Optimizer
+from optimizers.options import CommonOptions, positive, positive_integer
+
+Redraw = Literal["step", "round", "never"]
+REDRAWS: tuple[Redraw, ...] = ("step", "round", "never")
+
+
+def adam(p: Tensor) -> torch.optim.Optimizer:
+    """Adam with learning rate 0.01: a tenth of ZoRD's in [0, 10]^d, for inputs in [0, 1]^d."""
+    return torch.optim.Adam([p], lr=0.01)
+
+
+def sgd(p: Tensor) -> torch.optim.Optimizer:
+    """Gradient descent with learning rate 0.01."""
+    return torch.optim.SGD([p], lr=0.01)
+
+
+@dataclass
+class LocalState:
+    """What changes within a phase, beside the iterate.
+
+    Attributes:
+        rule: the first-order rule.
+        anchor: x_{r−1}, where the round began, shape ``d``.
+        correction: added to every estimate, shape ``d``, or None.
+        moves: whether steps move the iterate; estimates are only made otherwise.
+        address: first direction address of the phase.
+        planned: steps of the phase.
+        steps: steps done, those without an estimate too.
+        estimates: estimates made.
+        total: their sum, without corrections, shape ``d``.
+    """
+
+    rule: FirstOrder
+    anchor: Tensor
+    total: Tensor
+    correction: Tensor | None = None
+    moves: bool = True
+    address: int = 0
+    planned: int = 0
+    steps: int = 0
+    estimates: int = 0
+
+
+class FiniteDifferenceDescent(Optimizer):
+    """Steps from the server's iterate along finite-difference estimates (FZooS eqs. 87, 89, 91, 93).
+
+    At x it queries f(x) and f(x + λu_q), q = 1…Q, and steps by a first-order rule along
+
+        g = δ + b + γ (x − x_{r−1}),        δ = (1/(Q E[u_j²])) Σ_q (f(x + λu_q) − f(x))/λ · u_q
+
+    with b the correction of the round, and then through the prox. δ is unbiased for ∇f up to O(λ) for each
+    of ``Directions``' distributions. Failed directions leave the sum and Q; where f(x) itself fails, or all of
+    them do, the step is none.
+
+    Args:
+        x0: initial point, shape ``d``.
+        directions: Q.
+        smoothing_radius: λ.
+        pull: γ, of the proximal term of FedProx.
+        distribution: one of ``Directions``'.
+        redraw: whether directions are drawn anew for every step, for every round, or never.
+        update_rule: factory of the first-order rule.
+        **common: see ``Optimizer``.
+    """
+
+    method = "finite_difference_descent"
+    rescale_by_default = False
+    state: LocalState
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        directions: int = 20,
+        smoothing_radius: float = 0.01,
+        pull: float = 0.0,
+        distribution: str = "orthonormal",
+        redraw: Redraw = "step",
+        update_rule: UpdateRule = adam,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        self.directions, self.smoothing_radius = (
+            positive_integer("directions", directions),
+            positive("smoothing_radius", smoothing_radius),
+        )
+        if distribution not in DISTRIBUTIONS:
+            raise ValueError(f"distribution must be one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}")
+        if redraw not in REDRAWS:
+            raise ValueError(f"redraw must be one of {', '.join(REDRAWS)}, got {redraw!r}")
+        self.pull = float(pull) if pull == 0.0 else positive("pull", pull)
+        self.distribution, self.redraw, self.update_rule = distribution, redraw, update_rule
+        super().__init__(x0, **common)
+
+    def begin(
+        self,
+        x: Tensor,
+        *,
+        address: int,
+        steps: int,
+        moves: bool = True,
+        correction: Tensor | None = None,
+        reset: bool = True,
+    ) -> None:
+        """Start a phase at x, in user units; a batch still pending is dropped.
+
+        Args:
+            x: x_{r−1}, shape ``d``.
+            address: first direction address; one a step follows where directions are redrawn.
+            steps: steps of the phase.
+            moves: False: estimate at x only.
+            correction: b, shape ``d``.
+            reset: whether the rule forgets its moments.
+        """
+        self._pending = None
+        self._x = self._to_search(x).clone()
+        if reset:
+            self.state.rule.reset()
+        self.state = replace(
+            self.state,
+            anchor=self._x,
+            correction=correction,
+            moves=moves,
+            address=address,
+            planned=steps,
+            steps=0,
+            estimates=0,
+            total=torch.zeros_like(self._x),
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether steps of the phase are left."""
+        return self.state.steps < self.state.planned
+
+    @property
+    def mean_estimate(self) -> Tensor | None:
+        """The mean of the phase's estimates δ, shape ``d``; None where there is none."""
+        s = self.state
+        return s.total / s.estimates if s.estimates else None
+
+    def _start(self) -> None:
+        self.state = LocalState(FirstOrder(self.update_rule, self._x), self._x, torch.zeros_like(self._x))
+
+    def _next_queries(self) -> int:
+        return self.directions + 1
+
+    def _ask(self) -> Batch:
+        n, s = self.directions, self.state
+        step = s.address + (s.steps if self.redraw == "step" else 0)
+        scales = [0.0] + [self.smoothing_radius] * n
+        return self._directions_batch([0, *range(n)], scales, distribution=self.distribution, step=step)
+
+    def _tell(self, batch: Batch, values: Tensor) -> None:
+        estimate = self._estimate(batch, values)
+        s = self.state
+        if estimate is None:
+            self.state = replace(s, steps=s.steps + 1)
+            return
+        self.state = replace(s, steps=s.steps + 1, estimates=s.estimates + 1, total=s.total + estimate)
+        if s.moves:
+            g = estimate if s.correction is None else estimate + s.correction
+            g = g + self.pull * (self._x - s.anchor) if self.pull else g
+            self._descend(s.rule, g)
+
+    def _estimate(self, batch: Batch, values: Tensor) -> Tensor | None:
+        """δ, shape ``d``; None where it cannot be made or is not finite."""
+        if bool(values[0].isnan()):
+            return None
+        differences = (values - values[0]) / self.smoothing_radius
+        succeeded = ~differences.isnan()
+        n = int(succeeded.sum()) - 1
+        if n == 0 or batch.directions is None:
+            return None
+        factor = 1.0 / (n * batch.directions.second_moment)
+        estimate = batch.combine(torch.where(succeeded, differences, 0.0) * factor)
+        return estimate if bool(torch.isfinite(estimate).all()) else None
+
+
+@dataclass
+class LocalGradientState(GradientDescentState):
+    """``GradientDescentState``, and the phase's steps, planned and done."""
+
+    planned: int = 0
+    steps: int = 0
+
+
+class LocalGradientDescent(GradientDescent):
+    """Steps from the server's iterate along exact gradients: what FedAvg's clients do (Reddi et al. 2020)."""
+
+    method = "local_gradient_descent"
+    state: LocalGradientState
+
+    def begin(self, x: Tensor, *, steps: int, reset: bool = True) -> None:
+        """Start a round of so many steps at x, in user units; a batch still pending is dropped."""
+        self._pending = None
+        self._x = self._to_search(x).clone()
+        if reset:
+            self.state.rule.reset()
+        self.state = replace(self.state, last_good=None, planned=steps, steps=0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether steps of the round are left."""
+        return self.state.steps < self.state.planned
+
+    def _start(self) -> None:
+        self.state = LocalGradientState(FirstOrder(self.update_rule, self._x))
+
+    def _tell(self, batch: Batch, values: Tensor) -> None:
+        super()._tell(batch, values)
+        self.state.steps += 1
+
+
+def autograd(fun: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
+    """The gradient of an objective: its own ``gradient`` method, or automatic differentiation."""
+    given = getattr(fun, "gradient", None)
+    if callable(given):
+        return given
+    return _Autograd(fun)
+
+
+@dataclass(frozen=True)
+class _Autograd:
+    fun: Callable[[Tensor], Any]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x.detach().clone().requires_grad_()
+            value = self.fun(leaf)
+            if not isinstance(value, Tensor) or not value.requires_grad:
+                raise TypeError(
+                    f"{type(self.fun).__name__} has no gradient: give it a gradient(x) method, or return a tensor "
+                    "that torch can differentiate"
+                )
+            (gradient,) = torch.autograd.grad(value.sum(), leaf)
+        return gradient

@@ -1,0 +1,202 @@
+"""SCAFFOLD with zeroth-order estimates, types I and II.
+
+References:
+    FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
+        eqs. 91 (type I), 93 (type II), Prop. F.4.
+    S. P. Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from federated.core.messages import Broadcast, MessageSpec, Report
+from federated.core.server import Server
+from federated.methods.fedzo import DescentClient, FedZO
+
+
+@dataclass
+class ControlState:
+    """A server's model and the mean control variate.
+
+    Attributes:
+        x: x_r, shape ``d``.
+        control: the mean of the clients' control variates, shape ``d``; zero before there is any.
+    """
+
+    x: Tensor
+    control: Tensor
+
+
+@dataclass
+class TableState:
+    """A server's model and the clients' last control variates.
+
+    Attributes:
+        x: x_r, shape ``d``.
+        controls: row i is client i's last cᵢ, shape ``N x d``; zero before its first report.
+        known: the clients that have reported one.
+    """
+
+    x: Tensor
+    controls: Tensor
+    known: list[int]
+
+
+@dataclass
+class OwnControl:
+    """A client's own control variate cᵢ, shape ``d``; None before its first round."""
+
+    control: Tensor | None = None
+
+
+class ControlServer(Server):
+    """Type I: asks for Δᵢ(x_{r−1}), then sends their mean and takes the clients' iterates."""
+
+    state: ControlState
+
+    def _start(self) -> None:
+        x = self.algorithm.x0
+        self.state = ControlState(x, torch.zeros_like(x))
+
+    def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
+        return {"x": self.state.x} if phase == "control" else {"control": self.state.control}
+
+    def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
+        if phase == "control":
+            self.state = replace(self.state, control=self.combine("control", reports))
+        else:
+            self.state = replace(self.state, x=self.moved(self.state.x, self.combine("x", reports)))
+
+
+class ControlClient(DescentClient):
+    """Type I: an estimate at x_{r−1} goes up; T steps with their mean minus its own follow."""
+
+    def _receive(self, phase: str, message: Broadcast) -> None:
+        a, optimizer = self.algorithm, self.optimizer
+        first = a.address(message.round)
+        if phase == "control":
+            # With directions redrawn for every step, that of the estimate comes after those of the T steps.
+            own = first + (a.local_steps if a.redraw == "step" else 0)
+            optimizer.begin(message.tensors["x"], address=own, steps=1, moves=False, reset=a.reset_rule)
+            return
+        estimate = optimizer.mean_estimate
+        assert estimate is not None
+        correction = message.tensors["control"] - estimate
+        optimizer.begin(optimizer.x, address=first, steps=a.local_steps, correction=correction, reset=False)
+
+    def _report(self, phase: str) -> Mapping[str, Tensor]:
+        if phase == "local":
+            return super()._report(phase)
+        return {"control": self._estimate()}
+
+
+class SCAFFOLD1(FedZO):
+    """SCAFFOLD, type I (FZooS eq. 91): control variates are estimates at the round's start.
+
+        ĝ = δᵢ(x) + Σⱼ pⱼ Δⱼ(x_{r−1}) − Δᵢ(x_{r−1})
+
+    with δ and Δ as in FedZO. Two phases: Δᵢ(x_{r−1}) goes up and its mean down, then T local steps. A round costs
+    (T + 1)(Q + 1) queries a client and 2d numbers each way. A client that cannot estimate Δᵢ sits the round out.
+    Whose second report fails stays in the mean Δ that the others were corrected with.
+
+    Args: see ``FedZO``.
+    """
+
+    name = "scaffold1"
+    phases = ("control", "local")
+    server_class = ControlServer
+    client_class = ControlClient
+
+    def broadcasts(self, phase: str) -> MessageSpec:
+        """x down, then the mean Δ."""
+        return MessageSpec({"x" if phase == "control" else "control": self.vector})
+
+    def reports(self, phase: str) -> MessageSpec:
+        """Δ up, then x."""
+        return MessageSpec({"control" if phase == "control" else "x": self.vector})
+
+
+class TableServer(Server):
+    """Type II: keeps every client's last cᵢ and sends their mean with x."""
+
+    state: TableState
+
+    def _start(self) -> None:
+        x = self.algorithm.x0
+        self.state = TableState(x, x.new_zeros(self.algorithm.clients, x.numel()), [])
+
+    def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
+        return {"x": self.state.x, "control": self._mean_control()}
+
+    def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
+        s = self.state
+        x = self.moved(s.x, self.combine("x", reports))
+        controls = s.controls.clone()
+        for client, report in reports.items():
+            controls[client] = report.tensors["control"]
+        self.state = TableState(x, controls, sorted({*s.known, *reports}))
+
+    def _mean_control(self) -> Tensor:
+        """Σᵢ pᵢ cᵢ over the clients that have reported one, by the aggregation chosen; zero while none has."""
+        s = self.state
+        if not s.known:
+            return torch.zeros_like(s.x)
+        return self.mean_of({client: s.controls[client] for client in s.known})
+
+
+class TableClient(DescentClient):
+    """Type II: T steps with the mean control variate minus its own, which is then its mean estimate."""
+
+    state: OwnControl
+
+    def _start(self) -> None:
+        super()._start()
+        self.state = OwnControl()
+
+    def _receive(self, phase: str, message: Broadcast) -> None:
+        a, latest = self.algorithm, self.optimizer.mean_estimate
+        own = self.state.control if latest is None else latest
+        self.state = OwnControl(own)
+        correction = None if own is None else message.tensors["control"] - own
+        self.optimizer.begin(
+            message.tensors["x"],
+            address=a.address(message.round),
+            steps=a.local_steps,
+            correction=correction,
+            reset=a.reset_rule,
+        )
+
+    def _report(self, phase: str) -> Mapping[str, Tensor]:
+        return {"x": self.optimizer.x, "control": self._estimate()}
+
+
+class SCAFFOLD2(FedZO):
+    """SCAFFOLD, type II (FZooS eq. 93): control variates are the means of the last round's estimates.
+
+        ĝ = δᵢ(x) + c − cᵢ,    cᵢ = (1/T) Σ_t δᵢ(x_{r−1,t−1}^{(i)}),    c = Σⱼ pⱼ cⱼ
+
+    with δ as in FedZO, uncorrected. A round costs T(Q + 1) queries a client and 2d numbers each way.
+    With partial participation cᵢ is of the client's last round, and c over all clients that have reported one, as the
+    server keeps them (N d numbers). Before its first report a client takes no correction, where Karimireddy et al.
+    take cᵢ = 0: c alone would add a gradient instead of a difference.
+    ``redraw="never"`` shares the directions across iterations (Prop. F.4).
+
+    Args: see ``FedZO``.
+    """
+
+    name = "scaffold2"
+    server_class = TableServer
+    client_class = TableClient
+
+    def broadcasts(self, phase: str) -> MessageSpec:
+        """x and c down."""
+        return MessageSpec({"x": self.vector, "control": self.vector})
+
+    def reports(self, phase: str) -> MessageSpec:
+        """x and cᵢ up."""
+        return MessageSpec({"x": self.vector, "control": self.vector})

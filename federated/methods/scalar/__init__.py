@@ -1,0 +1,1 @@
+"""HiSo and DeComFL: algorithms that send scalars only."""

@@ -1,0 +1,121 @@
+"""The bounded log of rounds that clients replay: scalars, and the digest of the model before each."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from federated.core.messages import MessageError
+
+
+@dataclass(frozen=True)
+class LoggedRound:
+    """A round that moved the model.
+
+    Attributes:
+        round: r.
+        scalars: what moved it, all that Alg. 1 has to send.
+        digest: of the model before, at the start of round r.
+    """
+
+    round: int
+    scalars: Tensor
+    digest: str
+
+
+class ScalarLog:
+    """The last rounds that moved the model; skipped rounds take no entry.
+
+    Args:
+        capacity: entries at most; the oldest goes first.
+
+    Attributes:
+        first: the earliest round at whose start a model can be brought to the present by replay.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.first = 1
+        self._entries: list[LoggedRound] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def append(self, entry: LoggedRound) -> None:
+        """Keep a round, later than all before."""
+        self._entries.append(entry)
+        if len(self._entries) > self.capacity:
+            self.first = self._entries.pop(0).round + 1
+
+    def between(self, start: int, stop: int) -> list[LoggedRound]:
+        """The rounds start … stop − 1 that moved the model; those from ``first`` on are complete."""
+        low, high = (bisect.bisect_left(self._entries, at, key=lambda e: e.round) for at in (start, stop))
+        return self._entries[low:high]
+
+    def digest_at(self, number: int, present: str) -> str | None:
+        """Digest of the model at the start of a round; None for a round before ``first``.
+
+        Args:
+            number: the round.
+            present: digest of the model as it is now.
+        """
+        if number < self.first:
+            return None
+        i = bisect.bisect_left(self._entries, number, key=lambda e: e.round)
+        return self._entries[i].digest if i < len(self._entries) else present
+
+    def state_dict(self) -> dict[str, Any]:
+        """The entries as plain values and tensors."""
+        return {
+            "first": self.first,
+            "rounds": [entry.round for entry in self._entries],
+            "digests": [entry.digest for entry in self._entries],
+            "scalars": [entry.scalars.clone() for entry in self._entries],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the entries of a ``state_dict``."""
+        columns = (state["rounds"], state["scalars"], state["digests"])
+        self._entries = [LoggedRound(*row) for row in zip(*columns, strict=True)]
+        self.first = state["first"]
+
+
+def joined(entries: Sequence[LoggedRound], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """All scalars of some rounds in one vector, empty for none."""
+    return torch.cat([torch.empty(0, dtype=dtype, device=device), *(entry.scalars for entry in entries)])
+
+
+def ranges(rounds: Sequence[int]) -> str:
+    """Ascending round numbers in few letters: ``"1-7,9"``."""
+    parts: list[list[int]] = []
+    for number in rounds:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in parts)
+
+
+def parse_ranges(text: str, start: int, stop: int, most: int) -> list[int]:
+    """The round numbers that ``ranges`` wrote.
+
+    Raises:
+        MessageError: unless they are ascending numbers from ``start`` to under ``stop``, ``most`` of them at most.
+    """
+    rounds: list[int] = []
+    for part in text.split(",") if text else []:
+        ends = part.split("-")
+        if len(ends) > 2 or not all(end.isascii() and end.isdigit() and len(end) < 20 for end in ends):
+            raise MessageError(f"rounds are {text!r:.80}, accepted are numbers and ranges such as '1-7,9'")
+        a, b = int(ends[0]), int(ends[-1])
+        if not max(start, rounds[-1] + 1 if rounds else start) <= a <= b < stop:
+            raise MessageError(f"rounds are {text!r:.80}, accepted are ascending ones from {start} to {stop - 1}")
+        if len(rounds) + b + 1 - a > most:
+            raise MessageError(f"rounds are {text!r:.80}, accepted are at most {most}")
+        rounds += range(a, b + 1)
+    return rounds

@@ -1,0 +1,1 @@
+"""The optimizers in scipy, in BoTorch loops and on torch modules."""

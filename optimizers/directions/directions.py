@@ -1,0 +1,347 @@
+"""Random directions with an address: coordinate j of direction (seed, step, row) is a fixed number."""
+
+import math
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from optimizers.directions import normal, philox
+from optimizers.directions.fixed_order import GROUP, divide, group_sums, halved, orthonormalize
+from optimizers.options import check_integer
+
+_compiled: ModuleType | None
+try:
+    from optimizers.directions import directions_numba as _compiled
+except ImportError:
+    _compiled = None
+
+DISTRIBUTIONS = ("normal", "rademacher", "sphere", "coordinate", "orthonormal")
+STREAMS = {"normal": 0, "rademacher": 1, "coordinate": 2}
+CHUNK = 1 << 16
+MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
+
+
+class Directions:
+    r"""Directions u(seed, step, row) in d dimensions, made on demand and never stored.
+
+    Every coordinate is a pure function of its address, the same number on every machine and device, for
+    every chunk, thread count and order in which coordinates are asked for. Bits come from Philox4x32-10
+    (Salmon et al. 2011) with the seed as key and (block of coordinates, row, step) as counter; normals from
+    additions, multiplications and square roots (`optimizers.directions.normal`).
+
+    =================  ================================================================  ==============
+    distribution       u                                                                 E[u_j²]
+    =================  ================================================================  ==============
+    ``"normal"``       independent standard normals, each a float32 number, |z| <= 6.66  1
+    ``"rademacher"``   independent signs ±1                                              1
+    ``"sphere"``       z / ‖z‖, z normal: uniform on the unit sphere                     1/d
+    ``"coordinate"``   e_j, a unit vector with j uniform, drawn anew for each row        1/d
+    ``"orthonormal"``  rows k d … k d + d − 1 of a step are one Haar-distributed         1/d
+                       orthonormal basis (Gram-Schmidt of the normal rows, in order)
+    =================  ================================================================  ==============
+
+    E[u uᵀ] = `second_moment` I: an estimator that averages (∂f/∂u) u divides by it. ‖u‖ is
+    √d for signs and, to rounding, 1 for the unit vectors. Different seeds, steps and rows are independent
+    (orthonormal rows of one basis apart); so are the bits of ``"normal"``, ``"rademacher"`` and ``"coordinate"``.
+
+    **dtype.** A normal or a sign is the same real number in float32 and float64. Sphere and orthonormal
+    coordinates are float64 numbers, rounded once for float32; float16 and bfloat16 are the float32 numbers
+    rounded once more.
+
+    **Orthonormal rows** depend on the rows before them in their basis, in float64 and in a fixed order of
+    operations (modified Gram-Schmidt, each row twice), so they too are the same bits everywhere, and the
+    same whether asked for alone or in a block. q rows cost O(q² d) time and q x d memory, kept for the step
+    last used.
+
+    **Speed.** One CPU thread made 0.8e9 (d = 10⁴) to 1.4e9 (d = 10⁶) normals a second in float32 where
+    `torch.randn` made 0.4e9, and added them to a vector as fast; without numba the torch path made 0.02e9
+    (``python -m experiments benchmark directions``).
+
+    **CUDA.** The torch path runs on any device with the same bits by construction: integer operations below
+    2^49, and float32 additions, multiplications and roots in separate kernels, so nothing is contracted.
+    It is bound by memory traffic. The plan for a faster one is the kernel of `optimizers.directions.directions_numba`,
+    one thread a pair of words, compiled with contraction off (``--fmad=false``; ``enable_fp_fusion=False``
+    in Triton), tested against this one; `torch.compile` over this one would contract and must not be used.
+
+    Args:
+        seed: Integer in [0, 2^64).
+        d: Dimension, 1 to 2^34.
+        distribution: One of the table's.
+
+    Raises:
+        ValueError: For a seed, d or distribution outside what is stated.
+        TypeError: For a seed or d that is not an integer.
+    """
+
+    generator = philox.GENERATOR
+
+    def __init__(self, seed: int, d: int, distribution: str = "normal") -> None:
+        self.seed = check_integer("seed", seed, 0, 2**64)
+        self.d = check_integer("d", d, 1, MAX_D + 1)
+        if distribution not in DISTRIBUTIONS:
+            raise ValueError(f"distribution is {distribution!r}; accepted: {', '.join(DISTRIBUTIONS)}")
+        self.distribution = distribution
+        self._key = (self.seed & philox.MASK, self.seed >> 32)
+        self._frame: tuple[tuple[int, int, torch.device], torch.Tensor] | None = None
+        self._norms: dict[tuple[int, int], float] = {}
+
+    def __repr__(self) -> str:
+        return f"Directions(seed={self.seed}, d={self.d}, distribution={self.distribution!r})"
+
+    @property
+    def second_moment(self) -> float:
+        """E[u_j²]: 1 for normals and signs, 1/d for unit vectors."""
+        return 1.0 if self.distribution in ("normal", "rademacher") else 1.0 / self.d
+
+    def address(self, step: int) -> tuple[int, int, int, int]:
+        """What the compiled kernels know a step by: the key and the counter's third and fourth words."""
+        return (*self._key, *self._stream(step, self.distribution))
+
+    def row(
+        self,
+        step: int,
+        row: int,
+        start: int = 0,
+        stop: int | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> torch.Tensor:
+        """Coordinates start to stop − 1 of one direction.
+
+        Args:
+            step: Integer in [0, 2^56).
+            row: Integer in [0, 2^32).
+            start: First coordinate.
+            stop: One past the last coordinate; d if None.
+            dtype: A floating dtype.
+            device: The CPU if None.
+
+        Returns:
+            Tensor, ``stop - start``.
+
+        Raises:
+            ValueError: For a step, row or range outside what is stated.
+            TypeError: For a dtype that is not floating, or an index that is not an integer.
+        """
+        return self._make(step, [row], start, stop, dtype, device)[0]
+
+    def block(
+        self,
+        step: int,
+        rows: int | Sequence[int],
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> torch.Tensor:
+        """Several directions of one step.
+
+        Args:
+            step: Integer in [0, 2^56).
+            rows: Row numbers, or how many rows from 0 on.
+            dtype: A floating dtype.
+            device: The CPU if None.
+
+        Returns:
+            Tensor, ``rows x d``.
+
+        Raises:
+            ValueError: For a step or row outside what is stated.
+            TypeError: For a dtype that is not floating, or an index that is not an integer.
+        """
+        numbers = rows if isinstance(rows, Sequence) else range(check_integer("rows", rows, 0, MAX_ROW + 1))
+        return self._make(step, numbers, 0, None, dtype, device)
+
+    def add_to(self, x: torch.Tensor, step: int, row: int, scale: float, start: int = 0) -> torch.Tensor:
+        """Adds scale · u to x in place, chunk by chunk, without a d-sized temporary.
+
+        The product and the sum are each rounded once, in x's dtype (in float32 for narrower ones, whose
+        result is then rounded to them): the same bits on every device and for every split of x.
+
+        Args:
+            x: Floating tensor of any shape and device, read in row-major order as coordinates start,
+                start + 1, …; d of them, unless it is one piece of a longer vector. A non-contiguous one is
+                copied first.
+            step: Integer in [0, 2^56).
+            row: Integer in [0, 2^32).
+            scale: Finite factor.
+            start: Coordinate of x's first element.
+
+        Returns:
+            x.
+
+        Raises:
+            ValueError: For an address or a piece outside the direction, or a scale that is not finite.
+            TypeError: For an x that is not a floating tensor.
+        """
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"x is a {type(x).__name__}; accepted: a floating torch.Tensor")
+        self._check(step, [row], start, start + x.numel(), x.dtype)
+        scale = float(scale)
+        if not math.isfinite(scale):
+            raise ValueError(f"scale is {scale}; accepted: a finite number")
+        target = x.detach()
+        flat = target.reshape(-1)
+        if not self._add_compiled(flat, step, row, scale, start):
+            compute = x.dtype if x.dtype == torch.float64 else torch.float32
+            for low, high in _chunks(flat.numel()):
+                piece = flat[low:high]
+                u = self.row(step, row, start + low, start + high, compute, x.device)
+                piece.copy_(piece.to(compute) + u * scale)
+        if not target.is_contiguous():
+            target.copy_(flat.view(target.shape))
+        torch.autograd.graph.increment_version(x)
+        return x
+
+    def _add_compiled(self, flat: torch.Tensor, step: int, row: int, scale: float, start: int) -> bool:
+        if (
+            _compiled is None
+            or flat.device.type != "cpu"
+            or self.distribution not in ("normal", "rademacher")
+            or flat.dtype not in (torch.float32, torch.float64)
+        ):
+            return False
+        array = flat.numpy()
+        address = (*self._key, row, *self._stream(step, self.distribution), start)
+        _compiled.add(self.distribution == "rademacher", *address, array, array.dtype.type(scale))
+        return True
+
+    def _check(
+        self, step: int, rows: Sequence[int], start: int, stop: int | None, dtype: torch.dtype
+    ) -> tuple[int, list[int], int, int]:
+        step = check_integer("step", step, 0, MAX_STEP)
+        numbers = [check_integer("row", row, 0, MAX_ROW) for row in rows]
+        stop = check_integer("stop", self.d if stop is None else stop, 0, self.d + 1)
+        start = check_integer("start", start, 0, stop + 1)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise TypeError(f"dtype is {dtype}; accepted: a floating dtype")
+        return step, numbers, start, stop
+
+    def _make(
+        self,
+        step: int,
+        rows: Sequence[int],
+        start: int,
+        stop: int | None,
+        dtype: torch.dtype,
+        device: torch.device | str | None,
+    ) -> torch.Tensor:
+        step, rows, start, stop = self._check(step, rows, start, stop, dtype)
+        where = torch.device("cpu" if device is None else device)
+        if self.distribution == "coordinate":
+            return self._coordinates(step, rows, start, stop, dtype, where)
+        if self.distribution == "sphere":
+            return self._sphere(step, rows, start, stop, dtype, where)
+        if self.distribution == "orthonormal":
+            return self._orthonormal(step, rows, start, stop, dtype, where)
+        out = self._empty(len(rows), stop - start, dtype, where)
+        return self._draw(self.distribution, step, rows, start, out)
+
+    def _empty(self, rows: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(rows, size, dtype=dtype, device=device)
+
+    def _stream(self, step: int, distribution: str) -> tuple[int, int]:
+        return step & philox.MASK, (step >> 32) | (STREAMS[distribution] << 24)
+
+    def _draw(self, distribution: str, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> torch.Tensor:
+        """Fills out, ``rows x size``, with normals or signs from coordinate `start` on."""
+        stream, signs = self._stream(step, distribution), distribution == "rademacher"
+        if _compiled is not None and out.device.type == "cpu":
+            wide = out if out.dtype in (torch.float32, torch.float64) else out.float()
+            _compiled.fill(signs, *self._key, np.array(rows, dtype=np.int64), *stream, start, wide.numpy())
+            return out if wide is out else out.copy_(wide)
+        row_numbers = torch.tensor(rows, dtype=torch.int64, device=out.device)
+        size = GROUP * 32 if signs else GROUP
+        per_chunk = max(1, CHUNK // (GROUP * max(1, len(rows))))
+        first, last, end = start // size, -(-(start + out.shape[1]) // size), start + out.shape[1]
+        for group in range(first, last, per_chunk):
+            groups = min(per_chunk, last - group)
+            words = philox.words(self._key, row_numbers, stream, group, groups)
+            made = (_signs(words) if signs else normal.normals(words)).reshape(len(rows), -1)
+            low, high = max(start, group * size), min(end, (group + groups) * size)
+            out[:, low - start : high - start] = made[:, low - group * size : high - group * size]
+        return out
+
+    def _coordinates(
+        self, step: int, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        out = self._empty(len(rows), stop - start, dtype, device).zero_()
+        for i, row in enumerate(rows):
+            a, b, *_ = philox.philox4x32((0, row, *self._stream(step, "coordinate")), self._key)
+            j = (((a << 32) | b) * self.d) >> 64
+            if start <= j < stop:
+                out[i, j - start] = 1.0
+        return out
+
+    def _sphere(
+        self, step: int, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        out = self._empty(len(rows), stop - start, dtype, device)
+        for i, row in enumerate(rows):
+            norm = self._norm(step, row, device)
+            for low, high in _chunks(stop - start):
+                z = self._empty(1, high - low, torch.float64, device)
+                self._draw("normal", step, [row], start + low, z)
+                out[i, low:high] = _narrow(divide(z[0], norm), dtype)
+        return out
+
+    def _norm(self, step: int, row: int, device: torch.device) -> float:
+        """‖z‖ of a normal row, in a fixed order of summation."""
+        known = self._norms.get((step, row))
+        if known is not None:
+            return known
+        if _compiled is not None and device.type == "cpu":
+            partial = np.empty(-(-self.d // GROUP))
+            _compiled.sums_of_squares(*self._key, row, *self._stream(step, "normal"), self.d, partial)
+            sums = torch.from_numpy(partial)
+        else:
+            pieces = []
+            for low, high in _chunks(self.d):
+                z = self._empty(1, high - low, torch.float64, device)
+                pieces.append(group_sums(self._draw("normal", step, [row], low, z)[0].square()))
+            sums = torch.cat(pieces)
+        if len(self._norms) >= 1024:
+            self._norms.clear()
+        norm = self._norms[step, row] = math.sqrt(halved(sums).item())
+        return norm
+
+    def _orthonormal(
+        self, step: int, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        counts: dict[int, int] = {}
+        for row in rows:
+            counts[row // self.d] = max(counts.get(row // self.d, 0), row % self.d + 1)
+        bases = {basis: self._basis(step, basis, count, device) for basis, count in counts.items()}
+        out = self._empty(len(rows), stop - start, dtype, device)
+        for i, row in enumerate(rows):
+            out[i] = _narrow(bases[row // self.d][row % self.d, start:stop], dtype)
+        return out
+
+    def _basis(self, step: int, basis: int, count: int, device: torch.device) -> torch.Tensor:
+        """The first `count` rows, or more, of a basis, continued from those known; never changed in place."""
+        key = (step, basis, device)
+        known = self._frame[1] if self._frame is not None and self._frame[0] == key else None
+        done = 0 if known is None else len(known)
+        if known is not None and done >= count:
+            return known
+        v = self._empty(count, self.d, torch.float64, device)
+        if known is not None:
+            v[:done] = known
+        self._draw("normal", step, range(basis * self.d + done, basis * self.d + count), 0, v[done:])
+        self._frame = (key, orthonormalize(v, done))
+        return v
+
+
+def _signs(words: torch.Tensor) -> torch.Tensor:
+    """±1 from each bit of ``... x 4 x 64`` words: coordinate 256 bit + slot is −1 where the bit is set."""
+    shifts = torch.arange(32, device=words.device).view(-1, 1)
+    return 1.0 - 2.0 * ((words.flatten(-2).unsqueeze(-2) >> shifts) & 1).to(torch.float32)
+
+
+def _narrow(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x if dtype == x.dtype else x.to(torch.float32).to(dtype)
+
+
+def _chunks(size: int) -> Iterator[tuple[int, int]]:
+    for low in range(0, size, CHUNK):
+        yield low, min(size, low + CHUNK)

@@ -1,0 +1,197 @@
+"""Compiled CPU kernels of `optimizers.directions.directions`.
+
+They make the numbers of `philox.words`, `normal.normals` and `directions`' torch routines, bit for bit.
+
+Imported only where numba is installed. No fastmath: without it LLVM neither reassociates nor contracts to
+fused multiply-adds, and a test compares every kernel with its torch counterpart. Each loop runs over arrays
+in a fast cache, so that it becomes vector code on any CPU.
+"""
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from optimizers.directions import normal, philox
+
+U32, I32, U64, F32 = np.uint32, np.int32, np.uint64, np.float32
+LANES, ROUNDS = philox.LANES, philox.ROUNDS
+GROUP = 4 * LANES
+M0, M1 = (U64(m) for m in philox.MULTIPLIERS)
+W0, W1 = (U32(w) for w in philox.WEYL)
+HIGH, LOW, ONE, TWO, SIGN, SWAP = U64(32), U64(philox.MASK), U32(1), U32(2), U32(1 << 31), U32(1 << 30)
+OFFSET, MANTISSA, LOG2, EXPONENT = (
+    I32(normal.SQRT_HALF_BITS),
+    I32(normal.MANTISSA),
+    I32(normal.LARGEST_LOG2),
+    I32(23),
+)
+F_HALF, F_ONE, F_TWO = F32(0.5), F32(1.0), F32(2.0)
+LARGEST, TWO_LOG_2, ANGLE = F32(normal.LARGEST), F32(normal.TWO_LOG_2), F32(normal.ANGLE)
+L0, L1, L2, L3, L4, L5, L6 = (F32(c) for c in normal.LOG)
+S0, S1, S2 = (F32(c) for c in normal.SIN)
+C0, C1, C2 = (F32(c) for c in normal.COS)
+
+_compile = numba.njit(cache=True, nogil=True)
+
+
+def _bits_of_float(typing_context: Any, x: Any) -> Any:
+    """The int32 with the bits of a float32."""
+    return types.int32(types.float32), lambda _, builder, __, args: builder.bitcast(args[0], ir.IntType(32))
+
+
+def _float_of_bits(typing_context: Any, x: Any) -> Any:
+    """The float32 with the bits of an int32."""
+    return types.float32(types.int32), lambda _, builder, __, args: builder.bitcast(args[0], ir.FloatType())
+
+
+_bits: Any = intrinsic(_bits_of_float)
+_float: Any = intrinsic(_float_of_bits)
+
+
+@_compile
+def _words(k0: int, k1: int, row: int, s0: int, s1: int, group: int, w: Any) -> None:
+    """The 256 words of a group, in 64-bit lanes whose upper halves are ignored until the end."""
+    w0, w1, w2, w3 = w[:64], w[64:128], w[128:192], w[192:256]
+    first = U32(U32(group) * U32(LANES))
+    second, third, fourth = U64(row), U64(s0), U64(s1)
+    for i in range(LANES):
+        a, b, c, d = U64(U32(first + U32(i))), second, third, fourth
+        x, y = U32(k0), U32(k1)
+        for _ in range(ROUNDS):
+            p, q = (a & LOW) * M0, (c & LOW) * M1
+            a, b, c, d = (q >> HIGH) ^ b ^ U64(x), q, (p >> HIGH) ^ d ^ U64(y), p
+            x, y = U32(x + W0), U32(y + W1)
+        w0[i], w1[i], w2[i], w3[i] = U32(a), U32(b), U32(c), U32(d)
+
+
+@_compile
+def _normals(w: Any, z: Any) -> None:
+    a, b, p, q = w[:128], w[128:256], z[:128], z[128:256]
+    for i in range(2 * LANES):
+        f = min(F32(I32(a[i] >> ONE)) + F_HALF, LARGEST)
+        n = I32(_bits(f) - OFFSET)
+        x = _float(I32((n & MANTISSA) + OFFSET)) - F_ONE
+        log = ((((((L6 * x + L5) * x + L4) * x + L3) * x + L2) * x + L1) * x + L0) * x + F_ONE
+        r = np.sqrt((log * (x * x) - x * F_TWO) + F32(I32(LOG2 - (n >> EXPONENT))) * TWO_LOG_2)
+        r = _float(I32(U32(_bits(r)) ^ U32(b[i] & SIGN)))
+        t = F32(I32(U32(U32(b[i] << TWO) | TWO))) * ANGLE
+        y = t * t
+        sine = ((S2 * y + S1) * y + S0) * y * t + t
+        cosine = (((C2 * y + C1) * y + C0) * (y * y) - y * F_HALF) + F_ONE
+        swap = (b[i] & SWAP) != U32(0)
+        p[i] = r * (sine if swap else cosine)
+        q[i] = r * (cosine if swap else sine)
+
+
+@_compile
+def _group(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int, stop: int, w: Any, z: Any) -> None:
+    """One group of coordinates into z; coordinates from `stop` on may be left as they are."""
+    _words(k0, k1, row, s0, s1, group, w)
+    if signs:
+        for bit in range(min(32, -(-stop // GROUP))):
+            out = z[GROUP * bit : GROUP * bit + GROUP]
+            shift = U32(31 - bit)
+            for i in range(GROUP):
+                out[i] = F_ONE - F_TWO * F32(I32(U32(U32(w[i] << shift) >> U32(31))))
+    else:
+        _normals(w, z)
+
+
+@_compile
+def fill(signs: bool, k0: int, k1: int, rows: Any, s0: int, s1: int, start: int, out: Any) -> None:
+    """out[i, j] = coordinate start + j of row rows[i]: signs or standard normals."""
+    size = GROUP * 32 if signs else GROUP
+    w, z = np.empty(GROUP, np.uint32), np.empty(size, np.float32)
+    end = start + out.shape[1]
+    for i in range(out.shape[0]):
+        line = out[i]
+        for group in range(start // size, -(-end // size)):
+            low, high = max(start, group * size), min(end, group * size + size)
+            _group(signs, k0, k1, rows[i], s0, s1, group, high - group * size, w, z)
+            target, source = line[low - start : high - start], z[low - group * size : high - group * size]
+            for j in range(high - low):
+                target[j] = source[j]
+
+
+@_compile
+def add(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, start: int, x: Any, scale: float) -> None:
+    """x[j] += scale * coordinate start + j of the row, rounded after the product and after the sum."""
+    size = GROUP * 32 if signs else GROUP
+    w, z = np.empty(GROUP, np.uint32), np.empty(size, np.float32)
+    end = start + x.size
+    for group in range(start // size, -(-end // size)):
+        low, high = max(start, group * size), min(end, group * size + size)
+        _group(signs, k0, k1, row, s0, s1, group, high - group * size, w, z)
+        target, source = x[low - start : high - start], z[low - group * size : high - group * size]
+        for j in range(high - low):
+            target[j] = target[j] + scale * source[j]
+
+
+@_compile
+def _halve(s: Any, size: int) -> float:
+    """Sum of s[:size], size a power of two: the upper half is added to the lower, again and again."""
+    half = size // 2
+    while half > 0:
+        upper = s[half : 2 * half]
+        for i in range(half):
+            s[i] += upper[i]
+        half //= 2
+    return s[0]
+
+
+@_compile
+def sums_of_squares(k0: int, k1: int, row: int, s0: int, s1: int, d: int, sums: Any) -> None:
+    """sums[g] = the sum of the squares of the normals of group g, as `fixed_order.group_sums` has it."""
+    w, z, square = np.empty(GROUP, np.uint32), np.empty(GROUP, np.float32), np.empty(GROUP, np.float64)
+    for group in range(sums.size):
+        _group(False, k0, k1, row, s0, s1, group, GROUP, w, z)
+        inside = min(GROUP, d - group * GROUP)
+        square[inside:] = 0.0
+        for i in range(inside):
+            square[i] = np.float64(z[i]) * np.float64(z[i])
+        sums[group] = _halve(square, GROUP)
+
+
+@_compile
+def _power_of_two(size: int) -> int:
+    power = 1
+    while power < size:
+        power *= 2
+    return power
+
+
+@_compile
+def _dot(x: Any, y: Any, product: Any, sums: Any) -> float:
+    sums[:] = 0.0
+    for group in range(-(-x.size // GROUP)):
+        low = group * GROUP
+        inside = min(GROUP, x.size - low)
+        xs, ys = x[low : low + inside], y[low : low + inside]
+        size = _power_of_two(inside)
+        product[inside:size] = 0.0
+        for i in range(inside):
+            product[i] = xs[i] * ys[i]
+        sums[group] = _halve(product, size)
+    return _halve(sums, sums.size)
+
+
+@_compile
+def orthonormalize(v: Any, done: int) -> None:
+    """Rows `done` and after of v, made orthonormal in place as `fixed_order.orthonormalize` does."""
+    product, sums = np.empty(GROUP), np.empty(_power_of_two(-(-v.shape[1] // GROUP)))
+    for i in range(done, v.shape[0]):
+        row = v[i]
+        for _ in range(2):
+            for k in range(i):
+                other = v[k]
+                c = _dot(other, row, product, sums)
+                for j in range(row.size):
+                    row[j] = row[j] - c * other[j]
+        norm = math.sqrt(_dot(row, row, product, sums))
+        for j in range(row.size):
+            row[j] = row[j] / norm

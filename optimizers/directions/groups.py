@@ -1,0 +1,227 @@
+"""Groups of coordinates, and a diagonal matrix with one number a group."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from optimizers.options import positive_integer
+
+GroupsLike = Any
+"""What ``Groups`` is made from: None, a number, a module, a sequence of groups, or labels."""
+
+
+class Groups:
+    """A partition of the coordinates 0 … d − 1 into groups 0 … G − 1.
+
+    Groups that follow each other in order are held as their ends; others as a label for each coordinate, 4 bytes.
+
+    Args:
+        given: what makes the groups:
+
+            - None: every coordinate is one;
+            - an integer: so many runs of neighbours, as equal as can be; 1 is one group of all;
+            - a ``torch.nn.Module``: its parameter tensors that require a gradient, in ``named_parameters``' order,
+              or anything with ``tensor_sizes``, such as ``ModuleObjective``;
+            - a sequence of groups: each a range, a slice, or indices (a sequence or an integer tensor);
+            - an integer tensor of shape ``d``: the group of each coordinate;
+            - ``Groups``.
+        dimension: d.
+
+    Raises:
+        ValueError: for groups that overlap, do not cover all coordinates, name others, or are empty.
+        TypeError: for anything else.
+    """
+
+    def __init__(self, given: GroupsLike, dimension: int) -> None:
+        self.dimension = positive_integer("dimension", dimension)
+        self.labels: Tensor | None = None
+        self._ends: list[int] | None = None
+        self.sizes: Tensor
+        if isinstance(given, Groups):
+            _check_total(given.dimension, dimension)
+            self._ends, self.labels, self.sizes = given._ends, given.labels, given.sizes
+            return
+        if isinstance(given, nn.Module):
+            self._of_sizes([p.numel() for p in given.parameters() if p.requires_grad and p.numel()])
+        elif hasattr(given, "tensor_sizes"):
+            self._of_sizes(list(given.tensor_sizes))
+        elif given is None:
+            self.sizes = torch.ones(dimension, dtype=torch.int64)
+        elif isinstance(given, int | np.integer) and not isinstance(given, bool):
+            count = positive_integer("groups", given)
+            if count > dimension:
+                raise ValueError(f"{count} groups were asked for of {dimension} coordinates")
+            ends = [dimension * (b + 1) // count for b in range(count)]
+            self._of_sizes([end - start for start, end in zip([0, *ends], ends, strict=False)])
+        elif isinstance(given, Tensor):
+            self._of_labels(given)
+        elif isinstance(given, Sequence) and not isinstance(given, str) and len(given):
+            self._of_members([_indices(group, dimension) for group in given])
+        else:
+            raise TypeError(
+                "groups must be None, a number, a module, a sequence of ranges or indices, or a tensor of labels, "
+                f"got {given!r:.100}"
+            )
+
+    def _of_sizes(self, sizes: Sequence[int]) -> None:
+        _check_total(sum(sizes), self.dimension)
+        self.sizes = torch.tensor(sizes, dtype=torch.int64)
+        if len(sizes) < self.dimension:
+            self._ends = self.sizes.cumsum(0).tolist()
+
+    def _of_members(self, members: list[Tensor]) -> None:
+        flat = torch.cat(members)
+        sizes = [len(group) for group in members]
+        if 0 in sizes:
+            raise ValueError(f"group {sizes.index(0)} is empty")
+        if int(flat.min()) < 0 or int(flat.max()) >= self.dimension:
+            wrong = flat[(flat < 0) | (flat >= self.dimension)][0]
+            raise ValueError(f"groups name coordinate {int(wrong)}, accepted are 0 to {self.dimension - 1}")
+        times = torch.bincount(flat, minlength=self.dimension)
+        if bool((times > 1).any()):
+            raise ValueError(f"groups overlap: coordinate {int(times.argmax())} is in more than one place")
+        if bool((times == 0).any()):
+            missing = (times == 0).nonzero()
+            raise ValueError(
+                f"groups do not cover the {self.dimension} coordinates: {len(missing)} are in none, "
+                f"the first is {int(missing[0])}"
+            )
+        if torch.equal(flat, torch.arange(self.dimension)):
+            self._of_sizes(sizes)
+            return
+        self.sizes = torch.tensor(sizes, dtype=torch.int64)
+        self.labels = torch.empty(self.dimension, dtype=torch.int32)
+        self.labels[flat] = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(self.sizes)
+
+    def _of_labels(self, labels: Tensor) -> None:
+        if labels.is_floating_point() or labels.dtype == torch.bool or labels.shape != (self.dimension,):
+            raise ValueError(
+                f"labels of groups must be integers of shape ({self.dimension},), "
+                f"got {labels.dtype} of shape {tuple(labels.shape)}"
+            )
+        if int(labels.min()) < 0:
+            raise ValueError(f"labels of groups count from 0, got {int(labels.min())}")
+        self.sizes = torch.bincount(labels.cpu().to(torch.int64))
+        if bool((self.sizes == 0).any()):
+            raise ValueError(f"group {int((self.sizes == 0).nonzero()[0])} is empty")
+        self.labels = labels.detach().cpu().to(torch.int32)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def single(self) -> bool:
+        """Whether every coordinate is a group."""
+        return len(self) == self.dimension
+
+    def expand(self, values: Tensor, start: int, stop: int) -> Tensor:
+        """The value of each of the coordinates start … stop − 1, from one a group; shape ``stop - start``."""
+        if self.labels is not None:
+            return values[self.labels[start:stop].to(values.device, torch.int64)]
+        if self._ends is None:
+            return values[start:stop]
+        first, last = bisect.bisect_right(self._ends, start), bisect.bisect_left(self._ends, stop)
+        if first == last:
+            return values[first].expand(stop - start).contiguous()
+        edges = [start, *self._ends[first:last], stop]
+        counts = torch.tensor([b - a for a, b in itertools.pairwise(edges)], device=values.device)
+        return torch.repeat_interleave(values[first : last + 1], counts, output_size=stop - start)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the partition, in hexadecimal."""
+        found = hashlib.sha256(f"{self.dimension} {len(self)}".encode())
+        found.update((self.sizes if self.labels is None else self.labels).numpy().astype("<i8").tobytes())
+        return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class GroupDiagonal:
+    """The coordinates start … stop − 1 of a diagonal with one number a group; made of size d nowhere.
+
+    It stands where H of shape ``d`` does in ``optimizers.batch`` and ``optimizers.directions.hessian_update``; a slice
+    of it is another one, and ``tensor()`` makes its numbers.
+
+    Attributes:
+        groups: the partition.
+        values: shape ``G``, in the dtype and on the device of the diagonal.
+        start: first coordinate.
+        stop: one past the last; d if None.
+    """
+
+    groups: Groups
+    values: Tensor
+    start: int = 0
+    stop: int | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the numbers."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the numbers are."""
+        return self.values.device
+
+    def __len__(self) -> int:
+        return (self.groups.dimension if self.stop is None else self.stop) - self.start
+
+    def __getitem__(self, part: slice) -> GroupDiagonal:
+        low, high, step = part.indices(len(self))
+        if step != 1:
+            raise ValueError("a diagonal of groups is sliced in steps of 1")
+        return GroupDiagonal(self.groups, self.values, self.start + low, self.start + max(low, high))
+
+    def tensor(self) -> Tensor:
+        """The numbers, shape ``stop - start``."""
+        return self.groups.expand(self.values, self.start, self.start + len(self))
+
+    def same_as(self, other: GroupDiagonal) -> bool:
+        """Whether both are the same numbers, group by group."""
+        mine, theirs = ((g.groups.fingerprint, g.start, len(g)) for g in (self, other))
+        return mine == theirs and self.dtype == other.dtype and torch.equal(self.values, other.values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole diagonal as tensors; a slice has none."""
+        labels, ends = self.groups.labels, self.groups._ends
+        held = {"sizes": self.groups.sizes} if ends is not None else {} if labels is None else {"labels": labels}
+        return {"values": self.values.clone(), "dimension": self.groups.dimension} | held
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], device: torch.device) -> GroupDiagonal:
+        """The diagonal that ``state_dict`` described."""
+        d = int(state["dimension"])
+        given = state.get("labels")
+        if "sizes" in state:
+            ends = [0, *state["sizes"].cumsum(0).tolist()]
+            given = [range(a, b) for a, b in itertools.pairwise(ends)]
+        return cls(Groups(given, d), state["values"].to(device).clone())
+
+
+def _check_total(total: int, dimension: int) -> None:
+    if total != dimension:
+        raise ValueError(f"groups have {total} coordinates in all, the point has {dimension}")
+
+
+def _indices(group: Any, dimension: int) -> Tensor:
+    if isinstance(group, slice):
+        group = range(*group.indices(dimension))
+    if isinstance(group, range):
+        return torch.arange(group.start, group.stop, group.step)
+    if isinstance(group, Tensor | np.ndarray | Sequence) and not isinstance(group, str):
+        found = torch.as_tensor(group)
+        if found.ndim == 1 and not found.is_floating_point() and found.dtype != torch.bool:
+            return found.cpu().to(torch.int64)
+        if found.numel() == 0:
+            return found.reshape(-1).to(torch.int64)
+    raise TypeError(f"a group is a range, a slice or indices, got {group!r:.100}")

@@ -1,0 +1,1 @@
+"""Gradient estimates from function values."""

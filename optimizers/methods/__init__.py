@@ -1,0 +1,1 @@
+"""The methods, an algorithm a file."""

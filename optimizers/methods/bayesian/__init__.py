@@ -1,0 +1,1 @@
+"""TuRBO and CobBO: Bayesian optimization of a whole box."""

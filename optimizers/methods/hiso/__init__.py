@@ -1,0 +1,1 @@
+"""HiSo and DeComFL on one machine."""

@@ -1,0 +1,1 @@
+"""ZO-L-Katyusha and its baselines."""

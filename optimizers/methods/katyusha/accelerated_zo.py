@@ -1,0 +1,108 @@
+"""Accelerated zeroth-order descent from two-point estimates, without variance reduction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.methods.katyusha.projected_zo import two_point_batch, two_point_gradient
+from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
+from optimizers.options import positive
+
+
+def next_alpha(gamma: float, mu: float, cost: float) -> float:
+    """The α in (0, 1) with cost · α² = (1 − α)γ + αμ; cost = d²L for two-point estimates."""
+    b = gamma - mu
+    return 2.0 * gamma / (b + math.sqrt(b * b + 4.0 * cost * gamma))
+
+
+@dataclass
+class AcceleratedState(SmoothState):
+    """Beside L and its guard, the mirror point; x is the base's iterate.
+
+    Attributes:
+        v: shape ``d``.
+        gamma: γ, curvature of the estimate sequence.
+    """
+
+    v: Tensor
+    gamma: float
+
+
+class AcceleratedZO(SmoothMethod):
+    """Accelerated descent along two-point estimates (Katyusha's eq. 14, its Sec. 5 and Fig. 2).
+
+    From v = x = x0 and γ = L, with μ = μ_f + μ_ψ, h = 1/(dL), α from d²L α² = (1 − α)γ + αμ:
+
+        y  = x + αγ/(γ + αμ) (v − x)
+        g  = d (f(y + βu) − f(y − βu))/(2β) u           (eq. 2, u uniform on the unit sphere)
+        x⁺ = prox_{hψ}(y − hg)
+        v⁺ = argmin_w α(g·w + μ_f/2 ‖w − y‖² + ψ(w)) + (1 − α)γ/2 ‖w − v‖²
+        γ⁺ = (1 − α)γ + αμ
+
+    The momentum's sign is + (eq. 14 prints −, which is slower than no momentum) and the estimate is eq. 2's,
+    not eq. 3's, whose variance it would not have. The steps are Nesterov and Spokoiny's (2017, Sec. 6) with
+    the constants of sphere directions, E‖g‖² = d‖∇f‖²: without ψ, E(f(x) − f* + γ/2 ‖v − x*‖²) falls by
+    1 − α an iteration of two queries, α → √(μ/L)/d. With ψ nothing is promised: g does not vanish at a
+    constrained minimum, and neither does its variance, so the iterates stall at a gap that the steps do not
+    shrink. That is what Fig. 2 shows and ZO-L-Katyusha repairs.
+
+    A failed query leaves x and v where they are.
+
+    Args:
+        x0: initial point, shape ``d``.
+        step_factor: replaces L by L/factor.
+        **common: see ``SmoothMethod`` and ``Optimizer``.
+    """
+
+    method = "accelerated_zo"
+    state: AcceleratedState
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        step_factor: float = 1.0,
+        **common: Unpack[SmoothOptions],
+    ) -> None:
+        self.step_factor = positive("step_factor", step_factor)
+        super().__init__(x0, **common)
+
+    def _start(self) -> None:
+        super()._start()
+        L = self.smoothness or 0.0
+        self.state = AcceleratedState(L, math.inf, self._x, L / self.step_factor)
+
+    def _restart(self) -> None:
+        self.state.v, self.state.gamma = self._x, self.state.smoothness / self.step_factor
+
+    def _momentum(self) -> tuple[float, float, Tensor]:
+        """h, α and y of the next iteration."""
+        state, mu, d = self.state, self.mu_f + self.mu_psi, self.dimension
+        L = state.smoothness / self.step_factor
+        alpha = next_alpha(state.gamma, mu, d * d * L)
+        weight = alpha * state.gamma / (state.gamma + alpha * mu)
+        return 1.0 / (d * L), alpha, self._x + weight * (state.v - self._x)
+
+    def _method_queries(self) -> int:
+        return 2
+
+    def _method_ask(self) -> Batch:
+        return two_point_batch(self, self._momentum()[2])
+
+    def _method_tell(self, batch: Batch, values: Tensor) -> None:
+        if bool(values.isnan().any()):
+            return
+        state, y = self.state, batch.base
+        h, alpha, _ = self._momentum()
+        g = two_point_gradient(batch, values, self.current_smoothing_radius)
+        inner = (1.0 - alpha) * state.gamma + alpha * self.mu_f
+        x = y - h * g
+        v = ((1.0 - alpha) * state.gamma * state.v + alpha * (self.mu_f * y - g)) / inner
+        if bool((x.isfinite() & v.isfinite()).all()):
+            self._x, state.v = self._prox(x, h), self._prox(v, alpha / inner)
+            state.gamma = inner + alpha * self.mu_psi

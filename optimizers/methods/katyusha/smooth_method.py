@@ -1,0 +1,224 @@
+"""What Katyusha's method and its baselines share: smoothness given or measured, and a guard where measured."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.estimators.axis_differences import axes_batch
+from optimizers.optimizer import Optimizer
+from optimizers.options import CommonOptions, nonnegative, positive
+
+PROBES = 5
+"""Directions along which curvature is measured."""
+
+LARGEST = 1e150
+"""Of a smoothness; a larger one is a failed measurement."""
+
+
+class SmoothOptions(CommonOptions, total=False):
+    """Options of every ``SmoothMethod``, documented there."""
+
+    smoothing_radius: float | None
+    smoothness: float | None
+    strong_convexity: float | None
+    prox_strong_convexity: float | None
+
+
+@dataclass
+class SmoothState:
+    """State that the methods share.
+
+    Attributes:
+        smoothness: L; 0 while it is to be measured.
+        ceiling: the largest f + ψ seen while L was measured; inf before. L doubles where an iterate exceeds it.
+        failed: batches in a row whose base point failed.
+    """
+
+    smoothness: float
+    ceiling: float
+    failed: int = field(default=0, kw_only=True)
+
+
+def default_radius(x: Tensor) -> float:
+    """β = 1e-6 max(1, ‖x‖∞), or √ε of a dtype narrower than float64 in 1e-6's place."""
+    relative = 1e-6 if x.dtype == torch.float64 else math.sqrt(torch.finfo(x.dtype).eps)
+    return relative * max(1.0, float(x.abs().max()))
+
+
+def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_radius: float, scale: float) -> float:
+    """max_i |f(x + hu_i) + f(x − hu_i) − 2f(x)|/h² over unit directions u_i: the smoothness to begin with.
+
+    In d ≤ 5 dimensions, where the u_i are a basis, this is at least tr(∇²f)/d, in others nearly so: what
+    estimates along random directions, whose constant is dL for the worst f, need for the f at hand. It is at
+    least max_i |∂f/∂u_i| over ten times ``scale``, so that a flat or linear f does not send x far away, and 1
+    for a constant f. Failed directions, NaN, are left out; NaN where all failed.
+    """
+    kept = plus.isfinite() & minus.isfinite()
+    if not math.isfinite(center) or not bool(kept.any()):
+        return math.nan
+    plus, minus = plus[kept], minus[kept]
+    curvature = float(((plus - center) + (minus - center)).abs().max()) / smoothing_radius**2
+    slope = float((plus - minus).abs().max()) / (2.0 * smoothing_radius)
+    found = max(curvature, slope / (10.0 * scale))
+    return 1.0 if found == 0.0 else found if found < LARGEST else math.nan
+
+
+class SmoothMethod(Optimizer):
+    """A method for f with Lipschitz gradient, by differences of values at a smoothing radius.
+
+    Without ``smoothness`` the run begins with 2n + 1 counted queries, x and x ± hu_i along n = min(5, d)
+    orthonormal u_i at h = √β (times √max(1, ‖x‖∞) where β is the default; x at least h inside the bounds),
+    of whose second differences L is the largest. L doubles, and the method restarts from the best point,
+    where f + ψ at all points of a batch exceeds the largest of those first values. With ``smoothness``
+    nothing is measured or guarded. Where f at a base point fails the batch is not used; the third time in a
+    row the method restarts from the best point. Lengths are in search coordinates, which are the user's
+    unless ``rescale=True``.
+
+    A subclass says ``_method_queries``, ``_method_ask``, ``_method_tell`` and ``_restart``.
+
+    Args:
+        x0: initial point, shape ``d``.
+        smoothing_radius: β, smoothing radius; None: 1e-6 max(1, ‖x0‖∞) (√ε in place of 1e-6 in narrower dtypes).
+        smoothness: L, Lipschitz constant of ∇f; None: measured.
+        strong_convexity: μ_f; None: 0.
+        prox_strong_convexity: μ_ψ; None: the prox's ``strong_convexity``, or 0.
+        **common: see ``Optimizer``.
+    """
+
+    rescale_by_default = False
+    state: SmoothState
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        smoothing_radius: float | None = None,
+        smoothness: float | None = None,
+        strong_convexity: float | None = None,
+        prox_strong_convexity: float | None = None,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        self.smoothing_radius = None if smoothing_radius is None else positive("smoothing_radius", smoothing_radius)
+        self.smoothness = None if smoothness is None else positive("smoothness", smoothness)
+        self.strong_convexity = None if strong_convexity is None else nonnegative("strong_convexity", strong_convexity)
+        self.prox_strong_convexity = (
+            None if prox_strong_convexity is None else nonnegative("prox_strong_convexity", prox_strong_convexity)
+        )
+        super().__init__(x0, **common)
+
+    @property
+    def mu_f(self) -> float:
+        """Strong convexity of f, 0 where not given."""
+        return self.strong_convexity or 0.0
+
+    @property
+    def mu_psi(self) -> float:
+        """Strong convexity of ψ, the prox's own where not given."""
+        if self.prox_strong_convexity is not None:
+            return self.prox_strong_convexity
+        return float(getattr(self.prox, "strong_convexity", 0.0))
+
+    def _start(self) -> None:
+        self.current_smoothing_radius = (
+            default_radius(self._x) if self.smoothing_radius is None else self.smoothing_radius
+        )
+
+    @abstractmethod
+    def _method_queries(self) -> int: ...
+
+    @abstractmethod
+    def _method_ask(self) -> Batch: ...
+
+    @abstractmethod
+    def _method_tell(self, batch: Batch, values: Tensor) -> None: ...
+
+    @abstractmethod
+    def _restart(self) -> None:
+        """Begin again from the iterate, with the state's smoothness."""
+
+    @property
+    def _guarded(self) -> bool:
+        """Whether L is measured, and watched."""
+        return self.smoothness is None
+
+    @property
+    def _probing(self) -> bool:
+        return self.state.smoothness == 0.0
+
+    def _probe(self) -> tuple[Tensor, float, float]:
+        """Where to measure curvature, the radius h, and the scale max(1, ‖x‖∞)."""
+        scale = max(1.0, float(self._x.abs().max()))
+        h = math.sqrt(self.current_smoothing_radius * (scale if self.smoothing_radius is None else 1.0))
+        if self.domain is None or not self.domain.confine:
+            return self._x, h, scale
+        lower, upper = self.domain.search_lower, self.domain.search_upper
+        inner = torch.minimum(torch.maximum(self._x, lower + h), upper - h)
+        return torch.where(upper - lower > 2.0 * h, inner, (lower + upper) / 2), h, scale
+
+    def _next_queries(self) -> int:
+        return 2 * min(PROBES, self.dimension) + 1 if self._probing else self._method_queries()
+
+    def _ask(self) -> Batch:
+        if not self._probing:
+            return self._method_ask()
+        n, (center, h, _) = min(PROBES, self.dimension), self._probe()
+        scales = [0.0] + [h] * n + [-h] * n
+        rows = [0, *range(n), *range(n)]
+        return self._directions_batch(rows, scales, distribution="orthonormal", base=center)
+
+    def _tell(self, batch: Batch, values: Tensor) -> None:
+        if self._probing:
+            self._take_probe(batch, values)
+            return
+        if self._guarded and self._exceeds(batch, values):
+            self.state.smoothness = min(2.0 * self.state.smoothness, LARGEST)
+            self._retreat()
+            self._restart()
+            return
+        self._method_tell(batch, values)
+
+    def _take_probe(self, batch: Batch, values: Tensor) -> None:
+        plus, minus = values[1:].chunk(2)
+        _, h, scale = self._probe()
+        L = measured_smoothness(float(values[0]), plus, minus, h, scale)
+        if math.isnan(L):
+            self._retreat()
+            return
+        self.state.smoothness = L
+        total = self._composite(batch, values)
+        if bool((feasible := total[total.isfinite()]).numel()):
+            self.state.ceiling = float(feasible.max())
+        self._restart()
+
+    def _base_failed(self, values: Tensor) -> bool:
+        """Whether f at the base point failed."""
+        failed = bool(values[0].isnan())
+        self.state.failed = self.state.failed + 1 if failed else 0
+        if self.state.failed == 3:
+            self.state.failed = 0
+            self._retreat()
+            self._restart()
+        return failed
+
+    def _exceeds(self, batch: Batch, values: Tensor) -> bool:
+        """Whether f + ψ exceeds the ceiling, by more than rounding, at all points that did not fail."""
+        total = self._composite(batch, values)
+        total = total[total.isfinite()]
+        margin = 1e-9 if self._x.dtype == torch.float64 else 1e-3
+        return bool(total.numel()) and float(total.min()) > self.state.ceiling + margin * abs(self.state.ceiling)
+
+    def _step(self, g: Tensor, step: float) -> None:
+        """x ← prox_{step·ψ}(x − step g); none where it would not stay finite."""
+        z = self._x - step * g
+        if bool(z.isfinite().all()):
+            self._x = self._prox(z, step)
+
+    def _axes_batch(self, x: Tensor, axes: Any, info: dict[str, Any] | None = None) -> Batch:
+        return axes_batch(self.iterations, x, axes, self.current_smoothing_radius, self.domain, info)

@@ -1,0 +1,114 @@
+"""ZO-SVRG: variance reduction by a reference gradient, without acceleration."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.estimators.axis_differences import axis_derivatives
+from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
+from optimizers.methods.katyusha.zo_l_katyusha import variance_reduced
+from optimizers.options import check_integer, positive
+
+
+@dataclass
+class SVRGState(SmoothState):
+    """Beside L and its guard, the epoch under way; x is the base's iterate.
+
+    Attributes:
+        reference: D(w), zero where a query failed; None while it is to be queried, at x.
+        inner: steps made since the reference.
+    """
+
+    reference: Tensor | None
+    inner: int
+
+
+class ZOSVRG(SmoothMethod):
+    """Zeroth-order proximal SVRG on coordinates (Liu et al. 2018; baseline of Katyusha's Sec. 5).
+
+    An epoch begins with the reference D(w) at w = x, d + 1 queries, D_i(x) = (f(x + βe_i) − f(x))/β, and has m
+    steps of |S| + 1 queries:
+
+        g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + Σ_i D_i(w) e_i,    x ← prox_{ηψ}(x − ηg)
+
+    with S of |S| coordinates, uniform without replacement. The paper gives neither η nor m: here
+    η = factor · |S|/(dL) and m = ⌈d/|S|⌉, which spends as much on references as on |S| coordinates a step. A
+    failed derivative counts as 0 in the reference and leaves S in a step.
+
+    Args:
+        x0: initial point, shape ``d``.
+        coordinates: |S|, 1 to d.
+        step_factor: factor.
+        epoch_length: m; None: ⌈d/|S|⌉.
+        **common: see ``SmoothMethod`` and ``Optimizer``; strong convexity is not used.
+    """
+
+    method = "zo_svrg"
+    state: SVRGState
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        coordinates: int = 1,
+        step_factor: float = 1.0,
+        epoch_length: int | None = None,
+        **common: Unpack[SmoothOptions],
+    ) -> None:
+        check_integer("coordinates", coordinates, 1)
+        if epoch_length is not None:
+            check_integer("epoch_length", epoch_length, 1)
+        self.coordinates, self.epoch_length = int(coordinates), epoch_length
+        self.step_factor = positive("step_factor", step_factor)
+        super().__init__(x0, **common)
+
+    def _start(self) -> None:
+        super()._start()
+        d = self.dimension
+        if self.coordinates > d:
+            raise ValueError(f"coordinates must be at most d = {d}, got {self.coordinates}")
+        self._length = self.epoch_length or math.ceil(d / self.coordinates)
+        self.state = SVRGState(self.smoothness or 0.0, math.inf, None, 0)
+
+    @property
+    def step_size(self) -> float:
+        """η = factor · |S|/(dL)."""
+        return self.step_factor * self.coordinates / (self.dimension * self.state.smoothness)
+
+    def _restart(self) -> None:
+        self.state.reference, self.state.inner = None, 0
+
+    def _method_queries(self) -> int:
+        return (self.dimension if self.state.reference is None else self.coordinates) + 1
+
+    def _method_ask(self) -> Batch:
+        d = self.dimension
+        if self.state.reference is None:
+            return self._axes_batch(self._x, range(d))
+        generator = self._generator()
+        if self.coordinates == 1:
+            return self._axes_batch(self._x, [int(generator.integers(d))])
+        axes = generator.choice(d, self.coordinates, replace=False, shuffle=False)
+        return self._axes_batch(self._x, axes.tolist())
+
+    def _method_tell(self, batch: Batch, values: Tensor) -> None:
+        state = self.state
+        if self._base_failed(values):
+            return
+        derivatives = axis_derivatives(batch, values).to(self._x)
+        if state.reference is None:
+            state.reference = derivatives.nan_to_num(nan=0.0)
+            return
+        axes = torch.tensor([j for _, j in batch.addresses[1:]], device=self._x.device)
+        kept = ~derivatives.isnan()
+        if bool(kept.any()):
+            self._step(variance_reduced(state.reference, axes[kept], derivatives[kept]), self.step_size)
+        state.inner += 1
+        if state.inner == self._length:
+            self._restart()

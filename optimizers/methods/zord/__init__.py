@@ -1,0 +1,1 @@
+"""ZoRD, and what else descends along gradients learned from the trajectory."""

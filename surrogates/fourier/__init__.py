@@ -1,0 +1,1 @@
+"""Fourier features of a kernel, and the linear surrogate on them."""

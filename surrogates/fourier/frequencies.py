@@ -1,0 +1,125 @@
+"""Draws of random Fourier frequencies that are the same wherever they are made.
+
+The randomness is the integer output of Philox4x64-10 (Salmon et al., 2011), keyed by (seed, stream) and started at
+counter 0, turned into uniforms in (0, 1) by exact arithmetic: integers and uniforms are bitwise the same on every
+machine. What follows them (the inverse distribution functions of scipy, Householder products of LAPACK) may differ
+in the last place between builds. ``torch.randn`` would not do: its numbers depend on the vector instructions of the
+processor and on dtype.
+
+References:
+    J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
+    F. X. Yu et al., Orthogonal random features, NeurIPS 2016.
+    G. W. Stewart, The efficient generation of random orthogonal matrices, SIAM J. Numer. Anal. 17, 1980.
+    A. B. Owen, Monte Carlo theory, methods and examples, ch. 17 (scrambled nets); J. Matoušek, On the
+        L2-discrepancy for anchored boxes, J. Complexity 14, 1998 (linear scrambling).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch.quasirandom import SobolEngine
+
+from surrogates.fourier.spectral_density import Array, SpectralDensity
+
+GENERATOR = "philox4x64-10/1"
+
+DIRECTIONS, RADII, PHASES, SCRAMBLE, SHIFT = range(5)
+_SOBOL_BITS = 30
+
+
+def raw_integers(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
+    """The first ``count`` 64-bit integers of Philox4x64-10 under the key (seed, stream)."""
+    return np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(count)
+
+
+def to_uniform(raw: NDArray[np.uint64]) -> Array:
+    """(⌊raw/2¹²⌋ + ½)/2⁵², exact in float64 and never 0 or 1."""
+    return ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def uniforms(seed: int, stream: int, *shape: int) -> Array:
+    """Independent uniforms in (0, 1), bitwise the same everywhere."""
+    return to_uniform(raw_integers(seed, stream, int(np.prod(shape)))).reshape(shape)
+
+
+def independent_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
+    """``count x dim`` independent draws of ω; a larger ``count`` keeps the first ones."""
+    omega = ndtri(uniforms(seed, DIRECTIONS, count, density.dim))
+    return omega * density.mixing_scale(uniforms(seed, RADII, count))[:, None]
+
+
+def orthogonal_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
+    """``count x dim`` draws of ω, orthogonal within blocks of ``dim`` rows.
+
+    Directions are the columns of independent Haar matrices. The radii are independent of them: one from each of
+    ``count`` equally likely slices of the distribution of ‖ω‖, in order. A row picked at random has ω's
+    exact distribution, so averages over the rows are unbiased. Yu et al. draw radii independently; slices cost
+    nothing, tame Matérn's heavy tail, and give a block rows of nearly one length, for which orthogonality helps most.
+    """
+    dim = density.dim
+    radii = density.radius((np.arange(count) + uniforms(seed, RADII, count)) / count)
+    full, rest = divmod(count, dim)
+    normal = ndtri(uniforms(seed, DIRECTIONS, count * dim))
+    directions = np.empty((count, dim))
+    if full:
+        columns = haar_columns(normal[: full * dim * dim].reshape(full, dim, dim))
+        directions[: full * dim] = columns.swapaxes(-1, -2).reshape(-1, dim)
+    if rest:
+        directions[full * dim :] = haar_columns(normal[full * dim * dim :].reshape(dim, rest)).T
+    return directions * radii[:, None]
+
+
+def haar_columns(normal: Array) -> Array:
+    """The first k columns of Haar-distributed orthogonal matrices, from ``batch x d x k`` normal numbers.
+
+    A QR factorisation of a normal matrix meets, in step j, a normal vector of length d − j that is independent of the
+    steps before. So the reflections can be made directly from the lower trapezoid (Stewart 1980): half of the work
+    of the factorisation, and no condition number in it.
+    """
+    lower = np.tril(normal)
+    norm = np.sqrt(np.square(lower).sum(axis=-2))
+    diagonal = np.diagonal(normal, axis1=-2, axis2=-1)
+    sign = np.where(diagonal < 0, -1.0, 1.0)
+    reflectors = lower / (diagonal + sign * norm)[..., None, :]
+    tau = 1 + np.abs(diagonal) / norm
+    columns = torch.linalg.householder_product(torch.from_numpy(reflectors), torch.from_numpy(tau))
+    return columns.numpy() * sign[..., None, :]
+
+
+def sobol_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
+    """``count x dim`` draws of ω by inversion of a scrambled Sobol' net, each with its exact distribution.
+
+    The points of torch's ``SobolEngine`` get a random linear scramble (a random non-singular lower triangular binary
+    matrix per dimension) and a digital shift of 52 bits, both from Philox. For Matérn the first dimension gives the
+    Student mixing variable.
+
+    Raises:
+        ValueError: If more dimensions are needed than ``SobolEngine`` has.
+    """
+    mixed = density.nu is not None
+    needed = density.dim + mixed
+    if needed > SobolEngine.MAXDIM:
+        raise ValueError(
+            f"Sobol' sequences end at {SobolEngine.MAXDIM} dimensions; {density.name} features in {density.dim} "
+            f"dimensions need {needed}. Use kind='orthogonal'."
+        )
+    points = _scrambled_sobol(needed, count, seed)
+    omega = ndtri(points[:, mixed:])
+    return omega * density.mixing_scale(points[:, 0])[:, None] if mixed else omega
+
+
+def _scrambled_sobol(dim: int, count: int, seed: int) -> Array:
+    points = SobolEngine(dim, scramble=False).draw(count, dtype=torch.float64).numpy()
+    digits = (points * 2.0**_SOBOL_BITS).astype(np.uint64)
+    random = raw_integers(seed, SCRAMBLE, _SOBOL_BITS * dim).reshape(_SOBOL_BITS, dim)
+    scrambled = np.zeros_like(digits)
+    one = np.uint64(1)
+    for bit in range(_SOBOL_BITS):
+        pivot = one << np.uint64(bit)
+        image = (random[bit] & (pivot - one)) | pivot
+        scrambled ^= ((digits >> np.uint64(bit)) & one) * image
+    shift = raw_integers(seed, SHIFT, dim) >> np.uint64(12)
+    return (((scrambled << np.uint64(52 - _SOBOL_BITS)) ^ shift).astype(np.float64) + 0.5) * 2.0**-52

@@ -1,0 +1,210 @@
+"""Bayesian linear regression whose rows keep coming, by the number of rows or of weights, whichever is smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from surrogates.linalg.cholesky import factor
+from surrogates.linalg.growing_cholesky import GrowingCholesky
+
+BLOCK_ROWS = 512
+_CONVERTED_NUMBERS = 2**19
+
+
+class LinearPosterior:
+    """The posterior N(w̄, A⁻¹) of weights w ~ N(0, I) given t = U w + ε, ε ~ N(0, I), so A = I + UᵀU.
+
+    Several targets t of the same rows U are columns that share all factors.
+
+    A = L₀(I + WᵀW)L₀ᵀ always, with L₀ the factor of rows absorbed earlier (none at first: L₀ = I) and W = U L₀⁻ᵀ the
+    p rows since. Those are handled in their own space, through C = I + W Wᵀ, p x p, and with e = t − U w₀:
+
+        w̄ = w₀ + L₀⁻ᵀ Wᵀ C⁻¹ e,        A⁻¹ = L₀⁻ᵀ (I − Wᵀ C⁻¹ W) L₀⁻¹.
+
+    Rows that would make p exceed M are absorbed with those before, L₀ ← L₀ chol(I + WᵀW). So regressions with
+    n ≤ M rows run in n x n, longer ones in M x M, and appending a row costs O(p² + pM), or O(M²) on the average
+    once rows have been absorbed. C ⪰ I: its factor cannot fail but by rounding. Rows are kept in blocks that are
+    never moved, in the given dtype; all algebra is float64.
+
+    Args:
+        num_weights: M.
+        dtype: In which rows are kept.
+        device: Where they are.
+        num_targets: k, columns of t.
+    """
+
+    def __init__(self, num_weights: int, dtype: torch.dtype, device: torch.device, num_targets: int = 1) -> None:
+        self.num_weights = num_weights
+        self.num_rows = 0
+        self._base: Tensor | None = None
+        self._base_mean = torch.zeros(num_weights, num_targets, dtype=torch.float64, device=device)
+        self._base_quadratic = self._base_mean.new_zeros(num_targets, num_targets)
+        self._rows = _Rows(num_weights, dtype, device)
+        self._residuals = self._base_mean.new_empty(0, num_targets)
+        self._cholesky = GrowingCholesky(capacity=64, device=device)
+        self._solved: tuple[Tensor, Tensor] | None = None
+
+    def append(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
+        """Observe ``count`` more rows, given as blocks (U, t) of ``m x M`` and ``m x k``.
+
+        Raises:
+            NotPositiveDefiniteError: If rounding has left nothing of I in C; nothing is appended then.
+        """
+        if len(self._rows) + count > self.num_weights:
+            self._absorb(blocks)
+        else:
+            self._extend(blocks, count)
+        self.num_rows += count
+        self._solved = None
+
+    @property
+    def mean(self) -> Tensor:
+        """w̄ of each target, ``M x k``, float64."""
+        return self._solution()[0]
+
+    @property
+    def quadratic(self) -> Tensor:
+        """tᵀ(I + UUᵀ)⁻¹t over all rows, ``k x k``, float64: each row's part is that of its innovation."""
+        return self._solution()[1]
+
+    def _solution(self) -> tuple[Tensor, Tensor]:
+        if self._solved is None:
+            self._solved = self._base_mean, self._base_quadratic
+            if len(self._rows):
+                solved = self._cholesky.solve(self._residuals)
+                step = self._unwhitened(self._rows.transposed_product(solved))
+                self._solved = self._base_mean + step, self._base_quadratic + self._residuals.mT @ solved
+        return self._solved
+
+    def covariance_factors(
+        self, B: Callable[[], Tensor], product: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor | None, Tensor]:
+        """Y and Z with Bᵀ A⁻¹ B = YᵀY − ZᵀZ, Y = L₀⁻¹B, Z = C^(−1/2) W Y, for B of ``M x m``.
+
+        Args:
+            B: Makes B; called only where rows have been absorbed.
+            product: Makes W B from rows of W, ``k x M`` to ``k x m``; called only where none have.
+
+        Returns:
+            Y, ``M x m``, or None where it is B itself; Z, ``p x m``.
+        """
+        Y = None if self._base is None else self._whitened(B().double())
+        parts = [product(rows) if Y is None else rows @ Y for rows in self._rows]
+        if not parts:
+            assert Y is not None
+            return Y, Y[:0]
+        return Y, self._cholesky.half_solve(torch.cat(parts))
+
+    def _extend(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
+        first = not len(self._rows)
+        if first:
+            capacity = max(64, count + count // 4)
+            self._cholesky = GrowingCholesky(capacity=capacity, device=self._base_mean.device)
+        else:
+            U, t = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+            blocks = ((U, t),)
+        try:
+            for U, t in blocks:
+                self._extend_by_block(U.double(), t.double())
+        except ValueError:
+            if first:
+                self._forget_rows()
+            raise
+
+    def _extend_by_block(self, U: Tensor, t: Tensor) -> None:
+        W = self._whitened(U.mT).mT
+        cross = [W @ rows.mT for rows in self._rows] or [W[:, :0]]
+        square = W @ W.mT
+        square.diagonal().add_(1.0)
+        self._cholesky.append(torch.cat(cross, dim=-1), square)
+        self._rows.append(W)
+        self._residuals = torch.cat((self._residuals, t - U @ self._base_mean))
+
+    def _absorb(self, blocks: Iterable[tuple[Tensor, Tensor]]) -> None:
+        B = torch.eye(self.num_weights, dtype=torch.float64, device=self._base_mean.device)
+        moment = torch.zeros_like(self._base_mean)
+        square = self._residuals.mT @ self._residuals
+        start = 0
+        for rows in self._rows:
+            B.addmm_(rows.mT, rows)
+            moment += rows.mT @ self._residuals[start : start + len(rows)]
+            start += len(rows)
+        for U, t in blocks:
+            W = self._whitened(U.double().mT).mT
+            B.addmm_(W.mT, W)
+            innovation = t.double() - U.double() @ self._base_mean
+            moment += W.mT @ innovation
+            square += innovation.mT @ innovation
+        step = factor(B)
+        solved = torch.cholesky_solve(moment, step)
+        mean = self._base_mean + self._unwhitened(solved)
+        # eᵀ(I + WWᵀ)⁻¹e = eᵀe − (Wᵀe)ᵀB⁻¹(Wᵀe).
+        self._base_quadratic = self._base_quadratic + square - moment.mT @ solved
+        self._base = step if self._base is None else self._base @ step
+        self._base_mean = mean
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        self._rows.clear()
+        self._residuals = self._base_mean.new_empty(0, self._base_mean.shape[1])
+        self._cholesky = GrowingCholesky(capacity=64, device=self._base_mean.device)
+
+    def _whitened(self, B: Tensor) -> Tensor:
+        return B if self._base is None else torch.linalg.solve_triangular(self._base, B, upper=False)
+
+    def _unwhitened(self, v: Tensor) -> Tensor:
+        if self._base is None:
+            return v
+        return torch.linalg.solve_triangular(self._base.mT, v, upper=True)
+
+
+class _Rows:
+    """Rows of length ``width`` in blocks that are filled and never moved; iterating gives them in float64."""
+
+    def __init__(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype = dtype
+        self._capacity = min(BLOCK_ROWS, width)
+        self._width = width
+        self._device = device
+        self.clear()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Tensor]:
+        # Converted in pieces that stay in the cache, not in copies of whole blocks.
+        piece = self._capacity
+        if self.dtype != torch.float64:
+            piece = max(16, _CONVERTED_NUMBERS // self._width)
+        for i, block in enumerate(self._blocks):
+            filled = min(self._count - i * self._capacity, self._capacity)
+            for start in range(0, filled, piece):
+                yield block[start : min(start + piece, filled)].double()
+
+    def clear(self) -> None:
+        self._blocks: list[Tensor] = []
+        self._count = 0
+
+    def append(self, rows: Tensor) -> None:
+        while len(rows):
+            used = self._count - (len(self._blocks) - 1) * self._capacity if self._blocks else self._capacity
+            if used == self._capacity:
+                empty = torch.empty(self._capacity, self._width, dtype=self.dtype, device=self._device)
+                self._blocks.append(empty)
+                used = 0
+            taken = min(self._capacity - used, len(rows))
+            self._blocks[-1][used : used + taken] = rows[:taken]
+            self._count += taken
+            rows = rows[taken:]
+
+    def transposed_product(self, v: Tensor) -> Tensor:
+        """Wᵀv, float64, v of ``p x k``."""
+        total = torch.zeros(self._width, v.shape[1], dtype=torch.float64, device=self._device)
+        start = 0
+        for rows in self:
+            total += rows.mT @ v[start : start + len(rows)]
+            start += len(rows)
+        return total

@@ -1,0 +1,355 @@
+"""A surrogate of a function and of its gradient in M numbers, linear in Fourier features.
+
+References:
+    FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
+        Sec. 4.1, eqs. 3-4, Appx. D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Literal
+
+import torch
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from torch import Tensor
+
+from surrogates.checks import (
+    check_data,
+    check_finite,
+    check_floating,
+    check_number,
+    check_points,
+    check_same_kind,
+    positive,
+)
+from surrogates.fourier.features import FourierFeatures
+from surrogates.fourier.linear_posterior import BLOCK_ROWS, LinearPosterior
+
+
+class NotFittedError(ValueError):
+    """Something was asked of a Fourier surrogate that needs data it does not have."""
+
+
+class FourierSurrogate:
+    """The Gaussian process with kernel φ(x)ᵀφ(x'), held by its M weights (FZooS eqs. 3-4).
+
+    f(x) ≈ m + φ(x)ᵀw with w ~ N(0, I). Given y with noise s² at the n rows of X and Φ = φ(X)ᵀ, M x n,
+
+        w̄ = Φ(ΦᵀΦ + s²I)⁻¹(y − m),        cov w = I − Φ(ΦᵀΦ + s²I)⁻¹Φᵀ,
+
+    in y's units; m is given, or what generalised least squares finds,
+
+        m = 1ᵀ(ΦᵀΦ + s²I)⁻¹y / 1ᵀ(ΦᵀΦ + s²I)⁻¹1,
+
+    anew whenever data come (``mean="estimated"``). n ≤ M is solved in n x n, n > M in M x M (``LinearPosterior``). The
+    weights are linear in y: over the same features, the mean of clients' ``weights`` is the surrogate of the mean of
+    their surrogates, and all that FZooS sends. Features are computed in the dtype of X, the algebra in float64.
+    Uncertainties are those under a known m.
+
+    Args:
+        features: The features.
+        noise: s², the variance of an observation, positive.
+        mean: m, or ``"estimated"``.
+
+    Raises:
+        TypeError: If ``features`` are not ``FourierFeatures`` or numbers are not numbers.
+        ValueError: For noise that is not positive or numbers that are not finite.
+
+    Example:
+        >>> surrogate = FourierSurrogate(features, noise=1e-4).fit(X, y)
+        >>> surrogate.append(X_new, y_new).gradient(x)
+        >>> server = FourierSurrogate.from_weights(features, torch.stack(clients_weights).mean(0))
+    """
+
+    def __init__(self, features: FourierFeatures, noise: float, mean: float | Literal["estimated"] = 0.0) -> None:
+        if not isinstance(features, FourierFeatures):
+            raise TypeError(f"features must be FourierFeatures, got {type(features).__name__}.")
+        self.features = features
+        self.noise = positive("noise", noise)
+        self.estimates_mean = isinstance(mean, str) and mean == "estimated"
+        # Targets are residuals from this number: the mean, or near an estimated one, for the digits' sake.
+        self._offset = 0.0 if mean == "estimated" else check_number("mean", mean)
+        self._given: Tensor | None = None
+        self._linear: LinearPosterior | None = None
+        self._like: Tensor | None = None
+
+    @classmethod
+    def from_weights(cls, features: FourierFeatures, weights: Tensor, mean: float = 0.0) -> FourierSurrogate:
+        """A surrogate without data: values and gradients, but no uncertainties.
+
+        Args:
+            features: The features that the weights belong to (``FourierFeatures.check_fingerprint``).
+            weights: w, ``M``, as the mean of several surrogates' ``weights``.
+            mean: m, added to values.
+
+        Raises:
+            TypeError: If the weights are not a floating-point tensor.
+            ValueError: If they are not ``M``, or hold NaN or inf.
+        """
+        surrogate = cls(features, noise=1.0, mean=mean)
+        check_floating("weights", weights)
+        if weights.shape != (features.num_features,):
+            raise ValueError(f"weights must be of shape ({features.num_features},), got {tuple(weights.shape)}.")
+        check_finite("weights", weights)
+        surrogate._given = weights.detach().clone()
+        surrogate._like = surrogate._given.new_empty(0)
+        return surrogate
+
+    @property
+    def num_data(self) -> int:
+        """n, 0 before ``fit`` and for a surrogate made from weights."""
+        return 0 if self._linear is None else self._linear.num_rows
+
+    @property
+    def mean(self) -> float:
+        """m; 0 before ``fit`` where it is estimated."""
+        return self._offset + self._beyond_offset
+
+    @property
+    def _beyond_offset(self) -> float:
+        if not self.estimates_mean or self._linear is None:
+            return 0.0
+        quadratic = self._linear.quadratic
+        return float(quadratic[0, 1] / quadratic[1, 1])
+
+    @property
+    def weights(self) -> Tensor:
+        """w̄, ``M``, in y's units, of the data's dtype and device; not to be written to.
+
+        Raises:
+            NotFittedError: Before ``fit``.
+        """
+        if self._given is not None:
+            return self._given
+        like = self._reference
+        assert self._linear is not None
+        solved = self._linear.mean
+        if self.estimates_mean:
+            return (solved[:, 0] - self._beyond_offset * solved[:, 1]).to(like.dtype)
+        return solved[:, 0].to(like.dtype)
+
+    def fit(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
+        """Condition on data, forgetting what was there before; O(n²M + n³/3), or O(nM² + M³/3) for n > M.
+
+        Args:
+            X: ``n x d``.
+            y: ``n`` or ``n x 1``.
+            noise: Variances of these observations, one number or ``n``; None is the surrogate's.
+
+        Returns:
+            The surrogate itself.
+
+        Raises:
+            TypeError: For something else than floating-point tensors.
+            ValueError: For shapes that do not fit, no data, NaN or inf, mixed dtypes or devices, noise that is not
+                positive, or so small against duplicate points that float64 cannot tell it from zero. The surrogate
+                stays as it was.
+        """
+        y, deviation = self._checked(X, y, noise)
+        offset = float(y.mean()) if self.estimates_mean else self._offset
+        targets = 2 if self.estimates_mean else 1
+        linear = LinearPosterior(self.features.num_features, X.dtype, X.device, targets)
+        linear.append(self._blocks(X, y - offset, deviation), len(X))
+        self._linear, self._given, self._like, self._offset = linear, None, X.new_empty(0), offset
+        return self
+
+    def append(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
+        """Condition on more data, the same as ``fit`` on all of it; O(n² + nM) a row, O(M²) a row for n > M.
+
+        Args:
+            X: ``k x d``.
+            y: ``k`` or ``k x 1``.
+            noise: As in ``fit``, for the new observations.
+
+        Returns:
+            The surrogate itself.
+
+        Raises:
+            TypeError, ValueError: As ``fit``; also if dtype or device are not those of the data before.
+            NotFittedError: If the surrogate was made from weights.
+        """
+        if self._given is not None:
+            raise NotFittedError("A surrogate made from weights has no data to append to; fit one instead.")
+        if self._linear is None:
+            return self.fit(X, y, noise)
+        y, deviation = self._checked(X, y, noise)
+        check_same_kind("X", X, "the data so far", self._reference)
+        self._linear.append(self._blocks(X, y - self._offset, deviation), len(X))
+        return self
+
+    def value(self, X: Tensor) -> Tensor:
+        """m + φ(x)ᵀw̄, the posterior mean of f, ``batch x q``; differentiable in X.
+
+        Raises:
+            TypeError, ValueError: For points that are not ``batch x q x d``, finite, of the data's dtype and device.
+            NotFittedError: Before ``fit``.
+        """
+        self._check(X)
+        return self.mean + self.features.value(X, self.weights)
+
+    def gradient(self, X: Tensor) -> Tensor:
+        """∇φ(x)ᵀw̄, the posterior mean of ∇f, ``batch x q x d`` (FZooS eq. 4).
+
+        Raises:
+            TypeError, ValueError, NotFittedError: As ``value``.
+        """
+        self._check(X)
+        return self.features.gradient(X, self.weights)
+
+    def gradient_trace(self, X: Tensor) -> Tensor:
+        """trace of the covariance of ∇f(x), ``batch x q``: E‖∇f(x) − ∇φ(x)ᵀw̄‖² under this posterior.
+
+        Raises:
+            TypeError, ValueError, NotFittedError: As ``posterior``.
+        """
+        return self.gradient_posterior(X).trace
+
+    def posterior(self, X: Tensor) -> GPyTorchPosterior:
+        """The joint posterior of f at q points, covariance φ(x)ᵀ cov(w) φ(x'), ``batch x q x q``.
+
+        Raises:
+            TypeError, ValueError: As ``value``.
+            NotFittedError: Before ``fit``, and for a surrogate made from weights.
+        """
+        linear = self._conditioned(X)
+        phi = self.features.features(X.detach().double())
+        covariances = [_value_covariance(linear, points.mT) for points in phi.reshape(-1, *phi.shape[-2:])]
+        covariance = torch.stack(covariances).reshape(*X.shape[:-1], X.shape[-2]).to(X.dtype)
+        return GPyTorchPosterior(MultivariateNormal(self.value(X).detach(), covariance))
+
+    def gradient_posterior(self, X: Tensor) -> FourierGradientPosterior:
+        """The posterior of ∇f at each of ``batch x q`` points.
+
+        Raises:
+            TypeError, ValueError, NotFittedError: As ``posterior``.
+        """
+        return FourierGradientPosterior(self, self._conditioned(X), X)
+
+    @property
+    def _reference(self) -> Tensor:
+        if self._like is None:
+            raise NotFittedError("The surrogate has no data yet; fit it first.")
+        return self._like
+
+    def _check(self, X: Tensor) -> None:
+        check_points(X, self.features.d, self._reference)
+
+    def _conditioned(self, X: Tensor) -> LinearPosterior:
+        self._check(X)
+        if self._linear is None:
+            raise NotFittedError("A surrogate made from weights has no data, hence no uncertainty; fit one instead.")
+        return self._linear
+
+    def _checked(self, X: Tensor, y: Tensor, noise: float | Tensor | None) -> tuple[Tensor, Tensor]:
+        """Y and the noise's standard deviations, both ``n``, float64."""
+        check_floating("X", X)
+        check_floating("y", y)
+        if X.ndim != 2 or X.shape[-1] != self.features.d:
+            raise ValueError(f"X must be of shape n x {self.features.d}, got {tuple(X.shape)}.")
+        if y.ndim not in (1, 2) or y.shape not in ((len(X),), (len(X), 1)):
+            raise ValueError(f"y must be of shape ({len(X)},) or ({len(X)}, 1), got {tuple(y.shape)}.")
+        y = y.detach().reshape(-1, 1)
+        check_data(X, y, prefix="")
+        if isinstance(noise, Tensor) and noise.ndim > 0:
+            check_floating("noise", noise)
+            if noise.shape not in ((len(X),), (len(X), 1)):
+                raise ValueError(f"noise must be one number or of shape ({len(X)},), got {tuple(noise.shape)}.")
+            check_same_kind("noise", noise, "X", X)
+            check_finite("noise", noise)
+            if not bool((noise > 0).all()):
+                raise ValueError(f"noise must be positive, its smallest entry is {noise.min().item():g}.")
+            variance = noise.detach().reshape(-1).double()
+        else:
+            number = self.noise if noise is None else positive("noise", noise)
+            variance = torch.full((len(X),), number, dtype=torch.float64, device=X.device)
+        return y.squeeze(-1).double(), variance.sqrt()
+
+    def _blocks(self, X: Tensor, residual: Tensor, deviation: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(X), BLOCK_ROWS):
+            part = slice(start, start + BLOCK_ROWS)
+            scaled = self.features.features(X[part].detach()) / deviation[part, None].to(X.dtype)
+            targets = [residual[part], torch.ones_like(residual[part])][: 1 + self.estimates_mean]
+            yield scaled, torch.stack(targets, dim=-1) / deviation[part, None]
+
+
+class FourierGradientPosterior:
+    """N(∇φ(x)ᵀw̄, ∇φ(x)ᵀ cov(w) ∇φ(x)) at ``batch x q`` points, each by itself; made by a ``FourierSurrogate``.
+
+    Lazy, and float64 inside. With n ≤ M no M x d is formed: a point costs the n x d product of the data's features
+    with ∇φ(x), O(nMd), and a triangular solve, O(n²d). Uncertainty must be read before the surrogate is changed.
+
+    Raises:
+        ValueError: On reading an uncertainty after the surrogate was changed.
+    """
+
+    def __init__(self, surrogate: FourierSurrogate, linear: LinearPosterior, X: Tensor) -> None:
+        self._features = surrogate.features
+        self._linear = linear
+        self._num_data = linear.num_rows
+        self._X = X.detach()
+        self._weights = surrogate.weights
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """∇φ(x)ᵀw̄, ``batch x q x d``."""
+        return self._features.gradient(self._X, self._weights)
+
+    @cached_property
+    def variance(self) -> Tensor:
+        """The variance of every partial derivative, ``batch x q x d``."""
+        prior = self._features.prior_gradient_variance(self._points)
+        rows = []
+        for x, known in zip(self._points, prior, strict=True):
+            Y, Z = self._factors(x)
+            before = known if Y is None else Y.square().sum(0)
+            rows.append((before - Z.square().sum(0)).clamp_min_(0.0))
+        return torch.stack(rows).reshape(self._X.shape).to(self._X.dtype)
+
+    @cached_property
+    def trace(self) -> Tensor:
+        """trace of the covariance, E‖∇f(x) − mean‖², ``batch x q``."""
+        return self.variance.sum(-1)
+
+    @cached_property
+    def prior_trace(self) -> Tensor:
+        """The trace before any observation, ``batch x q``."""
+        return self._features.prior_gradient_variance(self._X).sum(-1)
+
+    @cached_property
+    def covariance_matrix(self) -> Tensor:
+        """The covariance, dense, ``batch x q x d x d``."""
+        matrices = []
+        for x in self._points:
+            Y, Z = self._factors(x)
+            prior = self._features.prior_gradient_covariance(x.unsqueeze(0)).squeeze(0)
+            matrices.append((prior if Y is None else Y.mT @ Y) - Z.mT @ Z)
+        d = self._X.shape[-1]
+        return torch.stack(matrices).reshape(*self._X.shape, d).to(self._X.dtype)
+
+    @cached_property
+    def spectral_norm(self) -> Tensor:
+        """The largest eigenvalue of the covariance, ``batch x q``."""
+        return torch.linalg.eigvalsh(self.covariance_matrix)[..., -1].clamp_min(0.0)
+
+    @property
+    def _points(self) -> Tensor:
+        return self._X.double().reshape(-1, self._X.shape[-1])
+
+    def _factors(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        if self._linear.num_rows != self._num_data:
+            raise ValueError("The surrogate has changed since this posterior was made; ask it for a new one.")
+        point = x.unsqueeze(0)
+        return self._linear.covariance_factors(
+            lambda: self._features.jacobian(point).squeeze(0),
+            lambda rows: self._features.jacobian_product(point, rows),
+        )
+
+
+def _value_covariance(linear: LinearPosterior, phi: Tensor) -> Tensor:
+    """φᵀ cov(w) φ for φ of ``M x q``."""
+    Y, Z = linear.covariance_factors(lambda: phi, lambda rows: rows @ phi)
+    root = phi if Y is None else Y
+    return root.mT @ root - Z.mT @ Z

@@ -1,0 +1,1 @@
+"""Kernels: their gradient blocks, radial profiles and one pass over the data."""

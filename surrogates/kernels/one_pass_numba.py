@@ -1,0 +1,193 @@
+"""The pass over the data for one point, compiled: the accelerator of ``surrogates.kernels.one_pass``.
+
+Four rows at a time, as a row's share of the mean needs its distance first. Where eight rows fit in the cache, the share
+of four is added while the distances of the next four are summed, so that arithmetic hides the reading; where they
+do not, the share is added in tiles from the far end back, which finds in the cache what was read last.
+"""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from surrogates.kernels.one_pass import Metric
+
+_TILE = 1024
+_NEAR = 1 << 20
+_PROFILES = {"rbf": 0, "rq": 1, "matern12": 2, "matern32": 3, "matern52": 4}
+# Sums may be reordered for the vector units; NaN and inf keep their meaning.
+_REORDER = {"reassoc", "nsz", "contract"}
+
+
+def one_point(metric: Metric, X: Tensor, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The fields of ``one_pass.Pass`` for x, ``1 x d``."""
+    d = X.shape[-1]
+    mean = torch.empty_like(x)
+    n_vectors = torch.empty((3, 1, X.shape[0]), dtype=torch.float64)
+    r2, q, c = n_vectors.numpy()
+    exponent, outputscale, p, v = metric.numbers
+    profile = _PROFILES[metric.profile.name]
+    outputs = (mean.numpy()[0], r2[0], q[0], c[0])
+    data = (X.numpy(), x.detach().numpy()[0], alpha.numpy())
+    if metric.isotropic:
+        _isotropic(*data, profile, exponent, outputscale, p, v, *outputs)
+    else:
+        ps, vs = (m.expand(1, d).contiguous().double().numpy()[0] for m in (metric.precision, metric.gradient))
+        _ard(*data, profile, exponent, outputscale, ps, vs, *outputs)
+    return mean, n_vectors[0], n_vectors[1], n_vectors[2]
+
+
+def trace_explained(c: Tensor, q: Tensor, inverse: Tensor, inverse_times_distances: Tensor) -> float:
+    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c for one point in one reading of both matrices."""
+    return _explained(c.numpy(), q.numpy(), inverse.numpy(), inverse_times_distances.numpy())
+
+
+@numba.njit(cache=True, nogil=True)
+def _slope(profile, exponent, r2):  # type: ignore[no-untyped-def]
+    """h'(r²)."""
+    if profile == 0:
+        return -0.5 * exp(-0.5 * r2)
+    if profile == 1:
+        return -0.5 * (1 + r2 / (2 * exponent)) ** (-exponent - 1)
+    r = sqrt(r2)
+    if profile == 2:
+        return -exp(-r) / (2 * r) if r > 0 else -np.inf
+    if profile == 3:
+        return -1.5 * exp(-sqrt(3.0) * r)
+    a = sqrt(5.0) * r
+    return (-5.0 / 6.0) * (1 + a) * exp(-a)
+
+
+@numba.njit(cache=True, nogil=True)
+def _isotropic(X, x, alpha, profile, exponent, outputscale, p, v, mean, r2, q, c):  # type: ignore[no-untyped-def]
+    n, d = X.shape
+    mean[:] = 0
+    weight = np.empty(n, dtype=x.dtype)
+    kernel = (alpha, profile, exponent, outputscale, p, v)
+    fours = n - n % 4
+    if 8 * d * x.itemsize <= _NEAR and fours >= 8:
+        r2[0], r2[1], r2[2], r2[3] = _squares_of_four(x, X[0], X[1], X[2], X[3])
+        _weigh(0, 4, *kernel, r2, q, c, weight)
+        for i in range(0, fours - 4, 4):
+            j = i + 4
+            r2[j], r2[j + 1], r2[j + 2], r2[j + 3] = _add_four_and_squares_of_four(
+                mean, x, X[i], X[i + 1], X[i + 2], X[i + 3], weight[i:j], X[j], X[j + 1], X[j + 2], X[j + 3]
+            )
+            _weigh(j, j + 4, *kernel, r2, q, c, weight)
+        i = fours - 4
+        _add_four(mean, x, X[i], X[i + 1], X[i + 2], X[i + 3], weight[i:fours])
+    else:
+        for i in range(0, fours, 4):
+            r2[i], r2[i + 1], r2[i + 2], r2[i + 3] = _squares_of_four(x, X[i], X[i + 1], X[i + 2], X[i + 3])
+            _weigh(i, i + 4, *kernel, r2, q, c, weight)
+            for start in range((d - 1) // _TILE * _TILE, -1, -_TILE):
+                j = slice(start, min(start + _TILE, d))
+                _add_four(mean[j], x[j], X[i, j], X[i + 1, j], X[i + 2, j], X[i + 3, j], weight[i : i + 4])
+    for i in range(fours, n):
+        r2[i] = _squares(x, X[i])
+        _weigh(i, i + 1, *kernel, r2, q, c, weight)
+        _add(mean, x, X[i], weight[i])
+
+
+@numba.njit(cache=True, nogil=True)
+def _weigh(first, last, alpha, profile, exponent, outputscale, p, v, r2, q, c, weight):  # type: ignore[no-untyped-def]
+    """From Σ(x − x_τ)² to r², q, c and the row's weight in the mean."""
+    for i in range(first, last):
+        r2[i] *= p
+        q[i] = r2[i] * (v * v / p)
+        c[i] = 2 * outputscale * _slope(profile, exponent, r2[i])
+        weight[i] = c[i] * alpha[i] * v
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+def _squares(x, a):  # type: ignore[no-untyped-def]
+    s = x.dtype.type(0)
+    for j in range(x.shape[0]):
+        difference = x[j] - a[j]
+        s += difference * difference
+    return s
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+def _squares_of_four(x, a0, a1, a2, a3):  # type: ignore[no-untyped-def]
+    s0 = x.dtype.type(0)
+    s1 = x.dtype.type(0)
+    s2 = x.dtype.type(0)
+    s3 = x.dtype.type(0)
+    for j in range(x.shape[0]):
+        difference = x[j] - a0[j]
+        s0 += difference * difference
+        difference = x[j] - a1[j]
+        s1 += difference * difference
+        difference = x[j] - a2[j]
+        s2 += difference * difference
+        difference = x[j] - a3[j]
+        s3 += difference * difference
+    return s0, s1, s2, s3
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+def _add(mean, x, a, w):  # type: ignore[no-untyped-def]
+    for j in range(mean.shape[0]):
+        mean[j] += w * (x[j] - a[j])
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+def _add_four(mean, x, a0, a1, a2, a3, weight):  # type: ignore[no-untyped-def]
+    w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
+    for j in range(mean.shape[0]):
+        mean[j] += w0 * (x[j] - a0[j]) + w1 * (x[j] - a1[j]) + w2 * (x[j] - a2[j]) + w3 * (x[j] - a3[j])
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+def _add_four_and_squares_of_four(mean, x, a0, a1, a2, a3, weight, b0, b1, b2, b3):  # type: ignore[no-untyped-def]
+    w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
+    s0 = x.dtype.type(0)
+    s1 = x.dtype.type(0)
+    s2 = x.dtype.type(0)
+    s3 = x.dtype.type(0)
+    for j in range(mean.shape[0]):
+        xj = x[j]
+        mean[j] += w0 * (xj - a0[j]) + w1 * (xj - a1[j]) + w2 * (xj - a2[j]) + w3 * (xj - a3[j])
+        difference = xj - b0[j]
+        s0 += difference * difference
+        difference = xj - b1[j]
+        s1 += difference * difference
+        difference = xj - b2[j]
+        s2 += difference * difference
+        difference = xj - b3[j]
+        s3 += difference * difference
+    return s0, s1, s2, s3
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+def _ard(X, x, alpha, profile, exponent, outputscale, p, v, mean, r2, q, c):  # type: ignore[no-untyped-def]
+    n, d = X.shape
+    mean[:] = 0
+    for i in range(n):
+        row = X[i]
+        s = x.dtype.type(0)
+        t = x.dtype.type(0)
+        for j in range(d):
+            a = x[j] - row[j]
+            s += a * a * p[j]
+            t += (a * v[j]) * (a * v[j])
+        r2[i] = s
+        q[i] = t
+        c[i] = 2 * outputscale * _slope(profile, exponent, r2[i])
+        w = x.dtype.type(c[i] * alpha[i])
+        for j in range(d):
+            mean[j] += w * (x[j] - row[j])
+    for j in range(d):
+        mean[j] *= v[j]
+
+
+@numba.njit(cache=True, nogil=True)
+def _explained(c, q, inverse, weighted):  # type: ignore[no-untyped-def]
+    return np.dot(c * q, np.dot(inverse, c)) - 0.5 * np.dot(c, np.dot(weighted, c))

@@ -1,0 +1,1 @@
+"""Cholesky factors that grow, move and are made positive definite."""

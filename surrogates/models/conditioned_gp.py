@@ -1,0 +1,303 @@
+"""A SingleTaskGP that keeps one Cholesky factor of its data, grows it, and fills GPyTorch's caches from it."""
+
+from __future__ import annotations
+
+from typing import Any, Self, cast
+
+import gpytorch
+import torch
+from botorch.models import SingleTaskGP
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods.noise_models import FixedGaussianNoise
+from gpytorch.means import Mean
+from gpytorch.models import ExactGP
+from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
+from linear_operator.operators import ZeroLinearOperator
+from torch import Tensor
+
+from surrogates.checks import check_data, check_finite, check_floating, check_points, check_same_kind
+from surrogates.conditioning import Conditioning
+from surrogates.kernels.blocks import check_kernel, kernel_values
+from surrogates.linalg.jitter import extended_factor, jittered_factor
+from surrogates.models.caches import Conditioned, Parameters, keep_updated_mean_cache, prediction_strategy
+from surrogates.models.growing_data import GrowingData
+from surrogates.models.transforms import input_slope
+from surrogates.stationary_conditioning import condition
+
+
+class ConditionedGP(SingleTaskGP):
+    """What ``DerivedGP`` is made of beside its gradients: BoTorch's protocol on one factor that is kept.
+
+    The factor and α are computed by Cholesky at any n, once for the data and hyper-parameters of the moment, and
+    GPyTorch's caches are filled from them. The arguments are ``SingleTaskGP``'s.
+    """
+
+    prediction_strategy: DefaultPredictionStrategy | None
+    covar_module: Kernel
+    mean_module: Mean
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._conditioned: Conditioned | None = None
+        self._parameters_seen: Parameters | None = None
+        # L of the data that this model shares with the one it was conditioned from.
+        self._leading_factor: Tensor | None = None
+        super().__init__(*args, **kwargs)
+
+    @property
+    def conditioning(self) -> Conditioning:
+        """The factor, α and what gradient posteriors derive from them, computed once for the present data.
+
+        Puts the model in evaluation mode, as ``posterior`` does. It is computed anew whenever the data or a
+        hyper-parameter have changed, also where GPyTorch's own cache would have stayed.
+        """
+        return self._conditioned_now().conditioning
+
+    @property
+    def observation_noise(self) -> Tensor:
+        """s² of one more observation in transformed units, ``batch``, float64: the mean where each has its own."""
+        with torch.no_grad():
+            return self._noise(self.train_inputs[0], self.train_targets.shape).mean(-1)
+
+    def add_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
+        """Condition on more observations, in place, in O(n²) for each, in amortised storage.
+
+        Hyper-parameters and the statistics of the transforms stay as they are. A batched model is factorised
+        anew. BoTorch's ``condition_on_observations`` returns a copy instead, and takes its ``noise`` in
+        transformed units.
+
+        Args:
+            X: ``batch x m x d``.
+            Y: ``batch x m x 1``.
+            Yvar: ``batch x m x 1`` in the user's units; needed where the model was made with ``train_Yvar``.
+
+        Raises:
+            TypeError: If something is no floating point tensor.
+            ValueError: For shapes, dtypes, devices, NaN or inf, or a Yvar too much or too few; the model is as it
+                was.
+            NotPositiveDefiniteError: If a new point cannot be told from an old one; the model is as it was.
+        """
+        conditioned = self._conditioned_now()
+        check_data(X, Y, Yvar, prefix="")
+        check_same_kind("X", X, "the model", conditioned.conditioning.X)
+        if X.shape[:-2] != self.batch_shape or X.shape[-1] != conditioned.conditioning.d:
+            accepted = " x ".join(str(size) for size in (*self.batch_shape, "m", conditioned.conditioning.d))
+            raise ValueError(f"X must be of shape {accepted}, got {tuple(X.shape)}.")
+        fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if fixed != (Yvar is not None):
+            raise ValueError(
+                "The model was made with train_Yvar: new observations need Yvar."
+                if fixed
+                else "The model infers its noise: new observations take no Yvar (make it with train_Yvar instead)."
+            )
+        with torch.no_grad():
+            z = self.transform_inputs(X)
+            if hasattr(self, "outcome_transform"):
+                Y, Yvar = self.outcome_transform(Y, Yvar, X=z)
+            # FixedGaussianNoise raises what is under GPyTorch's floor, as at construction.
+            targets, noise = Y.squeeze(-1), None if Yvar is None else FixedGaussianNoise(Yvar.squeeze(-1)).noise
+            if X.dim() == 2:
+                self._append(conditioned, X, z, targets, noise)
+            else:
+                self._concatenate(X, z, targets, noise)
+
+    def _append(self, conditioned: Conditioned, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
+        old = conditioned.conditioning
+        kernel, transformed = self.covar_module, hasattr(self, "input_transform")
+        if conditioned.growing is None:
+            known = self.likelihood.noise_covar.noise if noise is not None else None
+            original = self._original_train_inputs if transformed else None
+            conditioned.growing = GrowingData(old.X, original, self.train_targets, known, old.factor)
+        data = conditioned.growing
+        corner = self._noise(z, targets.shape) if noise is None else (noise + self.likelihood.second_noise).double()
+        data.factor.append(kernel_values(kernel, z, old.X), kernel_values(kernel, z, z) + torch.diag_embed(corner))
+        inputs, all_targets = data.inputs.append(z), data.targets.append(targets)
+        if data.original_inputs is not None:
+            self._original_train_inputs = data.original_inputs.append(X)
+        if data.noise is not None and noise is not None:
+            self.likelihood.noise_covar.noise = data.noise.append(noise)
+        ExactGP.set_train_data(self, inputs, all_targets, strict=False)
+        alpha = data.alpha(all_targets - self.mean_module(inputs))
+        updated = condition(kernel, self.mean_module, self.train_inputs[0], data.factor.L, alpha, old.slope)
+        self._conditioned = Conditioned(self, updated, data)
+
+    def _concatenate(self, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
+        if noise is not None:
+            covariance = self.likelihood.noise_covar
+            covariance.noise = torch.cat([covariance.noise, noise], dim=-1)
+        original = self._original_train_inputs
+        ExactGP.set_train_data(
+            self,
+            torch.cat([self.train_inputs[0], z], dim=-2),
+            torch.cat([self.train_targets, targets], dim=-1),
+            strict=False,
+        )
+        if original is not None:
+            self._original_train_inputs = torch.cat([original, X], dim=-2)
+
+    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """``SingleTaskGP.posterior``, with X checked.
+
+        Args:
+            X: ``batch x q x d``.
+            *args: ``SingleTaskGP.posterior``'s.
+            **kwargs: ``SingleTaskGP.posterior``'s.
+
+        Raises:
+            TypeError: If X is no floating point tensor.
+            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
+        """
+        check_points(X, self.train_inputs[0].shape[-1], self.train_inputs[0])
+        return super().posterior(X, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """GPyTorch's call: the prior in training mode, the posterior in evaluation mode.
+
+        Where derivatives with respect to hyper-parameters are asked for (``detach_test_caches`` off, as under
+        BoTorch's ``propagate_grads``), GPyTorch computes its caches itself.
+        """
+        if self.training or gpytorch.settings.prior_mode.on():
+            return super().__call__(*args, **kwargs)
+        if gpytorch.settings.detach_test_caches.on():
+            self._prepare_prediction()
+        with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max):
+            return super().__call__(*args, **kwargs)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
+        """BoTorch's ``condition_on_observations``, a copy; unlike it, needs no prediction beforehand.
+
+        Args:
+            X: ``batch x m x d``.
+            Y: ``batch x m x 1``, in the user's units.
+            noise: Noise variances in *transformed* units, as BoTorch has it, ``batch x m x 1``; needed where the
+                model was made with ``train_Yvar``.
+            **kwargs: GPyTorch's.
+
+        Raises:
+            TypeError: If X or Y is no floating point tensor.
+            ValueError: If X has another d, dtype or device than the data, Y another m, X or Y holds NaN or inf, or
+                there is no noise where it is needed.
+        """
+        check_points(X, self.train_inputs[0].shape[-1], self.train_inputs[0])
+        check_floating("Y", Y)
+        if Y.shape[-2:] != (X.shape[-2], 1):
+            raise ValueError(
+                f"Y must be of shape batch x {X.shape[-2]} x 1 for X of shape {tuple(X.shape)}, got {tuple(Y.shape)}."
+            )
+        check_finite("Y", Y)
+        if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
+            raise ValueError(
+                "The model was made with train_Yvar: new observations need noise= (here in transformed units; "
+                "add_observations takes Yvar= in yours)."
+            )
+        self.eval()
+        model = cast(Self, super().condition_on_observations(X, Y, noise=noise, **kwargs))
+        if model._original_train_inputs is not None:
+            # Fantasies at the same points: BoTorch leaves these without the fantasies' dimension.
+            model._original_train_inputs = model._original_train_inputs.expand(model.train_inputs[0].shape)
+        return model
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
+        """GPyTorch's fantasy model; unlike it, needs no prediction beforehand."""
+        self._prepare_prediction()
+        conditioned, seen, leading = self._conditioned, self._parameters_seen, self._leading_factor
+        self._conditioned = self._parameters_seen = self._leading_factor = None
+        try:
+            with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max):
+                model = cast(Self, super().get_fantasy_model(inputs, targets, **kwargs))
+        finally:
+            self._conditioned, self._parameters_seen, self._leading_factor = conditioned, seen, leading
+        if not (inputs.requires_grad or targets.requires_grad):
+            keep_updated_mean_cache(model.prediction_strategy)
+        model._parameters_seen = Parameters(model)
+        model._leading_factor = leading if conditioned is None else conditioned.conditioning.factor
+        return model
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """BoTorch's ``load_state_dict``, in any mode: the inputs are transformed by what has been loaded."""
+        training = self.training
+        self.train()
+        try:
+            return super().load_state_dict(*args, **kwargs)
+        finally:
+            self.train(training)
+            self._clear_cache()
+
+    def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
+        """GPyTorch's ``set_train_data``: inputs in the user's units, targets in transformed ones, in any mode."""
+        if inputs is not None:
+            self._leading_factor = None
+        if inputs is not None and self._has_transformed_inputs:
+            original = inputs if isinstance(inputs, Tensor) else inputs[0]
+            with torch.no_grad():
+                inputs = self.transform_inputs(original)
+            super().set_train_data(inputs, targets, strict)
+            self._original_train_inputs = original
+            return
+        super().set_train_data(inputs, targets, strict)
+
+    def _set_transformed_inputs(self) -> None:
+        if hasattr(self, "input_transform") and not self._has_transformed_inputs:
+            original = self.train_inputs[0]
+            super()._set_transformed_inputs()
+            self._original_train_inputs = original
+
+    def _revert_to_original_inputs(self) -> None:
+        if hasattr(self, "input_transform") and self._has_transformed_inputs:
+            self._has_transformed_inputs = False
+            super().set_train_data(self._original_train_inputs, strict=False)
+
+    def _apply(self, fn: Any, *args: Any) -> Self:
+        self._clear_cache()
+        return cast(Self, super()._apply(fn, *args))
+
+    def _clear_cache(self) -> None:
+        super()._clear_cache()
+        self._conditioned = self._parameters_seen = self._leading_factor = None
+
+    def _conditioned_now(self) -> Conditioned:
+        if self.training:
+            self.eval()
+        self._forget_other_parameters()
+        if self._conditioned is None or not self._conditioned.holds(self):
+            with torch.no_grad():
+                self._conditioned = Conditioned(self, self._condition())
+        return self._conditioned
+
+    def _forget_other_parameters(self) -> None:
+        if self._parameters_seen is not None and self._parameters_seen.hold(self):
+            return
+        self._clear_cache()
+        self._parameters_seen = Parameters(self)
+
+    def _condition(self) -> Conditioning:
+        X, leading = self.train_inputs[0], self._leading_factor
+        check_kernel(self.covar_module, X.shape[-1])
+        known = 0 if leading is None else leading.shape[-1]
+        noise = torch.diag_embed(self._noise(X, self.train_targets.shape))[..., known:, :]
+        if leading is None:
+            factor = jittered_factor(kernel_values(self.covar_module, X, X) + noise)
+        else:
+            rows = kernel_values(self.covar_module, X[..., known:, :], X) + noise
+            factor = extended_factor(leading, rows)
+        residuals = (self.train_targets - self.mean_module(X)).double()
+        alpha = torch.cholesky_solve(residuals.unsqueeze(-1), factor).squeeze(-1)
+        slope = input_slope(getattr(self, "input_transform", None), X)
+        return condition(self.covar_module, self.mean_module, X, factor, alpha, slope)
+
+    def _noise(self, X: Tensor, shape: torch.Size) -> Tensor:
+        """The likelihood's noise at every observation, ``batch x n``, float64."""
+        zeros = torch.zeros(shape, dtype=X.dtype, device=X.device)
+        silent = MultivariateNormal(zeros, ZeroLinearOperator(*shape, shape[-1], dtype=X.dtype, device=X.device))
+        noise = self.likelihood(silent, [X]).lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2).double()
+        if not bool((noise.isfinite() & (noise >= 0)).all()):
+            raise ValueError(f"The likelihood's noise must be finite and non-negative, got {noise.min().item():g}.")
+        return noise
+
+    def _prepare_prediction(self) -> None:
+        """Fill GPyTorch's caches from our factor, where they are empty: nothing is factorised twice."""
+        self._forget_other_parameters()
+        if self.prediction_strategy is not None:
+            return
+        self.prediction_strategy = prediction_strategy(self, self._conditioned_now().conditioning)

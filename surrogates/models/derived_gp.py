@@ -1,0 +1,188 @@
+"""The derived GP: BoTorch's SingleTaskGP with the Gaussian posterior of its gradient.
+
+References:
+    Y. Shu, Z. Dai, W. Sng, A. Verma, P. Jaillet and B. K. H. Low, Zeroth-order optimization with
+    trajectory-informed derivative estimation, ICLR 2023 (ZoRD): eqs. 3-6.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.posteriors import GPyTorchPosterior
+from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.distributions import MultitaskMultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods.likelihood import Likelihood
+from gpytorch.means import Mean
+from linear_operator import to_linear_operator
+from torch import Tensor
+
+from surrogates.checks import check_data, check_points
+from surrogates.gradient_posterior import GradientPosterior
+from surrogates.kernels.blocks import check_kernel, kernel_values
+from surrogates.models.conditioned_gp import ConditionedGP
+from surrogates.models.gradient_observations import GradientObservationGP
+from surrogates.models.transforms import check_transforms, freeze_input_bounds, outcome_scale, outcome_shift
+
+
+class DerivedGP(ConditionedGP):
+    r"""A ``SingleTaskGP`` that also gives the posterior of the gradient, from function values only.
+
+    With A = K + diag(s²) and J(x) the n x d matrix of rows ∂k(x, x_τ)/∂x, the gradient of f at x given
+    (X, y) is Gaussian (ZoRD eqs. 3-6; FZooS eq. 8) with
+
+        mean ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X))   and covariance   ∂ₓ∂ₓ'k(x, x') − J(x)ᵀ A⁻¹ J(x').
+
+    The arguments, their order and their defaults are ``SingleTaskGP``'s: change the name and get the same fit
+    and the same value posterior, computed by Cholesky at any n (GPyTorch alone turns to conjugate gradients
+    above n = 800). The papers' optimizers pass their own kernel and likelihood (``surrogates.matern_kernel``,
+    ``surrogates.gaussian_likelihood``), as the default likelihood cannot go under a noise of 1e-4 in
+    standardised units, and ``FixedNoiseGaussianLikelihood`` not under 1e-6. Batched models are supported.
+
+    ``Normalize`` and ``InputStandardize`` keep the coefficients that they learn here: refits do not move them.
+
+    Example:
+        >>> X = torch.rand(20, 3, dtype=torch.float64)
+        >>> Y = X.sin().sum(-1, keepdim=True)
+        >>> gp = DerivedGP(X, Y, covar_module=matern_kernel(1.0), likelihood=gaussian_likelihood(1e-6))
+        >>> gradient = gp.gradient_posterior(torch.rand(5, 3, dtype=torch.float64))
+        >>> gradient.mean.shape, gradient.trace.shape
+        (torch.Size([5, 3]), torch.Size([5]))
+
+    Args:
+        train_X: ``batch x n x d``.
+        train_Y: ``batch x n x 1``; more outcomes are refused with a pointer to ``ModelListGP``.
+        train_Yvar: Noise variances in the user's units, ``batch x n x 1``, or None to infer one noise.
+        likelihood: A Gaussian likelihood.
+        covar_module: RBF, Matérn 3/2 or 5/2 (1/2: mean only), or RQ, in ``ScaleKernel``s, sums and products,
+            on any ``active_dims``. The default is ``SingleTaskGP``'s ARD RBF kernel.
+        mean_module: Any GPyTorch mean.
+        outcome_transform: ``Standardize`` (the default), a chain of it, or None.
+        input_transform: ``Normalize``, ``InputStandardize``, ``AffineInputTransform``, or a chain of them.
+
+    Raises:
+        TypeError: For data that are not floating point tensors, or an unsupported kernel.
+        ValueError: For shapes that do not fit, no data, NaN or inf, mixed dtypes or devices, a negative variance, a
+            transform that is not affine, or a hyper-parameter that is not positive.
+    """
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        likelihood: Likelihood | None = None,
+        covar_module: Kernel | None = None,
+        mean_module: Mean | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
+    ) -> None:
+        check_data(train_X, train_Y, train_Yvar)
+        check_transforms(
+            input_transform, None if outcome_transform == DEFAULT else cast(OutcomeTransform | None, outcome_transform)
+        )
+        if covar_module is not None:
+            check_kernel(covar_module, train_X.shape[-1])
+        super().__init__(
+            train_X,
+            train_Y,
+            train_Yvar,
+            likelihood,
+            covar_module,
+            mean_module,
+            outcome_transform,
+            input_transform,
+        )
+        freeze_input_bounds(input_transform)
+
+    @staticmethod
+    def with_gradients(train_X: Tensor, train_Y: Tensor, train_G: Tensor, **options: Any) -> GradientObservationGP:
+        """A GP conditioned on observed gradients too; see ``GradientObservationGP``, which the options go to.
+
+        Args:
+            train_X: n x d.
+            train_Y: n x 1.
+            train_G: n x d, the gradients in outcome units per unit of input.
+            **options: Of ``GradientObservationGP``.
+        """
+        return GradientObservationGP(train_X, train_Y, train_G, **options)
+
+    def gradient_posterior(self, X: Tensor) -> GradientPosterior:
+        """The Gaussian posterior of ∇f at X, in the user's units of outcome per unit of input.
+
+        Args:
+            X: ``batch x q x d``.
+
+        Raises:
+            TypeError: If X is no floating point tensor.
+            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
+        """
+        conditioning = self.conditioning
+        check_points(X, conditioning.d, conditioning.X)
+        return GradientPosterior(conditioning, self.transform_inputs(X), self.outcome_scale)
+
+    def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
+        """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, point by point: GPyTorch's interleaved order.
+
+        Equal to conditioning ``RBFKernelGrad`` or ``Matern52KernelGrad`` on values only. Dense:
+        q(d+1) x q(d+1).
+
+        Args:
+            X: ``batch x q x d``.
+
+        Raises:
+            TypeError: If X is no floating point tensor.
+            ValueError: As in ``gradient_posterior``, and for Matérn 1/2.
+        """
+        conditioning = self.conditioning
+        check_points(X, conditioning.d, conditioning.X)
+        z = self.transform_inputs(X)
+        mean = torch.cat([self._value_mean(z).unsqueeze(-1), conditioning.mean(z, conditioning.observe(z))], dim=-1)
+        covariance = conditioning.joint_covariance(z)
+        scale, shift = self.outcome_scale, self.outcome_shift
+        if scale is not None:
+            mean = mean * scale.unsqueeze(-1)
+            covariance = covariance * scale.unsqueeze(-1).square()
+        if shift is not None:
+            mean = torch.cat([mean[..., :1] + shift.unsqueeze(-1), mean[..., 1:]], dim=-1)
+        # Lazy, as it may be singular: an input that the kernel does not see, more outcomes than the data tell apart.
+        return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance.to(mean.dtype))))
+
+    def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:
+        """cov(f(x), ∇f(x')) of the posterior for every pair, ``batch x q x q' x d``, in the user's units.
+
+        Args:
+            X: Points of the values, ``batch x q x d``.
+            X_gradient: Points of the gradients, ``batch x q' x d``.
+
+        Raises:
+            TypeError: If either is no floating point tensor.
+            ValueError: As in ``gradient_posterior``.
+        """
+        conditioning = self.conditioning
+        check_points(X, conditioning.d, conditioning.X)
+        check_points(X_gradient, conditioning.d, conditioning.X, "X_gradient")
+        values, gradients = self.transform_inputs(X), self.transform_inputs(X_gradient)
+        covariance = conditioning.value_gradient_covariance(values, gradients).to(X)
+        scale = self.outcome_scale
+        return covariance if scale is None else covariance * scale.square()[..., None, None]
+
+    @property
+    def outcome_scale(self) -> Tensor | None:
+        """dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1."""
+        return outcome_scale(getattr(self, "outcome_transform", None))
+
+    @property
+    def outcome_shift(self) -> Tensor | None:
+        """The outcome that the transformed outcome 0 stands for, ``batch x 1``, or None where it is 0."""
+        return outcome_shift(getattr(self, "outcome_transform", None))
+
+    def _value_mean(self, z: Tensor) -> Tensor:
+        """The posterior mean of the value in the model's units, ``... x q``."""
+        conditioning = self.conditioning
+        across = kernel_values(self.covar_module, z, conditioning.X)
+        return self.mean_module(z) + (across @ conditioning.alpha.unsqueeze(-1)).squeeze(-1).to(z.dtype)

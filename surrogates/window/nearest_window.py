@@ -1,0 +1,355 @@
+"""The window of a trajectory's nearest queries that moves with the current point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surrogates.kernels.radial import RadialProfile
+from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor, replace_row, replacing_pays
+from surrogates.window.nearest import row_squared_distances
+from surrogates.window.trajectory import Trajectory, check_precision
+
+# Replaced rows after which the factor is made anew although nothing was found wrong with it.
+_REBUILD_AFTER = 64
+# Times n ε max Aᵢᵢ: how far L Lᵀz may be from A z.
+_DRIFT = 8.0
+
+
+class NearestWindow:
+    """The min(size, n) queries nearest to a point, with what a Gaussian process needs of them.
+
+    Moving replaces the rows that left by the rows that came, in their slots, and evaluates again only what
+    depends on these: m k d operations for the distances of m rows among k, and O(k²) for the factor of
+
+        A = o h(D) + diag(s²),   Dᵢⱼ = Σₗ wₗ (Xᵢₗ − Xⱼₗ)²
+
+    where updating is faster than a new one. An updated factor is compared with A on a fixed vector, and made
+    anew where they differ by more than rounding, and every 64 rows anyhow. The order of the slots depends on
+    the moves; `indices` says what each holds. While the trajectory has fewer queries than ``size``, new ones
+    take new slots.
+
+    ZoRD (Shu et al., 2023, Appx. C.1): the 150 nearest.
+
+    Args:
+        trajectory: The history; it is read, never changed. After its ``load_state_dict`` or any other change
+            than appending, call `reset`.
+        size: Slots, at most.
+        precision: 1/ℓₗ² of the kernel, one number or d; None for 1.
+        profile: h of the kernel, as a `RadialProfile` or a function of r². None: no factor is kept.
+        outputscale: o > 0.
+        noise: Variance added to the noise of every query, >= 0. With the trajectory's own noise, their sum.
+
+    Raises:
+        ValueError: If size is not a positive integer, or a hyper-parameter is not finite and in its range.
+    """
+
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        size: int,
+        *,
+        precision: Tensor | float | None = None,
+        profile: RadialProfile | Callable[[Tensor], Tensor] | None = None,
+        outputscale: float = 1.0,
+        noise: float = 0.0,
+    ) -> None:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"size must be a positive integer, got {size!r}.")
+        self.trajectory = trajectory
+        self.size = size
+        self._set_hyperparameters(precision, profile, outputscale, noise)
+        self.reset()
+
+    def reset(self) -> None:
+        """Empty every slot."""
+        double: dict[str, Any] = {"dtype": torch.float64, "device": self.trajectory.device}
+        self._slots: list[int] = []
+        self._X = torch.empty(self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device)
+        self._D = torch.zeros(self.size, self.size, **double)
+        self._A = torch.zeros(self.size, self.size, **double)
+        self._probe = torch.arange(self.size, **double).cos_()
+        self._L: Tensor | None = None
+        self._inverse: Tensor | None = None
+        self._gradient_D: Tensor | None = None
+        self._replaced = 0
+
+    def __len__(self) -> int:
+        """Slots in use, k."""
+        return len(self._slots)
+
+    @property
+    def indices(self) -> Tensor:
+        """The trajectory's row in each slot, k."""
+        return torch.tensor(self._slots, dtype=torch.int64, device=self.trajectory.device)
+
+    @property
+    def X(self) -> Tensor:
+        """The queries, k x d, contiguous; a view that the next move changes."""
+        return self._X[: len(self)]
+
+    @property
+    def y(self) -> Tensor:
+        """Their values, k."""
+        return self.trajectory.y[self.indices]
+
+    @property
+    def noise(self) -> Tensor:
+        """s², k variances (float64): the window's noise plus the queries' own."""
+        result = torch.full((len(self),), self._noise, dtype=torch.float64, device=self.trajectory.device)
+        own = self.trajectory.noise
+        return result if own is None else result + own[self.indices]
+
+    @property
+    def squared_distances(self) -> Tensor:
+        """D, k x k (float64), symmetric with a zero diagonal."""
+        return self._scale(self._D[: len(self), : len(self)])
+
+    @property
+    def gradient_squared_distances(self) -> Tensor:
+        """E, k x k: squared distances in the metric wₗ², which traces of gradient covariances need.
+
+        w D for one w; for d different ones k² d/2 operations at the first use after a move.
+        """
+        if self._precision.ndim == 0:
+            return self._precision * self.squared_distances
+        if self._gradient_D is None:
+            squared, result = self._precision.square(), torch.zeros_like(self.squared_distances)
+            for i in range(1, len(self)):
+                result[i, :i] = row_squared_distances(self._X[:i], self._X[i], squared)
+            self._gradient_D = result + result.mT
+        return self._gradient_D
+
+    @property
+    def covariance(self) -> Tensor:
+        """A, k x k, noise included; a view that the next move changes.
+
+        Raises:
+            ValueError: Without a profile.
+        """
+        self._require_profile()
+        return self._A[: len(self), : len(self)]
+
+    @property
+    def L(self) -> Tensor:
+        """The lower Cholesky factor of A, k x k.
+
+        Raises:
+            ValueError: Without a profile, or before the first move.
+        """
+        self._require_profile()
+        if self._L is None:
+            raise ValueError("the window is empty: move it to a point first.")
+        return self._L
+
+    @property
+    def inverse(self) -> Tensor:
+        """A⁻¹, k x k, made from L at the first use after a move."""
+        if self._inverse is None:
+            self._inverse = torch.cholesky_inverse(self.L)
+        return self._inverse
+
+    def move_to(self, x: Tensor) -> Tensor:
+        """Hold the queries nearest to x.
+
+        Args:
+            x: d.
+
+        Returns:
+            The slots whose query changed, ascending (int64).
+
+        Raises:
+            TypeError, ValueError: As `Trajectory.nearest`.
+            NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries
+                without noise). The window stays where it was then.
+        """
+        metric = self._precision if self._precision.ndim else None
+        wanted = self.trajectory.nearest(x, self.size, metric, (self._slots, self.X)).tolist()
+        changed, rows = _assign(self._slots, wanted)
+        if not changed:
+            return torch.empty(0, dtype=torch.int64, device=self.trajectory.device)
+        slots = list(self._slots)
+        replaced = [slot for slot in changed if slot < len(slots)]
+        at = torch.tensor(changed, dtype=torch.int64, device=self._X.device)
+        saved = self._slots, self._X[at], self._D[at], self._A[at]
+        try:
+            if self._L is not None and replaced == changed and replacing_pays(len(slots), len(changed), self._X.device):
+                self._replace(changed, rows)
+            else:
+                self._write(changed, rows)
+                self._refactor()
+        except NotPositiveDefiniteError:
+            self._slots, self._X[at] = saved[0], saved[1]
+            for matrix, kept in ((self._D, saved[2]), (self._A, saved[3])):
+                matrix[at] = kept
+                matrix[:, at] = kept.mT
+            raise
+        self._inverse = self._gradient_D = None
+        return at
+
+    def set_kernel(
+        self,
+        *,
+        precision: Tensor | float | None,
+        profile: RadialProfile | Callable[[Tensor], Tensor] | None,
+        outputscale: float,
+        noise: float,
+    ) -> None:
+        """Take other hyper-parameters, as after a fit; the queries held stay until the next move.
+
+        Distances are evaluated again where an ARD metric changes, and only scaled where both are isotropic.
+
+        Raises:
+            ValueError: As the constructor.
+            NotPositiveDefiniteError: If A is not positive definite with them. Nothing changes then.
+        """
+        names = ("_precision", "_profile", "_outputscale", "_noise", "_D", "_A", "_L", "_replaced")
+        saved = {name: getattr(self, name) for name in names}
+        self._set_hyperparameters(precision, profile, outputscale, noise)
+        k, old = len(self), saved["_precision"]
+        self._D, self._A = self._D.clone(), self._A.clone()
+        try:
+            if old.ndim + self._precision.ndim and not torch.equal(old, self._precision):
+                self._measure(list(range(k)))
+            if k:
+                self._cover(slice(0, k))
+                self._refactor()
+        except NotPositiveDefiniteError:
+            self.__dict__.update(saved)
+            raise
+        self._inverse = self._gradient_D = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Slots and factor; the rest follows from the trajectory and the hyper-parameters."""
+        return {
+            "version": 1,
+            "size": self.size,
+            "indices": self.indices,
+            "L": None if self._L is None else self._L.clone(),
+            "replaced": self._replaced,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue bit for bit where `state_dict` was taken, with the same trajectory and hyper-parameters.
+
+        Raises:
+            ValueError: If the state is of another version or size, or does not fit the trajectory.
+        """
+        expected = {"version", "size", "indices", "L", "replaced"}
+        if set(state) != expected or state["version"] != 1 or state["size"] != self.size:
+            raise ValueError(
+                f"a NearestWindow's state has {sorted(expected)}, here of version 1 and size {self.size}; "
+                f"got {sorted(state)}, version {state.get('version')} and size {state.get('size')}."
+            )
+        slots, L = state["indices"].tolist(), state["L"]
+        if (
+            len(slots) > self.size
+            or len(set(slots)) != len(slots)
+            or not all(0 <= i < len(self.trajectory) for i in slots)
+        ):
+            raise ValueError(f"the state's indices do not fit a trajectory of {len(self.trajectory)} queries.")
+        if (slots and (L is None) != (self._profile is None)) or (L is not None and L.shape != (len(slots),) * 2):
+            raise ValueError("the state's factor does not fit its indices and this window's profile.")
+        self.reset()
+        self._write(list(range(len(slots))), slots)
+        self._L = None if L is None else L.to(self._D).mT.contiguous().mT
+        self._replaced = state["replaced"]
+
+    def _set_hyperparameters(self, precision: Any, profile: Any, outputscale: float, noise: float) -> None:
+        metric = check_precision(1.0 if precision is None else precision, self.trajectory.d, self.trajectory.device)
+        assert metric is not None
+        scale, variance = float(outputscale), float(noise)
+        if not 0 < scale < float("inf"):
+            raise ValueError(f"outputscale must be finite and positive, got {outputscale!r}.")
+        if not 0 <= variance < float("inf"):
+            raise ValueError(f"noise must be finite and not negative, got {noise!r}.")
+        h = getattr(profile, "h", profile)
+        if h is not None and not callable(h):
+            raise TypeError(f"profile must be a RadialProfile or a function of r², got {type(profile).__name__}.")
+        self._precision, self._profile, self._outputscale, self._noise = metric, h, scale, variance
+
+    def _write(self, changed: list[int], rows: list[int]) -> None:
+        """Put queries into slots, with their distances and covariances to all others."""
+        slots = self._slots + [0] * (max(changed, default=-1) + 1 - len(self._slots))
+        for slot, row in zip(changed, rows, strict=True):
+            slots[slot] = row
+            self._X[slot] = self.trajectory.X[row]
+        self._slots = slots
+        if len(changed) == 1:
+            slot, k = changed[0], len(slots)
+            distances = row_squared_distances(self.X, self._X[slot], self._precision if self._precision.ndim else None)
+            self._D[slot, :k] = distances
+            self._D[:k, slot] = distances
+            self._cover(slice(slot, slot + 1))
+            return
+        self._measure(changed)
+        self._cover(torch.tensor(changed, dtype=torch.int64, device=self._X.device))
+
+    def _measure(self, changed: list[int]) -> None:
+        """Distances between the changed slots and all slots, each pair once; unscaled where isotropic."""
+        open_ = torch.ones(len(self), dtype=torch.bool, device=self._X.device)
+        metric = self._precision if self._precision.ndim else None
+        for slot in changed:
+            open_[slot] = False
+            self._D[slot, slot] = 0
+            others = open_.nonzero().squeeze(-1)
+            distances = row_squared_distances(self._X, self._X[slot], metric, others)
+            self._D[slot, others] = distances
+            self._D[others, slot] = distances
+
+    def _scale(self, D: Tensor) -> Tensor:
+        return self._precision * D if self._precision.ndim == 0 else D
+
+    def _cover(self, slots: Tensor | slice) -> None:
+        """Covariances of these slots with all, from the distances."""
+        if self._profile is None:
+            return
+        k = len(self)
+        D = self._scale(self._D[slots, :k])
+        K = self._profile(D).reshape(D.shape).mul(self._outputscale)
+        self._A[slots, :k] = K
+        self._A[:k, slots] = K.mT
+        self._A.diagonal()[:k][slots] += self._noise if self.trajectory.noise is None else self.noise[slots]
+
+    def _replace(self, changed: list[int], rows: list[int]) -> None:
+        """`_write` and the factor's update, row after row."""
+        L = self.L
+        for slot, row in zip(changed, rows, strict=True):
+            self._write([slot], [row])
+            L = replace_row(L, slot, self.covariance[slot])
+        self._replaced += len(changed)
+        self._L, before = L, self._L
+        if self._replaced >= _REBUILD_AFTER or self._drifted():
+            self._L = before
+            self._refactor()
+
+    def _drifted(self) -> bool:
+        """Whether L Lᵀ z and A z differ by more than rounding for a fixed z, |zᵢ| <= 1."""
+        A, L = self.covariance, self.L
+        z = self._probe[: len(self)]
+        residual = torch.addmv(torch.mv(A, z), L, torch.mv(L.mT, z), alpha=-1)
+        unit = len(self) * torch.finfo(torch.float64).eps * float(A.diagonal().max())
+        return not float(torch.linalg.vector_norm(residual, torch.inf)) <= _DRIFT * unit
+
+    def _refactor(self) -> None:
+        if self._profile is None:
+            self._L = None
+            return
+        self._L = factor(self.covariance)
+        self._replaced = 0
+
+    def _require_profile(self) -> None:
+        if self._profile is None:
+            raise ValueError("this window has no kernel profile, hence no covariance and no factor.")
+
+
+def _assign(slots: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
+    """Slots that change and the rows they take: those that came, in order, where others left, then new."""
+    keep, held = set(wanted), set(slots)
+    changed = [slot for slot, row in enumerate(slots) if row not in keep]
+    rows = sorted(row for row in wanted if row not in held)
+    changed += range(len(slots), len(slots) + len(rows) - len(changed))
+    return changed, rows

@@ -1,0 +1,318 @@
+"""The local surrogate of ZoRD and FZooS: a Gaussian process on the queries nearest to the current point."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from botorch import settings as botorch_settings
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.models.transforms.input import AffineInputTransform
+from botorch.models.transforms.outcome import Standardize
+from gpytorch.kernels import ScaleKernel
+from gpytorch.means import ConstantMean, ZeroMean
+from torch import Tensor
+
+from surrogates.gradient_posterior import GradientPosterior
+from surrogates.kernels.makers import NOISE_FLOOR, gaussian_likelihood, matern_kernel
+from surrogates.kernels.radial import radial_profile
+from surrogates.models.derived_gp import DerivedGP
+from surrogates.stationary_conditioning import StationaryConditioning
+from surrogates.window.marginal_likelihood import fit_isotropic
+from surrogates.window.nearest_window import NearestWindow
+from surrogates.window.trajectory import Trajectory
+
+logger = logging.getLogger(__name__)
+
+KernelMaker = Callable[..., ScaleKernel]
+
+LEAST_TO_FIT = 4
+"""Queries in the window under which hyper-parameters are not fitted."""
+
+LEAST_NOISE = 2 * NOISE_FLOOR
+"""Least noise variance that a fit may find, in units of the window's variance: what ``model`` can say too.
+
+Not in units of o, which grows to 10⁵ and more where the window is much narrower than ℓ: 10⁻⁶ o would then be a tenth
+of the window's variance, and descent would end there.
+"""
+
+LEAST_NOISE_RATIO = 1e-10
+"""The least one over o: what n x n algebra in float64 still tells from none."""
+
+MOST_NOISE_RATIO = 1e6
+"""The largest one, where the noise is known."""
+
+MOST_CONTRACTION = 1e-9
+"""Share of the least lengthscale that a narrow window leaves, at least."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Of the kernel o·h(r²/ℓ²) of standardised values.
+
+    Attributes:
+        lengthscale: ℓ, search units.
+        outputscale: o.
+        noise_ratio: noise variance over o.
+    """
+
+    lengthscale: float
+    outputscale: float = 1.0
+    noise_ratio: float = 1e-6
+
+
+class WindowSurrogate:
+    """A derived GP (isotropic) conditioned on the queries nearest to a point, which moves.
+
+    Values are standardised as (y − m)/s: s is the standard deviation of the window where an iteration begins, and m
+    the window's mean, plus what generalised least squares, 1ᵀA⁻¹y/1ᵀA⁻¹1, finds beyond it, anew at every move.
+    ``gradient_posterior`` is in standardised units, so that uncertainties are compared with thresholds that do not
+    depend on f's scale; the mean times ``scale`` is the gradient in f's own units.
+
+    What a move changes is updated and not made anew: distances and the factor by ``NearestWindow``; α costs one
+    solve, and traces of gradient covariances one inverse when first asked for.
+
+    Args:
+        like: a point, shape ``d``: dtype and device of the points.
+        size: most queries that the Gaussian process holds (ZoRD, Appx. C.1: 150).
+        hyperparameters: of the kernel, to start with.
+        noise: noise variance of a value in f's squared units; None: ``hyperparameters`` say it.
+        kernel: makes the kernel of a lengthscale and an outputscale: ``matern_kernel`` (5/2) or ``rbf_kernel``.
+    """
+
+    def __init__(
+        self,
+        like: Tensor,
+        size: int,
+        hyperparameters: Hyperparameters,
+        *,
+        noise: float | None = None,
+        kernel: KernelMaker = matern_kernel,
+    ) -> None:
+        self.kernel = kernel
+        self.trajectory = Trajectory(like.numel(), dtype=like.dtype, device=like.device)
+        self.size, self.noise = size, noise
+        self.scale = 1.0
+        self.fitted = 0
+        self._conditioning: StationaryConditioning | None = None
+        self._take(hyperparameters)
+        self.window = NearestWindow(self.trajectory, size, **self._kernel_arguments())
+        self._at: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        """Queries that succeeded."""
+        return len(self.trajectory)
+
+    def append(self, points: Tensor, values: Tensor) -> None:
+        """Take queries, ``m x d`` and ``m``; NaN and infinite values are kept apart."""
+        self.trajectory.append(points, values)
+
+    def begin(self, x: Tensor) -> None:
+        """Start an iteration at x: the window's spread there is the scale from now on."""
+        self._move_to(x)
+        self._conditioning = None
+        self.scale = spread(self.window.y)
+        if self.noise is not None:
+            self._change(noise_ratio=self._known_ratio())
+
+    def gradient_posterior(self, x: Tensor, *, reselect: bool = True) -> GradientPosterior:
+        """The posterior of ∇f at x, shape ``d``, in standardised units; event shape ``1 x d``.
+
+        Args:
+            x: the point, in search coordinates.
+            reselect: move the window to the queries nearest to x first.
+        """
+        conditioning = self.conditioning_at(x) if reselect else self.conditioning
+        return self.posterior(conditioning, x)
+
+    def posterior(self, conditioning: StationaryConditioning, x: Tensor) -> GradientPosterior:
+        """The posterior of ∇f at x under a conditioning of this surrogate, in standardised units."""
+        o = self.hyperparameters.outputscale
+        scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)
+        return GradientPosterior(conditioning, x[None], scale)
+
+    def conditioning_at(self, x: Tensor) -> StationaryConditioning:
+        """The conditioning on the queries nearest to x; valid until the next move."""
+        self._move_to(x)
+        return self.conditioning
+
+    @property
+    def conditioning(self) -> StationaryConditioning:
+        """The conditioning on the present window, in units of √o; valid until the next move."""
+        if self._conditioning is None:
+            window = self.window
+            y = standardised(window.y, self.scale * math.sqrt(self.hyperparameters.outputscale))
+            solved = torch.cholesky_solve(torch.stack([y, torch.ones_like(y)], dim=1), window.L)
+            mean = solved[:, 0].sum() / solved[:, 1].sum()
+            alpha = solved[:, 0] - mean * solved[:, 1]
+            self._conditioning = self._template.over(window.X, window.L, alpha, window.gradient_squared_distances)
+        return self._conditioning
+
+    def again(self, conditioning: StationaryConditioning, rows: Tensor) -> StationaryConditioning:
+        """A conditioning of an earlier window, made valid again.
+
+        Args:
+            conditioning: what ``conditioning`` was.
+            rows: what ``window.indices`` were with it.
+        """
+        kept = conditioning.over(
+            self.trajectory.X[rows], conditioning.factor, conditioning.alpha, conditioning.gradient_distances
+        )
+        kept.__dict__.update({name: conditioning.__dict__[name] for name in _SHARED if name in conditioning.__dict__})
+        return kept
+
+    def fit_is_due(self, every: int) -> bool:
+        """Whether there was no fit yet, or so many queries ago, failed ones among them."""
+        return self.fitted == 0 or len(self) + self.trajectory.failures - self.fitted >= every
+
+    def fit(self, x: Tensor, lengthscales: tuple[float, float], reach: float | None = None) -> None:
+        """Hyper-parameters by marginal likelihood of the queries nearest to x, from the present ones.
+
+        Where the values are constant or fewer than ``LEAST_TO_FIT``, they stay.
+
+        Args:
+            x: the point, in search coordinates.
+            lengthscales: the least and the largest ℓ.
+            reach: where all queries of the window are nearer to x than this, the least ℓ is smaller by as much: a
+                quadratic function seen from a thousandth of ℓ is lost in rounding.
+        """
+        self.begin(x)
+        window, h = self.window, self.hyperparameters
+        y = standardised(window.y, self.scale)
+        if len(window) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:
+            return
+        least = lengthscales[0]
+        if reach is not None:
+            farthest = float((window.X - x).norm(dim=1).max())
+            least *= min(1.0, max(farthest / reach, MOST_CONTRACTION))
+        fit = fit_isotropic(
+            window.squared_distances * h.lengthscale**2,
+            y,
+            self._profile,
+            lengthscales=(least, lengthscales[1]),
+            noise_ratios=(LEAST_NOISE_RATIO, 1.0),
+            start=(h.lengthscale, h.noise_ratio),
+            noise=None if self.noise is None else max(self.noise / self.scale**2, LEAST_NOISE),
+        )
+        ratio = max(fit.noise_ratio, LEAST_NOISE / fit.outputscale)
+        self._change(lengthscale=fit.lengthscale, outputscale=fit.outputscale, noise_ratio=ratio)
+        self.fitted = len(self) + self.trajectory.failures
+        logger.debug("fitted to %d queries: %s", len(window), self.hyperparameters)
+
+    def model(self, x: Tensor, units: tuple[Tensor, Tensor] | None = None) -> DerivedGP:
+        """A ``DerivedGP`` of the queries nearest to x with the same hyper-parameters, in the user's units.
+
+        Args:
+            x: a point in search coordinates.
+            units: (origin, unit) of the user's coordinates origin + unit·x, shape ``d`` each; None: they are these.
+        """
+        rows = self.trajectory.nearest(x, self.size)
+        X, y = self.trajectory.X[rows], self.trajectory.y[rows]
+        transform = None
+        if units is not None:
+            origin, unit = units
+            transform = AffineInputTransform(len(x), coefficient=unit, offset=origin)
+            X = origin + unit * X
+        h = self.hyperparameters
+        kernel = self.kernel(h.lengthscale, h.outputscale, dtype=X.dtype).to(X.device)
+        noise = max(h.noise_ratio * h.outputscale, LEAST_NOISE)
+        likelihood = gaussian_likelihood(noise, dtype=X.dtype).to(X.device)
+        with botorch_settings.validate_input_scaling(False), warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputDataWarning)
+            model = DerivedGP(
+                X,
+                y[:, None].to(X),
+                likelihood=likelihood,
+                covar_module=kernel,
+                mean_module=ConstantMean().to(X),
+                outcome_transform=Standardize(m=1, min_stdv=torch.finfo(X.dtype).tiny),
+                input_transform=transform,
+            )
+        targets = model.train_targets.double()
+        ones = torch.ones_like(targets)
+        solved = torch.cholesky_solve(torch.stack([targets, ones], dim=1), model.conditioning.factor)
+        model.mean_module.constant.data.fill_(float(solved[:, 0].sum() / solved[:, 1].sum()))
+        return model
+
+    def state_dict(self) -> dict[str, Any]:
+        """Queries, window, hyper-parameters and scale."""
+        return {
+            "trajectory": self.trajectory.state_dict(),
+            "window": self.window.state_dict(),
+            "hyperparameters": vars(self.hyperparameters).copy(),
+            "scale": self.scale,
+            "fitted": self.fitted,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what ``state_dict`` described."""
+        self.trajectory.load_state_dict(state["trajectory"])
+        self._take(Hyperparameters(**state["hyperparameters"]))
+        self.window = NearestWindow(self.trajectory, self.size, **self._kernel_arguments())
+        self.window.load_state_dict(state["window"])
+        self.scale, self.fitted, self._at = state["scale"], state["fitted"], None
+
+    def _move_to(self, x: Tensor) -> None:
+        """Move the window, unless it is there or holds all queries."""
+        if len(self.window) == len(self.trajectory):
+            return
+        if self._at is not None and self._at[0] == len(self.trajectory) and torch.equal(self._at[1], x):
+            return
+        if self.window.move_to(x).numel():
+            self._conditioning = None
+        self._at = (len(self.trajectory), x)
+
+    def _known_ratio(self) -> float:
+        assert self.noise is not None
+        variance = self.scale**2 * self.hyperparameters.outputscale
+        ratio = self.noise / variance if variance > 0 else 0.0
+        return min(max(ratio, LEAST_NOISE_RATIO), MOST_NOISE_RATIO)
+
+    def _change(self, **changed: float) -> None:
+        hyperparameters = Hyperparameters(**(vars(self.hyperparameters) | changed))
+        if hyperparameters != self.hyperparameters:
+            self._take(hyperparameters)
+            self.window.set_kernel(**self._kernel_arguments())
+
+    def _take(self, hyperparameters: Hyperparameters) -> None:
+        self.hyperparameters = hyperparameters
+        kernel = self.kernel(hyperparameters.lengthscale).to(self.trajectory.device)
+        self._profile = radial_profile(kernel.base_kernel)
+        one = torch.ones(1, 1, dtype=torch.float64, device=self.trajectory.device)
+        self._template = StationaryConditioning(
+            kernel, ZeroMean(), one.to(self.trajectory.dtype).expand(1, self.trajectory.d), one, one[0]
+        )
+        self._conditioning = None
+
+    def _kernel_arguments(self) -> dict[str, Any]:
+        h = self.hyperparameters
+        return {
+            "precision": h.lengthscale**-2,
+            "profile": self._profile,
+            "outputscale": 1.0,
+            "noise": h.noise_ratio,
+        }
+
+
+_SHARED = ("inverse", "inverse_times_distances")
+
+
+def spread(y: Tensor) -> float:
+    """The standard deviation of values (with n − 1, as ``Standardize``); 1 where it is 0, infinite or of one value."""
+    if len(y) < 2:
+        return 1.0
+    unit = float(y.abs().max())
+    deviation = unit * float((y / unit).std()) if unit > 0 else 0.0
+    return deviation if 0.0 < deviation < math.inf else 1.0
+
+
+def standardised(y: Tensor, scale: float) -> Tensor:
+    """(y − m)/scale with m the mean of y, without overflow of a sum; 0 where all are equal."""
+    unit = float(y.abs().max()) or 1.0
+    ratios = y / unit
+    return (ratios - ratios.mean()) * (unit / scale)

@@ -1,0 +1,500 @@
+"""HiSo and DeComFL: replay to the bit, bytes to the byte, and the single-machine methods as N = 1."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import optimizers
+from federated import BehindError, Fault, FaultPlan, MessageError, make_federation, simulate
+from federated.core.codec import decode, encode
+from federated.methods.scalar.hiso import HiSo
+from federated.testing.harness import Quadratic, quiet
+from tests.memory import printed, reads_peak
+
+VARIANTS = {
+    "decomfl": ("decomfl", {}),
+    "per_step": ("hiso", {"local_steps": 3, "hessian_lower": 0.2, "hessian_upper": 2.0}),
+    "per_round": ("hiso", {"local_steps": 3, "hessian_update": "per_round", "momentum": 0.5}),
+    "signs": ("hiso", {"distribution": "rademacher", "projection": True, "hessian_reset": 3}),
+    "prox": ("hiso", {"prox": optimizers.L1(0.1), "scheme": "central", "server_rate": 0.7}),
+    "box": ("hiso", {"bounds": [(-1.0, 0.6)] * 7, "local_steps": 2}),
+}
+
+
+def quadratics(count=3, d=7):
+    return [Quadratic(i, dimension=d) for i in range(count)]
+
+
+def start(dtype=torch.float32, d=7):
+    return torch.linspace(0.1, 0.5, d, dtype=dtype)
+
+
+def federation(name, faults=(), count=3, x0=None, **options):
+    options = {"local_steps": 1, "perturbations": 5, "rate": 0.03} | options
+    x0 = start() if x0 is None else x0
+    return make_federation(name, quadratics(count, len(x0)), x0, faults=FaultPlan(faults), **options)
+
+
+def run(made, rounds):
+    with quiet():
+        return [made.run_round() for _ in range(rounds)]
+
+
+def bits(tensors):
+    return {name: tensor.view(torch.uint8).tolist() for name, tensor in tensors.items()}
+
+
+def assert_rebuilt(made):
+    """Every client that is up stands, after a broadcast, where the server stands, bit for bit."""
+    server = made.server
+    for number in server.participants:
+        client = made.host.client(number)
+        try:
+            client.receive(encode(server.broadcast(number)))
+        except BehindError:
+            client.catch_up(encode(server.catch_up(encode(client.position()))))
+            client.receive(encode(server.broadcast(number)))
+        assert bits(client.optimizer.vectors()) == bits(server.state.model.vectors())
+        assert client.optimizer.state.hessian_floor == server.state.model.state.hessian_floor
+
+
+# One method in two shapes.
+
+
+def test_hiso_with_h_of_1_is_decomfl_bitwise():
+    for options in ({}, {"local_steps": 3, "momentum": 0.3}):
+        plain, hiso = federation("decomfl", **options), federation("hiso", hessian_weight=0.0, **options)
+        run(plain, 5), run(hiso, 5)
+        assert bits({"x": plain.server.x}) == bits({"x": hiso.server.x})
+        assert not torch.equal(plain.server.x, start())
+    learning = federation("hiso")
+    run(learning, 5)
+    assert not torch.equal(learning.server.x, plain.server.x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("name", "options", "own"),
+    [
+        ("decomfl", {"momentum": 0.4}, {}),
+        ("hiso", {}, {}),
+        ("hiso", {"local_steps": 3}, {}),
+        ("hiso", {"projection": True, "prox": optimizers.L1(0.1)}, {}),
+        ("hiso", {"local_steps": 4, "hessian_update": "per_round"}, {"local_steps": 4}),
+    ],
+)
+def test_one_client_is_the_single_machine_method(dtype, name, options, own):
+    made = federation(name, count=1, x0=start(dtype), scalar_dtype="float64", seed=3, **options)
+    run(made, 4)
+    given = {k: v for k, v in options.items() if k != "local_steps"} | own | {"rate": 0.03, "seed": 3}
+    if name == "hiso":
+        given["initial_hessian"] = 1.0
+    method = {"decomfl": optimizers.DeComFL, "hiso": optimizers.HiSo}[name]
+    alone = method(start(dtype), max_queries=10**6, **given)
+    objective = quadratics(1)[0]
+    for _ in range(4 * options.get("local_steps", 1)):
+        batch = alone.ask()
+        alone.tell(batch, torch.stack([objective(x) for x in batch]))
+    assert bits({"x": made.server.x}) == bits({"x": alone.x})
+    assert made.ledger.total("queries") == alone.queries
+    if name == "hiso":
+        assert bits({"h": made.server.state.model.hessian}) == bits({"h": alone.hessian})
+
+
+def test_a_round_is_alg_2_by_hand():
+    """Local scalars along each client's own path; the mean scalars move x and H along the shared directions."""
+    made = federation("hiso", count=2, local_steps=2, perturbations=2, x0=start(torch.float64), scalar_dtype="float64")
+    run(made, 1)
+    u = optimizers.Directions(0, 7)
+    eta, mu, nu, eps = 0.03, 1e-3, 0.05, 1e-8
+    sent = []
+    for f in quadratics(2):
+        x, h, own = start(torch.float64), torch.ones(7, dtype=torch.float64), []
+        for k in range(2):
+            w = u.block(k, 2) / h.sqrt()
+            c = torch.stack([(f(x + mu * w[p]) - f(x)) / mu / 2 for p in range(2)])
+            x, h = x - eta * (c @ w), (1 - nu) * h + nu * ((c @ w) ** 2 + eps)
+            own.append(c)
+        sent.append(torch.stack(own))
+    mean, x, h = (sent[0] + sent[1]) / 2, start(torch.float64), torch.ones(7, dtype=torch.float64)
+    for k in range(2):
+        delta = mean[k] @ (u.block(k, 2) / h.sqrt())
+        x, h = x - eta * delta, (1 - nu) * h + nu * (delta**2 + eps)
+    torch.testing.assert_close(made.server.x, x, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(made.server.state.model.hessian, h, rtol=1e-9, atol=0)
+
+
+def test_weights_are_those_of_the_clients():
+    a = federation("decomfl", weights=[1.0, 3.0, 2.0], scalar_dtype="float64", x0=start(torch.float64))
+    requests = [a.server.broadcast(c) for c in range(3)]
+    scalars = []
+    for c, message in enumerate(requests):
+        client = a.host.client(c)
+        client.receive(message)
+        while (batch := client.ask()) is not None:
+            client.tell(batch, torch.stack([quadratics()[c](x) for x in batch]))
+        scalars.append(client.report().tensors["scalars"])
+    b = federation("decomfl", weights=[1.0, 3.0, 2.0], scalar_dtype="float64", x0=start(torch.float64))
+    run(b, 1)
+    wanted = (scalars[0] + 3 * scalars[1] + 2 * scalars[2]) / 6
+    (entry,) = b.server.state.log.between(1, 2)
+    torch.testing.assert_close(entry.scalars, wanted, rtol=1e-14, atol=0)
+
+
+# Replay.
+
+
+@pytest.mark.parametrize("codec", [True, False])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_clients_rebuild_the_server_bitwise_after_any_fault(variant, codec):
+    name, options = VARIANTS[variant]
+    faults = [
+        *(Fault("unreachable", r, 0) for r in (2, 3, 4)),
+        Fault("drop", 3, 1),
+        Fault("delay", 5, 1, by=2),
+        Fault("crash", 4, 2, after=1 if options.get("local_steps", 1) > 1 else 0),
+        Fault("rejoin", 6, 2),
+        *(Fault("drop", 7, c) for c in range(3)),
+    ]
+    made = federation(name, faults, codec=codec, **options)
+    records = run(made, 9)
+    assert records[6].skipped and records[5].accepted == records[8].accepted == (0, 1, 2)
+    scalars = 20 * options.get("local_steps", 1)
+    assert all(r["payload_down"] % scalars == 0 for r in made.ledger.to_rows()), "someone needed the whole state"
+    assert_rebuilt(made)
+
+
+def test_partial_participation_replays():
+    made = federation("hiso", count=8, participation=2, local_steps=2)
+    run(made, 12)
+    assert made.history[-1].refused == ()
+    assert_rebuilt(made)
+    row = made.ledger.to_rows()
+    assert all(r["payload_up"] == 40 for r in row)
+    assert {r["payload_down"] % 40 for r in row} == {0} and max(r["payload_down"] for r in row) > 40
+
+
+def test_a_log_that_is_too_short_costs_the_whole_state():
+    faults = [Fault("unreachable", r, 0) for r in range(2, 7)]
+    made = federation("hiso", faults, log_rounds=3)
+    run(made, 7)
+    rows = {(r["round"], r["client"]): r for r in made.ledger.to_rows()}
+    assert rows[7, 0]["payload_down"] == 7 * (4 + 4) and rows[7, 1]["payload_down"] == 20
+    assert made.history[-1].accepted == (0, 1, 2)
+    assert len(made.server.state.log) == 3
+    assert_rebuilt(made)
+
+
+def test_a_crashed_client_gets_only_what_it_lacks():
+    made = federation("hiso", [Fault("crash", 3, 1), Fault("rejoin", 5, 1)])
+    run(made, 5)
+    rows = {(r["round"], r["client"]): r for r in made.ledger.to_rows()}
+    broadcast = 20 * 3
+    assert rows[5, 1]["payload_down"] == broadcast + 20 * 1 + broadcast
+    assert rows[5, 0]["payload_down"] == 20
+    assert rows[5, 1]["refused"] == ""
+
+
+def test_a_client_with_another_x0_gets_the_servers():
+    made = federation("hiso")
+    client = made.host.client(1)
+    client.optimizer._x.add_(1.0)
+    assert run(made, 1)[0].accepted == (0, 1, 2)
+    assert made.ledger.total("payload_down", client=1) == 7 * 8
+    assert_rebuilt(made)
+
+
+def test_a_client_whose_memory_went_bad_is_found_and_mended():
+    made = federation("hiso", local_steps=2)
+    run(made, 2)
+    made.host.client(1).optimizer._x[3] += 1e-6
+    record = run(made, 1)[0]
+    assert record.accepted == (0, 1, 2)
+    rows = {(r["round"], r["client"]): r for r in made.ledger.to_rows()}
+    assert rows[3, 1]["payload_down"] == 40 + 7 * 8 + 40 and rows[3, 0]["payload_down"] == 40
+    assert_rebuilt(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["decomfl", "hiso"])
+def test_a_hundred_missed_rounds_at_a_million_coordinates(name):
+    d = 1_000_000
+    made = make_federation(
+        name,
+        [lambda x: float(x[:10].double().square().sum())] * 2,
+        torch.ones(d, dtype=torch.float32),
+        local_steps=1,
+        perturbations=1,
+        faults=FaultPlan([Fault("unreachable", r, 1) for r in range(2, 102)]),
+    )
+    run(made, 102)
+    row = made.ledger.to_rows()[-1]
+    assert (row["round"], row["client"], row["payload_down"], row["refused"]) == (102, 1, 4 * 101, "")
+    assert_rebuilt(made)
+
+
+# Digests.
+
+
+def tampered(message, **values):
+    return dataclasses.replace(message, values={**message.values, **values})
+
+
+def test_a_report_with_another_digest_is_refused():
+    made = federation("hiso")
+    client = made.host.client(0)
+    client.receive(made.server.broadcast(0))
+    while (batch := client.ask()) is not None:
+        client.tell(batch, torch.stack([quadratics()[0](x) for x in batch]))
+    report = client.report()
+    made.server.check(report)
+    with pytest.raises(MessageError, match="the digest of the client's model is '0000"):
+        made.server.check(tampered(report, digest="0" * 64))
+    long = dataclasses.replace(report, tensors={"scalars": torch.zeros(4)})
+    with pytest.raises(MessageError, match="scalars are 4, accepted are 5"):
+        made.server.check(long)
+
+
+def test_a_broadcast_with_another_digest_is_refused_and_says_so():
+    made = federation("hiso", count=1)
+    run(made, 2)
+    client, message = made.host.client(0), made.server.broadcast(0)
+    with pytest.raises(BehindError, match="has digest"):
+        client.receive(tampered(message, digest="0" * 64))
+    client.receive(message)
+
+
+def test_a_catch_up_with_another_digest_is_refused():
+    made = federation("hiso", count=1)
+    run(made, 4)
+    fresh = made.algorithm.client(0)
+    fresh.state.at = 1
+    with pytest.raises(BehindError, match="round 1, the scalars begin with 4"):
+        fresh.receive(made.server.broadcast(0))
+    answer = made.server.catch_up(fresh.position())
+    assert answer.payload_bytes == 3 * 20
+    with pytest.raises(MessageError, match="the digest of the rebuilt model"):
+        fresh.catch_up(tampered(answer, digest="0" * 64))
+    damaged = answer.tensors["scalars"].clone()
+    damaged[2] += 1.0
+    fresh = made.algorithm.client(0)
+    with pytest.raises(MessageError, match="the digest of the rebuilt model"):
+        fresh.catch_up(dataclasses.replace(answer, tensors={"scalars": damaged}))
+    state = made.server.catch_up(fresh.position())
+    assert state.payload_bytes == 7 * 8
+    fresh.catch_up(state)
+    fresh.receive(made.server.broadcast(0))
+
+
+def test_catch_ups_that_are_no_catch_ups_are_refused():
+    made = federation("hiso", [Fault("crash", 2, 0), Fault("rejoin", 9, 0)], log_rounds=2, count=2)
+    run(made, 4)
+    fresh = made.algorithm.client(0)
+    state = made.server.catch_up(dataclasses.replace(fresh.position(), round=0))
+    assert state.payload_bytes == 56
+    for bad, reason in [
+        (dataclasses.replace(state, tensors={"x": state.tensors["x"]}), "lacks \\['hessian'\\]"),
+        (dataclasses.replace(state, tensors={}), "neither"),
+        (tampered(state, hessian_floor=-1.0), "hessian_floor"),
+        (
+            dataclasses.replace(state, tensors={**state.tensors, "hessian": -state.tensors["hessian"]}),
+            "not positive",
+        ),
+    ]:
+        before = fresh.optimizer.digest()
+        with pytest.raises(MessageError, match=reason):
+            fresh.catch_up(bad)
+        assert fresh.optimizer.digest() == before and fresh.state.at == 1
+    position = tampered(fresh.position(), at=99)
+    with pytest.raises(MessageError, match="round 99"):
+        made.server.catch_up(position)
+
+
+def test_broadcasts_whose_rounds_and_scalars_do_not_agree_are_refused():
+    made = federation("hiso", count=1)
+    run(made, 2)
+    client, message = made.host.client(0), made.server.broadcast(0)
+    for rounds, reason in [("", "are 0, got 5"), ("2-3", "from 2 to 2"), ("x", "rounds are 'x'")]:
+        with pytest.raises(MessageError, match=reason):
+            client.receive(tampered(message, rounds=rounds))
+    client.receive(message)
+
+
+# Bytes.
+
+
+def test_bytes_are_40_a_round_whatever_d_is():
+    for d in (3, 3000):
+        made = federation("hiso", x0=torch.full((d,), 0.3, dtype=torch.float32))
+        run(made, 6)
+        rows = [r for r in made.ledger.to_rows() if r["client"] == 0]
+        assert [r["payload_up"] + r["payload_down"] for r in rows] == [20, 40, 40, 40, 40, 40]
+        assert made.ledger.total("payload_up") + made.ledger.total("payload_down") == 3 * (40 * 6 - 20)
+
+
+def test_messages_do_not_grow_with_d():
+    sizes = []
+    for d in (100, 5000):
+        made = federation("hiso", x0=torch.full((d,), 0.3, dtype=torch.float32))
+        run(made, 3)
+        sizes.append([r["message_down"] for r in made.ledger.to_rows()])
+    assert sizes[0] == sizes[1] and max(sizes[0]) < 600
+
+
+@pytest.mark.parametrize(("steps", "count", "dtype", "size"), [(4, 3, "float32", 4), (2, 5, "float64", 8)])
+def test_a_round_is_tau_p_scalars_each_way(steps, count, dtype, size):
+    made = federation("hiso", local_steps=steps, perturbations=count, scalar_dtype=dtype)
+    run(made, 2)
+    row = made.ledger.to_rows()[-1]
+    assert row["payload_up"] == row["payload_down"] == steps * count * size
+    assert row["queries"] == steps * (count + 1)
+
+
+# Restoring.
+
+
+def test_local_steps_leave_nothing_behind():
+    made = federation("hiso", local_steps=3, momentum=0.2, x0=torch.full((7,), 0.1, dtype=torch.float32))
+    run(made, 2)
+    client, objective = made.host.client(0), quadratics()[0]
+    client.receive(made.server.broadcast(0))
+    before, moved = bits(client.optimizer.vectors()), []
+    while (batch := client.ask()) is not None:
+        client.tell(batch, torch.stack([objective(x) for x in batch]))
+        moved.append(bits(client.optimizer.vectors()) != before)
+    assert moved == [True, True, False] and client.optimizer.local.start is None
+    assert client.optimizer.digest() == client.state.digest == made.server.state.digest
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_client_saved_between_any_two_steps_goes_on_bitwise(variant):
+    name, options = VARIANTS[variant]
+    made = federation(name, **options | {"local_steps": 3})
+    run(made, 2)
+    client, objective = made.host.client(0), quadratics()[0]
+    client.receive(made.server.broadcast(0))
+    saved = []
+    while (batch := client.ask()) is not None:
+        saved.append(client.state_dict())
+        client.tell(batch, torch.stack([objective(x) for x in batch]))
+    report = encode(client.report())
+    for state in saved:
+        other = made.algorithm.client(0)
+        other.load_state_dict(state)
+        while (batch := other.ask()) is not None:
+            other.tell(batch, torch.stack([objective(x) for x in batch]))
+        assert decode(encode(other.report())).tensors["scalars"].tolist() == decode(report).tensors["scalars"].tolist()
+        assert bits(other.optimizer.vectors()) == bits(client.optimizer.vectors())
+
+
+def test_h_is_reset():
+    made = federation("hiso", hessian_reset=3, initial_hessian=torch.linspace(0.5, 1.5, 7))
+    run(made, 2)
+    assert not torch.equal(made.server.state.model.hessian, torch.linspace(0.5, 1.5, 7))
+    run(made, 1)
+    assert torch.equal(made.server.state.model.hessian, torch.linspace(0.5, 1.5, 7))
+    assert made.server.state.model.state.hessian_floor == 0.5
+    run(made, 1)
+    assert_rebuilt(made)
+
+
+def test_h_stays_between_its_bounds():
+    made = federation("hiso", hessian_lower=0.9, hessian_upper=1.1)
+    run(made, 10)
+    h = made.server.state.model.hessian
+    assert pytest.approx(float(h.min())) == 0.9 and float(h.max()) <= 1.1 and float(h.max() - h.min()) > 0
+
+
+def test_failed_perturbations_leave_the_mean_of_the_others():
+    made = federation("decomfl", count=1, scalar_dtype="float64", x0=start(torch.float64))
+    objective = quadratics(1)[0]
+    client = made.host.client(0)
+    client.receive(made.server.broadcast(0))
+    batch = client.ask()
+    values = torch.stack([objective(x) for x in batch])
+    whole = (values[1:] - values[0]) / 1e-3
+    values[2] = torch.nan
+    client.tell(batch, values)
+    sent = client.report().tensors["scalars"]
+    assert sent[1] == 0.0
+    torch.testing.assert_close(sent[[0, 2, 3, 4]], whole[[0, 2, 3, 4]] / 4, rtol=1e-15, atol=0)
+    alone = optimizers.DeComFL(start(torch.float64), max_queries=1000, rate=0.03)
+    alone.tell(alone.ask(), values)
+    made.server.aggregate([client.report()])
+    assert torch.equal(made.server.x, alone.x)
+
+
+def test_scalars_too_large_for_float32_count_as_failed():
+    made = make_federation("hiso", [lambda x: 1e40 * float(x.sum())], torch.zeros(3), local_steps=1)
+    record = run(made, 1)[0]
+    assert bool(torch.isfinite(made.server.x).all()) and torch.equal(made.server.x, torch.zeros(3)), record
+
+
+def test_it_minimizes_a_neural_networks_loss_in_place():
+    g = torch.Generator().manual_seed(0)
+    inputs = torch.randn(60, 4, generator=g)
+    labels = (inputs[:, 0] > 0).long()
+
+    def objective(i):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 2)
+        part = (inputs[20 * i : 20 * i + 20], labels[20 * i : 20 * i + 20])
+        loss = lambda m, b: torch.nn.functional.cross_entropy(m(b[0]), b[1])  # noqa: E731
+        return optimizers.ModuleObjective(net, loss, data=part, batch_size=8)
+
+    objectives = [objective(i) for i in range(3)]
+    fun = lambda x: sum(f(x) for f in objectives) / 3  # noqa: E731
+    found = simulate("hiso", objectives, objectives[0].x0(), rounds=60, local_steps=2, rate=0.1, fun=fun)
+    assert found.history[-1].fun < 0.5 * found.history[0].fun
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "word"),
+    [
+        ({"perturbations": 0}, ValueError, "perturbations"),
+        ({"rate": 0.0}, ValueError, "rate"),
+        ({"hessian_update": "per_epoch"}, ValueError, "per_step"),
+        ({"hessian_weight": 1.5}, ValueError, "hessian_weight"),
+        ({"hessian_lower": 2.0, "hessian_upper": 1.0}, ValueError, "hessian_lower"),
+        ({"hessian_reset": 0}, ValueError, "hessian_reset"),
+        ({"initial_hessian": 0.0}, ValueError, "positive"),
+        ({"scalar_dtype": "float16"}, ValueError, "scalar_dtype"),
+        ({"log_rounds": 0}, ValueError, "log_rounds"),
+        ({"distribution": "sphere"}, ValueError, "rademacher"),
+        ({"prox": optimizers.Simplex()}, ValueError, "separable"),
+        ({"perturbation": 5}, TypeError, "perturbations"),
+    ],
+)
+def test_bad_options_are_refused(options, kind, word):
+    with pytest.raises(kind, match=word):
+        HiSo(start(), clients=2, **options)
+
+
+MEMORY = """
+import torch
+from federated.methods.scalar.hiso import HiSo
+
+torch.set_num_threads(1)
+d = 8_000_000
+algorithm = HiSo(torch.ones(d), clients=1, local_steps=1)
+model, client = algorithm.model(), algorithm.client(0)
+small = HiSo(torch.ones(10), clients=1, local_steps=1).model()
+small.follow(1, torch.ones(5)), small.digest()
+start_meter()
+model.follow(1, 0.1 * torch.ones(5))
+model.digest()
+client.optimizer.begin(1)
+batch = client.optimizer.ask()
+client.optimizer.tell(batch, [float(i) for i in range(6)])
+client.optimizer.follow(1, client.optimizer.scalars)
+print(grown())
+"""
+
+
+@pytest.mark.slow
+@reads_peak
+def test_a_round_and_its_replay_need_no_vector():
+    """A vector of d would be 32 MB."""
+    (grown,) = printed(MEMORY)
+    assert grown < 8e6

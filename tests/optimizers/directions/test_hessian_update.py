@@ -1,0 +1,163 @@
+import pytest
+import torch
+
+from optimizers import Directions
+from optimizers.directions import hessian_update
+from optimizers.directions.hessian_update import HessianRule, compute_dtype, over_root, squared_norm, update
+from tests.memory import printed, reads_peak
+
+D = 1500
+TERMS = [(3, 0, 0.7), (3, 1, -1.3), (2**40 + 1, 5, 0.25)]
+RULE = HessianRule(0.3, 1e-3, 0.5, 2.5)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+def tensors(dtype, d=D):
+    wide = compute_dtype(dtype)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(d, generator=generator, dtype=torch.float64).to(dtype)
+    hessian = torch.rand(d, generator=generator, dtype=torch.float64).add(0.5).to(wide)
+    momentum = torch.randn(d, generator=generator, dtype=torch.float64).to(wide)
+    return x, hessian, momentum
+
+
+def updated(dtype, distribution="normal", d=D, **options):
+    x, hessian, momentum = tensors(dtype, d)
+    directions = Directions(7, d, distribution)
+    update(x, directions, TERMS, 0.1, hessian=hessian, rule=RULE, momentum=momentum, decay=0.6, **options)
+    return x, hessian, momentum
+
+
+def same(ours, theirs):
+    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("distribution", ["normal", "rademacher"])
+def test_update_is_its_formula(distribution):
+    x, hessian, momentum = tensors(torch.float64)
+    u = Directions(7, D, distribution)
+    delta = sum(c * u.row(step, row) for step, row, c in TERMS) * hessian**-0.5
+    m = 0.6 * momentum + 0.4 * delta
+    h = ((1 - 0.3) * hessian + 0.3 * (delta**2 + 1e-3)).clip(0.5, 2.5)
+    assert (h == 0.5).any() and (h == 2.5).any() and ((h > 0.5) & (h < 2.5)).any()
+    for ours, theirs in zip(updated(torch.float64, distribution), (x - 0.1 * m, h, m), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-14)
+
+
+def test_each_part_may_be_absent():
+    x, hessian, _ = tensors(torch.float64)
+    u = Directions(7, D)
+    sums = sum(c * u.row(step, row) for step, row, c in TERMS)
+    moved, kept = x.clone(), hessian.clone()
+    update(moved, u, TERMS, 0.1)
+    torch.testing.assert_close(moved, x - 0.1 * sums, rtol=1e-14, atol=1e-14)
+    moved = x.clone()
+    update(moved, u, TERMS, 0.1, hessian=kept)
+    torch.testing.assert_close(moved, x - 0.1 * sums / hessian.sqrt(), rtol=1e-14, atol=1e-14)
+    assert torch.equal(kept, hessian)
+    update(None, u, TERMS, 0.1, hessian=kept, rule=HessianRule(0.2, 0.0))
+    torch.testing.assert_close(kept, 0.8 * hessian + 0.2 * sums**2 / hessian, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ones_are_no_hessian(dtype):
+    (x, ones, _), u = tensors(dtype), Directions(7, D)
+    ones.fill_(1.0)
+    without = x.clone()
+    update(x, u, TERMS, 0.1, hessian=ones)
+    update(without, u, TERMS, 0.1)
+    assert torch.equal(x, without)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("distribution", ["normal", "rademacher"])
+def test_compiled_and_torch_are_the_same_bits(dtype, distribution, monkeypatch):
+    if hessian_update._compiled is None:
+        pytest.skip("numba is not installed")
+    d = 20_000
+    compiled = updated(dtype, distribution, d)
+    monkeypatch.setattr(hessian_update, "_compiled", None)
+    assert same(updated(dtype, distribution, d), compiled)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("distribution", ["normal", "rademacher"])
+def test_bits_depend_on_neither_chunks_nor_threads_nor_pieces(dtype, distribution, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(hessian_update, "_compiled", None)
+    whole = updated(dtype, distribution)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            for chunk in (D, 256, 257, 100):
+                assert same(updated(dtype, distribution, chunk=chunk), whole)
+    finally:
+        torch.set_num_threads(threads)
+    pieces = tensors(dtype)
+    u = Directions(7, D, distribution)
+    for low, high in ((0, 1), (1, 300), (300, 1025), (1025, D)):
+        x, hessian, momentum = (t[low:high] for t in pieces)
+        update(x, u, TERMS, 0.1, hessian=hessian, rule=RULE, momentum=momentum, decay=0.6, start=low)
+    assert same(pieces, whole)
+
+
+@pytest.mark.parametrize("d", [1, 255, 256, 9000])
+@pytest.mark.parametrize("distribution", ["normal", "rademacher"])
+def test_squared_norm(d, distribution, monkeypatch):
+    hessian = torch.linspace(0.5, 3.0, d, dtype=torch.float32)
+    u = Directions(2, d, distribution)
+    values = squared_norm(u, 4, 3, hessian), squared_norm(u, 4, 3)
+    row = u.row(4, 3)
+    assert values == pytest.approx((float((row**2 / hessian.double()).sum()), float((row**2).sum())), rel=1e-14)
+    monkeypatch.setattr(hessian_update, "_compiled", None)
+    monkeypatch.setattr(hessian_update, "CHUNK", 512)
+    assert (squared_norm(u, 4, 3, hessian), squared_norm(u, 4, 3)) == values
+
+
+def test_over_root():
+    u, hessian = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)), torch.linspace(0.1, 9.0, 50)
+    torch.testing.assert_close(over_root(u, hessian), u * hessian.double().rsqrt().float(), rtol=3e-7, atol=0)
+
+
+def test_what_does_not_fit_is_refused():
+    x, hessian, momentum = tensors(torch.float32)
+    u = Directions(7, D)
+    before = [t.clone() for t in (x, hessian, momentum)]
+    for message, call in {
+        "nothing to update": lambda: update(None, u, TERMS, 0.1),
+        "at least one term": lambda: update(x, u, [], 0.1),
+        "'sphere'": lambda: update(x, Directions(7, D, "sphere"), TERMS, 0.1),
+        "without the hessian": lambda: update(x, u, TERMS, 0.1, rule=RULE),
+        "torch.float32": lambda: update(x, u, TERMS, 0.1, hessian=hessian.double()),
+        "one shape": lambda: update(x, u, TERMS, 0.1, hessian=hessian[1:]),
+        "contiguous": lambda: update(x[::2], u, TERMS, 0.1),
+        "exceed": lambda: update(x, u, TERMS, 0.1, start=1),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert same((x, hessian, momentum), before)
+
+
+MEMORY = """
+import torch
+from optimizers import Directions
+from optimizers.directions.hessian_update import HessianRule, update
+
+def step(d):
+    x, hessian = torch.ones(d), torch.ones(d)
+    start_meter()
+    update(x, Directions(0, d), [(0, 0, 1.0), (0, 1, 0.5)], 1e-3, hessian=hessian, rule=HessianRule())
+    return grown()
+
+step(1000)
+print(step(10**8))
+"""
+
+
+@pytest.mark.slow
+@reads_peak
+def test_temporaries_of_one_update_of_1e8_coordinates_are_under_64_mb():
+    (grown,) = printed(MEMORY)
+    assert grown < 64e6

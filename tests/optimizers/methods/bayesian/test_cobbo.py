@@ -1,0 +1,191 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.workloads.problems import standard_problem
+from optimizers import CobBO, minimize
+from optimizers.methods.bayesian.cobbo import backs_off
+from optimizers.methods.bayesian.coordinate_blocks import (
+    interpolate,
+    sample_block,
+    spread_out,
+    updated_weights,
+    virtual_points,
+)
+from optimizers.testing import CHECKS, Promises
+from tests.optimizers.boxed import boxed_factory
+
+QUICK = boxed_factory("cobbo", initial_points=8, fit_steps=5)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_battery(check):
+    check(QUICK, Promises(budget=12, convergence_queries=40))
+
+
+def test_weights_follow_equation_2():
+    log_weights = torch.zeros(4, dtype=torch.float64)
+    block = torch.tensor([1, 3])
+    up = updated_weights(log_weights, block, True, 2.0, 1.1).softmax(0)
+    assert torch.allclose(up, torch.tensor([1.0, 2.0, 1.0, 2.0]).double() / 6)
+    down = updated_weights(log_weights, block, False, 2.0, 1.1).softmax(0)
+    weights = torch.tensor([1.0, 1 / 1.1, 1.0, 1 / 1.1]).double()
+    assert torch.allclose(down, weights / weights.sum())
+    for _ in range(3000):
+        log_weights = updated_weights(log_weights, block, True, 2.0, 1.1)
+    assert bool(torch.isfinite(log_weights).all())
+
+
+def test_blocks_are_drawn_without_replacement_by_the_preference():
+    weights = torch.tensor([4.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    p, runs = weights / weights.sum(), 4000
+    generator = np.random.default_rng(0)
+    first, pairs = torch.zeros(4), torch.zeros(4)
+    for _ in range(runs):
+        first[sample_block(weights.log(), 1, generator)] += 1
+        pair = sample_block(weights.log(), 2, generator)
+        assert len(pair.unique()) == 2
+        pairs[pair] += 1
+    exact = p + torch.stack([sum(p[i] * p[j] / (1 - p[i]) for i in range(4) if i != j) for j in range(4)])
+    assert float((first / runs - p).abs().max()) < 5 * 0.5 / runs**0.5
+    assert float((pairs / runs - exact).abs().max()) < 5 * 0.5 / runs**0.5
+
+
+def test_interpolation_reproduces_values_and_a_smooth_function_between():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(200, 3, generator=generator, dtype=torch.float64)
+    y = 5.0 + X.sin().sum(-1)
+    assert torch.allclose(interpolate(X, y, X), y, atol=1e-8)
+    inner = 0.1 + 0.8 * torch.rand(50, 3, generator=generator, dtype=torch.float64)
+    error = interpolate(X, y, inner) - (5.0 + inner.sin().sum(-1))
+    assert float(error.abs().max()) < 0.02
+    assert torch.allclose(interpolate(X[:1], y[:1], inner), y[:1].expand(50))
+
+
+def test_clusters_keep_their_best_point():
+    X = torch.tensor([[0.0, 0.0], [0.01, 0.0], [0.5, 0.5], [0.011, 0.0], [0.5, 0.52]], dtype=torch.float64)
+    y = torch.tensor([3.0, 1.0, 2.0, 2.5, 7.0], dtype=torch.float64)
+    assert spread_out(X, y, 0.05).tolist() == [1, 2]
+    assert spread_out(X, y, 1e-9).tolist() == [0, 1, 2, 3, 4]
+    repeated = torch.cat([X, X])
+    assert bool(torch.isfinite(interpolate(repeated, torch.cat([y, y + 1]), X + 0.1)).all())
+
+
+def test_virtual_points_are_projections_with_observed_values_where_there_are_any():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(40, 4, generator=generator, dtype=torch.float64)
+    pivot, block = X[5].clone(), torch.tensor([0, 2])
+    X[6] = pivot
+    X[6, 2] = 0.123
+    X[7], X[8] = X[9], X[9]
+    X[7, 1], X[8, 1] = 0.1, 0.9
+    y = (X - 0.3).square().sum(-1)
+    virtual, values = virtual_points(X, y, pivot, block)
+    assert virtual.shape == (38, 2) and len(torch.unique(virtual, dim=0)) == 38
+    assert sorted(map(tuple, virtual.tolist())) == sorted(set(map(tuple, X[:, block].tolist())))
+    for observed in (5, 6):
+        match = (virtual == X[observed, block]).all(dim=1)
+        assert math.isclose(float(values[match]), float(y[observed]), rel_tol=1e-14)
+    full = pivot.expand(38, 4).clone()
+    full[:, block] = virtual
+    assert float((values - (full - 0.3).square().sum(-1)).abs().max()) < 0.15
+    averaged, means = virtual_points(torch.cat([X, X]), torch.cat([y, y + 2.0]), pivot, block)
+    match = (averaged == pivot[block]).all(dim=1)
+    assert math.isclose(float(means[match]), float(y[5]) + 1.0, rel_tol=1e-12)
+
+
+def test_stopping_rule():
+    stay = {"queries": 4, "failures": 1, "gain": 0.0, "step": 0.3, "limit": 10, "patience": 3}
+    assert not backs_off(**stay)
+    assert backs_off(**stay | {"failures": 3})
+    assert backs_off(**stay | {"queries": 10})
+    assert backs_off(**stay | {"gain": 0.005, "step": 0.001})
+    assert not backs_off(**stay | {"gain": 0.005})
+    assert not backs_off(**stay | {"gain": 0.5, "step": 0.001})
+
+
+def test_queries_stay_in_the_subspace_and_region_and_the_state_follows():
+    p = standard_problem("levy", 8)
+    opt = CobBO(torch.full((8,), 4.0).double(), bounds=p.bounds.T, max_queries=45, seed=2)
+    opt.tell(opt.ask(), p(opt.ask().points()))
+    assert len(opt.state.data) == 16
+    blocks = set()
+    while not opt.stopped:
+        before, batch = opt.state, opt.ask()
+        assert len(batch) == 1
+        query = opt.box.to_unit(batch.explicit[0])
+        outside = torch.ones(8, dtype=torch.bool)
+        outside[before.block] = False
+        assert torch.allclose(query[outside], before.pivot[outside], atol=1e-12)
+        assert float((query - before.pivot).abs().max()) <= 0.5 * before.region.length + 1e-12
+        value = p(batch.points())
+        opt.tell(batch, value)
+        after, improved = opt.state, float(value) < before.best
+        blocks.add(tuple(after.block.tolist()))
+        assert torch.equal(after.pivot, query if improved else before.pivot)
+        assert after.failures == (0 if improved else before.failures + 1)
+        expected = updated_weights(before.log_weights, before.block, improved, 2.0, 1.1)
+        assert torch.equal(after.log_weights, expected)
+        if after.blocks == before.blocks:
+            assert torch.equal(after.virtual[-1], query[before.block])
+            assert float(after.virtual_values[-1]) == float(value)
+    assert len(blocks) > 3 and len({len(block) for block in blocks}) > 2
+
+
+def test_escape_moves_the_pivot_among_the_better_points():
+    opt = CobBO(
+        torch.zeros(3).double(),
+        bounds=[(-1, 1)] * 3,
+        max_queries=40,
+        initial_points=12,
+        escape_after=5,
+        fit_steps=3,
+    )
+    batch = opt.ask()
+    opt.tell(batch, batch.points().square().sum(1))
+    pivot = opt.state.pivot
+    for _ in range(5):
+        assert torch.equal(opt.state.pivot, pivot)
+        opt.tell(opt.ask(), [9.0])
+    escaped = opt.state
+    assert not torch.equal(escaped.pivot, pivot)
+    assert escaped.failures == 0 and escaped.region.number == 1 and escaped.region.length == 0.8
+    assert float((escaped.pivot - pivot).abs().max()) > 0.4
+    X, y = opt.box.to_unit(escaped.data.points), escaped.data.totals
+    row = (escaped.pivot == X).all(dim=1)
+    assert bool(row.any()) and escaped.best == float(y[row][0]) <= float(y.median())
+
+
+def test_failed_queries_are_failures_and_no_data():
+    opt = CobBO(torch.zeros(3).double(), bounds=[(-1, 1)] * 3, max_queries=30, fit_steps=3)
+    batch = opt.ask()
+    opt.tell(batch, batch.points().square().sum(1))
+    data, weights = len(opt.state.data), opt.state.log_weights
+    virtual = len(opt.state.virtual)
+    opt.tell(opt.ask(), [math.nan])
+    assert len(opt.state.data) == data and len(opt.state.virtual) == virtual
+    assert opt.state.failures == 1 and not torch.equal(opt.state.log_weights, weights)
+    assert opt.observations[1].shape == (data,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ackley", "levy"])
+def test_beats_random_search(name):
+    """95% interval of log10(CobBO / random search), 70 queries each on the same box, is under 0."""
+    p, gains = standard_problem(name, 10), []
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(200 + seed)
+        x0 = p.sample(1, generator)[0]
+        result = minimize(p, x0, "cobbo", max_queries=70, bounds=p.bounds.T, seed=seed, fit_steps=20)
+        gains.append(math.log10(result.fun / float(p(p.sample(70, generator)).min())))
+    gains = torch.tensor(gains)
+    assert float(gains.mean() + 3.182 * gains.std() / 2.0) < 0.0, gains
+
+
+def test_needs_finite_bounds_and_says_so():
+    with pytest.raises(ValueError, match="needs bounds"):
+        CobBO(torch.zeros(3), max_queries=20)
+    with pytest.raises(ValueError, match="penalty"):
+        CobBO(torch.zeros(3), bounds=[(-1, 1)] * 3, max_queries=20, penalty=0.9)

@@ -1,0 +1,37 @@
+import torch
+
+from surrogates.linalg.growing_cholesky import GrowingCholesky
+from tests.surrogates.linalg.test_cholesky import backward_error, covariance, is_lower, numpy_factor, points
+
+
+def test_growing_factor_solves_across_blocks_and_growth():
+    A = covariance(points(700, d=6), noise=1e-2)
+    growing = GrowingCholesky(A[:500, :500], capacity=520)
+    for n in range(500, 560):
+        growing.append(A[n, :n], A[n, n])
+    growing.append(A[560:, :560], A[560:, 560:])
+    assert len(growing) == 700
+    assert is_lower(growing.L)
+    assert backward_error(growing.L, A) < 1e-14
+    for B in (points(700)[:, 0], points(700)):
+        assert torch.allclose(growing.solve(B), torch.linalg.solve(A, B), rtol=1e-9, atol=1e-9)
+        half = growing.half_solve(B)
+        assert torch.allclose(growing.L @ half, B, rtol=1e-11, atol=1e-11)
+    assert torch.allclose(growing.log_determinant, torch.logdet(A), rtol=1e-10)
+
+
+def test_growing_from_nothing():
+    A = covariance(points(40))
+    growing = GrowingCholesky(capacity=1)
+    growing.append(A[:2, :0], A[:2, :2])
+    for n in range(2, 40):
+        growing.append(A[n, :n], float(A[n, n]))
+    assert torch.allclose(growing.L, numpy_factor(A), rtol=1e-9, atol=1e-12)
+    assert growing._storage.shape[0] <= 80
+
+
+def test_a_factor_that_is_there_is_taken_as_it_is():
+    A = covariance(points(9))
+    growing = GrowingCholesky.from_factor(numpy_factor(A[:7, :7]))
+    growing.append(A[7:, :7], A[7:, 7:])
+    assert torch.allclose(growing.L, numpy_factor(A), rtol=1e-9, atol=1e-12)

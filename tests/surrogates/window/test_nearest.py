@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+import torch
+
+from surrogates.window import nearest
+from surrogates.window.nearest import NearestSearch, row_squared_distances
+
+
+@pytest.fixture(params=["compiled", "torch"], autouse=True)
+def path(request, monkeypatch):
+    if request.param == "torch":
+        monkeypatch.setattr(nearest, "_ROWS_KERNELS", None)
+    elif nearest._ROWS_KERNELS is None:
+        pytest.skip("numba is not installed")
+
+
+def brute_force(X, x, k, weights=None):
+    """By direct differences in extended precision; exact where the inputs are small integers over 8."""
+    difference = X.numpy().astype(np.longdouble) - x.numpy().astype(np.longdouble)
+    weights = 1 if weights is None else weights.numpy().astype(np.longdouble)
+    squared = (difference**2 * weights).sum(1)
+    return np.lexsort((np.arange(len(X)), squared))[:k]
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def walk(n, d, g, scale=0.1):
+    return (scale * torch.randn(n, d, generator=g, dtype=torch.float64)).cumsum(0)
+
+
+@pytest.mark.parametrize("d", [1, 3, 37])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_small_moves_along_a_growing_walk(d, weighted):
+    g = generator(d)
+    X = walk(900, d, g)
+    weights = torch.rand(d, generator=g, dtype=torch.float64) + 0.1 if weighted else None
+    search, x = NearestSearch(), X[599].clone()
+    for move in range(300):
+        rows = 600 + move
+        assert search.nearest(X[:rows], x, 40, weights).tolist() == brute_force(X[:rows], x, 40, weights).tolist()
+        x = X[rows - 1] if move % 11 == 0 else x + 0.02 * torch.randn(d, generator=g, dtype=torch.float64)
+    assert search.rows_evaluated < 0.35 * 300 * 750
+
+
+def test_far_jumps_and_returns_to_old_points():
+    g = generator(1)
+    X = torch.cat([walk(200, 12, g) + 20 * i for i in range(5)])
+    search = NearestSearch()
+    for move in range(150):
+        x = X[int(torch.randint(1000, (1,), generator=g))] + 0.01 * (move % 3)
+        assert search.nearest(X, x, 30).tolist() == brute_force(X, x, 30).tolist()
+    assert search.rows_evaluated < 0.7 * 150 * 1000
+
+
+@pytest.mark.parametrize("offset", [0.0, 2.0**30])
+def test_ties_and_duplicates_go_to_the_lower_row(offset):
+    g = generator(2)
+    X = torch.randint(-3, 4, (800, 4), generator=g).double() / 8 + offset
+    search, x = NearestSearch(), X[0].clone()
+    for _ in range(300):
+        assert search.nearest(X, x, 60).tolist() == brute_force(X, x, 60).tolist()
+        x = x + torch.randint(-1, 2, (4,), generator=g).double() / 8
+        x = torch.where((x - offset).abs() > 1, torch.full_like(x, offset), x)
+
+
+def test_far_from_the_origin_no_digit_is_lost():
+    g = generator(3)
+    X = walk(500, 50, g, 1e-3) + 1e6
+    search, x = NearestSearch(), X[-1].clone()
+    for _ in range(60):
+        assert search.nearest(X, x, 20).tolist() == brute_force(X, x, 20).tolist()
+        x = x + 2e-4 * torch.randn(50, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_answer_does_not_depend_on_what_was_asked_before(dtype):
+    g = generator(4)
+    X = torch.randint(-2, 3, (700, 9), generator=g).to(dtype) + 1e-7 * torch.rand(700, 9, generator=g).to(dtype)
+    search = NearestSearch()
+    for move in range(200):
+        weights = None if move % 50 < 30 else torch.full((9,), 1.0 + move // 50, dtype=torch.float64)
+        x = X[move] + 0.05 * torch.randn(9, generator=g, dtype=dtype)
+        assert torch.equal(search.nearest(X, x, 25, weights), NearestSearch().nearest(X, x, 25, weights))
+
+
+def test_rows_held_elsewhere_change_nothing():
+    g = generator(9)
+    X, search = walk(600, 8, g), NearestSearch()
+    held = list(range(30))
+    for move in range(200):
+        x = X[(17 * (move // 20) + move) % 600] + 0.01
+        index = search.nearest(X, x, 25, held=(held, X[held].clone()))
+        assert index.tolist() == brute_force(X, x, 25).tolist()
+        if move % 3:
+            held = index.tolist()
+
+
+def test_very_small_scales_where_squares_underflow():
+    g = generator(5)
+    X = torch.randint(-3, 4, (400, 3), generator=g).double() * 1e-170
+    search = NearestSearch()
+    for move in range(20):
+        assert search.nearest(X, X[move], 10).tolist() == list(range(10))
+
+
+def test_scales_where_squares_overflow():
+    g = generator(8)
+    X = torch.randn(300, 3, generator=g, dtype=torch.float64)
+    X[::7] *= 1e160
+    search = NearestSearch()
+    for rows in range(100, 300):
+        x = X[rows // 3]
+        assert torch.equal(search.nearest(X[:rows], x, 10), NearestSearch().nearest(X[:rows], x, 10))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [1, 7, 1001])
+def test_row_distances(dtype, d):
+    g = generator(6)
+    X = (torch.randn(60, d, generator=g, dtype=torch.float64) + 1000).to(dtype)
+    weights = torch.rand(d, generator=g, dtype=torch.float64) + 0.5
+    for w in (None, weights):
+        full = row_squared_distances(X, X[7], w)
+        exact = (X.double() - X[7].double()).square() @ (torch.ones(d).double() if w is None else w)
+        assert torch.allclose(full, exact, rtol=1e-13, atol=0)
+        assert full[7] == 0
+        index = torch.tensor([5, 59, 5, 0])
+        assert torch.equal(row_squared_distances(X, X[7], w, index), full[index])
+        for i in (0, 33):
+            assert row_squared_distances(X[i : i + 1], X[7], w)[0] == full[i]
+            assert row_squared_distances(X, X[i], w)[7] == full[i]
+
+
+def test_both_paths_agree_to_rounding(monkeypatch):
+    g = generator(7)
+    X = torch.randn(50, 333, generator=g, dtype=torch.float64)
+    here = row_squared_distances(X, X[0])
+    monkeypatch.setattr(nearest, "_ROWS_KERNELS", None)
+    assert torch.allclose(here, row_squared_distances(X, X[0]), rtol=1e-14, atol=0)
+
+
+def test_small_histories_and_k_equal_to_n():
+    X = torch.tensor([[3.0], [1.0], [2.0]], dtype=torch.float64)
+    search = NearestSearch()
+    for rows in (1, 2, 3):
+        for k in range(1, rows + 1):
+            x = torch.zeros(1, dtype=torch.float64)
+            assert search.nearest(X[:rows], x, k).tolist() == brute_force(X[:rows], x, k).tolist()

@@ -1,0 +1,190 @@
+import pytest
+import torch
+
+from surrogates.window.trajectory import Trajectory, check_precision
+
+
+def filled(n=30, d=4, dtype=torch.float64, noise=True, seed=0, **options):
+    g = torch.Generator().manual_seed(seed)
+    X, y = torch.randn(n, d, generator=g, dtype=dtype), torch.randn(n, generator=g, dtype=dtype)
+    s2 = torch.rand(n, generator=g, dtype=dtype) + 0.1 if noise else None
+    trajectory = Trajectory(d, dtype=dtype, **options)
+    trajectory.append(X, y, s2)
+    return trajectory, X, y, s2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("noisy", [False, True])
+def test_appending_one_by_one_or_many_holds_the_same(dtype, noisy):
+    many, X, y, s2 = filled(150, 3, dtype, noise=noisy)
+    one = Trajectory(3, dtype=dtype, capacity=1)
+    for i in range(150):
+        assert one.append(X[i], y[i], None if s2 is None else s2[i]) == 0
+    for trajectory in (one, many):
+        assert len(trajectory) == 150
+        assert torch.equal(trajectory.X, X)
+        assert torch.equal(trajectory.y, y.double())
+        assert (trajectory.noise is None) if s2 is None else torch.equal(trajectory.noise, s2.double())
+        assert trajectory.X.dtype == dtype and trajectory.y.dtype == torch.float64
+
+
+def test_appending_copies_nothing_while_there_is_room_and_views_keep_their_values():
+    trajectory, X, _, _ = filled(10, 2, capacity=64, noise=False)
+    view, place = trajectory.X, trajectory.X.data_ptr()
+    for _ in range(54):
+        trajectory.append(torch.zeros(2, dtype=torch.float64), 0.0)
+    assert trajectory.X.data_ptr() == place
+    trajectory.append(torch.zeros(2, dtype=torch.float64), 0.0)
+    assert trajectory.X.data_ptr() != place
+    assert torch.equal(view, X)
+    assert trajectory._X.shape[0] <= 2 * len(trajectory)
+
+
+def test_failed_queries_are_counted_and_kept_apart():
+    nan, inf = float("nan"), float("inf")
+    trajectory = Trajectory(2)
+    X = torch.arange(12, dtype=torch.float64).reshape(6, 2)
+    y = torch.tensor([1.0, nan, 3.0, inf, -inf, 6.0], dtype=torch.float64)
+    noise = torch.tensor([0.1, nan, 0.3, -1.0, 0.0, 0.6], dtype=torch.float64)
+    assert trajectory.append(X, y, noise) == 3
+    assert trajectory.append(X[0] + 1, nan) == 1
+    assert torch.equal(trajectory.X, X[[0, 2, 5]])
+    assert torch.equal(trajectory.y, y[[0, 2, 5]])
+    assert torch.equal(trajectory.noise, noise[[0, 2, 5]])
+    assert torch.equal(trajectory.failed_X, torch.cat((X[[1, 3, 4]], X[:1] + 1)))
+    assert (len(trajectory), trajectory.failures) == (3, 4)
+
+
+def test_best_is_the_first_lowest():
+    trajectory = Trajectory(1)
+    trajectory.append(torch.zeros(4, 1).double(), torch.tensor([3.0, -1.0, 2.0, -1.0]).double())
+    assert trajectory.best == 1
+    with pytest.raises(ValueError, match="no successful query"):
+        Trajectory(1).best
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nearest(dtype):
+    trajectory, X, _, _ = filled(200, 5, dtype)
+    x = X[3] + 0.1
+    distance = (X.double() - x.double()).square()
+    weights = torch.tensor([1.0, 9.0, 0.1, 4.0, 1.0], dtype=torch.float64)
+    assert trajectory.nearest(x, 7).tolist() == distance.sum(1).argsort()[:7].tolist()
+    assert trajectory.nearest(x, 7, 3.0).tolist() == distance.sum(1).argsort()[:7].tolist()
+    assert trajectory.nearest(x, 7, weights).tolist() == (distance @ weights).argsort()[:7].tolist()
+    assert trajectory.nearest(x, 7).tolist() == distance.sum(1).argsort()[:7].tolist()
+    assert trajectory.nearest(x, 999).tolist() == distance.sum(1).argsort().tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("noisy", [False, True])
+def test_state_round_trip_is_bitwise(dtype, noisy):
+    trajectory, X, y, s2 = filled(40, 3, dtype, noise=noisy)
+    trajectory.append(X[:2], torch.full((2,), float("nan"), dtype=dtype))
+    state = trajectory.state_dict()
+    trajectory.append(X[0], y[0], None if s2 is None else s2[0])
+    other = Trajectory(3, dtype=dtype)
+    other.append(-X[:5], y[:5], None if noisy else torch.ones(5, dtype=dtype))
+    other.nearest(X[0], 2)
+    other.load_state_dict(state)
+    assert torch.equal(other.X, X)
+    assert torch.equal(other.y, y)
+    assert torch.equal(other.failed_X, X[:2])
+    assert (other.noise is None) if s2 is None else torch.equal(other.noise, s2)
+    other.append(X[0], y[0], None if s2 is None else s2[0])
+    assert torch.equal(other.nearest(X[1], 12), trajectory.nearest(X[1], 12))
+
+
+def test_an_empty_state_round_trips():
+    state = Trajectory(3).state_dict()
+    trajectory = filled(5, 3)[0]
+    trajectory.load_state_dict(state)
+    assert len(trajectory) == 0
+    assert trajectory.noise is None
+
+
+ROW = torch.zeros(4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "noise", "error", "message"),
+    [
+        ([1.0] * 4, 1.0, 0.1, TypeError, "torch tensor"),
+        (ROW.float(), 1.0, 0.1, TypeError, "float64"),
+        (ROW[:3], 1.0, 0.1, ValueError, "m x 4"),
+        (ROW.expand(1, 1, 4), 1.0, 0.1, ValueError, "m x 4"),
+        (ROW + float("nan"), 1.0, 0.1, ValueError, "finite"),
+        (torch.tensor([float("inf"), -float("inf"), 0.0, 0.0]).double(), 1.0, 0.1, ValueError, "finite"),
+        (ROW, "1", 0.1, TypeError, "number"),
+        (ROW, 1j, 0.1, TypeError, "number"),
+        (ROW, torch.tensor(1), 0.1, TypeError, "real"),
+        (ROW, torch.ones(2).double(), 0.1, ValueError, "shape"),
+        (ROW.expand(3, 4), torch.ones(3, 1).double(), 0.1, ValueError, "shape"),
+        (ROW.expand(3, 4), 1.0, 0.1, ValueError, "shape"),
+        (ROW, 1.0, 0.0, ValueError, "positive"),
+        (ROW, 1.0, float("nan"), ValueError, "positive"),
+        (ROW, 1.0, None, ValueError, "every append or with none"),
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_is_appended(X, y, noise, error, message):
+    trajectory, before, _, _ = filled(6)
+    with pytest.raises(error, match=message):
+        trajectory.append(X, y, noise)
+    assert torch.equal(trajectory.X, before)
+    assert trajectory.failures == 0
+
+
+def test_noise_cannot_start_late():
+    trajectory = filled(6, noise=False)[0]
+    with pytest.raises(ValueError, match="every append or with none"):
+        trajectory.append(ROW, 1.0, 0.1)
+
+
+def test_bad_questions_are_refused():
+    trajectory = filled()[0]
+    with pytest.raises(ValueError, match="no successful query"):
+        Trajectory(4).nearest(ROW, 1)
+    for k, error in ((0, ValueError), (2.0, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="k must be"):
+            trajectory.nearest(ROW, k)
+    for weights in (0.0, [1.0] * 3, [1.0, 1.0, -1.0, 1.0], float("inf"), torch.ones(2, 2)):
+        with pytest.raises(ValueError, match="precision"):
+            trajectory.nearest(ROW, 2, torch.as_tensor(weights))
+    with pytest.raises(ValueError, match="one point"):
+        trajectory.nearest(trajectory.X, 2)
+    with pytest.raises(TypeError, match="float64"):
+        trajectory.nearest(ROW.float(), 2)
+
+
+def test_bad_constructions_are_refused():
+    for d in (0, -1, 2.0, True):
+        with pytest.raises(ValueError, match="d must be"):
+            Trajectory(d)
+    with pytest.raises(ValueError, match="capacity"):
+        Trajectory(1, capacity=0)
+    with pytest.raises(TypeError, match="dtype"):
+        Trajectory(1, dtype=torch.float16)
+
+
+def test_states_that_do_not_fit_are_refused_and_nothing_changes():
+    trajectory, X, _, _ = filled(6)
+    good = filled(9, seed=1)[0].state_dict()
+    bad = [
+        {k: v for k, v in good.items() if k != "y"},
+        good | {"version": 2},
+        filled(9, 5)[0].state_dict(),
+        good | {"y": good["y"][:4]},
+        good | {"y": good["y"] * float("nan")},
+        good | {"noise": -good["noise"]},
+    ]
+    for state in bad:
+        with pytest.raises(ValueError):
+            trajectory.load_state_dict(state)
+    with pytest.raises(TypeError):
+        trajectory.load_state_dict(filled(9, dtype=torch.float32)[0].state_dict())
+    assert torch.equal(trajectory.X, X)
+
+
+def test_precision_of_one_input_are_one_number():
+    assert check_precision(torch.tensor([2.0]), 1, torch.device("cpu")).ndim == 0
+    assert check_precision(None, 3, torch.device("cpu")) is None
