@@ -111,8 +111,8 @@ class MethodTools:
         philox = np.random.Philox(key=[self.seed, 2 * stream + 1], counter=[0, 0, 0, step])
         return np.random.Generator(philox)
 
-    def _retreat(self) -> None:
-        """Go back to the best point, where there is one: for an iterate at which f failed."""
+    def retreat(self) -> None:
+        """Move the iterate to the best point, where there is one; for an iterate at which f failed."""
         if self._record.best_x is not None:
             self._x = self._to_search(self._record.best_x)
 

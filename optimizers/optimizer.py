@@ -31,7 +31,7 @@
   points are projected onto it (f∘P is what a method then sees: an estimated derivative in a coordinate at
   its bound loses its outward half and keeps its sign). ``prox`` is part of the problem, ψ: iterates go
   through it, queries do not. ``self._prox(z, step)`` does both, after every step.
-- **Failures.** ``_tell`` is called also when values are NaN, all of them perhaps; ``_retreat()`` goes back to
+- **Failures.** ``_tell`` is called also when values are NaN, all of them perhaps; ``retreat()`` goes back to
   the best point where the iterate's own query failed. Raise before changing the state, not after.
 - **State.** Assign one dataclass to ``self.state``. Its fields are tensors, numbers, strings, None, lists,
   tuples and dicts of these, or objects with ``state_dict``/``load_state_dict`` (``FirstOrder``), and are then
@@ -240,6 +240,29 @@ class Optimizer(MethodTools, ABC):
     def stopped(self) -> bool:
         """Whether the run is over."""
         return self.stop_reason is not None
+
+    def cancel(self) -> None:
+        """Forget the batch that is pending, if any: nothing of it is counted, and ``ask`` makes a new one."""
+        self._pending = None
+
+    def restart(self, x: Any) -> None:
+        """Go on from another point; the batch that is pending is cancelled.
+
+        Counts, history, the best point and the method's state stay as they are.
+
+        Args:
+            x: the new iterate in user units, shape ``d``.
+
+        Raises:
+            ValueError: if x is of another dimension, not finite, or outside of the bounds.
+        """
+        point = parse_point(x).to(self._x)
+        if point.shape != self._x.shape:
+            raise ValueError(f"x must have shape ({self.dimension},), got {tuple(point.shape)}")
+        if self.domain is not None and not bool(self.domain.contains(point)):
+            raise ValueError("x must lie within the bounds")
+        self.cancel()
+        self._x = self._to_search(point)
 
     def stop(self, reason: str | StopReason = StopReason.CALLBACK) -> None:
         """End the run; the first reason stays."""

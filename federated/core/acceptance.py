@@ -39,7 +39,7 @@ class PointValues(Optimizer):
 
     def begin(self, points: Tensor) -> None:
         """Set the points, shape ``q x d``; a batch still pending is dropped."""
-        self._pending = None
+        self.cancel()
         self.state = PointValuesState(self._to_search(points), points.new_empty(0, dtype=torch.float64))
 
     @property

@@ -127,8 +127,7 @@ class FiniteDifferenceDescent(Optimizer):
             correction: b, shape ``d``.
             reset: whether the rule forgets its moments.
         """
-        self._pending = None
-        self._x = self._to_search(x).clone()
+        self.restart(x)
         if reset:
             self.state.rule.reset()
         self.state = replace(
@@ -208,8 +207,7 @@ class LocalGradientDescent(GradientDescent):
 
     def begin(self, x: Tensor, *, steps: int, reset: bool = True) -> None:
         """Start a round of so many steps at x, in user units; a batch still pending is dropped."""
-        self._pending = None
-        self._x = self._to_search(x).clone()
+        self.restart(x)
         if reset:
             self.state.rule.reset()
         self.state = replace(self.state, last_good=None, planned=steps, steps=0)

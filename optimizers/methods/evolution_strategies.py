@@ -117,7 +117,7 @@ class ES(Optimizer):
             used[own:] = used[own:].view(-1, 2).all(dim=1).repeat_interleave(2)
         n = int(used.sum())
         if n == 0:
-            self._retreat()
+            self.retreat()
             return
         coefficients = torch.zeros_like(values)
         coefficients[used] = shape_values(values[used], self.shaping) / (n * self.smoothing_radius)

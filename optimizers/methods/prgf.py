@@ -104,7 +104,7 @@ class PRGF(Optimizer):
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         if bool(values[0].isnan()):
-            self._retreat()
+            self.retreat()
             self.state.prior = None
             return
         derivatives = (values - values[0]) / self.smoothing_radius

@@ -72,7 +72,7 @@ class RGF(Optimizer):
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         if bool(values[0].isnan()):
-            self._retreat()
+            self.retreat()
             return
         differences = (values - values[0]) / self.smoothing_radius
         succeeded = ~differences.isnan()

@@ -197,3 +197,38 @@ def test_a_state_under_another_prox_is_refused():
     for prox, says in ((None, "has None"), (L1(5.0), r"L1\(l1=5.0"), (lambda z, step: z, "function")):
         with pytest.raises(ValueError, match=says):
             RGF(start(), prox=prox, **common).load_state_dict(state)
+
+
+def test_restart_goes_on_from_the_given_point_and_keeps_the_record():
+    bounds = [(-2.0, 4.0)] * 2
+    opt = RGF(torch.zeros(2, dtype=torch.float64), bounds=bounds, max_queries=50, directions=2)
+    first = opt.ask()
+    opt.tell(first, first.points().square().sum(1))
+    best, dropped = opt.best_y, opt.ask()
+    opt.restart([1.0, 3.0])
+    assert opt.x.tolist() == pytest.approx([1.0, 3.0], abs=1e-15)
+    assert opt.pending is None and (opt.queries, opt.best_y) == (3, best)
+    batch = opt.ask()
+    assert batch.point(0).tolist() == pytest.approx([1.0, 3.0], abs=1e-15)
+    with pytest.raises(ValueError, match="not the pending one"):
+        opt.tell(dropped, [0.0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [([1.0], "shape"), ([5.0, 0.0], "bounds"), ([float("nan"), 0.0], "finite"), ([[0.0, 0.0]], "shape")],
+)
+def test_restart_refuses_what_is_no_point_of_the_domain(x, message):
+    opt = RGF(torch.zeros(2, dtype=torch.float64), bounds=[(-2.0, 4.0)] * 2, max_queries=50)
+    batch = opt.ask()
+    with pytest.raises(ValueError, match=message):
+        opt.restart(x)
+    assert opt.pending is batch and opt.x.tolist() == [0.0, 0.0]
+
+
+def test_retreat_moves_to_the_best_point():
+    opt = RGF(torch.zeros(2, dtype=torch.float64), max_queries=50, directions=2)
+    batch = opt.ask()
+    opt.tell(batch, torch.tensor([2.0, 1.0, 3.0], dtype=torch.float64))
+    opt.retreat()
+    assert torch.equal(opt.x, batch.point(1))

@@ -266,8 +266,7 @@ class SurrogateDescent(Optimizer):
         self.state = s
 
     def _start_phase(self, x: Tensor, address: int, planned: int) -> None:
-        self._pending = None
-        self._x = self._to_search(x).clone()
+        self.restart(x)
         self.state = replace(self.state, address=address, planned=planned, told=0, succeeded=0)
 
     def _plan(self) -> None:

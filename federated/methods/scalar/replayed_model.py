@@ -120,7 +120,7 @@ class ReplayedModel(ScalarOnly):
 
     def revert(self) -> None:
         """Put the model back to where the round began; a batch still pending is dropped."""
-        self._pending = None
+        self.cancel()
         start, self.local.start = self.local.start, None
         if start is not None:
             self._x = start.x

@@ -254,7 +254,7 @@ class ScalarOnly(Optimizer):
         before = self._x
         if self.state.momentum is not None:
             self.state.momentum = torch.zeros_like(self.state.momentum)
-        self._retreat()
+        self.retreat()
         if self.in_place and self._x is not before:
             self._x = before.copy_(self._x)
 

@@ -179,7 +179,7 @@ class SmoothMethod(Optimizer):
             return
         if self._guarded and self._exceeds(batch, values):
             self.state.smoothness = min(2.0 * self.state.smoothness, LARGEST)
-            self._retreat()
+            self.retreat()
             self._restart()
             return
         self._method_tell(batch, values)
@@ -189,7 +189,7 @@ class SmoothMethod(Optimizer):
         _, h, scale = self._probe()
         L = measured_smoothness(float(values[0]), plus, minus, h, scale)
         if math.isnan(L):
-            self._retreat()
+            self.retreat()
             return
         self.state.smoothness = L
         total = self._composite(batch, values)
@@ -203,7 +203,7 @@ class SmoothMethod(Optimizer):
         self.state.failed = self.state.failed + 1 if failed else 0
         if self.state.failed == 3:
             self.state.failed = 0
-            self._retreat()
+            self.retreat()
             self._restart()
         return failed
 
