@@ -1,7 +1,7 @@
 # make figures      sets up .venv, fits the surrogates and draws the estimation-error figures into results/
 # make test         sets up .venv and runs the test suite
 # make test-flower  adds Flower to .venv and runs its tests, those that start SuperNodes on loopback too
-# make check        ruff and mypy
+# make check        ruff, mypy and the contracts on imports
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +24,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/federated/flower
 
 check: $(STAMP)
-	$(BIN)/ruff check . && $(BIN)/mypy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 # torch goes first: a plain resolve may choose a build that brings gigabytes of CUDA libraries.
 $(STAMP): pyproject.toml constraints.txt

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ METRICS = "metrics"
 STATE = "client"
 NUMPY = "numpy.ndarray"
 
-Record = ArrayRecord | MetricRecord | ConfigRecord
+Record: TypeAlias = ArrayRecord | MetricRecord | ConfigRecord
 
 
 def records_of(message: Message) -> dict[str, Record]:
