@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from optimizers.named_classes import named_class
-
-if TYPE_CHECKING:
-    from federated.core.algorithm import Algorithm
+from federated.core.algorithm import Algorithm
+from optimizers.registry import named_class
 
 ALGORITHMS: dict[str, tuple[str, str]] = {
     "fzoos": ("federated.methods.fzoos.fzoos", "FZooS"),
@@ -32,6 +28,4 @@ def algorithm_class(algorithm: str | type[Algorithm]) -> type[Algorithm]:
         ValueError: for an unknown name, with the nearest one.
         TypeError: for anything but a name or an ``Algorithm`` subclass.
     """
-    from federated.core.algorithm import Algorithm
-
     return named_class("algorithm", algorithm, ALGORITHMS, Algorithm)

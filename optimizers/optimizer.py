@@ -1,46 +1,41 @@
 """The ask/tell optimizer: what all methods share, and what an author of a new one implements.
 
-**A new method** is a subclass in a file of its own, registered by a line in ``optimizers/registry.py``::
+**A new method** is a subclass in a file of its own and a line in ``optimizers/registry.py``::
 
-    @dataclass
-    class RGFState:                       # all that changes during a run, beside the iterate self._x
-        rule: FirstOrder
+    class RandomSearch(Optimizer):
+        method = "random_search"          # its name; `version` is raised when the state's meaning changes
 
-    class RGF(Optimizer):
-        method = "rgf"                    # its name; `version` is raised when the state's meaning changes
-
-        def __init__(self, x0, *, directions: int = 10, **common: Unpack[CommonOptions]):
-            self.directions = directions  # every option is kept under its own name, before super().__init__
+        def __init__(self, x0, *, radius: float = 1.0, **common: Unpack[CommonOptions]):
+            self.radius = radius          # every option is kept under its own name, before super().__init__
             super().__init__(x0, **common)
 
-        def _start(self): self.state = RGFState(...)       # x, bounds, prox, seed, d are known here
-        def _next_queries(self): return ...                # queries of the next batch, cheap to say
-        def _ask(self): return self._directions_batch(...) # the next batch; CHANGES NO STATE
+        def _start(self): ...                              # self.state; x, bounds, prox, seed, d are known here
+        def _next_queries(self): return 1                  # queries of the next batch, cheap to say
+        def _ask(self): return self._directions_batch([0], [self.radius])     # CHANGES NO STATE
         def _tell(self, batch, values): ...                # values: float64, shape q, NaN = failed
 
-- ``_ask`` is a pure function of the state, as the base may drop what it returned; virtual steps, model fits
+- ``_ask`` is a pure function of the state, as the base may drop what it returned: virtual steps, model fits
   and whatever else moves the method belong in ``_tell``. What ``_tell`` wants to know again of the asking
   goes into ``Batch.info``. The base keeps the pending batch, so ``ask`` is idempotent of itself.
 - **Budget.** ``_next_queries`` may look at ``self.remaining`` and shrink a batch that can do with fewer
-  points; a run stops with "budget" when the next batch does not fit, and is never given a part of one. A
+  points. A run stops with "budget" when the next batch does not fit and is never given a part of one. A
   constructor whose first batch exceeds ``max_queries`` raises and says how many it needs.
-- **Coordinates.** ``self._x`` and everything a hook sees is in *search* coordinates: [0, 10]^d where all
+- **Coordinates.** ``self._x`` and everything that a hook sees is in *search* coordinates: [0, 10]^d where all
   bounds are finite and ``rescale`` (a class says by ``rescale_by_default``), the user's units otherwise.
   ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
 - **Queries and the box.** ``bounds`` is the domain of f: iterates and, with ``confine_queries``, queried
-  points are projected onto it (f∘P is what a method then sees: an estimated derivative in a coordinate at
-  its bound loses its outward half and keeps its sign). ``prox`` is part of the problem, ψ: iterates go
-  through it, queries do not. ``self._prox(z, step)`` does both, after every step.
+  points are projected onto it. ``prox`` is part of the problem, ψ: iterates go through it, queries do not.
+  ``self._prox(z, step)`` does both, after every step; ``self._descend(rule, g)`` is a first-order step with it.
 - **Failures.** ``_tell`` is called also when values are NaN, all of them perhaps; ``retreat()`` goes back to
-  the best point where the iterate's own query failed. Raise before changing the state, not after.
-- **State.** Assign one dataclass to ``self.state``. Its fields are tensors, numbers, strings, None, lists,
-  tuples and dicts of these, or objects with ``state_dict``/``load_state_dict`` (``FirstOrder``), and are then
-  saved and restored by the base; other state needs ``_state`` and ``_load_state``. Never modify ``self._x``
-  in place: batches alias it.
+  the best point where the iterate's own query failed. A hook raises before it changes the state, not after.
+- **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and
+  dicts of these, or objects with ``state_dict``/``load_state_dict`` (``FirstOrder``), and the base saves and
+  restores them; other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place:
+  batches alias it.
 - **Randomness** has no stream, hence no state: directions are ``self._directions_batch(rows, scales)`` at
   ``step = self.iterations``, which moves with each tell, also after failures; other numbers come from
   ``self._generator(stream)``, which is a pure function of (seed, iterations, stream).
-- **First-order rule.** ``FirstOrder(factory, self._x)`` in the state, and ``self._descend(rule, g)``.
+- **Tests.** ``optimizers.testing.check_optimizer`` holds a method to all of this.
 """
 
 from __future__ import annotations
@@ -69,7 +64,7 @@ from optimizers.options import (
 )
 from optimizers.record import Record
 from optimizers.result import StopReason, describe
-from optimizers.state import check_match, load_fields, save_fields
+from optimizers.state import check_complete, check_match, load_fields, save_fields
 from optimizers.values import parse_point, parse_values
 
 __all__ = ["CommonOptions", "Optimizer"]
@@ -394,16 +389,11 @@ class Optimizer(MethodTools, ABC):
         self._stop_reason = None if reason is None else StopReason(reason)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        if not isinstance(state, Mapping):
-            raise TypeError(f"a state is what state_dict returned, a mapping, got {type(state).__name__}")
-        missing = {"method", "version", "options", "x", "x0", "record", "pending", "state"} - set(state)
-        if missing:
-            raise ValueError(f"not a state of an optimizer: {', '.join(sorted(missing))} missing")
+        check_complete(state, ("method", "version", "options", "x", "x0", "record", "pending", "state"))
         theirs = {name: state[name] for name in ("method", "version")} | state["options"]
         ours = {"method": self.method, "version": self.version} | self._options()
         theirs |= {"dimension": state["x"].numel(), "dtype": state["x"].dtype}
-        ours |= {"dimension": self.dimension, "dtype": self._x.dtype}
-        check_match(theirs, ours)
+        check_match(theirs, ours | {"dimension": self.dimension, "dtype": self._x.dtype})
 
     def _options(self) -> dict[str, Any]:
         """The bounds, the prox and the plain-valued options that shape a run, by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -56,6 +56,14 @@ def _load(current: Any, value: Any, device: torch.device) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_load(None, v, device) for v in value)
     return value
+
+
+def check_complete(state: Any, names: Iterable[str]) -> None:
+    """Raises ``TypeError`` for a state that is no mapping, ``ValueError`` for one in which names are missing."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state is what state_dict returned, a mapping, got {type(state).__name__}")
+    if missing := set(names) - set(state):
+        raise ValueError(f"not a state of an optimizer: {', '.join(sorted(missing))} missing")
 
 
 def check_match(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

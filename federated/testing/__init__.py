@@ -44,7 +44,7 @@ from federated.testing.run_checks import (
     check_single_precision,
     check_workers,
 )
-from optimizers.testing.battery import run_checks
+from optimizers.testing.harness import run_checks
 
 __all__ = [
     "CHECKS",

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optimizers.optimizer import Optimizer
-from optimizers.testing.battery import run_checks
-from optimizers.testing.harness import Factory, Promises, method_factory, quadratic, rosenbrock, start
+from optimizers.testing.harness import Factory, Promises, method_factory, quadratic, rosenbrock, run_checks, start
 from optimizers.testing.interface_checks import (
     check_accepted_values,
     check_ask_is_idempotent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -166,3 +166,17 @@ def default_dtype(dtype: torch.dtype) -> Any:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def run_checks(checks: Iterable[Callable[[Any, Any], None]], factory: Any, promises: Any) -> None:
+    """Calls every check with the factory and the promises.
+
+    Raises:
+        AssertionError: for the first check that fails, its name in a note.
+    """
+    for check in checks:
+        try:
+            check(factory, promises)
+        except AssertionError as error:
+            error.add_note(f"in {check.__name__}")
+            raise
