@@ -1,0 +1,82 @@
+"""Options of the local Gaussian process, declared once for ZoRD and for FZooS's clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from surrogates.checks import check_integer, positive
+from surrogates.kernels.makers import NOISE_FLOOR, matern_kernel, rbf_kernel
+from surrogates.window.window_surrogate import Hyperparameters, KernelMaker, WindowSurrogate
+
+KernelName = Literal["rbf", "matern52"]
+
+KERNELS: dict[str, KernelMaker] = {"rbf": rbf_kernel, "matern52": matern_kernel}
+"""Makers of the isotropic kernels by name: the squared exponential (FZooS), and Matern 5/2 (ZoRD, Appx. C.1)."""
+
+LEAST_DATA = 2
+"""Values that a gradient needs."""
+
+
+@dataclass(frozen=True)
+class LocalSurrogateOptions:
+    """What the local Gaussian process of ZoRD and FZooS is made with, checked when it is given.
+
+    Attributes:
+        window: most queries that the process is conditioned on, those nearest to the current point; at least 2 (ZoRD,
+            Appx. C.1: 150, for reinforcement learning 300).
+        lengthscale: a fixed lengthscale ℓ in search units, with an outputscale of 1 and ``nugget`` for the noise;
+            None: ℓ, outputscale and noise are fitted by whoever calls ``WindowSurrogate.fit``.
+        nugget: noise variance of a value over the outputscale, at least 1e-8; where a fit begins.
+        noise: noise variance of a value of f, in its squared units, where it is known; None: ``nugget`` or a fit says.
+        kernel: name of the isotropic kernel, ``"matern52"`` or ``"rbf"``.
+
+    Raises:
+        TypeError: for an option of the wrong kind.
+        ValueError: for one out of range, with its name and what is accepted.
+    """
+
+    window: int = 150
+    lengthscale: float | None = None
+    nugget: float = 1e-6
+    noise: float | None = None
+    kernel: KernelName = "matern52"
+
+    def __post_init__(self) -> None:
+        check_integer("window", self.window, LEAST_DATA)
+        check_nugget("nugget", self.nugget)
+        for name in ("lengthscale", "noise"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        if self.kernel not in KERNELS:
+            raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}")
+
+    def surrogate(self, like: Tensor, lengthscale: float | None = None) -> WindowSurrogate:
+        """The process without a query yet.
+
+        Args:
+            like: a point, shape ``d``, whose dtype and device the queries have.
+            lengthscale: ℓ until the first fit, where the option gives none.
+
+        Raises:
+            ValueError: if neither gives a lengthscale.
+        """
+        ell = self.lengthscale or lengthscale
+        if ell is None:
+            raise ValueError("a surrogate needs a lengthscale to begin with")
+        hyperparameters = Hyperparameters(float(ell), 1.0, float(self.nugget))
+        return WindowSurrogate(like, int(self.window), hyperparameters, noise=self.noise, kernel=KERNELS[self.kernel])
+
+
+def check_nugget(name: str, value: float) -> float:
+    """The value of an option that is a noise variance over an outputscale, as a float.
+
+    Raises:
+        TypeError: for what is no number.
+        ValueError: for one under 1e-8, where n x n algebra in float64 ends.
+    """
+    if positive(name, value) < NOISE_FLOOR:
+        raise ValueError(f"{name} must be at least {NOISE_FLOOR:g}, got {value}")
+    return float(value)
