@@ -140,10 +140,8 @@ class Optimizer(MethodTools, ABC):
         self.prox = prox
         self.domain: Domain | None = None
         if bounds is not None:
-            lower, upper = parse_bounds(bounds, x)
-            self.domain = Domain.of(
-                lower, upper, rescale=self.rescale, confine=confine_queries, width=self.search_width
-            )
+            box, width = parse_bounds(bounds, x), self.search_width
+            self.domain = Domain.of(*box, rescale=self.rescale, confine=confine_queries, width=width)
         self._x0 = x if track_best else x.new_empty(0)
         self._x = x if self.domain is None else self.domain.to_search(x)
         self.iterations = 0
@@ -304,15 +302,8 @@ class Optimizer(MethodTools, ABC):
         if retries > self.remaining - len(batch):
             raise ValueError(f"{retries} retries exceed the budget: {self.remaining - len(batch)} are left")
         y = parse_values(values, len(batch)).to(self._x.device)
-        mark = self._record.mark()
-        self._record.add(
-            batch,
-            y,
-            self._composite(batch, y),
-            retries,
-            track_best=self.track_best,
-            keep=self.store_points,
-        )
+        totals, mark = self._composite(batch, y), self._record.mark()
+        self._record.add(batch, y, totals, retries, track_best=self.track_best, keep=self.store_points)
         try:
             self._tell(batch, y)
         except BaseException:
