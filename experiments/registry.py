@@ -1,13 +1,11 @@
-"""The experiments by id. Adding one is one line here and one module that defines ``EXPERIMENT``."""
+"""The experiments by id, the benchmarks by name, and what the pip extras bring: tables of names, nothing else.
+
+An experiment is added with one line in ``MODULES`` and one module that defines it as
+``experiments.harness.experiment`` describes. Figures that differ in a setting are rows of one module, whose name then
+stands here once for each id.
+"""
 
 from __future__ import annotations
-
-import difflib
-import importlib
-import importlib.util
-from collections.abc import Iterable
-
-from experiments.harness.experiment import Experiment
 
 MODULES = {
     "zord-fig1": "experiments.papers.zord.fig1",
@@ -75,51 +73,3 @@ BENCHMARKS = {
     "fzoos": "experiments.benchmarks.fzoos",
     "hiso": "experiments.benchmarks.hiso",
 }
-
-
-class UnknownNameError(ValueError):
-    """A name that is not registered, with the nearest ones that are."""
-
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        known = list(known)
-        nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"the nearest are {', '.join(nearest)}" if nearest else f"known are {', '.join(known)}"
-        super().__init__(f"unknown {kind} {name!r}; {hint}")
-
-
-class MissingExtraError(ValueError):
-    """A package that an experiment needs is not installed, with the command that installs it."""
-
-    def __init__(self, name: str, modules: Iterable[str], extra: str) -> None:
-        super().__init__(f"{name} needs {', '.join(modules)}, not installed here; pip install '.[{extra}]' brings it")
-
-
-def require(extra: str, name: str) -> None:
-    """Refuse an experiment whose extra is not installed; nothing where it needs none.
-
-    Raises:
-        MissingExtraError: with the pip command.
-    """
-    if missing := [module for module in EXTRAS.get(extra, ()) if importlib.util.find_spec(module) is None]:
-        raise MissingExtraError(name, missing, extra)
-
-
-def get(name: str) -> Experiment:
-    """The experiment with this id; its module is imported now.
-
-    Raises:
-        UnknownNameError: with the nearest ids.
-        MissingExtraError: if the module imports a package that is not installed.
-    """
-    if name not in MODULES:
-        raise UnknownNameError("experiment", name, MODULES)
-    try:
-        experiment = importlib.import_module(MODULES[name]).EXPERIMENT
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        for extra, modules in EXTRAS.items():
-            if missing in modules:
-                raise MissingExtraError(name, [missing], extra) from error
-        raise
-    assert isinstance(experiment, Experiment)
-    return experiment

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from experiments import registry
-from experiments.harness import costs
+from experiments.harness import costs, lookup
 from experiments.harness.experiment import PAPERS, SCALES, Experiment
 
 _TITLES = {
@@ -30,8 +30,8 @@ def listing(paper: str | None = None, data: Path | None = None) -> str:
     width = max(map(len, registry.MODULES))
     for name in registry.MODULES:
         try:
-            experiment = registry.get(name)
-        except registry.MissingExtraError as error:
+            experiment = lookup.get(name)
+        except lookup.MissingExtraError as error:
             broken.append(str(error))
             continue
         found[experiment.paper].append(_entry(experiment, width, data))
@@ -68,7 +68,7 @@ def _whereabouts(name: str, data: Path | None) -> str:
 
 def _extra(extra: str) -> str:
     try:
-        registry.require(extra, extra)
-    except registry.MissingExtraError as error:
+        lookup.require(extra, extra)
+    except lookup.MissingExtraError as error:
         return str(error)
     return f"extra '{extra}', installed"

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from experiments import registry
-from experiments.harness import costs, results
+from experiments.harness import costs, lookup, results
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Rows
 from experiments.harness.verdicts import Verdict
@@ -140,8 +139,8 @@ def available(name: str) -> Experiment:
         UnknownNameError: with the nearest ids.
         MissingExtraError: with the pip command.
     """
-    experiment = registry.get(name)
-    registry.require(experiment.extra, name)
+    experiment = lookup.get(name)
+    lookup.require(experiment.extra, name)
     return experiment
 
 
@@ -300,7 +299,7 @@ def _result(future: Future[tuple[Rows, float, str]]) -> tuple[Rows, float, str]:
 
 def _run_seed(name: str, settings: Any, seed: int) -> tuple[Rows, float, str]:
     """Records, processor seconds, and the traceback if it failed."""
-    experiment = registry.get(name)
+    experiment = lookup.get(name)
     start = time.process_time()
     try:
         rows = experiment.run(settings, [seed])

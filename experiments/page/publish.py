@@ -17,8 +17,7 @@ from typing import Any, get_args
 
 from PIL import Image
 
-from experiments import registry
-from experiments.harness import results
+from experiments.harness import lookup, results
 from experiments.harness.experiment import SCALES, Experiment
 from experiments.harness.results import ResultsError
 from experiments.harness.verdicts import Status
@@ -54,7 +53,7 @@ def publish(
     lines = []
     for name in chosen:
         try:
-            lines.append(f"{name}: {take_over(folder, registry.get(name), target)}")
+            lines.append(f"{name}: {take_over(folder, lookup.get(name), target)}")
         except ValueError as error:
             lines.append(f"{name}: left out, {error}")
     _write_costs(target, folder, chosen)
@@ -143,7 +142,7 @@ def _write_costs(target: Path, folder: Path, names: Sequence[str]) -> None:
     for name in names:
         try:
             facts = results.read_json(folder / f"{name}.settings.json")
-            _, scale = settings_of(registry.get(name), facts)
+            _, scale = settings_of(lookup.get(name), facts)
         except (ValueError, OSError):
             continue
         if scale in SCALES and facts.get("processor_seconds"):

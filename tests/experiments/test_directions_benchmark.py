@@ -3,7 +3,7 @@
 import json
 
 from experiments.benchmarks.directions import summary
-from experiments.harness.cli import main
+from experiments.cli import main
 
 
 def test_benchmark_writes_what_it_measured(tmp_path, capsys):

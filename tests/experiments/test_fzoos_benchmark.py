@@ -5,7 +5,7 @@ import json
 import torch
 
 from experiments.benchmarks import fzoos
-from experiments.harness.cli import main
+from experiments.cli import main
 from experiments.papers.fzoos.quadratics import quadratics
 
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from experiments import registry
-from experiments.harness import results
+from experiments.harness import lookup, results
 from experiments.harness.records import to_csv
 from experiments.harness.results import ResultsError
 from experiments.harness.runner import run_experiments
@@ -189,14 +189,14 @@ def test_the_committed_page_is_built_from_the_committed_files():
 def test_the_committed_results_belong_to_this_version():
     for name in report.names_in(PUBLISHED):
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
-        settings_of(registry.get(name), facts)
+        settings_of(lookup.get(name), facts)
         assert facts["scale"] in ("reduced", "paper") and facts["date"] and facts["machine"]
         assert (PUBLISHED / f"{name}.csv").exists() != (PUBLISHED / f"{name}.csv.xz").exists()
 
 
 def test_a_committed_experiment_can_be_run_again():
     """Bitwise on the processor and with the versions that it was run with, else to rounding."""
-    experiment = registry.get(CHEAP)
+    experiment = lookup.get(CHEAP)
     facts = results.read_json(PUBLISHED / f"{CHEAP}.settings.json")
     settings, _ = settings_of(experiment, facts)
     kept = results.read_rows(PUBLISHED, CHEAP)
@@ -213,7 +213,7 @@ def test_a_committed_experiment_can_be_run_again():
 @pytest.mark.slow
 def test_the_committed_verdicts_follow_from_the_committed_records():
     for name in report.names_in(PUBLISHED):
-        experiment = registry.get(name)
+        experiment = lookup.get(name)
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
         settings, _ = settings_of(experiment, facts)
         rows = results.read_rows(PUBLISHED, name)

@@ -3,7 +3,7 @@
 import json
 
 from experiments.benchmarks import zord
-from experiments.harness.cli import main
+from experiments.cli import main
 
 
 def test_parts_add_up_and_are_written(tmp_path, capsys):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, get_args
 from tqdm import tqdm
 
 from experiments import registry
+from experiments.harness import lookup
 from experiments.harness.experiment import PAPERS, SCALES, paper_of
 from experiments.harness.verdicts import Status
 
@@ -104,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _benchmark(name: str, arguments: list[str]) -> int:
     if name not in registry.BENCHMARKS:
-        raise registry.UnknownNameError("benchmark", name, registry.BENCHMARKS)
+        raise lookup.UnknownNameError("benchmark", name, registry.BENCHMARKS)
     return int(importlib.import_module(registry.BENCHMARKS[name]).main(arguments) or 0)
 
 
@@ -162,7 +163,7 @@ def _say_what_stands_in(names: list[str], data: Path | None) -> None:
     if data is None or not data.is_dir():
         return
     for name in names:
-        wanted = registry.get(name).data
+        wanted = lookup.get(name).data
         if wanted and not any((data / one).exists() for one in wanted):
             print(f"{name}: {data} has no {' and no '.join(wanted)}; a stand-in is used", file=sys.stderr)
 
