@@ -60,7 +60,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Required, TypedDict
+from typing import Any, ClassVar, Required, TypedDict
 
 import torch
 from torch import Tensor
@@ -81,10 +81,6 @@ from optimizers.options import (
     refuse_unknown,
 )
 from optimizers.values import parse_point
-
-if TYPE_CHECKING:
-    from federated.core.client import Client
-    from federated.core.server import Server
 
 UNLIMITED = 1 << 62
 """The budget of a client's optimizer: a federation ends by its rounds."""
@@ -139,8 +135,8 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    server_class: ClassVar[type[Server]]
-    client_class: ClassVar[type[Client]]
+    server_class: ClassVar[type[Any]]
+    client_class: ClassVar[type[Any]]
     needs_gradient: ClassVar[bool] = False
     personal: ClassVar[bool] = False
     asks_acceptance: bool = False
@@ -246,12 +242,12 @@ class Algorithm(ABC):
             "track_best": False,
         }
 
-    def server(self) -> Server:
-        """A new server, at x0."""
+    def server(self) -> Any:
+        """A new ``Server``, at x0."""
         return self.server_class(self)
 
-    def client(self, number: int, gradient: Gradient | None = None) -> Client:
-        """A new client.
+    def client(self, number: int, gradient: Gradient | None = None) -> Any:
+        """A new ``Client``.
 
         Args:
             number: which, 0 … N − 1.

@@ -5,18 +5,40 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from federated.engine.host import Service
 from federated.flower.records import ACCOUNT, size_of
 
-if TYPE_CHECKING:
-    from federated.flower.grid_host import Asked
-
 SPENT = ("queries", "failures", "gradients")
 PASSED = ("wire-up", "wire-down")
+
+
+@dataclass
+class Asked:
+    """A message that awaits its reply.
+
+    Attributes:
+        node: Flower's number of the node.
+        client: whose it is; None: the node is asked which client it is.
+        reply: the reply, once there.
+        reason: why there is none and none is awaited any more.
+        code: Flower's error, where that is why.
+    """
+
+    node: int
+    client: int | None = None
+    reply: Message | None = None
+    reason: str = ""
+    code: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether the reply is still awaited."""
+        return self.reply is None and not self.reason
 
 
 class ClientAccount:

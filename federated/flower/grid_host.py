@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from federated.core.algorithm import Algorithm
 from federated.core.messages import Broadcast, MessageError, Report
 from federated.engine.host import Request, Service
-from federated.flower.accounts import ClientAccount, account_in
+from federated.flower.accounts import Asked, ClientAccount, account_in
 from federated.flower.records import HEADER, HELLO, message_in, records_of
 
 logger = logging.getLogger(__name__)
@@ -36,30 +36,6 @@ LOOK = 3.0
 
 class NoClientError(RuntimeError):
     """Clients did not connect, or cannot take part; the message says which and why."""
-
-
-@dataclass
-class Asked:
-    """A message that awaits its reply.
-
-    Attributes:
-        node: Flower's number of the node.
-        client: whose it is; None: the node is asked which client it is.
-        reply: the reply, once there.
-        reason: why there is none and none is awaited any more.
-        code: Flower's error, where that is why.
-    """
-
-    node: int
-    client: int | None = None
-    reply: Message | None = None
-    reason: str = ""
-    code: int = 0
-
-    @property
-    def open(self) -> bool:
-        """Whether the reply is still awaited."""
-        return self.reply is None and not self.reason
 
 
 class GridHost:
