@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, get_args
 from tqdm import tqdm
 
 from experiments import registry
-from experiments.harness import lookup
 from experiments.harness.experiment import PAPERS, SCALES, paper_of
 from experiments.harness.verdicts import Status
 
 if TYPE_CHECKING:
-    from experiments.harness.runner import Outcome
+    from experiments.running.runner import Outcome
 
 _CLAIMS: dict[Status, str] = {status: status for status in get_args(Status)}
 _CONTROLS: dict[Status, str] = {"reproduced": "hold", "partly": "hold partly", "not reproduced": "do not hold"}
@@ -30,7 +29,7 @@ _CONTROLS: dict[Status, str] = {"reproduced": "hold", "partly": "hold partly", "
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; exit status 0, 1 where something failed, 2 for bad input, 130 on an interrupt."""
-    from experiments.harness.runner import FULL_DISK
+    from experiments.running.runner import FULL_DISK
 
     arguments, rest = _parser().parse_known_args(argv)
     if rest and arguments.command != "benchmark":
@@ -51,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> int:
     match arguments.command:
         case "list":
-            from experiments.harness.listing import listing
+            from experiments.running.listing import listing
 
             print(listing(arguments.paper, arguments.data))
             return 0
@@ -105,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _benchmark(name: str, arguments: list[str]) -> int:
     if name not in registry.BENCHMARKS:
-        raise lookup.UnknownNameError("benchmark", name, registry.BENCHMARKS)
+        raise registry.UnknownNameError("benchmark", name, registry.BENCHMARKS)
     return int(importlib.import_module(registry.BENCHMARKS[name]).main(arguments) or 0)
 
 
@@ -140,7 +139,7 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 
 def _available(names: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     """The ids that can run here, and for the others the reason."""
-    from experiments.harness.runner import available, configured
+    from experiments.running.runner import available, configured
 
     can: list[str] = []
     cannot: list[str] = []
@@ -163,13 +162,13 @@ def _say_what_stands_in(names: list[str], data: Path | None) -> None:
     if data is None or not data.is_dir():
         return
     for name in names:
-        wanted = lookup.get(name).data
+        wanted = registry.get(name).data
         if wanted and not any((data / one).exists() for one in wanted):
             print(f"{name}: {data} has no {' and no '.join(wanted)}; a stand-in is used", file=sys.stderr)
 
 
 def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
-    from experiments.harness.runner import Interrupted, run_experiments
+    from experiments.running.runner import Interrupted, run_experiments
 
     start = time.perf_counter()
     left_out: list[str] = []

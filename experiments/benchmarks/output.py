@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.results import machine, versions
+from experiments.running.results import machine, versions
 
 
 def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:

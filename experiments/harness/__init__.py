@@ -1,1 +1,1 @@
-"""What every experiment runs in: settings, records, verdicts, results, the command line."""
+"""What an experiment is made of: settings, records, verdicts, tables, and one look for all figures."""

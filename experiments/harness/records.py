@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -57,16 +58,51 @@ def by_seed(rows: Iterable[Row], **conditions: Value) -> np.ndarray:
     return np.array([np.mean(groups[seed]) for seed in groups])
 
 
+def final(rows: Iterable[Row], x: str = "queries", **conditions: Value) -> np.ndarray:
+    """One number a seed: ``value`` at the largest ``x`` among the rows under the conditions."""
+    chosen = where(rows, **conditions)
+    return by_seed(chosen, **{x: max(int(row[x]) for row in chosen)})
+
+
+def mean_curve(x: Iterable[float], values: Iterable[Sequence[float] | np.ndarray]) -> Curve:
+    """Mean and standard error at each ``x`` of ``values``: for each ``x`` one number a seed; the error of one is 0."""
+    means, errors = [], []
+    for numbers in map(np.asarray, values):
+        means.append(numbers.mean())
+        errors.append(numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else 0.0)
+    return Curve(np.array([*x], dtype=float), np.array(means), np.array(errors))
+
+
 def curve(rows: Iterable[Row], x: str, **conditions: Value) -> Curve:
     """Mean and standard error over seeds of ``value`` at each ``x``, ascending."""
-    chosen = where(rows, **conditions)
-    positions = sorted({float(row[x]) for row in chosen})
-    means, errors = [], []
-    for position in positions:
-        values = by_seed([row for row in chosen if float(row[x]) == position])
-        means.append(values.mean())
-        errors.append(values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0)
-    return Curve(np.array(positions), np.array(means), np.array(errors))
+    at: dict[float, Rows] = {}
+    for row in where(rows, **conditions):
+        at.setdefault(float(row[x]), []).append(row)
+    positions = sorted(at)
+    return mean_curve(positions, (by_seed(at[position]) for position in positions))
+
+
+def checkpoints(last: int, every: int) -> list[int]:
+    """0, ``every``, 2 ``every``, ... up to ``last``, which is always among them."""
+    return sorted({*range(0, last + 1, every), last})
+
+
+def best_so_far(values: Sequence[float] | np.ndarray, queries: int, first: float = math.nan) -> np.ndarray:
+    """The least value after 0, 1, ..., ``queries`` queries; a run that ended before keeps what it has.
+
+    Args:
+        values: what was found, query by query; NaN where a query failed.
+        queries: the budget.
+        first: what was known before the first query; NaN: nothing.
+    """
+    padded = np.full(queries + 1, np.nan)
+    padded[0], padded[1 : len(values) + 1] = first, values
+    return np.fmin.accumulate(padded)
+
+
+def log10_gap(value: float, minimum: float = 0.0) -> float:
+    """log10 of ``value - minimum``, from 1e-16 upwards."""
+    return math.log10(max(value - minimum, 1e-16))
 
 
 def points(rows: Iterable[Row], quantity: str) -> tuple[np.ndarray, np.ndarray]:

@@ -34,3 +34,9 @@ def with_interval(values: Sequence[float] | np.ndarray, digits: int = 3) -> str:
     values = np.asarray(values, dtype=float)
     low, high = bootstrap_interval(values)
     return f"{values.mean():.{digits}g} ({low:.{digits}g} to {high:.{digits}g})"
+
+
+def with_sd(values: Sequence[float] | np.ndarray, mean: str = ".4g", sd: str = ".2g") -> str:
+    """Mean of one number a seed with its standard deviation, such as ``0.93 ± 0.02``; the formats of both."""
+    values = np.asarray(values, dtype=float)
+    return f"{values.mean():{mean}} ± {values.std(ddof=1) if len(values) > 1 else 0.0:{sd}}"

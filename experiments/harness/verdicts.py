@@ -8,11 +8,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 from scipy import stats
+
+from experiments.harness.style import METHODS
+
+Cell = TypeVar("Cell")
 
 Status = Literal["reproduced", "partly", "not reproduced"]
 
@@ -156,6 +160,37 @@ def judge(
         settings=len(cells),
         control=control,
     )
+
+
+def judge_pairs(
+    pairs: Iterable[tuple[str, str, bool]],
+    claim: str,
+    statistic: str,
+    measure: Callable[[Cell, str], np.ndarray],
+    cells: Mapping[str, Cell],
+    seeds: Sequence[int],
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> list[Verdict]:
+    """A verdict for each pair of methods on "the one's measure minus the other's lies between two bars in every cell".
+
+    Args:
+        pairs: a method, another one, and whether the claim is a control.
+        claim: formats the labels of both methods, such as ``{} ends lower than {}``.
+        statistic: what the difference of their measures is.
+        measure: of a cell and a method, one number a seed.
+        cells: label of a cell to what ``measure`` takes for it.
+        seeds: the seeds.
+        above: the lower bar.
+        below: the upper bar.
+    """
+    verdicts = []
+    for method, other, control in pairs:
+        differences = {label: measure(cell, method) - measure(cell, other) for label, cell in cells.items()}
+        words = claim.format(METHODS[method].label, METHODS[other].label)
+        verdicts.append(judge(words, statistic, differences, seeds, above=above, below=below, control=control))
+    return verdicts
 
 
 def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray, seeds: Sequence[int]) -> Verdict:

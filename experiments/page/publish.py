@@ -17,11 +17,12 @@ from typing import Any, get_args
 
 from PIL import Image
 
-from experiments.harness import lookup, results
+from experiments import registry
 from experiments.harness.experiment import SCALES, Experiment
-from experiments.harness.results import ResultsError
 from experiments.harness.verdicts import Status
 from experiments.page import guide, report
+from experiments.running import results
+from experiments.running.results import ResultsError
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 DPI = 130
@@ -53,7 +54,7 @@ def publish(
     lines = []
     for name in chosen:
         try:
-            lines.append(f"{name}: {take_over(folder, lookup.get(name), target)}")
+            lines.append(f"{name}: {take_over(folder, registry.get(name), target)}")
         except ValueError as error:
             lines.append(f"{name}: left out, {error}")
     _write_costs(target, folder, chosen)
@@ -142,7 +143,7 @@ def _write_costs(target: Path, folder: Path, names: Sequence[str]) -> None:
     for name in names:
         try:
             facts = results.read_json(folder / f"{name}.settings.json")
-            _, scale = settings_of(lookup.get(name), facts)
+            _, scale = settings_of(registry.get(name), facts)
         except (ValueError, OSError):
             continue
         if scale in SCALES and facts.get("processor_seconds"):

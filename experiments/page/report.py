@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments import registry
-from experiments.harness import results
 from experiments.harness.experiment import PAPERS
-from experiments.harness.results import ResultsError
 from experiments.harness.verdicts import Verdict
 from experiments.page.report_html import page
+from experiments.running import results
+from experiments.running.results import ResultsError
 
 NEEDED = ("format", "experiment", "paper", "source", "shows", "claim", "settings", "seeds", "versions", "machine")
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from experiments.harness import costs
 from experiments.harness.verdicts import Status, Verdict
 from experiments.page import guide
+from experiments.running import costs
 
 if TYPE_CHECKING:
     from experiments.page.report import Entry

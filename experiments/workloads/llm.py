@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
-from experiments.harness.lookup import require
+from experiments.registry import require
 from experiments.workloads.images import DataError
 from experiments.workloads.prompts import IGNORED, Prompts
 

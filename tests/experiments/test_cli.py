@@ -10,7 +10,6 @@ import pytest
 
 from experiments import registry
 from experiments.cli import main
-from experiments.harness import lookup
 from experiments.harness.records import to_csv
 from tests.experiments import toy
 
@@ -86,7 +85,7 @@ def test_a_full_disk_is_said_with_what_to_do(toy_only, tmp_path, monkeypatch, ca
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("experiments.harness.results.replace", full)
+    monkeypatch.setattr("experiments.running.results.replace", full)
     assert main(["run", "toy-fig1", "--jobs", "1", "--out", str(tmp_path)]) == 2
     message = capsys.readouterr().err
     assert "No space left on device" in message and str(tmp_path) in message and "--resume" in message
@@ -101,7 +100,7 @@ def test_list_names_every_experiment_and_benchmark(capsys):
 
 def test_every_registered_module_defines_the_experiment_of_its_id():
     for name in registry.MODULES:
-        experiment = lookup.get(name)
+        experiment = registry.get(name)
         assert experiment.id == name
         assert {"paper", "quick"} <= set(experiment.scales)
         assert experiment.claim and experiment.shows and sys.modules[registry.MODULES[name]].__doc__
@@ -117,8 +116,8 @@ def test_an_unknown_experiment_is_answered_with_the_nearest_names(argv, capsys, 
 
 
 def test_a_name_near_nothing_is_answered_with_all_names():
-    with pytest.raises(lookup.UnknownNameError, match=", ".join(registry.MODULES)):
-        lookup.get("qqqq")
+    with pytest.raises(registry.UnknownNameError, match=", ".join(registry.MODULES)):
+        registry.get("qqqq")
 
 
 def test_run_writes_to_out_and_closes_with_a_summary(toy_only, tmp_path, capsys):
@@ -174,7 +173,7 @@ def test_the_module_runs_and_seeds_in_parallel_give_the_same_records(tmp_path):
     command += ["--jobs", "2", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    experiment = lookup.get("zord-fig1")
+    experiment = registry.get("zord-fig1")
     expected = to_csv(experiment.run(experiment.settings("quick"), range(3)))
     assert (tmp_path / "zord-fig1.csv").read_text() == expected
     assert "zord-fig1 (ZoRD, Fig. 1)" in done.stdout and str(tmp_path) in done.stdout

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import registry
-from experiments.harness import lookup, style
+from experiments.harness import style
 from experiments.harness.records import distinct, from_csv, seeds_of, to_csv
 
 SEEDS = (0, 1, 2)
@@ -20,8 +20,8 @@ FAMILIES = (
 def installed(name):
     """Whether what the experiment needs is."""
     try:
-        lookup.require(lookup.get(name).extra, name)
-    except lookup.MissingExtraError:
+        registry.require(registry.get(name).extra, name)
+    except registry.MissingExtraError:
         return False
     return True
 
@@ -30,7 +30,7 @@ def installed(name):
 def finished(request):
     if not installed(request.param):
         pytest.skip(f"{request.param}: its extra is not installed")
-    experiment = lookup.get(request.param)
+    experiment = registry.get(request.param)
     settings = experiment.settings("quick")
     return experiment, settings, experiment.run(settings, SEEDS)
 
@@ -99,7 +99,7 @@ def test_figures_say_what_their_axes_are(finished):
 
 
 def test_progress_is_called_once_a_seed():
-    experiment = lookup.get("zord-fig10")
+    experiment = registry.get("zord-fig10")
     calls = []
     experiment.run(experiment.settings("quick"), SEEDS, progress=lambda: calls.append(1))
     assert len(calls) == len(SEEDS)

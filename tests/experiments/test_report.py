@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 
 from experiments import registry
-from experiments.harness import lookup, results
 from experiments.harness.records import to_csv
-from experiments.harness.results import ResultsError
-from experiments.harness.runner import run_experiments
 from experiments.harness.tables import Table, with_interval
 from experiments.page import report
 from experiments.page.publish import PUBLISHED, README, publish, settings_of, verdict_table, with_table
+from experiments.running import results
+from experiments.running.results import ResultsError
+from experiments.running.runner import run_experiments
 from tests.experiments import toy
 
 CHEAP = "zord-fig10"
@@ -189,14 +189,14 @@ def test_the_committed_page_is_built_from_the_committed_files():
 def test_the_committed_results_belong_to_this_version():
     for name in report.names_in(PUBLISHED):
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
-        settings_of(lookup.get(name), facts)
+        settings_of(registry.get(name), facts)
         assert facts["scale"] in ("reduced", "paper") and facts["date"] and facts["machine"]
         assert (PUBLISHED / f"{name}.csv").exists() != (PUBLISHED / f"{name}.csv.xz").exists()
 
 
 def test_a_committed_experiment_can_be_run_again():
     """Bitwise on the processor and with the versions that it was run with, else to rounding."""
-    experiment = lookup.get(CHEAP)
+    experiment = registry.get(CHEAP)
     facts = results.read_json(PUBLISHED / f"{CHEAP}.settings.json")
     settings, _ = settings_of(experiment, facts)
     kept = results.read_rows(PUBLISHED, CHEAP)
@@ -213,7 +213,7 @@ def test_a_committed_experiment_can_be_run_again():
 @pytest.mark.slow
 def test_the_committed_verdicts_follow_from_the_committed_records():
     for name in report.names_in(PUBLISHED):
-        experiment = lookup.get(name)
+        experiment = registry.get(name)
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
         settings, _ = settings_of(experiment, facts)
         rows = results.read_rows(PUBLISHED, name)

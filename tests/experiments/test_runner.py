@@ -8,11 +8,11 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 from experiments import registry
-from experiments.harness import lookup, results, runner
 from experiments.harness.experiment import SCALES
 from experiments.harness.records import from_csv
-from experiments.harness.results import ResultsError, versions
-from experiments.harness.runner import Interrupted, run_experiments
+from experiments.running import results, runner
+from experiments.running.results import ResultsError, versions
+from experiments.running.runner import Interrupted, run_experiments
 from tests.experiments import toy
 
 FILES = {f"toy-fig1.{suffix}" for suffix in ("png", "pdf", "csv", "settings.json", "verdicts.json")}
@@ -262,7 +262,7 @@ def test_default_seeds_go_by_scale():
     scaled = dataclasses.replace(plain, seeds={"quick": 2, "reduced": 5, "paper": 20})
     assert [scaled.num_seeds(scale) for scale in SCALES] == [2, 5, 20]
     assert plain.settings("reduced") is plain.settings("paper")
-    assert plain.paper == "ours" and lookup.get("hiso-fig4").paper == "hiso"
+    assert plain.paper == "ours" and registry.get("hiso-fig4").paper == "hiso"
 
 
 @pytest.mark.parametrize(

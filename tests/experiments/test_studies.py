@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments.harness import lookup
+from experiments import registry
 from experiments.harness.records import by_seed, where
 from experiments.studies import calibration, fourier_features
 from surrogates import rbf_kernel
@@ -22,13 +22,13 @@ def settings():
 
 
 def test_the_right_prior_is_calibrated(settings):
-    rows = lookup.get("calibration").run(settings, SEEDS)
+    rows = registry.get("calibration").run(settings, SEEDS)
     assert set(_statuses(rows, settings).values()) == {"reproduced"}
 
 
 def test_a_wrong_prior_is_found_out(settings, monkeypatch):
     monkeypatch.setitem(calibration.KERNELS, "rbf", lambda lengthscale: rbf_kernel(2 * lengthscale))
-    rows = lookup.get("calibration").run(settings, SEEDS)
+    rows = registry.get("calibration").run(settings, SEEDS)
     statuses = _statuses(rows, settings)
     for claim, status in statuses.items():
         if "bands" in claim or "trace of its covariance" in claim or "Theorem 1" in claim:
@@ -50,7 +50,7 @@ def test_fourier_error_falls_with_features_and_vanishes_nowhere():
     settings = dataclasses.replace(
         fourier_features.Settings(), dims=(3,), separations=(1.0,), num_features=(100, 10000), num_data=20
     )
-    rows = lookup.get("fourier-features").run(settings, range(3))
+    rows = registry.get("fourier-features").run(settings, range(3))
     for kind in fourier_features.KINDS:
         few, many = (by_seed(rows, method=kind, num_features=M) for M in settings.num_features)
         assert (many < 0.5 * few).all() and (many > 1e-6).all()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.harness import lookup
+from experiments import registry
 from experiments.harness.records import by_seed, distinct, points, where
 from experiments.papers.zord import fig1, fig2a, fig2b, fig6b, fig10
 from experiments.papers.zord import gradient_error as errors
@@ -16,7 +16,7 @@ from surrogates import matern_kernel
 
 
 def _rows(name, seeds=(0, 1)):
-    experiment = lookup.get(name)
+    experiment = registry.get(name)
     return experiment.run(experiment.settings("quick"), seeds)
 
 
@@ -49,7 +49,7 @@ def test_the_queries_that_are_counted_are_those_that_are_made():
 
 def test_trajectory_costs_nothing_more_and_finite_differences_what_they_add():
     rows = _rows("zord-fig2b")
-    settings = lookup.get("zord-fig2b").settings("quick")
+    settings = registry.get("zord-fig2b").settings("quick")
     for row in rows:
         more = row["additional"] if row["method"] in fig2b.WITH_MORE else 0
         assert row["queries"] == settings.trajectory + more
@@ -64,7 +64,7 @@ def test_fewer_queries_are_the_first_of_more():
 def test_known_accuracy_of_the_three_estimators():
     """Ten seeds of a prototype gave, at n = 20: .999/.81/.998 at λ = .01 and .95/.72/.84 at .1 (±.03 here)."""
     settings = dataclasses.replace(fig2a.Settings(), num_queries=(20,))
-    rows = lookup.get("zord-fig2a").run(settings, range(5))
+    rows = registry.get("zord-fig2a").run(settings, range(5))
     expected = {
         0.01: {"derived_gp": (0.99, 1.0), "finite_differences": (0.75, 0.87), "least_squares": (0.99, 1.0)},
         0.1: {"derived_gp": (0.9, 0.98), "finite_differences": (0.66, 0.82), "least_squares": (0.76, 0.92)},

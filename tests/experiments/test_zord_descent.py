@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.harness import lookup
+from experiments import registry
 from experiments.harness.records import by_seed, where
 from experiments.papers.zord import descent, fig3, fig7
 from experiments.workloads.problems import standard_problem
@@ -64,7 +64,7 @@ def test_a_gap_is_the_least_so_far_and_begins_at_the_start(start):
 
 
 def test_all_methods_share_x0_and_budget():
-    settings = lookup.get("zord-fig3").settings("quick")
+    settings = registry.get("zord-fig3").settings("quick")
     rows = fig3.run_seed(settings, 0)
     first = {row["value"] for row in where(rows, queries=0)}
     assert len(first) == 1
@@ -78,7 +78,7 @@ def test_history_helps_zord_to_start_at_once(start):
 
 
 def test_one_step_a_query_is_threshold_zero():
-    settings = dataclasses.replace(lookup.get("zord-fig7").settings("quick"), thresholds=(("spectral_norm", (0.0,)),))
+    settings = dataclasses.replace(registry.get("zord-fig7").settings("quick"), thresholds=(("spectral_norm", (0.0,)),))
     rows = fig7.run_seed(settings, 0)
     problem = standard_problem("ackley", settings.dim)
     start = descent.turbo_start("ackley", settings.dim, settings.start_queries, 0, "")
@@ -89,7 +89,7 @@ def test_one_step_a_query_is_threshold_zero():
 
 
 def test_figure_5_starts_both_methods_at_one_point():
-    rows = lookup.get("zord-fig5").run(lookup.get("zord-fig5").settings("quick"), [3])
+    rows = registry.get("zord-fig5").run(registry.get("zord-fig5").settings("quick"), [3])
     for name in ("ackley", "levy"):
         firsts = [where(rows, problem=name, method=method, queries=1)[0] for method in ("zord", "rgf")]
         assert firsts[0]["x1"] == firsts[1]["x1"] and firsts[0]["value"] == firsts[1]["value"]

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from experiments.harness import costs, lookup, results
+from experiments import registry
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Rows
 from experiments.harness.verdicts import Verdict
+from experiments.running import costs, results
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -139,8 +140,8 @@ def available(name: str) -> Experiment:
         UnknownNameError: with the nearest ids.
         MissingExtraError: with the pip command.
     """
-    experiment = lookup.get(name)
-    lookup.require(experiment.extra, name)
+    experiment = registry.get(name)
+    registry.require(experiment.extra, name)
     return experiment
 
 
@@ -299,7 +300,7 @@ def _result(future: Future[tuple[Rows, float, str]]) -> tuple[Rows, float, str]:
 
 def _run_seed(name: str, settings: Any, seed: int) -> tuple[Rows, float, str]:
     """Records, processor seconds, and the traceback if it failed."""
-    experiment = lookup.get(name)
+    experiment = registry.get(name)
     start = time.process_time()
     try:
         rows = experiment.run(settings, [seed])

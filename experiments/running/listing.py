@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 
 from experiments import registry
-from experiments.harness import costs, lookup
 from experiments.harness.experiment import PAPERS, SCALES, Experiment
+from experiments.running import costs
 
 _TITLES = {
     "zord": "ZoRD",
@@ -30,8 +30,8 @@ def listing(paper: str | None = None, data: Path | None = None) -> str:
     width = max(map(len, registry.MODULES))
     for name in registry.MODULES:
         try:
-            experiment = lookup.get(name)
-        except lookup.MissingExtraError as error:
+            experiment = registry.get(name)
+        except registry.MissingExtraError as error:
             broken.append(str(error))
             continue
         found[experiment.paper].append(_entry(experiment, width, data))
@@ -68,7 +68,7 @@ def _whereabouts(name: str, data: Path | None) -> str:
 
 def _extra(extra: str) -> str:
     try:
-        lookup.require(extra, extra)
-    except lookup.MissingExtraError as error:
+        registry.require(extra, extra)
+    except registry.MissingExtraError as error:
         return str(error)
     return f"extra '{extra}', installed"

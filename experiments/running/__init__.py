@@ -1,0 +1,1 @@
+"""What runs experiments: seeds over processes, the files that a run leaves, what experiments cost, their list."""
