@@ -11,14 +11,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments import registry
 from experiments.benchmarks import output
-from experiments.papers.fzoos import comparison, fig1
+from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.quadratics import Federated, quadratics
 from federated.core.messages import Broadcast
 from federated.engine.federation import Federation
@@ -105,10 +106,10 @@ def trajectory(problem: Federated, length: int, seed: int) -> Tensor:
 
 def figure_seconds() -> dict[str, float]:
     """Processor seconds of each method and Q of Fig. 1 at C = 5, seed 0."""
-    settings = replace(fig1.EXPERIMENT.settings("paper"), values=(5.0,)).at(5.0)
+    settings = registry.get("fzoos-fig1").settings("paper").at(5.0)
     problem = quadratics(settings.dim, settings.clients, settings.heterogeneity, 0)
     seconds = {}
-    for method, directions in comparison.variants(settings):
+    for method, directions in comparison.variants(settings.methods, settings.directions):
         start = time.process_time()
         comparison.run(settings, problem, method, directions, 0)
         seconds[f"{method}, Q = {directions}" if directions else method] = time.process_time() - start

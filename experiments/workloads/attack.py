@@ -7,6 +7,7 @@ d = 28² for MNIST; that CIFAR-10's channels share theirs, d = 32², is our read
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -74,22 +75,15 @@ class Attack:
         return found if delta.ndim > 1 else found[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class FederatedAttack:
-    """One image under the victims of N clients: F is the mean of their f_i.
+def fooled(attacks: Sequence[Attack], delta: Tensor) -> bool:
+    """Whether victims together, by the mean of their probabilities, take the image under δ for another class.
 
-    The attack has succeeded where the victims together, by the mean of their probabilities, take another class.
-
-    Attributes:
-        clients: f_i.
+    Args:
+        attacks: one image under several victims.
+        delta: shape ``d``.
     """
-
-    clients: tuple[Attack, ...]
-
-    def fooled(self, delta: Tensor) -> bool:
-        """Whether the victims together do not recognize the image under δ, shape ``d``."""
-        probabilities = torch.stack([client.logits(delta)[0].softmax(-1) for client in self.clients])
-        return float(margin(probabilities.mean(0), self.clients[0].label)) <= 0.0
+    probabilities = torch.stack([attack.logits(delta)[0].softmax(-1) for attack in attacks])
+    return float(margin(probabilities.mean(0), attacks[0].label)) <= 0.0
 
 
 def chosen(images: Images, recognized: Tensor, count: int, seed: int) -> list[tuple[Tensor, int]]:

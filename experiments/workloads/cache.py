@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import re
@@ -12,7 +13,12 @@ from typing import Any
 import torch
 
 FOLDER = "results/cache"
-"""Where they are kept; git ignores it."""
+"""The default folder; git ignores it."""
+
+
+def values_of(*settings: Any) -> str:
+    """The values of some dataclasses, as a part of a name."""
+    return ".".join(str(value) for one in settings for value in dataclasses.astuple(one))
 
 
 def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
@@ -22,8 +28,8 @@ def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
     read is made again.
 
     Args:
-        folder: where it is kept; empty: nowhere, made at every call.
-        name: says all that it depends on.
+        folder: where the file is kept; empty: nowhere, ``make`` runs at every call.
+        name: the file's, which says all that the result depends on.
         make: a deterministic function.
     """
     if not folder:

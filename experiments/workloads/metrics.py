@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from experiments.workloads.cache import cached
+from experiments.workloads.cache import cached, values_of
 from experiments.workloads.covertype import CLASSES, FEATURES, Points
 
 LAYERS = (FEATURES, 30, 14, CLASSES)
@@ -125,14 +125,22 @@ FULL = Training()
 QUICK = Training(points=200, epochs=5, batch=20, rate=1e-2)
 
 
-def train_network(points: Points, training: Training, seed: int) -> Tensor:
+def trained_network(points: Points, training: Training, seed: int, source: str = "", cache: str = "") -> Tensor:
     """θ*, float64, shape ``d``: weights uniform within ±1/√(fan in), then Adam on the cross-entropy of a sample.
 
     Args:
-        points: where the sample is from.
+        points: the sample is drawn from these.
         training: how.
         seed: of the sample, the initial weights and the batches' order.
+        source: the points' name in the cache.
+        cache: the folder that θ* is kept in; empty: none.
     """
+    name = f"mlp-{source}-{values_of(training)}-{seed}"
+    theta: Tensor = cached(cache, name, lambda: _trained(points, training, seed))
+    return theta
+
+
+def _trained(points: Points, training: Training, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     sample = points.sample(training.points, seed)
     pieces = []
@@ -148,10 +156,3 @@ def train_network(points: Points, training: Training, seed: int) -> Tensor:
                 cross_entropy(logits(theta[None], sample.inputs[batch])[0], sample.labels[batch]).backward()
             rule.step()
     return theta.detach()
-
-
-def cached_network(points: Points, training: Training, seed: int, source: str, cache: str = "") -> Tensor:
-    """``train_network``, kept in a folder; ``source`` tells the data sets apart."""
-    of = ".".join(str(value) for value in dataclasses.astuple(training))
-    theta: Tensor = cached(cache, f"mlp-{source}-{of}-{seed}", lambda: train_network(points, training, seed))
-    return theta

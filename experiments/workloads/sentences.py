@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from experiments.workloads.cache import cached
+from experiments.workloads.cache import cached, values_of
 from experiments.workloads.prompts import IGNORED, Prompts
 from experiments.workloads.tiny_opt import TinyOPT
 
@@ -167,11 +167,6 @@ def prompts(task: str, count: int, seed: int) -> Prompts:
     return Prompts(tokens, mask, torch.from_numpy(labels), choices, answers, known[END], words)
 
 
-def architecture(size: Size) -> TinyOPT:
-    """The tiny OPT of a size."""
-    return TinyOPT(len(vocabulary()), size.width, size.layers, size.heads, positions=32)
-
-
 def corpus(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, mask and what is to be predicted at each, of sentences ended otherwise; ``count`` a task."""
     generator = np.random.default_rng([seed, len(TASKS)])
@@ -189,12 +184,24 @@ def corpus(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, mask, wanted
 
 
-def train(model: TinyOPT, training: Training) -> Tensor:
-    """Parameters of a tiny OPT that ends the corpus's sentences, float32, shape ``d``.
+def trained_model(size: Size, training: Training, cache: str = "") -> tuple[TinyOPT, Tensor]:
+    """A tiny OPT and parameters with which it ends the corpus's sentences, float32, shape ``d``.
 
     Adam, with a rate that rises linearly over a tenth of the steps and falls linearly to zero after; the loss is of
     the endings alone, as the rest is drawn.
+
+    Args:
+        size: the model's.
+        training: how.
+        cache: the folder that the parameters are kept in; empty: none.
     """
+    model = TinyOPT(len(vocabulary()), size.width, size.layers, size.heads, positions=32)
+    name = f"tiny-opt-{model.vocabulary}-{values_of(size, training)}"
+    x: Tensor = cached(cache, name, lambda: _trained(model, training))
+    return model, x
+
+
+def _trained(model: TinyOPT, training: Training) -> Tensor:
     pool = corpus(training.sentences, training.seed)
     generator = torch.Generator().manual_seed(training.seed)
     x = model.initial(training.seed).requires_grad_()
@@ -210,11 +217,3 @@ def train(model: TinyOPT, training: Training) -> Tensor:
             cross_entropy(found, wanted.flatten(), ignore_index=IGNORED).backward()
         rule.step()
     return x.detach()
-
-
-def cached_model(size: Size, training: Training, cache: str = "") -> tuple[TinyOPT, Tensor]:
-    """The model of a size and its trained parameters, kept in a folder; empty: nowhere."""
-    model = architecture(size)
-    of = ".".join(str(value) for part in (size, training) for value in dataclasses.astuple(part))
-    x: Tensor = cached(cache, f"tiny-opt-{model.vocabulary}-{of}", lambda: train(model, training))
-    return model, x

@@ -1,10 +1,12 @@
-"""Objectives in [0, 1]^d, where FZooS works: so that the rates and radii of all methods are in the same units."""
+"""Objectives in [0, 1]^d, where FZooS works, so that the rates and radii of all methods are in the same units."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,33 +23,35 @@ class Centred(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class InUnitBox:
-    """z ↦ f(bound (2z − 1)), z in [0, 1]^d.
-
-    Attributes:
-        fun: f.
-    """
+    """z ↦ f(bound (2z − 1)), z in [0, 1]^d, for an objective f about 0 in [−bound, bound]^d."""
 
     fun: Centred
 
-    @property
-    def dimension(self) -> int:
-        """d."""
-        return self.fun.dimension
-
-    @property
-    def bounds(self) -> list[tuple[float, float]]:
-        """[0, 1]^d."""
-        return [(0.0, 1.0)] * self.dimension
-
-    @property
-    def start(self) -> Tensor:
-        """z of x = 0."""
-        return torch.full((self.dimension,), 0.5, dtype=torch.float64)
-
     def centred(self, z: Tensor) -> Tensor:
-        """x of z."""
+        """The point x of f that z stands for."""
         return self.fun.bound * (2.0 * z - 1.0)
 
     def __call__(self, z: Tensor) -> Any:
         """f at z, ``d`` or ``q x d``."""
         return self.fun(self.centred(z))
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitBoxProblem:
+    """The mean F of the clients' objectives in [0, 1]^d; F is at least 0, and is its own gap."""
+
+    clients: Sequence[InUnitBox]
+
+    @property
+    def x0(self) -> Tensor:
+        """z of x = 0: the middle of the box."""
+        return torch.full((self.clients[0].fun.dimension,), 0.5, dtype=torch.float64)
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """[0, 1]^d."""
+        return [(0.0, 1.0)] * self.clients[0].fun.dimension
+
+    def gap(self, z: Tensor) -> float:
+        """F(z)."""
+        return float(np.mean([float(client(z)) for client in self.clients]))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 
-from experiments.workloads.cache import cached
+from experiments.workloads.cache import cached, values_of
 from experiments.workloads.images import Images
 
 CLASSES = 10
@@ -71,7 +71,9 @@ def shapes(image: tuple[int, int, int], training: Training) -> tuple[tuple[int, 
     return tuple(shape for weight in weights for shape in (weight, weight[:1]))
 
 
-def train_victim(images: Images, training: Training, seed: int, classes: tuple[int, ...] = ()) -> Victim:
+def trained_victim(
+    images: Images, training: Training, seed: int, classes: tuple[int, ...] = (), cache: str = ""
+) -> Victim:
     """A victim trained by Adam on the cross-entropy of the images of some classes.
 
     Args:
@@ -79,7 +81,13 @@ def train_victim(images: Images, training: Training, seed: int, classes: tuple[i
         training: how.
         seed: of the initial weights (He's uniform; biases 0) and of the batches' order.
         classes: whose images are seen; empty: all.
+        cache: the folder that it is kept in; empty: none.
     """
+    name = f"victim-{images.name}-{images.shape}-{values_of(training)}-{seed}-{''.join(map(str, classes))}"
+    return Victim(tuple(cached(cache, name, lambda: _trained(images, training, seed, classes))))
+
+
+def _trained(images: Images, training: Training, seed: int, classes: tuple[int, ...]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     parameters = []
     for shape in shapes(images.shape, training):
@@ -96,14 +104,4 @@ def train_victim(images: Images, training: Training, seed: int, classes: tuple[i
             with torch.enable_grad():
                 cross_entropy(victim.logits(images.train[batch]), images.train_labels[batch]).backward()
             rule.step()
-    return Victim(tuple(p.detach().double() for p in parameters))
-
-
-def cached_victim(
-    images: Images, training: Training, seed: int, classes: tuple[int, ...] = (), cache: str = ""
-) -> Victim:
-    """``train_victim``, kept in a folder; empty: nowhere."""
-    of = ".".join(str(value) for value in dataclasses.astuple(training))
-    name = f"victim-{images.name}-{images.shape}-{of}-{seed}-{''.join(map(str, classes))}"
-    parameters = cached(cache, name, lambda: list(train_victim(images, training, seed, classes).parameters))
-    return Victim(tuple(parameters))
+    return [p.detach().double() for p in parameters]

@@ -5,13 +5,15 @@ import dataclasses
 import pytest
 import torch
 
+from experiments import registry
 from experiments.harness.records import where
 from experiments.papers.fzoos import attacks, comparison, metrics
-from experiments.papers.fzoos.fig2 import EXPERIMENT as FIG2
+from experiments.workloads.attack import fooled
 from experiments.workloads.metrics import DIMENSION
+from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
 
-ATTACK = dataclasses.replace(FIG2.settings("quick"), clients=2, panels=((8, 2),))
-METRIC = metrics.experiment(8, "precision", "classes").settings("quick").at(2)
+ATTACK = dataclasses.replace(registry.get("fzoos-fig2").settings("quick"), clients=2, panels=((8, 2),))
+METRIC = registry.get("fzoos-fig8").settings("quick").at(2)
 
 
 class Recorded:
@@ -30,7 +32,8 @@ class Recorded:
 
 @pytest.mark.parametrize("method", ATTACK.methods)
 def test_queries_keep_the_bound_and_are_all_counted(method):
-    (problem,) = attacks.problems(ATTACK, 8, 0)
+    (clients,) = attacks.attacks(ATTACK, 8, 0)
+    problem = UnitBoxProblem([InUnitBox(client) for client in clients])
     recorded = [Recorded(client) for client in problem.clients]
 
     class Watched:
@@ -70,23 +73,34 @@ def test_every_class_is_known_to_p_victims():
 
 def test_success_is_what_the_victims_say_together_and_ends_the_attack():
     settings = dataclasses.replace(ATTACK, bound=1.0, rates=(0.3,) * len(ATTACK.methods), rounds=4)
-    (problem,) = attacks.problems(settings, 8, 0)
-    assert not problem.fooled(problem.x0)
-    row = attacks.attacked(settings, problem, "fedzo", 3, 2, 0)
+    (clients,) = attacks.attacks(settings, 8, 0)
+    assert not fooled(clients, clients[0].start)
+    row = attacks.attacked(settings, clients, "fedzo", 3, 2, 0)
     assert row["rounds"] <= 4 and row["success"] in (0, 1)
     assert row["success"] or row["rounds"] == 4
     assert row["num_queries"] == row["rounds"] * 2 * 2 * (1 + 3)
 
 
 def test_success_rates_along_rounds_and_queries():
-    key = {"method": "fedzo", "seed": 0}
+    key = {"method": "fedzo", "seed": 0, "classes": 8, "local_steps": 2, "directions": 3}
     rows = [
         key | {"image": 0, "success": 1, "rounds": 2, "num_queries": 20},
         key | {"image": 1, "success": 0, "rounds": 4, "num_queries": 40},
     ]
-    counts = torch.tensor([0, 2, 4]).numpy()
-    assert attacks.rates_along(rows, "rounds", counts, method="fedzo").tolist() == [[0, 0.5, 0.5]]
-    assert attacks.rates_along(rows, "num_queries", 10 * counts, method="fedzo").tolist() == [[0, 0.5, 0.5]]
+    settings = dataclasses.replace(ATTACK, rounds=4)
+    rounds, shares = attacks.success_rates(settings, rows, (8, 2), "fedzo", 3, "rounds")
+    assert rounds.tolist() == [0, 1, 2, 3, 4] and shares.tolist() == [[0, 0, 0.5, 0.5, 0.5]]
+    queries, shares = attacks.success_rates(settings, rows, (8, 2), "fedzo", 3, "num_queries")
+    assert queries[-1] == 40 and shares[0].tolist() == [0.5 * (q >= 20) for q in queries]
+
+
+@pytest.mark.parametrize(("module", "grid"), [(attacks, attacks.RATES), (metrics, [(0.003, 0.1), (0.01, 0.3)])])
+def test_tuning_compares_the_grid_on_seeds_of_its_own(module, grid, monkeypatch):
+    monkeypatch.setattr(metrics, "RATES", (0.003, 0.01))
+    monkeypatch.setattr(metrics, "RADII", (0.1, 0.3))
+    settings = METRIC if module is metrics else ATTACK
+    found = module.tune(dataclasses.replace(settings, methods=("fedzo",), rounds=1), "fedzo")
+    assert set(grid) <= set(found) and all(value >= 0.0 for value in found.values())
 
 
 def test_clients_hold_their_classes_and_share_a_start():
@@ -94,9 +108,9 @@ def test_clients_hold_their_classes_and_share_a_start():
     assert len(problem.clients) == METRIC.clients
     for i, client in enumerate(problem.clients):
         assert set(client.fun.points.labels.tolist()) == {i % 7, (i + 1) % 7}
-        assert len(client.fun.points) == METRIC.points and client.dimension == DIMENSION
+        assert len(client.fun.points) == METRIC.points and client.fun.dimension == DIMENSION
         assert torch.equal(client.fun.trained, problem.clients[0].fun.trained)
-        assert float(client(client.start)) == float(client.fun(client.fun.start))
+        assert float(client(problem.x0)) == float(client.fun(client.fun.start))
     rows = metrics.run_seed(dataclasses.replace(METRIC, values=(2,), methods=("fzoos", "fedzo")), 0)
     starts = {row["value"] for row in where(rows, round=0)}
     assert len(starts) == 1 and starts.pop() == pytest.approx(problem.gap(problem.x0))
@@ -106,6 +120,6 @@ def test_clients_hold_their_classes_and_share_a_start():
 
 @pytest.mark.parametrize(("number", "metric"), [(8, "precision"), (10, "recall"), (11, "f1"), (12, "jaccard")])
 def test_figures_are_of_their_metric(number, metric):
-    experiment = metrics.experiment(number, metric, "classes")
+    experiment = registry.get(f"fzoos-fig{number}")
     assert all(settings.metric == metric for settings in experiment.scales.values())
     assert experiment.settings("paper").clients == 7 and experiment.settings("paper").rounds == 50

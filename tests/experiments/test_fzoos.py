@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from experiments import registry
 from experiments.harness.records import where
-from experiments.papers.fzoos import comparison, fig1, fig3
+from experiments.papers.fzoos import comparison, fig3
 from experiments.papers.fzoos.comparison import BASELINES, leads, log_gap
 from experiments.papers.fzoos.quadratics import quadratics
 
@@ -40,8 +41,9 @@ def test_noise_is_a_function_of_the_point_and_of_the_client():
 
 @pytest.fixture(scope="module")
 def finished():
-    settings = dataclasses.replace(fig1.EXPERIMENT.settings("quick"), values=(5.0,))
-    return settings, fig1.EXPERIMENT.run(settings, [0, 1])
+    experiment = registry.get("fzoos-fig1")
+    settings = dataclasses.replace(experiment.settings("quick"), values=(5.0,))
+    return settings, experiment.run(settings, [0, 1])
 
 
 def test_queries_are_those_of_all_clients(finished):

@@ -8,9 +8,9 @@ import torch
 
 from experiments import registry
 from experiments.harness.records import to_csv, where
-from experiments.harness.runner import configured
 from experiments.papers.hiso import fig6, language, table2, table5
 from experiments.papers.hiso.accounting import scalar_only
+from experiments.running.runner import configured
 from experiments.workloads import llm, sentences
 from experiments.workloads.images import DataError
 from experiments.workloads.prompts import IGNORED, PromptLoss, Prompts, f1
@@ -73,7 +73,7 @@ def test_padding_and_what_comes_later_change_nothing():
 def test_training_ends_sentences_and_is_kept(tmp_path):
     training = Training(sentences=200, steps=60, batch=32, rate=1e-2)
     size = Size(16, 1, 2)
-    model, x = sentences.cached_model(size, training, str(tmp_path))
+    model, x = sentences.trained_model(size, training, str(tmp_path))
     tokens, mask, wanted = sentences.corpus(50, 9)
 
     def loss(at):
@@ -81,8 +81,8 @@ def test_training_ends_sentences_and_is_kept(tmp_path):
         return float(torch.nn.functional.cross_entropy(found, wanted.flatten(), ignore_index=IGNORED))
 
     assert loss(x) < 0.5 * loss(model.initial(0))
-    assert torch.equal(sentences.cached_model(size, training, str(tmp_path))[1], x)
-    assert torch.equal(sentences.train(model, training), x)
+    assert torch.equal(sentences.trained_model(size, training, str(tmp_path))[1], x)
+    assert torch.equal(sentences.trained_model(size, training)[1], x)
     assert len(list(tmp_path.iterdir())) == 1
 
 

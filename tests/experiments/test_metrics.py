@@ -58,7 +58,7 @@ def test_the_objective_starts_at_a_network_that_has_learned():
     trained_on = load_points().sample(settings.training.points, 0)
     assert len(fun.points) == settings.points
     assert not {tuple(x) for x in trained_on.inputs.tolist()} & {tuple(x) for x in fun.points.inputs.tolist()}
-    again = metrics.train_network(load_points(), settings.training, 0)
+    again = metrics.trained_network(load_points(), settings.training, 0)
     assert torch.equal(again, fun.trained)
 
 

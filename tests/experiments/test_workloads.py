@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from experiments.workloads import images as loaders
-from experiments.workloads.attack import Attack, FederatedAttack, chosen, margin
+from experiments.workloads.attack import Attack, chosen, fooled, margin
 from experiments.workloads.cache import cached
 from experiments.workloads.images import DataError, cifar10, digits, load_images, mnist, read_idx
-from experiments.workloads.victims import Training, cached_victim, shapes, train_victim
+from experiments.workloads.victims import Training, shapes, trained_victim
 from tests.experiments.mnist import idx, write_mnist
 
 SMALL = Training(channels=(2, 3), hidden=4, epochs=1)
@@ -115,9 +115,9 @@ def test_the_stand_in_is_named_and_the_data_are_not():
 
 def test_victims_are_functions_of_their_seed_and_touch_no_global_generator(tmp_path):
     state = torch.get_rng_state()
-    first, again, other = (train_victim(digits(8), SMALL, seed) for seed in (0, 0, 1))
+    first, again, other = (trained_victim(digits(8), SMALL, seed) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), state)
-    kept = [cached_victim(digits(8), SMALL, 0, cache=str(tmp_path)) for _ in range(2)]
+    kept = [trained_victim(digits(8), SMALL, 0, cache=str(tmp_path)) for _ in range(2)]
     assert len(list(tmp_path.iterdir())) == 1
     for found in (again, *kept):
         assert all(torch.equal(a, b) for a, b in zip(first.parameters, found.parameters, strict=True))
@@ -127,7 +127,7 @@ def test_victims_are_functions_of_their_seed_and_touch_no_global_generator(tmp_p
 
 def test_a_victim_learns_the_classes_it_is_shown():
     training, task = Training(channels=(4, 8), hidden=16, epochs=5, rate=5e-3), digits(8)
-    some = train_victim(task, training, 0, classes=(1, 7))
+    some = trained_victim(task, training, 0, classes=(1, 7))
     assert set(some.predict(task.test).tolist()) <= {1, 7}
     of_them = torch.isin(task.test_labels, torch.tensor([1, 7]))
     assert some.accuracy(task.test[of_them], task.test_labels[of_them]) > 0.9
@@ -141,7 +141,7 @@ def test_a_spoilt_cache_is_made_again(tmp_path):
 
 
 def test_margins_say_what_is_recognized():
-    task, victim = digits(8), train_victim(digits(8), SMALL, 0)
+    task, victim = digits(8), trained_victim(digits(8), SMALL, 0)
     attack = Attack(victim, task.test[3].double(), int(task.test_labels[3]), 0.2)
     deltas = 0.2 * (2 * torch.rand(50, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) - 1)
     perturbed = attack.perturbed(deltas)
@@ -158,13 +158,13 @@ def test_margins_say_what_is_recognized():
 def test_victims_together_are_fooled_by_their_mean_probability():
     task = digits(8)
     image, label = task.test[3].double(), int(task.test_labels[3])
-    victims = [train_victim(task, SMALL, seed) for seed in (0, 1, 2)]
-    together = FederatedAttack(tuple(Attack(v, image, label, 0.2, smooth=True) for v in victims))
+    victims = [trained_victim(task, SMALL, seed) for seed in (0, 1, 2)]
+    attacks = [Attack(v, image, label, 0.2, smooth=True) for v in victims]
     for seed in range(5):
         delta = 0.2 * torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).sign()
-        mean = torch.stack([c.logits(delta)[0].softmax(-1) for c in together.clients]).mean(0)
-        assert together.fooled(delta) == (int(mean.argmax()) != label)
-        assert all(float(c(delta)) > 0 for c in together.clients)
+        mean = torch.stack([attack.logits(delta)[0].softmax(-1) for attack in attacks]).mean(0)
+        assert fooled(attacks, delta) == (int(mean.argmax()) != label)
+        assert all(float(attack(delta)) > 0 for attack in attacks)
 
 
 def test_chosen_images_are_recognized_and_differ_by_seed():

@@ -1,9 +1,15 @@
-"""Federations on the quadratics of Appx. G.1: the runs, the picture and the comparisons that FZooS's figures share."""
+"""What the figures of FZooS share: who is compared, how a federation is run, drawn and judged.
+
+FZooS stands under three γ (the paper's 1/t, 1 and the adaptive one) against FedZO, FedProx and SCAFFOLD of both types.
+Every method starts from the same point of the same problem, and gaps are compared at equal rounds and at equal queries
+of all clients.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -11,9 +17,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness import style
-from experiments.harness.records import Row, Rows, by_seed, curve, distinct, where
-from experiments.papers.fzoos.quadratics import quadratics
-from experiments.workloads.unit_box import InUnitBox
+from experiments.harness.records import Curve, Row, Rows, curve, final, seeds_of, where
+from experiments.harness.verdicts import Verdict, judge
 from federated import Federation, make_federation
 
 FZOOS: dict[str, dict[str, Any]] = {
@@ -25,13 +30,18 @@ FZOOS: dict[str, dict[str, Any]] = {
 }
 BASELINES = ("fedzo", "fedprox", "scaffold1", "scaffold2")
 THREE_GAMMAS = ("fzoos", "fzoos_one", "fzoos_adaptive")
+SYMBOLS = {"heterogeneity": "C", "local_steps": "T", "num_features": "M", "classes": "P"}
+"""What the papers call the settings that panels differ in."""
+
+FEWER_STEPS = {5: 2, 10: 5, 20: 10}
+"""T of the paper's attacks and metrics to that of their reduced scale."""
 
 FLOOR = 1e-16
-"""Gaps under it are drawn and compared as it."""
+"""Smaller gaps are drawn and compared as this one."""
 
 
 class Problem(Protocol):
-    """What a federation minimizes: the clients' functions, where it starts, and how far it is from done."""
+    """What a federation minimizes: the clients' functions, the start, and the gap of a point."""
 
     @property
     def clients(self) -> Sequence[Callable[[Any], Any]]: ...  # noqa: D102
@@ -40,27 +50,6 @@ class Problem(Protocol):
     @property
     def bounds(self) -> list[tuple[float, float]]: ...  # noqa: D102
     def gap(self, x: Tensor) -> float: ...  # noqa: D102
-
-
-@dataclasses.dataclass(frozen=True)
-class UnitBoxProblem:
-    """The clients' objectives in [0, 1]^d; the gap is F, which is at least 0."""
-
-    clients: Sequence[InUnitBox]
-
-    @property
-    def x0(self) -> Tensor:
-        """The middle of the box."""
-        return self.clients[0].start
-
-    @property
-    def bounds(self) -> list[tuple[float, float]]:
-        """[0, 1]^d."""
-        return self.clients[0].bounds
-
-    def gap(self, z: Tensor) -> float:
-        """F(z)."""
-        return float(np.mean([float(client(z)) for client in self.clients]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,15 +89,23 @@ class Settings:
 
     def options(self, method: str, directions: int) -> dict[str, Any]:
         """A method's own options."""
-        if method in FZOOS:
-            return {"num_features": self.num_features} | FZOOS[method]
-        return {"directions": directions}
+        return options_of(method, self.num_features, directions)
+
+
+def options_of(method: str, num_features: int, directions: int) -> dict[str, Any]:
+    """γ and M of one of ``FZOOS``, or Q of a baseline."""
+    return {"num_features": num_features} | FZOOS[method] if method in FZOOS else {"directions": directions}
+
+
+def variants(methods: Sequence[str], directions: Sequence[int]) -> list[tuple[str, int]]:
+    """What is run: each baseline with each Q, FZooS's variants with 0 in its place."""
+    return [(method, q) for method in methods for q in (directions if method in BASELINES else (0,))]
 
 
 def federation_of(
     problem: Problem, method: str, *, local_steps: int, seed: int, options: dict[str, Any], batched: bool = False
 ) -> Federation:
-    """A federation by one of ``FZOOS`` or of the baselines."""
+    """A federation by one of ``FZOOS`` or of the baselines; ``batched``: the clients' functions take ``q x d``."""
     return make_federation(
         "fzoos" if method in FZOOS else method,
         problem.clients,
@@ -125,7 +122,7 @@ def federation_of(
 def run(
     settings: Settings, problem: Problem, method: str, directions: int, seed: int, *, batched: bool = False
 ) -> Rows:
-    """Gap and queries after each round, from round 0; ``batched``: the clients' functions take ``q x d``."""
+    """Gap and queries of all clients after each round, from round 0."""
     options = settings.options(method, directions)
     federation = federation_of(
         problem, method, local_steps=settings.local_steps, seed=seed, options=options, batched=batched
@@ -139,68 +136,69 @@ def run(
     return rows
 
 
-def variants(settings: Settings) -> list[tuple[str, int]]:
-    """What is run in a panel: methods, the baselines with each Q, FZooS's variants with 0."""
-    return [(m, q) for m in settings.methods for q in (settings.directions if m in BASELINES else (0,))]
-
-
-def run_seed(settings: Settings, seed: int) -> Rows:
-    """All methods in all panels."""
+def run_panels(
+    settings: Settings, seed: int, problem_of: Callable[[Any, int], Problem], *, batched: bool = False
+) -> Rows:
+    """All methods in all panels; ``problem_of`` makes a panel's problem from its settings and the seed."""
     rows: Rows = []
     for value in settings.values:
         one = settings.at(value)
-        problem = quadratics(one.dim, one.clients, one.heterogeneity, seed, one.noise)
-        for method, directions in variants(one):
+        problem = problem_of(one, seed)
+        for method, directions in variants(one.methods, one.directions):
             key: Row = {"seed": seed, settings.varied: value, "method": method, "directions": directions}
-            rows += [key | row for row in run(one, problem, method, directions, seed)]
+            rows += [key | row for row in run(one, problem, method, directions, seed, batched=batched)]
     return rows
 
 
-def log10(row: Row) -> float:
-    """log10 of a record's gap."""
-    return float(np.log10(row["value"]))
+def drawn(
+    titles: Sequence[str], methods: Sequence[str], curve_of: Callable[[int, str, str], Curve], label: str, sharey: str
+) -> tuple[Figure, Any]:
+    """A figure with a column for each title, against rounds above and against the clients' total queries below.
+
+    Args:
+        titles: of the columns.
+        methods: that are drawn.
+        curve_of: of a column, a method and ``"rounds"`` or ``"total queries"``.
+        label: of the vertical axes.
+        sharey: as matplotlib's ``subplots`` takes it.
+    """
+    figure, axes = style.panels(2, len(titles), width=3.0, height=2.6, sharey=sharey)
+    for (row, column), panel in np.ndenumerate(axes):
+        x = ("rounds", "total queries")[row]
+        for method in methods:
+            style.draw(panel, method, curve_of(column, method, x))
+        panel.set_xlabel(x)
+    for panel, title in zip(axes[0], titles, strict=True):
+        panel.set_title(title)
+    for panel in axes[:, 0]:
+        panel.set_ylabel(f"{label}, mean ± SE")
+    style.shared_legend(figure, axes[0, 0], min(4, len(titles) + 1))
+    return figure, axes
 
 
 def plot(
-    settings: Settings,
-    rows: Rows,
-    title: str,
-    *,
-    height: Callable[[Row], float] = log10,
-    label: str = "log10 of F(x) − F*",
+    settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log10 of F(x) − F*"
 ) -> Figure:
-    """Gap against rounds above, against the clients' total queries below, there with every Q of the baselines.
+    """A column for each value of what is varied; every Q of the baselines but the first is dotted over the queries.
 
-    Args:
-        settings: the figure's.
-        rows: the records.
-        title: formats what is varied.
-        height: what is drawn of a record.
-        label: what that is.
+    ``height`` is what is drawn of a gap, and ``label`` says what that is.
     """
-    figure, axes = style.panels(2, len(settings.values), width=3.0, height=2.6, sharey="col")
-    drawn = [row | {"value": height(row)} for row in rows]
-    for column, value in enumerate(settings.values):
-        for panel, x, name in zip(axes[:, column], ("round", "num_queries"), ("rounds", "total queries"), strict=True):
-            for method in settings.methods:
-                directions = settings.directions[0] if method in BASELINES else 0
-                chosen = where(drawn, method=method, directions=directions, **{settings.varied: value})
-                found = curve(chosen, x)
-                style.draw(panel, method, found)
-                panel.lines[-1].set_markevery(max(1, len(found.x) // 6))
-            panel.set_xlabel(name)
-        for method, directions in variants(settings):
-            if directions in settings.directions[1:]:
-                chosen = where(drawn, method=method, directions=directions, **{settings.varied: value})
-                other = curve(chosen, "num_queries")
-                axes[1, column].plot(other.x, other.mean, color=style.METHODS[method].color, ls=":", lw=1.2)
-        axes[0, column].set_title(title.format(value))
-        if any(method in BASELINES for method in settings.methods) and settings.directions[1:]:
-            others = ", ".join(str(q) for q in settings.directions[1:])
-            axes[1, column].set_xlabel(f"total queries; dotted: Q = {others}")
-    for panel in axes[:, 0]:
-        panel.set_ylabel(f"{label}, mean ± SE")
-    style.shared_legend(figure, axes[0, 0], min(4, len(settings.values) + 1))
+    heights = [row | {"value": float(height(float(row["value"])))} for row in rows]
+
+    def curve_of(column: int, method: str, x: str, directions: int | None = None) -> Curve:
+        q = directions if directions is not None else settings.directions[0] if method in BASELINES else 0
+        chosen = where(heights, method=method, directions=q, **{settings.varied: settings.values[column]})
+        return curve(chosen, {"rounds": "round", "total queries": "num_queries"}[x])
+
+    titles = [f"{SYMBOLS[settings.varied]} = {value:g}" for value in settings.values]
+    figure, axes = drawn(titles, settings.methods, curve_of, label, "col")
+    others = [(m, q) for m, q in variants(settings.methods, settings.directions[1:]) if m in BASELINES]
+    for column, panel in enumerate(axes[1]):
+        for method, directions in others:
+            other = curve_of(column, method, "total queries", directions)
+            panel.plot(other.x, other.mean, color=style.METHODS[method].color, ls=":", lw=1.2)
+        if others:
+            panel.set_xlabel(f"total queries; dotted: Q = {', '.join(map(str, settings.directions[1:]))}")
     return figure
 
 
@@ -209,9 +207,8 @@ def log_gap(
 ) -> np.ndarray:
     """log10 of the gap, one number a seed: after the last round within so many queries; None: of all."""
     chosen = where(rows, method=method, directions=directions, **{settings.varied: value})
-    counts = [int(count) for count in distinct(chosen, "num_queries")]
-    last = max(count for count in counts if queries is None or count <= queries)
-    return np.log10(by_seed(chosen, num_queries=last))
+    within = [row for row in chosen if queries is None or int(row["num_queries"]) <= queries]
+    return np.log10(final(within, "num_queries"))
 
 
 def total_queries(rows: Rows, settings: Settings, value: float, method: str) -> int:
@@ -220,7 +217,7 @@ def total_queries(rows: Rows, settings: Settings, value: float, method: str) -> 
     return max(int(row["num_queries"]) for row in chosen)
 
 
-def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, *, equal: str) -> dict[str, np.ndarray]:
+def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, equal: str) -> dict[str, np.ndarray]:
     """How much lower log10 of a method's gap is than each baseline's, a cell for each panel and baseline.
 
     Args:
@@ -243,9 +240,25 @@ def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, 
     return cells
 
 
-def apart(rows: Rows, settings: Settings, better: str, worse: str) -> dict[str, np.ndarray]:
-    """How much lower one variant's last log10 gap is than another's, in each panel."""
-    return {
-        f"{settings.varied} {value:g}": log_gap(rows, settings, value, worse) - log_gap(rows, settings, value, better)
-        for value in settings.values
-    }
+def against_baselines(
+    methods: Sequence[str],
+    rows: Rows,
+    lead: Callable[[str, str], Mapping[str, np.ndarray]],
+    claim: str,
+    statistic: str,
+) -> list[Verdict]:
+    """A verdict on each of FZooS's variants at equal queries and at equal rounds.
+
+    Args:
+        methods: that ran.
+        rows: the records.
+        lead: cells of a variant and of ``"queries"`` or ``"rounds"``, above 0 where the variant leads.
+        claim: formats the variant's label, ``{0}``, and what is equal, ``{1}``.
+        statistic: what a cell's numbers are; formats the same.
+    """
+    verdicts = []
+    for method, equal in itertools.product([name for name in methods if name in FZOOS], ("queries", "rounds")):
+        said, measured = (text.format(style.METHODS[method].label, equal) for text in (claim, statistic))
+        control = method != "fzoos"
+        verdicts.append(judge(said, measured, lead(method, equal), seeds_of(rows), above=0.0, control=control))
+    return verdicts

@@ -1,8 +1,9 @@
 """FZooS, Figure 3: how near to ∇F the directions of local steps are, within a round of T = 20.
 
-For each step the cosine between what the client steps along and ∇F at its iterate, averaged over clients and over
-the steps of the round so far. FZooS makes 5 active queries a step, the baselines 20. The paper does not say in which
-round: all are recorded, the last is drawn (in the first no method has a correction but SCAFFOLD I).
+The measure of a step is the cosine between what the client steps along and ∇F at its iterate, averaged over clients
+and over the steps of the round so far. FZooS makes 5 active queries a step, the baselines 20. The paper does not say
+which round it shows: all are recorded, and the first, where no method has a correction but SCAFFOLD I, stands beside
+the last.
 """
 
 from __future__ import annotations
@@ -10,22 +11,33 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, distinct, seeds_of, where
+from experiments.harness.records import Row, Rows, by_seed, distinct, seeds_of
 from experiments.harness.verdicts import Verdict, judge
-from experiments.papers.fzoos.comparison import BASELINES, FZOOS, THREE_GAMMAS
+from experiments.papers.fzoos.comparison import BASELINES, THREE_GAMMAS, federation_of, options_of
 from experiments.papers.fzoos.quadratics import Federated, quadratics
-from federated import make_federation
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 3 is drawn with."""
+    """What Figure 3 is drawn with.
+
+    Attributes:
+        methods: FZooS's variants and baselines.
+        dim: d.
+        clients: N.
+        local_steps: T.
+        rounds: R.
+        heterogeneity: C.
+        num_features: M.
+        directions: Q of the baselines.
+    """
 
     methods: tuple[str, ...] = THREE_GAMMAS + BASELINES
     dim: int = 300
@@ -57,22 +69,10 @@ class Recorder:
 
 
 def cosines(problem: Federated, method: str, settings: Settings, seed: int) -> Tensor:
-    """Of each step, ``rounds x clients x T``."""
+    """The cosine of each step with ∇F, ``rounds x clients x T``."""
     recorder = Recorder()
-    options: dict[str, Any] = {"directions": settings.directions}
-    if method in FZOOS:
-        options = {"num_features": settings.num_features} | FZOOS[method]
-    federation = make_federation(
-        "fzoos" if method in FZOOS else method,
-        problem.clients,
-        problem.x0,
-        bounds=problem.bounds,
-        local_steps=settings.local_steps,
-        seed=seed,
-        codec=False,
-        update_rule=recorder,
-        **options,
-    )
+    options = options_of(method, settings.num_features, settings.directions) | {"update_rule": recorder}
+    federation = federation_of(problem, method, local_steps=settings.local_steps, seed=seed, options=options)
     for _ in range(settings.rounds):
         federation.run_round()
     found = [torch.cosine_similarity(g, problem.mean.gradient(x), dim=0) for x, g in recorder.steps]
@@ -94,22 +94,24 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The first and the last round."""
-    figure, axes = style.panels(1, 2, width=3.6, height=2.8, sharey=True)
-    for panel, r in zip(axes[0], (1, settings.rounds), strict=True):
-        for method in settings.methods:
-            style.draw(panel, method, curve(where(rows, method=method, round=r), "step"))
-        panel.set_title(f"round {r}")
-        panel.set_xlabel("local steps")
-    axes[0, 0].set_ylabel("cumulative mean of\ncos(ĝ, ∇F), mean ± SE")
-    style.shared_legend(figure, axes[0, 0], 4)
-    return figure
+    return style.grid(
+        {f"round {r}": r for r in (1, settings.rounds)},
+        lambda panel, r: style.draw_methods(panel, rows, "step", settings.methods, round=r),
+        columns=2,
+        xlabel="local steps",
+        ylabel="cumulative mean of\ncos(ĝ, ∇F), mean ± SE",
+        legend=4,
+        width=3.6,
+        height=2.8,
+        sharey=True,
+    )
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """FZooS against every baseline over the whole last round."""
-    seeds, steps = seeds_of(rows), max(int(step) for step in distinct(rows, "step"))
+    steps = max(int(step) for step in distinct(rows, "step"))
 
-    def mean(method: str) -> Any:
+    def mean(method: str) -> np.ndarray:
         return by_seed(rows, method=method, round=settings.rounds, step=steps)
 
     return [
@@ -117,7 +119,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
             f"the mean cosine of {style.METHODS[method].label} in round {settings.rounds} is above every baseline's",
             "difference of mean cosines",
             {style.METHODS[b].label: mean(method) - mean(b) for b in BASELINES if b in settings.methods},
-            seeds,
+            seeds_of(rows),
             above=0.0,
             control=method != "fzoos",
         )

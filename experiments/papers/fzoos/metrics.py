@@ -1,39 +1,36 @@
-"""What FZooS's Figures 8 to 12 share: federated search on a classifier's metric, N = 7 clients with their own points.
+"""FZooS, Figures 8 to 12: federated search on a classifier's metric, N = 7 clients with their own points.
 
-All clients start from one MLP 54-30-14-7 (2,189 parameters) that cross-entropy has trained on Covertype, and minimize
-F = (1/N) Σ f_i, f_i(θ) = 1 − metric on client i's points: those of P of the seven classes, i to i + P − 1 (cyclic), so
-that a smaller P is more heterogeneous. Drawn is 100 F at the server's model after each round, in per cent; F's values
-are no queries.
+Figures 8 and 9 are of precision, with several P and with several T; 10, 11 and 12 of recall, F1 and Jaccard's index,
+with several P. All clients start from one MLP 54-30-14-7 (2,189 parameters) that cross-entropy has trained on
+Covertype, and minimize F = (1/N) Σ f_i, f_i(θ) = 1 − metric on client i's points: those of P of the seven classes, i to
+i + P − 1 (cyclic), so that a smaller P is more heterogeneous. Drawn is 100 F at the server's model after each round, in
+per cent; F's values are no queries.
 
 Readings: the paper gives neither the grids of P and T nor the clients' points. P = 2, 4, 7 with T = 10, and T = 5, 10,
 20 with P = 4; 1,000 points a client, other than those trained on, classes averaged as scikit-learn's ``macro``. θ is
 within ±1 of the trained network and searched as z in [0, 1]^d. The metric is piecewise constant: Adam's rate and a
 radius are the best pair of one grid (``RATES`` by ``RADII``) over ``tuning_seeds``, which no figure uses; the radius is
-λ for the baselines and that of active queries for FZooS. On the stand-in (reduced scale, precision, P = 4, one seed) F
-falls in 10 rounds from 0.637 to 0.525 with FedZO at (0.01, 0.3), from 0.558 to 0.626 at others; (0.03, 0.3) and (0.01,
-1) gave 0.692 and 0.578. FZooS has its lengthscale besides: with the printed ℓ = 1 0.612 is the best of nine pairs, at
-ℓ = 3 0.588 at (0.01, 0.8), the end of five pairs, at ℓ = 10 0.557 there, of eight (0.02 and 0.03: 0.66; radius 0.27:
-0.60), all with the adaptive γ; a Matérn kernel ends at 0.591. The other γ and the other baselines take FZooS's and
-FedZO's. Q = 20, and 5 in the comparison at equal queries.
+λ for the baselines and that of active queries for FZooS. FZooS's lengthscale was tuned besides: ℓ = 10, as the printed
+ℓ = 1 and a Matérn kernel end higher. The other γ and the other baselines take FZooS's and FedZO's. Q = 20, and 5 in the
+comparison at equal queries.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, seeds_of
-from experiments.harness.verdicts import Verdict, judge
+from experiments.harness.records import Rows
+from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
-from experiments.papers.fzoos.comparison import BASELINES, FZOOS, UnitBoxProblem, leads, variants
+from experiments.papers.fzoos.comparison import BASELINES, FEWER_STEPS, FZOOS, against_baselines, leads
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.covertype import CLASSES, STAND_IN, Points, load_points
 from experiments.workloads.metrics import (
@@ -41,14 +38,20 @@ from experiments.workloads.metrics import (
     FULL,
     MetricObjective,
     Training,
-    cached_network,
+    trained_network,
 )
 from experiments.workloads.metrics import QUICK as QUICK_TRAINING
-from experiments.workloads.unit_box import InUnitBox
+from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
 
 METHODS = ("fzoos", "fzoos_adaptive", *BASELINES)
 RATES = (0.001, 0.003, 0.01)
 RADII = (0.03, 0.1, 0.3, 0.8)
+LABELS = {"precision": "precision", "recall": "recall", "f1": "F1", "jaccard": "Jaccard"}
+VARIED = {
+    "classes": ((2, 4, 7), (2, 4, 7), "numbers of classes a client"),
+    "local_steps": ((5, 10, 20), tuple(FEWER_STEPS.values()), "numbers of local steps"),
+}
+"""Values of what the panels differ in, those of the reduced scale, and what they are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +121,7 @@ def problem_of(settings: Settings, seed: int) -> UnitBoxProblem:
     """The seed's network and the clients' points."""
     points = load_points(settings.data)
     source = "covertype" if settings.data else "synthetic"
-    trained = cached_network(points, settings.training, seed, source, settings.cache)
+    trained = trained_network(points, settings.training, seed, source, settings.cache)
     unseen = points.sample(len(points), seed).after(settings.training.points)
 
     def client(i: int) -> InUnitBox:
@@ -131,86 +134,54 @@ def problem_of(settings: Settings, seed: int) -> UnitBoxProblem:
 
 def run_seed(settings: Settings, seed: int) -> Rows:
     """All methods in all panels."""
-    rows: Rows = []
-    for value in settings.values:
-        one = settings.at(value)
-        problem = problem_of(one, seed)
-        for method, directions in variants(one):
-            key: Row = {"seed": seed, settings.varied: value, "method": method, "directions": directions}
-            rows += [key | row for row in comparison.run(one, problem, method, directions, seed, batched=True)]
-    return rows
+    return comparison.run_panels(settings, seed, problem_of, batched=True)
 
 
 def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
     """For each rate and radius the mean last F over ``tuning_seeds``, Q the figure's, in the middle panel."""
-    found = {}
     directions = settings.directions[0] if method in BASELINES else 0
-    one: Any = settings.at(settings.values[len(settings.values) // 2])
-    for pair in itertools.product(RATES, RADII):
+    one = settings.at(settings.values[len(settings.values) // 2])
+
+    def last(pair: tuple[float, float], seed: int) -> float:
         each = dataclasses.replace(one, tuned=(pair,) * len(one.methods))
-        ends = [
-            comparison.run(each, problem_of(each, seed), method, directions, seed, batched=True)[-1]["value"]
-            for seed in one.tuning_seeds
-        ]
-        found[pair] = float(np.mean([float(end) for end in ends]))
-    return found
+        return float(comparison.run(each, problem_of(each, seed), method, directions, seed, batched=True)[-1]["value"])
+
+    pairs = itertools.product(RATES, RADII)
+    return {pair: float(np.mean([last(pair, seed) for seed in one.tuning_seeds])) for pair in pairs}
 
 
-def per_cent(row: Row) -> float:
-    """100 F."""
-    return 100.0 * float(row["value"])
-
-
-def plotter(title: str) -> Callable[[Settings, Rows], Figure]:
-    """The figure whose columns ``title`` names."""
-
-    def plot(settings: Settings, rows: Rows) -> Figure:
-        label = f"(1 − {LABELS[settings.metric]}) in %"
-        return comparison.plot(settings, rows, title, height=per_cent, label=label)
-
-    return plot
-
-
-LABELS = {"precision": "precision", "recall": "recall", "f1": "F1", "jaccard": "Jaccard"}
+def plot(settings: Settings, rows: Rows) -> Figure:
+    """100 F over rounds and queries."""
+    return comparison.plot(settings, rows, lambda gap: 100.0 * gap, f"(1 − {LABELS[settings.metric]}) in %")
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """FZooS against every baseline at equal queries and rounds, and against the trained network."""
-    seeds = seeds_of(rows)
-    verdicts = []
-    for method in [m for m in settings.methods if m in FZOOS]:
-        label, control = style.METHODS[method].label, method != "fzoos"
-        for equal in ("queries", "rounds"):
-            claim = f"{label} ends with a better {LABELS[settings.metric]} than every baseline at equal {equal}"
-            cells = leads(rows, settings, settings.values, method, equal=equal)
-            statistic = "log10 of the ratio of 1 − metric"
-            verdicts.append(judge(claim, statistic, cells, seeds, above=0.0, control=control))
-    return verdicts
+    """FZooS against every baseline at equal queries and rounds."""
+    return against_baselines(
+        settings.methods,
+        rows,
+        partial(leads, rows, settings, settings.values),
+        f"{{0}} ends with a better {LABELS[settings.metric]} than every baseline at equal {{1}}",
+        "log10 of the ratio of 1 − metric",
+    )
 
 
 def experiment(number: int, metric: str, varied: str) -> Experiment:
-    """One of Figures 8 to 12.
-
-    Args:
-        number: the figure's.
-        metric: its name.
-        varied: ``"classes"`` or ``"local_steps"``.
-    """
-    values: dict[str, tuple[float, ...]] = {"classes": (2, 4, 7), "local_steps": (5, 10, 20)}
-    few: dict[str, tuple[float, ...]] = {"classes": (2, 4, 7), "local_steps": (2, 5, 10)}
-    name, over = ("P", "numbers of classes a client") if varied == "classes" else ("T", "numbers of local steps")
+    """One of the figures, of a metric, with panels for several ``"classes"`` or ``"local_steps"``."""
+    values, few, over = VARIED[varied]
     return Experiment(
         id=f"fzoos-fig{number}",
         source=f"FZooS, Fig. {number}",
         shows=f"federated search on {LABELS[metric]}, for three {over}, against rounds and total queries",
-        claim=f"FZooS needs fewer rounds and queries than FedZO, FedProx and SCAFFOLD, whatever {name} is.",
+        claim="FZooS needs fewer rounds and queries than FedZO, FedProx and SCAFFOLD, "
+        f"whatever {comparison.SYMBOLS[varied]} is.",
         scales={
-            "paper": Settings(varied, values[varied], metric=metric),
-            "reduced": Settings(varied, few[varied], metric=metric, **REDUCED),
+            "paper": Settings(varied, values, metric=metric),
+            "reduced": Settings(varied, few, metric=metric, **REDUCED),
             "quick": Settings(varied, (2,), metric=metric, **QUICK),
         },
         run_seed=run_seed,
-        plot=plotter(name + " = {:g}"),
+        plot=plot,
         claims=claims,
         seeds={"quick": 3, "reduced": 3, "paper": 5},
         extra="experiments",
@@ -218,3 +189,12 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
         stand_in=STAND_IN,
         check=lambda settings: load_points(settings.data),
     )
+
+
+EXPERIMENTS = (
+    experiment(8, "precision", "classes"),
+    experiment(9, "precision", "local_steps"),
+    experiment(10, "recall", "classes"),
+    experiment(11, "f1", "classes"),
+    experiment(12, "jaccard", "classes"),
+)

@@ -156,7 +156,7 @@ class Problem:
 
 @lru_cache(maxsize=len(SIZES))
 def _stand_in(name: str, training: Training, cache: str) -> tuple[LanguageModel, Tensor]:
-    return sentences.cached_model(SIZES[name], training, cache)
+    return sentences.trained_model(SIZES[name], training, cache)
 
 
 def problem_of(settings: Settings, model: str, task: str, seed: int) -> Problem:

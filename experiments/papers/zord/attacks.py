@@ -34,7 +34,7 @@ from experiments.papers.zord.descent import as_printed
 from experiments.workloads.attack import Attack, chosen
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import TITLES, Images, load_images, stand_in
-from experiments.workloads.victims import FULL, Training, Victim, cached_victim
+from experiments.workloads.victims import FULL, Training, Victim, trained_victim
 from experiments.workloads.victims import QUICK as QUICK_TRAINING
 from optimizers import Evaluator, Optimizer, run
 from optimizers.registry import method_class
@@ -144,7 +144,7 @@ def title(settings: Settings, dataset: str) -> str:
 def task(settings: Settings, dataset: str) -> tuple[Images, Victim, torch.Tensor]:
     """Images, the victim, and which test images it recognizes."""
     images = load_images(dataset, settings.data, settings.side)
-    victim = cached_victim(images, settings.training, settings.victim_seed, cache=settings.cache)
+    victim = trained_victim(images, settings.training, settings.victim_seed, cache=settings.cache)
     return images, victim, victim.predict(images.test) == images.test_labels
 
 

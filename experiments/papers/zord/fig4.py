@@ -41,7 +41,7 @@ from experiments.workloads.metrics import (
     QUICK,
     MetricObjective,
     Training,
-    cached_network,
+    trained_network,
 )
 from optimizers import Evaluator, Optimizer, run
 from optimizers.registry import method_class
@@ -86,7 +86,7 @@ def objective(settings: Settings, name: str, seed: int) -> MetricObjective:
     """The seed's network and points."""
     points = load_points(settings.data)
     source = "covertype" if settings.data else "synthetic"
-    trained = cached_network(points, settings.training, seed, source, settings.cache)
+    trained = trained_network(points, settings.training, seed, source, settings.cache)
     order = points.sample(settings.training.points + settings.points, seed)
     return MetricObjective(name, trained, order.after(settings.training.points), settings.bound)
 
