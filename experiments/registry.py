@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from experiments.harness.experiment import Experiment
 
 MODULES = {
-    "zord-fig1": "experiments.papers.zord.fig1",
-    "zord-fig2a": "experiments.papers.zord.fig2a",
+    "zord-fig1": "experiments.papers.zord.fig1_fig10",
+    "zord-fig2a": "experiments.papers.zord.fig2a_fig6",
     "zord-fig2b": "experiments.papers.zord.fig2b",
-    "zord-fig6a": "experiments.papers.zord.fig6a",
-    "zord-fig6b": "experiments.papers.zord.fig6b",
-    "zord-fig10": "experiments.papers.zord.fig10",
+    "zord-fig6a": "experiments.papers.zord.fig2a_fig6",
+    "zord-fig6b": "experiments.papers.zord.fig2a_fig6",
+    "zord-fig10": "experiments.papers.zord.fig1_fig10",
     "fourier-features": "experiments.studies.fourier_features",
     "calibration": "experiments.studies.calibration",
 }
@@ -52,8 +52,8 @@ MODULES |= {
     "fzoos-fig11": "experiments.papers.fzoos.metrics",
     "fzoos-fig12": "experiments.papers.fzoos.metrics",
     "hiso-fig4": "experiments.papers.hiso.fig4",
-    "hiso-fig5": "experiments.papers.hiso.fig5",
-    "hiso-fig8": "experiments.papers.hiso.fig8",
+    "hiso-fig5": "experiments.papers.hiso.training",
+    "hiso-fig8": "experiments.papers.hiso.training",
     "hiso-bytes": "experiments.papers.hiso.bytes",
     "hiso-table2": "experiments.papers.hiso.table2",
     "hiso-table5": "experiments.papers.hiso.table5",

@@ -14,17 +14,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
+from experiments.harness.records import Curve, Row, Rows, by_seed, curve, seeds_of, where
 from experiments.harness.verdicts import Verdict
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import Problem, standard_problem
-from optimizers.estimators.gradient_estimators import FiniteDifferences, LeastSquaresDifferences
+from optimizers import FiniteDifferences, LeastSquaresDifferences
 
 TRAJECTORIES = ("cloud", "descent")
 FROM_TRAJECTORY = ("derived_gp", "least_squares")
@@ -111,14 +112,11 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         for row, (metric, label) in enumerate(errors.METRICS.items()):
             panel = axes[row, column]
             for method in FROM_TRAJECTORY:
-                level = curve(chosen, "additional", method=method, metric=metric)
+                _, mean, error = curve(chosen, "additional", method=method, metric=metric)
+                level = Curve(np.array([0, max(settings.additional)]), mean.repeat(2), error.repeat(2))
                 name = f"{style.METHODS[method].label}, {settings.trajectory} trajectory queries"
-                style.draw_level(panel, method, level, max(settings.additional), name)
-            for method in WITH_MORE:
-                style.draw(panel, method, curve(chosen, "additional", method=method, metric=metric))
-            if metric == "relative_error":
-                panel.set_yscale("log")
-                panel.set_ylim(None, 5)
+                style.draw(panel, style.METHODS[method]._replace(marker=""), level, name)
+            errors.draw_metric(panel, chosen, metric, "additional", WITH_MORE)
             axes[row, 0].set_ylabel(label)
         axes[0, column].set_title(f"Ackley, d = {settings.dim}: {kind}, λ = {radius:g}")
         axes[1, column].set_xlabel("additional queries")

@@ -4,7 +4,7 @@ All methods from the same starts, the best of 300 queries of TuRBO; see ``experi
 readings. ``zord`` is the paper's rule (spectral norm, fixed ℓ) with its code's start of an iteration, the best query;
 ``zord_last`` starts at the last one, as Algorithm 2 says; ``zord_history`` also knows TuRBO's 300 queries.
 ``zord_kept`` is the library's default (kept information, fitted ℓ), ``zord_gated`` has queries of its own for
-learning, behind the gate of a probability (``gate="probability"``; ``beyond-zord`` has the other one). Outside
+learning, behind the gate of a probability (``query_rules.ProbabilityGate``; ``beyond-zord`` has the library's). Outside
 comparators: CMA-ES and COBYQA. Gradient descent has the true gradient, TuRBO goes on from its own 300 queries. The
 reduced scale leaves d = 100 out, and TuRBO has batches of 20.
 """

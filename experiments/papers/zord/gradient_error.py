@@ -26,10 +26,10 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from experiments.harness import style
-from experiments.harness.records import Row, Rows, by_seed, curve
+from experiments.harness.records import Row, Rows, by_seed
 from experiments.harness.verdicts import Verdict, judge
 from experiments.workloads.problems import Problem
-from optimizers.estimators.gradient_estimators import FiniteDifferences, LeastSquaresDifferences
+from optimizers import FiniteDifferences, LeastSquaresDifferences
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, rbf_kernel
 
 METRICS = {"cosine": "cosine similarity", "relative_error": "Euclidean error / ‖∇f‖"}
@@ -126,13 +126,12 @@ def compare_estimators(
     return rows
 
 
-def draw_metric(axes: Axes, rows: Rows, metric: str, methods: Iterable[str]) -> None:
-    """Mean and standard error of a metric against the number of queries, one line a method.
+def draw_metric(axes: Axes, rows: Rows, metric: str, x: str, methods: Iterable[str]) -> None:
+    """Mean and standard error of a metric against ``x``, one line a method.
 
     The axis of errors ends at 5: least squares goes far beyond where n is d, its system just determined.
     """
-    for method in methods:
-        style.draw(axes, method, curve(rows, "num_queries", method=method, metric=metric))
+    style.draw_methods(axes, rows, x, methods, metric=metric)
     if metric == "relative_error":
         axes.set_yscale("log")
         axes.set_ylim(None, 5)

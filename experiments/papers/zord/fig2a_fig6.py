@@ -1,0 +1,244 @@
+"""ZoRD, Figures 2a, 6a and 6b: error of the derivative estimate against the number of queries, Ackley's function.
+
+Cosine similarity and Euclidean error of the derived GP (Matérn 5/2, as ZoRD's Section 5), of finite differences (eq. 2)
+and of least squares, at d = 10 (Figure 2a), for d = 10, 20, 40 and 80 (Figure 6a), and with several kernels at d = 80
+(Figure 6b). Mean and standard error over seeds, each with x₀s and directions of its own. Readings that these figures
+share with Figure 2b are in ``experiments.papers.zord.gradient_error``; further ones:
+
+- The paper does not give λ, so there are two smoothing radii. With standard normal directions the queries lie λ√d from
+  x₀, so that at λ = 0.1 and d = 80 they span most of one ripple of Ackley's function, and every local estimate suffers;
+  around λ = 1, at d = 10, no estimate is right for any lengthscale, and the comparison has no meaning.
+- The box is [0, 10]^d, as in the paper's Figure 3.
+- In Figures 6a and 6b queries go up to 200, so that n exceeds d everywhere.
+- The kernels of Figure 6b are Matérn 1/2, 3/2, 5/2 and RBF; which of them the paper's picture has, its text does not
+  say. A Matérn 1/2 prior has no gradient; its posterior mean has one, but for kinks at the data, where the mean of both
+  sides is taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, seeds_of, where
+from experiments.harness.verdicts import Verdict, judge
+from experiments.papers.zord import gradient_error as errors
+from experiments.workloads.problems import standard_problem
+
+BASELINES = ("least_squares", "orthonormal_differences", "finite_differences")
+MANY = (5, 10, 20, 40, 60, 80, 100, 150, 200)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the three figures are drawn with; lengths in Ackley's own units.
+
+    Attributes:
+        box: lower and upper bound of every coordinate.
+        smoothing_radii: λ.
+        num_queries: n, x₀ included.
+        claimed_from: the least n that the claims are about.
+        starts: x₀s of a seed.
+        lengthscale: ℓ of the derived GP.
+        noise: its nugget, in units of the values' variance.
+    """
+
+    box: tuple[float, float] = (0.0, 10.0)
+    smoothing_radii: tuple[float, ...] = (0.01, 0.1)
+    num_queries: tuple[int, ...] = MANY
+    claimed_from: int = 10
+    starts: int = 5
+    lengthscale: float = 1.0
+    noise: float = 1e-6
+
+    @property
+    def claimed(self) -> list[int]:
+        """The numbers of queries that the claims are about."""
+        return [n for n in self.num_queries if n >= self.claimed_from]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fig2a(Settings):
+    """One dimension, one kernel."""
+
+    num_queries: tuple[int, ...] = (5, 10, 15, 20, 30, 40, 60, 80, 100)
+    dim: int = 10
+    kernel: str = "matern52"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fig6a(Settings):
+    """Several dimensions."""
+
+    dims: tuple[int, ...] = (10, 20, 40, 80)
+    kernel: str = "matern52"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fig6b(Settings):
+    """Several kernels."""
+
+    dim: int = 80
+    kernels: tuple[str, ...] = ("matern12", "matern32", "matern52", "rbf")
+
+
+AnySettings = Fig2a | Fig6a | Fig6b
+
+
+def methods_of(settings: AnySettings) -> tuple[str, ...]:
+    """The lines of a panel."""
+    return (*(settings.kernels if isinstance(settings, Fig6b) else ("derived_gp",)), *BASELINES)
+
+
+def run_seed(settings: AnySettings, seed: int) -> Rows:
+    """All estimators at every x₀ in each dimension."""
+    rows: Rows = []
+    for dim in settings.dims if isinstance(settings, Fig6a) else (settings.dim,):
+        key: Row = {"seed": seed, "dim": dim} if isinstance(settings, Fig6a) else {"seed": seed}
+        problem = standard_problem("ackley", dim, settings.box)
+        for radius, (start, x, directions) in itertools.product(
+            settings.smoothing_radii, errors.starts(problem, settings.starts, seed)
+        ):
+            rows += errors.compare_estimators(
+                {**key, "smoothing_radius": radius, "start": start},
+                problem,
+                x,
+                smoothing_radius=radius,
+                num_queries=settings.num_queries,
+                kernels=settings.kernels if isinstance(settings, Fig6b) else [settings.kernel],
+                lengthscale=settings.lengthscale,
+                noise=settings.noise,
+                seed=directions,
+            )
+    return rows
+
+
+def plot(settings: AnySettings, rows: Rows) -> Figure:
+    """A column for each smoothing radius; in Figure 6a a column for each dimension and two rows for each radius."""
+    columns: list[Row] = [{"smoothing_radius": radius} for radius in settings.smoothing_radii]
+    blocks: list[Row] = [{}]
+    title, size = "smoothing radius λ = {smoothing_radius:g}", (4.3, 2.6)
+    if isinstance(settings, Fig6a):
+        columns, blocks = [{"dim": dim} for dim in settings.dims], columns
+        title, size = "dotted: n = d", (2.7, 2.1)
+    figure, axes = style.panels(2 * len(blocks), len(columns), width=size[0], height=size[1], sharex=True, sharey="row")
+    for (j, column), (block, within) in itertools.product(enumerate(columns), enumerate(blocks)):
+        dim = column["dim"] if isinstance(settings, Fig6a) else settings.dim
+        for panel, (metric, label) in zip(axes[2 * block :, j], errors.METRICS.items(), strict=False):
+            errors.draw_metric(panel, where(rows, **column, **within), metric, "num_queries", methods_of(settings))
+            if isinstance(settings, Fig6a):
+                panel.axvline(float(dim), color=style.GREY, lw=0.8, ls=":")
+            if not j:
+                panel.set_ylabel("\n".join([label, *(f"λ = {radius:g}" for radius in within.values())]))
+        axes[0, j].set_title(f"Ackley, d = {dim}, {title.format(**column)}")
+        axes[-1, j].set_xlabel("queries n, x₀ included")
+    style.shared_legend(figure, axes[0, 0], 2 if isinstance(settings, Fig2a) else 4)
+    return figure
+
+
+def gains(
+    settings: AnySettings, rows: Rows, metric: str, method: str, baseline: str, counts: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """How much nearer a method is than a baseline, for every smoothing radius, dimension and number of queries."""
+    dims: list[Row] = [{"dim": dim} for dim in settings.dims] if isinstance(settings, Fig6a) else [{}]
+    chosen, cells = where(rows, metric=metric), {}
+    for radius, dim, n in itertools.product(settings.smoothing_radii, dims, counts):
+        named = [method] if isinstance(settings, Fig6b) else []
+        label = " ".join([*named, f"λ={radius:g}", *(f"d={value}" for value in dim.values()), f"n={n}"])
+        at = {"smoothing_radius": radius, "num_queries": n, **dim}
+        cells[label] = errors.advantage(chosen, metric, method, baseline, **at)
+    return cells
+
+
+def claims(settings: AnySettings, rows: Rows) -> list[Verdict]:
+    """The derived GP against the paper's baseline and against ours."""
+    counts = settings.claimed
+    setting = f"n ≥ {counts[0]}"
+    if isinstance(settings, Fig6a):
+        setting = f"d from {min(settings.dims)} to {max(settings.dims)}, {setting}"
+    return [
+        errors.judge_against(
+            baseline,
+            metric,
+            control,
+            gains(settings, rows, metric, "derived_gp", baseline, counts),
+            seeds_of(rows),
+            setting,
+        )
+        for baseline, metric, control in errors.COMPARISONS
+    ]
+
+
+def claims_of_kernels(settings: Fig6b, rows: Rows) -> list[Verdict]:
+    """Every kernel against finite differences, and the kernels among themselves."""
+    seeds, counts = seeds_of(rows), settings.claimed
+    verdicts = []
+    for metric, statistic in errors.ADVANTAGES.items():
+        cells: dict[str, np.ndarray] = {}
+        for kernel in settings.kernels:
+            cells |= gains(settings, rows, metric, kernel, "finite_differences", counts)
+        claim = f"with every kernel the derived GP is nearer than finite differences in {errors.METRICS[metric]}"
+        verdicts.append(judge(claim, statistic, cells, seeds, above=0.0))
+    enough = [n for n in counts if n >= settings.dim]
+    for worse, claim in (
+        ("rbf", "the RBF kernel is slightly worse than Matérn 5/2"),
+        ("matern12", "the roughest kernel, Matérn 1/2, is worse than Matérn 5/2"),
+    ):
+        cells = gains(settings, rows, "cosine", "matern52", worse, enough)
+        control, statistic = worse == "matern12", errors.ADVANTAGES["cosine"]
+        verdicts.append(judge(f"{claim}, n ≥ d", statistic, cells, seeds, above=0.0, control=control))
+    return verdicts
+
+
+def experiment(
+    figure: str,
+    paper: AnySettings,
+    quick: Mapping[str, Any],
+    shows: str,
+    claim: str,
+    judged: Callable[[Any, Rows], list[Verdict]] = claims,
+) -> Experiment:
+    """One of the figures; ``quick`` is what its quick scale has in the place of the paper's."""
+    return Experiment(
+        id=f"zord-fig{figure}",
+        source=f"ZoRD, Fig. {figure}",
+        shows=f"error of the gradient estimate {shows}",
+        claim=claim,
+        scales={"paper": paper, "quick": dataclasses.replace(paper, starts=2, **quick)},
+        run_seed=run_seed,
+        plot=plot,
+        claims=judged,
+    )
+
+
+EXPERIMENTS = (
+    experiment(
+        "2a",
+        Fig2a(),
+        {"num_queries": (5, 20)},
+        "against the number of queries, Ackley d = 10",
+        "With the same number of queries the derived GP estimates the derivative better than finite differences.",
+    ),
+    experiment(
+        "6a",
+        Fig6a(),
+        {"dims": (10, 20), "num_queries": (10, 40)},
+        "in 10 to 80 dimensions, Ackley",
+        "The derived GP's advantage over finite differences holds in every dimension.",
+    ),
+    experiment(
+        "6b",
+        Fig6b(),
+        {"dim": 20, "num_queries": (10, 40)},
+        "for several kernels, Ackley d = 80",
+        "The derived GP's advantage over finite differences holds for every kernel; RBF is slightly worse.",
+        claims_of_kernels,
+    ),
+)
