@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
+
 UNIT_BOX = [(0.0, 1.5)] * 5
 WIDE_BOX = [(-3.0, 4.0)] * 5
 GROUPS = [range(2), range(2, 5)]
@@ -140,8 +142,8 @@ ALGORITHM_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fzoos-monotone": ("fzoos", SMALL | {"accept": "monotone", "bounds": UNIT}),
     "fzoos-matern": ("fzoos", SMALL | {"kernel": "matern52", "window": 10, "feature_window": 12}),
     "fzoos-prox": ("fzoos", SMALL | {"prox": "l1", "lengthscale": 2.0, "nugget": 1e-5, "reset_rule": False}),
-    "fzoos-points": ("fzoos", SMALL | {"gamma_points": 2, "bounds": UNIT}),
-    "fzoos-one-way": ("fzoos", SMALL | {"gamma": "empirical_bayes", "margin": True, "active": None}),
+    "fzoos-points": ("fzoos", SMALL | {"gamma": AdaptiveAlong(2), "bounds": UNIT}),
+    "fzoos-one-way": ("fzoos", SMALL | {"gamma": EmpiricalBayes(margin=True), "active": None}),
     "decomfl": ("decomfl", {"rate": 0.03}),
     "decomfl-prox": ("decomfl", {"rate": 0.03, "prox": "simplex", "scheme": "central", "server_rate": 0.5}),
     "decomfl-faults": ("decomfl", {"rate": 0.03, "rounds": 6, "faults": [("crash", 2, 1), ("drop", 3, 2)]}),

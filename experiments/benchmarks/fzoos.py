@@ -84,7 +84,7 @@ def measure(d: int, num_features: int, history: int, rounds: int) -> dict[str, l
     for i in range(2):
         points = trajectory(problem, history, seed=i)
         values = problem.clients[i].exact(points)
-        host.client(i).optimizer.state.models.append(points, values)
+        host.client(i).optimizer.state.models.local.append(points, values)
     federation.run_round()
     first, host.seconds = host.seconds, {}
     for _ in range(rounds):

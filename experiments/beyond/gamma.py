@@ -1,11 +1,12 @@
 """Beyond FZooS: γ found from round to round, against every fixed γ, on the quadratics of Appx. G.1.
 
-``fzoos_adaptive`` is one γ for all clients, least squares at x_r (``federated.methods.fzoos.gamma``),
+``fzoos_adaptive`` is one γ for all clients, least squares at x_r (``federated.methods.fzoos.gamma.Adaptive``),
 ``fzoos_adaptive_two`` the same at x_r and x_{r−1}, ``fzoos_adaptive_five`` at five points from one to the other, about
-the round's mean iterates, ``fzoos_eb`` the one-way rule with its margin, ``fzoos`` the paper's 1/t. ``fzoos_oracle``
-knows F: each round is run with γ = 0, 1/2 and 1, and the one after which F is lowest is kept. It looks one round ahead,
-so that another γ can still end lower, and is run at d = 50. Fixed γ = 0, 1/4, …, 1 are all run; the best of them in a
-cell, found on the same seeds, is what the others are measured by: regret is the difference in log10 of the last gap.
+the round's mean iterates, ``fzoos_eb`` the one-way rule with its margin (``experiments.beyond.gamma_rules``), ``fzoos``
+the paper's 1/t. ``fzoos_oracle`` knows F: each round is run with γ = 0, 1/2 and 1, and the one after which F is lowest
+is kept. It looks one round ahead, so that another γ can still end lower, and is run at d = 50. Fixed γ = 0, 1/4, …, 1
+are all run; the best of them in a cell, found on the same seeds, is what the others are measured by: regret is the
+difference in log10 of the last gap.
 
 Adam with rate 0.01, whose moments stay across rounds: forgotten every round, its first steps, 0.01 in every
 coordinate, leave a floor of 10^-2 that hides what γ does. Noise is normal, its standard deviation in units of f, whose
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
@@ -38,9 +40,9 @@ FIXED = (0.0, 0.25, 0.5, 0.75, 1.0)
 RULES: dict[str, dict[str, Any]] = {
     "fzoos": {"gamma": "inverse"},
     "fzoos_adaptive": {"gamma": "adaptive"},
-    "fzoos_adaptive_two": {"gamma": "adaptive", "gamma_points": 2},
-    "fzoos_adaptive_five": {"gamma": "adaptive", "gamma_points": 5},
-    "fzoos_eb": {"gamma": "empirical_bayes", "margin": True},
+    "fzoos_adaptive_two": {"gamma": AdaptiveAlong(2)},
+    "fzoos_adaptive_five": {"gamma": AdaptiveAlong(5)},
+    "fzoos_eb": {"gamma": EmpiricalBayes(margin=True)},
 }
 ORACLE = "fzoos_oracle"
 ONE_POINT = ("fzoos", "fzoos_adaptive", "fzoos_eb")
@@ -130,8 +132,7 @@ def used(federation: Federation) -> float:
     assert isinstance(algorithm, FZooS)
     if getattr(state, "w", None) is None:
         return 0.0
-    given = state.gamma if algorithm.estimates_gamma else None
-    return float(np.mean(algorithm.gammas(federation.server.round, given)))
+    return float(np.mean(algorithm.rule.lengths(federation.server.round, algorithm.local_steps, state.gamma)))
 
 
 def run(settings: Settings, size: Size, problem: Federated, method: str, seed: int) -> Rows:

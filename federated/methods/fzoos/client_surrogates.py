@@ -2,70 +2,53 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from surrogates import FourierFeatures, FourierSurrogate, Trajectory
-from surrogates.window.window_surrogate import Hyperparameters, KernelMaker, WindowSurrogate
-
-LEAST_DATA = 2
-"""Values that a gradient needs."""
+from surrogates import FourierFeatures, FourierSurrogate
+from surrogates.window.local_options import LocalSurrogateOptions
 
 
 class ClientSurrogates:
-    """One trajectory, and what is conditioned on it.
+    """A client's queries and the two surrogates that are conditioned on them.
 
-    ``local`` is the derived GP of the queries nearest to a point, ∇μ of FZooS's eq. 5. ``weights`` are those of a
-    ``FourierSurrogate`` with an estimated mean, in f's units: of the whole trajectory, to which new queries are
-    appended in O(n² + nM) each, or of the nearest ``feature_window`` queries, fitted anew.
+    The derived GP of the queries nearest to a point gives ∇μᵢ (FZooS, eq. 8), and a ``FourierSurrogate`` with an
+    estimated mean gives wᵢ (eq. 3): of all queries, where new ones are appended in O(n² + nM) each, or of the nearest
+    ``feature_window``, where it is fitted anew. Both are in f's units.
 
-    Memory: n·M numbers of features and n² of their factor, until n exceeds M, then 2M².
-
-    Which rows were appended together is part of the state, as it is what the last bits of the weights depend on.
+    The Fourier surrogate holds n·M numbers of features and n² of their factor until n exceeds M, then 2M². They are no
+    part of the state, which has the sizes of the blocks that were appended together instead: the last bits of wᵢ
+    depend on these, and so the surrogate is made again as it was.
 
     Args:
-        like: a point, shape ``d``: dtype and device.
-        features: shared by all clients.
-        window: most queries of the local GP.
-        lengthscale: ℓ of the local GP.
-        nugget: noise variance over the outputscale, of the local GP.
-        feature_nugget: the same, of the Fourier surrogate.
-        kernel: maker of the local GP's kernel.
-        feature_window: queries of the Fourier surrogate; None: all.
+        like: a point, shape ``d``, whose dtype and device the queries have.
+        features: φ, shared by all clients.
+        options: of the derived GP; its lengthscale is given.
+        feature_nugget: noise variance of a value over the outputscale, of the Fourier surrogate.
+        feature_window: how many queries the Fourier surrogate holds; None: all.
+
+    Attributes:
+        local: the derived GP, with the queries that succeeded in ``local.trajectory``.
     """
 
     def __init__(
         self,
         like: Tensor,
         features: FourierFeatures,
-        *,
-        window: int,
-        lengthscale: float,
-        nugget: float,
+        options: LocalSurrogateOptions,
         feature_nugget: float,
-        kernel: KernelMaker,
         feature_window: int | None = None,
     ) -> None:
-        hyperparameters = Hyperparameters(lengthscale, 1.0, nugget)
-        self.local = WindowSurrogate(like, window, hyperparameters, kernel=kernel)
+        self.local = options.surrogate(like)
         self.features, self.feature_nugget, self.feature_window = features, feature_nugget, feature_window
         self._blocks: list[int] = []
         self._fourier: FourierSurrogate | None = None
 
-    @property
-    def trajectory(self) -> Trajectory:
-        """The queries that succeeded."""
-        return self.local.trajectory
-
-    def append(self, points: Tensor, values: Tensor) -> None:
-        """Take queries, ``m x d`` and ``m``; failed ones are kept apart."""
-        self.local.append(points, values)
-
     def gradient(self, x: Tensor) -> Tensor:
-        """∇μ(x) in f's units, shape ``d``."""
+        """∇μᵢ(x) of eq. 8, shape ``d``."""
         self.local.begin(x)
         return self.local.gradient_posterior(x).mean[0] * self.local.scale
 
@@ -73,28 +56,18 @@ class ClientSurrogates:
         """The candidates whose gradients have the greatest posterior traces, ``count x d``; the first of equals.
 
         Args:
-            x: where the window of queries is taken, shape ``d``.
+            x: where the nearest queries are taken, shape ``d``.
             candidates: ``m x d``.
             count: how many.
         """
-        if len(self.trajectory) == 0 or count >= len(candidates):
-            return candidates[:count]
+        if count >= len(candidates):
+            return candidates
         conditioning = self.local.conditioning_at(x)
         traces = conditioning.trace(candidates, conditioning.observe(candidates))
-        chosen = traces.sort(descending=True, stable=True).indices[:count]
-        return candidates[chosen]
-
-    def uncertainty(self, x: Tensor) -> float:
-        """t = trace ∂σ²(x) · (y − m)ᵀA⁻¹(y − m)/n in f's squared units, with the outputscale that y suggests."""
-        self.local.begin(x)
-        conditioning = self.local.conditioning
-        trace = float(conditioning.trace(x[None], conditioning.observe(x[None])))
-        y = self.local.window.y
-        # 1ᵀα = 0, so that any shift of y serves.
-        return trace * float((y - y.mean()) @ conditioning.alpha) / len(y) * self.local.scale
+        return candidates[traces.sort(descending=True, stable=True).indices[:count]]
 
     def fitted_weights(self, x: Tensor) -> Tensor:
-        """w of the Fourier surrogate after all queries so far, shape ``M``.
+        """wᵢ of eq. 3 after all queries so far, shape ``M``.
 
         Args:
             x: where nearest queries are taken, with ``feature_window``; shape ``d``.
@@ -102,16 +75,21 @@ class ClientSurrogates:
         Raises:
             ValueError: without a query that succeeded.
         """
-        trajectory = self.trajectory
+        trajectory = self.local.trajectory
+        # Values are taken from the first of them before they lose digits to the points' dtype: m is estimated anyway.
+        X, y = trajectory.X, (trajectory.y - trajectory.y[:1]).to(trajectory.dtype)
         if self.feature_window is not None:
             rows = trajectory.nearest(x, self.feature_window).sort().values
-            return self._new().fit(trajectory.X[rows], self._values()[rows]).weights
+            return self._new().fit(X[rows], y[rows]).weights
         if self._fourier is None:
-            self._fourier = self._replayed()
-        done = self._fourier.num_data
-        if done < len(trajectory):
-            self._fourier.append(trajectory.X[done:], self._values()[done:])
-            self._blocks.append(len(trajectory) - done)
+            self._fourier = self._new()
+        fresh, start = len(trajectory) - sum(self._blocks), 0
+        if fresh:
+            self._blocks.append(fresh)
+        for size in self._blocks:
+            if start >= self._fourier.num_data:
+                self._fourier.append(X[start : start + size], y[start : start + size])
+            start += size
         return self._fourier.weights
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,31 +102,11 @@ class ClientSurrogates:
         self._blocks, self._fourier = [int(m) for m in state["blocks"]], None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ClientSurrogates:
-        h = self.local.hyperparameters
-        copied = ClientSurrogates(
-            torch.empty(self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device),
-            self.features,
-            window=self.local.size,
-            lengthscale=h.lengthscale,
-            nugget=h.noise_ratio,
-            feature_nugget=self.feature_nugget,
-            kernel=self.local.kernel,
-            feature_window=self.feature_window,
-        )
-        copied.load_state_dict(self.state_dict())
+        """A copy that shares the features, which never change, and makes its Fourier surrogate again."""
+        copied = copy.copy(self)
+        copied.local = copy.deepcopy(self.local, memo)
+        copied._blocks, copied._fourier = list(self._blocks), None
         return copied
 
     def _new(self) -> FourierSurrogate:
         return FourierSurrogate(self.features, self.feature_nugget, "estimated")
-
-    def _values(self) -> Tensor:
-        """The values in the points' dtype, from the first of them: their mean is estimated anyway."""
-        y = self.trajectory.y
-        return (y - y[:1]).to(self.trajectory.dtype)
-
-    def _replayed(self) -> FourierSurrogate:
-        fourier, start, trajectory, values = self._new(), 0, self.trajectory, self._values()
-        for size in self._blocks:
-            fourier.append(trajectory.X[start : start + size], values[start : start + size])
-            start += size
-        return fourier

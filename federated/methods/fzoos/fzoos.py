@@ -2,292 +2,344 @@
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
-        Alg. 2, eqs. 5 and 8, Prop. B.1, Appx. G.
+        Alg. 2 (its lines are cited below), eqs. 3-5 and 8, Appx. G.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
-from typing import Any, Literal, Unpack
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from federated.core.acceptance import ACCEPTS, Accept
-from federated.core.algorithm import Algorithm, FederatedOptions
-from federated.core.configuration import check_choice
-from federated.core.messages import MessageSpec, TensorSpec
-from federated.methods.fzoos.client import FZooSClient
-from federated.methods.fzoos.server import FZooSServer
-from federated.methods.fzoos.surrogate_descent import KERNELS, Active, KernelName, SurrogateDescent
-from federated.methods.local_descent import adam
-from optimizers.first_order import UpdateRule
-from optimizers.options import check_integer, positive
-from surrogates import FourierFeatures
+from federated.core.algorithm import NoReportError
+from federated.core.client import Client
+from federated.core.messages import Broadcast, Plain, Report
+from federated.core.server import Server
+from federated.methods.fzoos.client_surrogates import ClientSurrogates
+from federated.methods.fzoos.exchange import ClientState, ServerState
+from federated.methods.fzoos.gamma import SharedGamma
+from federated.methods.fzoos.options import SEARCH_WIDTH, FZooSOptions
+from optimizers.batch import Batch
+from optimizers.first_order import FirstOrder
+from optimizers.optimizer import Optimizer
+from surrogates.window.local_options import LEAST_DATA
 
-Gamma = float | str | Callable[[int, int], float]
-ESTIMATED = ("adaptive", "empirical_bayes")
-NAMED = ("inverse", *ESTIMATED)
+logger = logging.getLogger(__name__)
 
 
-class FZooS(Algorithm):
+@dataclass
+class DescentState:
+    """What changes in a client's optimizer, beside the iterate.
+
+    Attributes:
+        rule: the first-order rule.
+        models: the queries of all rounds and the surrogates of them.
+        points: the next batch, search coordinates, ``q x d``.
+        gammas: γ_t of the round's steps; empty in a phase without steps.
+        difference: w − wᵢ of the round, shape ``M``; None where there is no correction, or ``correction`` says it.
+        correction: ∇φ(x_{r−1})ᵀ(w − wᵢ), shape ``d``, where that is the correction of all steps.
+        address: address of the phase's first candidates.
+        planned: batches of the phase.
+        told: batches of the phase that were told.
+        succeeded: queries of the phase that succeeded.
+        weights: wᵢ as it was last fitted, shape ``M``.
+        scalars: what the γ rule measured last.
+    """
+
+    rule: FirstOrder
+    models: ClientSurrogates
+    points: Tensor
+    gammas: list[float] = field(default_factory=list)
+    difference: Tensor | None = None
+    correction: Tensor | None = None
+    address: int = 0
+    planned: int = 0
+    told: int = 0
+    succeeded: int = 0
+    weights: Tensor | None = None
+    scalars: list[float] = field(default_factory=list)
+
+
+class SurrogateDescent(Optimizer):
+    """What a client computes and queries between two messages: lines 3 to 8 of Alg. 2."""
+
+    method = "surrogate_descent"
+    search_width = SEARCH_WIDTH
+    state: DescentState
+
+    def __init__(self, algorithm: FZooSOptions, number: int) -> None:
+        self.algorithm = algorithm
+        super().__init__(algorithm.x0, **(algorithm.common_options(number) | {"rescale": algorithm.prox is None}))
+
+    def begin(self, x: Tensor, w: Tensor | None, gammas: list[float], round_number: int) -> None:
+        """Line 3: start steps with these γ_t at x_{r−1}, in user units, and correct by w − wᵢ where there are both."""
+        a, own = self.algorithm, self.state.weights
+        self._begin_phase(x, a.address(round_number), len(gammas))
+        if a.reset_rule:
+            self.state.rule.reset()
+        difference = None if w is None or own is None else w - own
+        self.state = replace(self.state, gammas=gammas, difference=difference, correction=None)
+        if a.correction_at == "start":
+            self.state = replace(self.state, difference=None, correction=self._correction(self._x))
+        self._plan_step()
+
+    def _tell(self, batch: Batch, values: Tensor) -> None:
+        assert batch.explicit is not None
+        s = self.state
+        s.models.local.append(batch.explicit, values)  # line 5: the queries that ∇μᵢ is conditioned on
+        self.state = replace(s, told=s.told + 1, succeeded=s.succeeded + int(torch.isfinite(values).sum()))
+        if s.gammas:
+            self._step(s.gammas[s.told])
+        if self.busy:
+            self._plan_step()
+        else:
+            self._fit_weights()
+
+    def _step(self, gamma: float) -> None:
+        """Line 6: x ← prox(rule(x, ĝ)), ĝ = ∇μᵢ(x) + γ_t (∇μ̂(x') − ∇μ̂ᵢ(x')) (eq. 5)."""
+        models, x = self.state.models, self._x
+        if len(models.local) < LEAST_DATA:
+            return
+        g = models.gradient(x)
+        if gamma != 0.0 and (correction := self._correction(x)) is not None:
+            g = g + gamma * correction
+        self._descend(self.state.rule, g)
+
+    def _correction(self, x: Tensor) -> Tensor | None:
+        """∇μ̂(x') − ∇μ̂ᵢ(x') = ∇φ(x')ᵀ(w − wᵢ) (eqs. 3 and 4), with x' = x, or x_{r−1} as Fig. 5b has it."""
+        s = self.state
+        if s.difference is None:
+            return s.correction
+        return self.algorithm.features.gradient(x[None], s.difference)[0]
+
+    def query_around(self, x: Tensor, round_number: int) -> None:
+        """Line 7: query around x_r, in user units, where active queries are made per round; then line 8."""
+        a, asks = self.algorithm, self.algorithm.active == "round"
+        self._begin_phase(x, a.address(round_number) + a.local_steps, int(asks))
+        self.state = replace(self.state, gammas=[])
+        if asks:
+            self.state = replace(self.state, points=self._active_points(a.active_queries))
+        else:
+            self._fit_weights()
+
+    def _fit_weights(self) -> None:
+        """Line 8: wᵢ of all queries, in the phase that reports it; then what the γ rule measures with it."""
+        a, s = self.algorithm, self.state
+        phase = "local" if s.gammas else "surrogate"
+        if a.corrects and phase == a.phase_of_weights and len(s.models.local):
+            self.state = replace(s, weights=s.models.fitted_weights(self._x))
+            if phase == a.rule.phase:
+                self.measure([self._x])
+
+    def measure(self, points: list[Tensor], w: Tensor | None = None) -> None:
+        """Take what the γ rule measures at points in search coordinates; w is the mean of the clients' weights."""
+        s, rule = self.state, self.algorithm.rule
+        assert isinstance(rule, SharedGamma) and s.weights is not None
+        self.state = replace(s, scalars=rule.measure(s.models, points, s.weights, w))
+
+    @property
+    def busy(self) -> bool:
+        """Whether batches of the phase are left."""
+        return self.state.told < self.state.planned
+
+    # The optimizer's hooks, and where it queries.
+
+    def _start(self) -> None:
+        a = self.algorithm
+        nugget = a.nugget if a.feature_nugget is None else a.feature_nugget
+        models = ClientSurrogates(self._x, a.features, a.local, nugget, a.feature_window)
+        self.state = DescentState(FirstOrder(a.update_rule, self._x), models, self._x[None].clone())
+
+    def _next_queries(self) -> int:
+        return len(self.state.points)
+
+    def _ask(self) -> Batch:
+        return self._points_batch(self.state.points)
+
+    def _begin_phase(self, x: Tensor, address: int, planned: int) -> None:
+        self.restart(x)
+        self.state = replace(self.state, address=address, planned=planned, told=0, succeeded=0)
+
+    def _plan_step(self) -> None:
+        """The next batch is the point that the step leaves and the active queries about it."""
+        a = self.algorithm
+        about = self._active_points(a.active_queries if a.active == "step" else 0)
+        self.state = replace(self.state, points=torch.cat([self._x[None], about]))
+
+    def _active_points(self, count: int) -> Tensor:
+        """The least certain of random candidates about x (Appx. G), ``count x d``; any of them before there is a GP."""
+        a, s, x = self.algorithm, self.state, self._x
+        first = len(s.models.local) < LEAST_DATA
+        count = max(count, a.initial_queries) if first else count
+        if count == 0:
+            return x.new_empty(0, self.dimension)
+        uniform = self._generator(step=s.address + s.told).random((max(a.candidates, count), self.dimension))
+        candidates = x + ((2.0 * torch.from_numpy(uniform) - 1.0) * a.active_radius).to(x)
+        if self.domain is not None:
+            candidates = torch.clamp(candidates, self.domain.search_lower, self.domain.search_upper)
+        return candidates[:count] if first else s.models.most_uncertain(x, candidates, count)
+
+
+class FZooSClient(Client):
+    """The client's side of Alg. 2."""
+
+    algorithm: FZooSOptions
+    optimizer: SurrogateDescent
+    state: ClientState
+
+    def _start(self) -> None:
+        self.optimizer, self.state = SurrogateDescent(self.algorithm, self.number), ClientState()
+
+    def _receive(self, phase: str, message: Broadcast) -> None:
+        a, held = self.algorithm, self.state.with_sent(message)
+        if phase == "local":
+            x, shared = held.model(message.values), message.tensors.get("gamma")
+            gammas = a.rule.lengths(message.round, a.local_steps, None if shared is None else float(shared[0]))
+            self.optimizer.begin(x, held.w, gammas, message.round)  # lines 3 to 6
+            self.state = replace(held, before=x)
+        elif phase == "surrogate":
+            self.optimizer.query_around(message.tensors["x"], message.round)  # lines 7 and 8
+            self.state = held
+        else:
+            assert isinstance(a.rule, SharedGamma) and held.x is not None and held.before is not None
+            points = [a.search(x) for x in a.rule.points(held.x, held.before)]
+            self.optimizer.measure(points, message.tensors["w"])
+            if message.values["w_version"]:
+                self.state = held
+
+    def _busy(self, phase: str) -> bool:
+        return phase != "gamma" and self.optimizer.busy
+
+    def _report(self, phase: str) -> Mapping[str, Tensor]:
+        a, s = self.algorithm, self.optimizer.state
+        tensors: dict[str, Tensor] = {}
+        if phase == "local":
+            if s.succeeded == 0:
+                raise NoReportError("no query of the whole phase succeeded")
+            tensors["x"] = self.optimizer.x  # line 7
+        if a.corrects and phase == a.phase_of_weights:
+            if s.weights is None:
+                raise NoReportError("no query has succeeded yet")
+            tensors["w"] = s.weights  # line 9
+        if isinstance(a.rule, SharedGamma) and phase == a.rule.phase:
+            tensors[a.rule.measured] = torch.tensor(s.scalars, dtype=torch.float64)
+        return tensors
+
+    def _catch_up(self, message: Broadcast) -> None:
+        self.state = self.state.with_sent(message)
+
+
+class FZooSServer(Server):
+    """The server's side of Alg. 2, and γ_r where a rule finds it from what the clients measure."""
+
+    algorithm: FZooSOptions
+    state: ServerState
+
+    def _start(self) -> None:
+        a, x = self.algorithm, self.algorithm.x0
+        self.state = ServerState(x, x, x.new_zeros(a.clients if a.corrects else 0, a.num_features))
+
+    def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
+        a, s = self.algorithm, self.state
+        if phase == "local":
+            s = s.with_model(self.moved(s.x, self.combine("x", reports)), s.x)  # line 10: x_r = Σ pᵢ xᵢ
+        if a.corrects and phase == a.phase_of_weights:
+            sent = {client: report.tensors["w"] for client, report in reports.items()}
+            s = s.with_surrogates(sent, self.mean_of)  # line 10: w_r = Σ pᵢ wᵢ
+        if phase == a.rule.phase:
+            s = self._with_gamma(s, reports)
+        self.state = s.with_holders(phase, reports.keys())
+
+    def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
+        """Line 11: x_r, and after it w_r; what a client holds is not sent again."""
+        s = self.state
+        if phase == "surrogate":
+            return {"x": s.x}
+        if phase == "gamma":
+            assert s.w_present is not None
+            return {"w": s.w_present}
+        shared = self.algorithm.rule.phase is not None
+        gamma = {"gamma": torch.tensor([s.gamma], dtype=torch.float64, device=s.x.device)} if shared else {}
+        return s.lacking(client) | gamma
+
+    def _broadcast_values(self, phase: str, client: int | None) -> Mapping[str, Plain]:
+        return self.state.versions(phase)
+
+    def _catch_up(self, position: Report) -> tuple[Mapping[str, Tensor], Mapping[str, Plain]]:
+        return self.state.lacking(None), self.state.versions("catch_up")
+
+    def _skipped(self, phase: str) -> None:
+        """x_r and w stay as they are, but for x_r where no client is left to accept it."""
+        if phase != "local" and self.algorithm.asks_acceptance:
+            self._take_back(self.state.before)
+
+    def _take_back(self, previous: Tensor) -> None:
+        self.state = self.state.with_model(previous, self.state.before)
+
+    def _with_gamma(self, s: ServerState, reports: Mapping[int, Report]) -> ServerState:
+        """The state with γ of the next round. It stays where a client's scalars are missing: Σ pᵢ cᵢ is not 0 then."""
+        a, rule = self.algorithm, self.algorithm.rule
+        assert isinstance(rule, SharedGamma)
+        missing = sorted(set(s.present) - set(reports))
+        if missing:
+            logger.warning("round %d: no scalars came from clients %s, gamma stays %g", self.round, missing, s.gamma)
+            return s
+        points = [a.search(x)[None] for x in rule.points(s.x, s.before)]
+        gamma = rule.estimate(
+            torch.stack([report.tensors[rule.measured] for report in reports.values()]),
+            torch.stack([a.features.jacobian_product(x, s.table[s.present]) for x in points]),
+            torch.tensor([a.weights[client] for client in s.present], dtype=torch.float64),
+        )
+        if math.isfinite(gamma):
+            return replace(s, gamma=gamma)
+        logger.warning("round %d: the estimate of gamma is not finite, 0 is used", self.round)
+        return replace(s, gamma=0.0, fallbacks=s.fallbacks + 1)
+
+
+class FZooS(FZooSOptions):
     """FZooS (Shu et al. 2024, Alg. 2): local steps along a derived GP, corrected towards the global function.
 
     In round r client i takes T steps from x_{r−1},
 
         x_t = prox(rule(x_{t−1}, g_t)),
-        g_t = ∇μᵢ(x_{t−1}) + γ_t (∇μ̂(x') − ∇μ̂ᵢ(x'')),    x' = x'' = x_{t−1}    (eq. 5)
+        g_t = ∇μᵢ(x_{t−1}) + γ_t (∇μ̂(x') − ∇μ̂ᵢ(x')),    x' = x_{t−1}    (eq. 5)
 
-    with ∇μᵢ the mean gradient of a GP on its own queries nearest to x (eq. 8), and μ̂ᵢ = φᵀwᵢ the Fourier surrogate of
-    all of them as of the client's last round; μ̂ = φᵀw, w = Σ pᵢ wᵢ over all clients that have sent one, the latest of
-    each, as the server keeps them (N·M numbers). Features φ are a pure function of few numbers, on which both sides
-    agree by fingerprint. A client that has sent none takes no correction, as none does in round 1.
+    where ∇μᵢ is the mean gradient of a Gaussian process that is conditioned on the client's own queries nearest to x
+    (eq. 8), and μ̂ᵢ = φᵀwᵢ the Fourier surrogate of all of them as of the client's last round (eq. 3). The server sets
+    x_r = Σ pᵢ xᵢ and μ̂ = φᵀw, w = Σ pᵢ wᵢ (eq. 4). That sum is over all clients that have sent a wᵢ; the server keeps
+    the latest of each (N·M numbers). The features φ are a pure function of few numbers, on which both sides agree by
+    fingerprint. A client that has sent no wᵢ takes no correction, as none does in round 1.
 
-    **Queries.** Each step queries f at the point that it leaves (Alg. 2: at the one that it reaches; as many, one step
-    later, and the first step has its own). ``active="step"`` (Appx. G) adds 5 of 100 points within ±0.01, T (1 + 5) a
-    round; ``"round"`` (Alg. 2) adds 5 about x_r, T + 5 a round; None: T. The client's first batch has 5 at least.
+    **Queries.** Each step queries f at the point that it leaves. (Alg. 2 queries the point that it reaches: as many,
+    one step later, and the first step has its own.) With ``active="step"`` (Appx. G) a round costs T (1 + 5) queries a
+    client, with ``"round"`` (Alg. 2, line 7) T + 5, with None T; the first batch has 5 active queries at least.
 
-    **γ.** ``"adaptive"``, the default: one γ_r for all clients, the minimum of their total disparity
-    (``federated.methods.fzoos.gamma.shared_gamma``), found at x_r and used in round r + 1, γ_1 = 0; ``"inverse"``: 1/t,
-    t = 1 … T, the paper's; a number; a function of (r, t), such as Cor. 1's, whose constants only the user can know;
-    ``"empirical_bayes"``: the rule that the adaptive one replaced. With ``gamma=0.0`` no surrogate is sent: FedZO with
-    a better estimate. 1/t damps corrections that are good, γ = 1 takes also those of features that the trajectory has
-    outgrown; γ_r does neither. On the quadratics of Appx. G.1 (``beyond-gamma``, five fresh seeds, C from 0.5 to 50,
-    noise from 0 to 1e-2) γ_r ends at most 0.1 above the best fixed γ in log10 of the gap, in the mean of each of 18
-    cells (row "d = 300, C = 0.5, noise 0"), where 1/t ends up to 1.3 above it (row "d = 50, C = 5, noise 0": −1.58
-    against −2.91) and the one-way rule up to 0.9 (row "d = 300, C = 5, noise 0"). At d = 300, C = 5 it is 0.7 below 1/t
-    after 15 rounds and level with it after 50 (``fzoos-fig1``: −1.69 and −1.70; γ = 1: −0.83). More ``gamma_points``
-    than x_r were no better.
+    **γ.** By default the server finds one γ_r for all clients at x_r, which is used in round r + 1
+    (``federated.methods.fzoos.gamma.Adaptive``); ``gamma="inverse"`` is the paper's 1/t. 1/t damps corrections that are
+    good, and γ = 1 takes also those of features that the trajectory has outgrown. The results of ``beyond-gamma`` and
+    ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS is FedZO with a better estimate.
 
-    **Phases and floats** a client and round, each way: x and w together, d + M, where queries are made per step and γ
-    is given. Else x goes up and its mean x_r down, then, after the active queries, w up, and the mean w down with the
-    next start: d + M as well. ``"adaptive"`` sends the mean w before, which the client answers by the one number mᵢ·cᵢ,
-    and γ comes with the next start: d + M + 1. A client that was not there is sent what it lacks, x too. With
-    partial participation γ_r is found among the round's clients, cᵢ about their own mean, which is sent besides.
+    **Phases and floats**, for each client and round, each way: x and w together, d + M, where queries are made per step
+    and γ is known beforehand. Otherwise x goes up and its mean x_r down, then, after the active queries, wᵢ up, and w
+    down with the next start: d + M as well. With the adaptive γ the mean w comes down before, the client answers by one
+    number, and γ comes with the next start: d + M + 1. A client that was absent is sent what it lacks, x too. With
+    partial participation γ_r is found among the round's clients, whose mean wᵢ is sent besides.
 
-    **Where the paper is silent**: inputs are scaled to [0, 1]^d where all bounds are finite and there is no prox, and
-    ℓ = 1 and ±0.01 refer to that; kernels are squared exponential for both surrogates (its code: Matérn 5/2 locally);
-    values are standardised, by means from generalised least squares; the rule's moments are forgotten every
-    round (its code); a round that does not lower F is kept (its code rejects it without counting queries:
-    ``accept="monotone"`` counts them).
+    **Where the paper is silent.** Inputs are scaled to [0, 1]^d where all bounds are finite and there is no prox, and
+    ℓ = 1 and ±0.01 refer to that. Both kernels are squared exponential (the authors' code: Matérn 5/2 locally). Values
+    are standardised, by means from generalised least squares. The rule's moments are forgotten every round (their
+    code). A round that does not lower F is kept (their code rejects it and does not count the queries for that:
+    ``accept="monotone"`` counts them). Where a round ends before its wᵢ came, the last w stays, and x_r too unless
+    ``accept="monotone"``.
 
-    Where a round ends before its surrogates came, the last mean w stays, and x_r (but with ``accept="monotone"``).
-
-    Args:
-        x0: initial point, shape ``d``.
-        gamma: γ.
-        correction_at: x' and x'': ``"iterate"``, or ``"start"``, x_{r−1} (Fig. 5b).
-        gamma_points: points that the adaptive γ is found at, evenly from x_r back to x_{r−1}: 1, x_r alone; 2, both.
-        margin: adds the GPs' own uncertainty to the noise in ``"empirical_bayes"``.
-        accept: ``"monotone"``: x_r is taken back where Σ pᵢ fᵢ did not fall, as in ``FedZO``.
-        num_features: M.
-        feature_kind: of ``FourierFeatures``; the paper's are ``"cosine"``.
-        feature_seed: their seed; None: ``seed``.
-        feature_kernel: ``"rbf"`` or ``"matern52"``.
-        reset_rule: whether the rule's moments are forgotten at the start of each round.
-        active: see above.
-        active_queries: see above.
-        candidates: that active queries are the best of.
-        active_radius: half of the candidates' box.
-        initial_queries: of a client's first batch, beside x₀.
-        lengthscale: ℓ of both surrogates, search units.
-        nugget: noise variance of a value over the variance of values, of the local GP.
-        feature_nugget: the same, of the Fourier surrogate; None: ``nugget``.
-        kernel: of the local GP, ``"rbf"`` or ``"matern52"``.
-        window: nearest queries that the local GP holds.
-        feature_window: nearest queries that the Fourier surrogate holds; None: all.
-        update_rule: factory of the local first-order rule.
-        **common: see ``Algorithm``. ``"adaptive"`` and ``"empirical_bayes"`` need ``aggregation="mean"``: they rest on
-            Σ pᵢ cᵢ = 0.
+    Args: see ``FZooSOptions``.
     """
 
     name = "fzoos"
     personal = True
     server_class = FZooSServer
     client_class = FZooSClient
-
-    def __init__(
-        self,
-        x0: Any,
-        *,
-        gamma: Gamma = "adaptive",
-        correction_at: Literal["iterate", "start"] = "iterate",
-        gamma_points: int = 1,
-        margin: bool = False,
-        accept: Accept = "always",
-        num_features: int = 10_000,
-        feature_kind: str = "orthogonal",
-        feature_seed: int | None = None,
-        feature_kernel: KernelName = "rbf",
-        reset_rule: bool = True,
-        active: Active | None = "step",
-        active_queries: int = 5,
-        candidates: int = 100,
-        active_radius: float = 0.01,
-        initial_queries: int = 5,
-        lengthscale: float = 1.0,
-        nugget: float = 1e-6,
-        feature_nugget: float | None = None,
-        kernel: KernelName = "rbf",
-        window: int = 150,
-        feature_window: int | None = None,
-        update_rule: UpdateRule = adam,
-        **common: Unpack[FederatedOptions],
-    ) -> None:
-        self.gamma = _gamma(gamma)
-        self.correction_at = check_choice("correction_at", correction_at, ("iterate", "start"))
-        check_integer("gamma_points", gamma_points, 1)
-        if gamma_points > 1 and self.gamma != "adaptive":
-            raise ValueError(f"gamma_points={gamma_points} goes with gamma='adaptive', got gamma={gamma!r}")
-        self.gamma_points, self.margin, self.reset_rule = int(gamma_points), bool(margin), bool(reset_rule)
-        self.accept = check_choice("accept", accept, ACCEPTS)
-        self.asks_acceptance = self.accept == "monotone"
-        self.num_features, self.feature_kind, self.feature_seed = num_features, feature_kind, feature_seed
-        self.feature_kernel = check_choice("feature_kernel", feature_kernel, tuple(KERNELS))
-        self.active, self.active_queries, self.candidates = active, active_queries, candidates
-        self.active_radius, self.initial_queries = active_radius, initial_queries
-        self.lengthscale, self.nugget, self.feature_nugget = (
-            positive("lengthscale", lengthscale),
-            nugget,
-            feature_nugget,
-        )
-        self.kernel, self.window, self.feature_window = kernel, window, feature_window
-        self.update_rule = update_rule
-        super().__init__(x0, **common)
-        if self.estimates_gamma and self.aggregation != "mean":
-            raise ValueError(
-                f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}; with another aggregation give "
-                "gamma='inverse' or a number"
-            )
-        self.features = FourierFeatures(
-            KERNELS[feature_kernel](self.lengthscale),
-            self.dimension,
-            num_features,
-            self.seed if feature_seed is None else feature_seed,
-            feature_kind,
-        )
-        self.phases = ("local", "surrogate", "gamma")[: self._count_phases()]
-        self._search = self.local_optimizer(0).search
-
-    def _count_phases(self) -> int:
-        if self.gamma == "adaptive":
-            return 3
-        return 2 if self.active == "round" or self.estimates_gamma else 1
-
-    # What its halves use.
-
-    @property
-    def corrects(self) -> bool:
-        """Whether surrogates are exchanged."""
-        return self.gamma != 0.0
-
-    @property
-    def estimates_gamma(self) -> bool:
-        """Whether γ is found from round to round."""
-        return self.gamma in ESTIMATED
-
-    @property
-    def several_phases(self) -> bool:
-        """Whether x and w travel in phases of their own."""
-        return len(self.phases) > 1
-
-    @property
-    def phase_of_weights(self) -> str:
-        """The phase whose report has wᵢ."""
-        return "surrogate" if self.several_phases else "local"
-
-    def gammas(self, round_number: int, given: float | None) -> list[float]:
-        """γ_t, t = 1 … T, of a round; ``given`` where it is estimated."""
-        steps = range(1, self.local_steps + 1)
-        if given is not None:
-            return [given for _ in steps]
-        if self.gamma == "inverse":
-            return [1.0 / t for t in steps]
-        if callable(self.gamma):
-            return [_number(self.gamma(round_number, t)) for t in steps]
-        assert isinstance(self.gamma, float)
-        return [self.gamma for _ in steps]
-
-    def address(self, round_number: int) -> int:
-        """Address of a round's first candidates: T + 1 a round, the last for those about x_r."""
-        return round_number * (self.local_steps + 1)
-
-    def search(self, x: Tensor) -> Tensor:
-        """A point of user units in the coordinates of the surrogates."""
-        return self._search(x)
-
-    def local_optimizer(self, number: int) -> SurrogateDescent:
-        """A client's optimizer; raises for options out of range."""
-        return SurrogateDescent(
-            self.x0,
-            features=self.features,
-            active=self.active,
-            active_queries=self.active_queries,
-            candidates=self.candidates,
-            active_radius=self.active_radius,
-            initial_queries=self.initial_queries,
-            lengthscale=self.lengthscale,
-            nugget=self.nugget,
-            feature_nugget=self.feature_nugget,
-            kernel=self.kernel,
-            window=self.window,
-            feature_window=self.feature_window,
-            update_rule=self.update_rule,
-            **(self.common_options(number) | {"rescale": self.prox is None}),
-        )
-
-    # Messages.
-
-    def broadcasts(self, phase: str) -> MessageSpec:
-        """local: x and w where they are not held, γ; surrogate: x_r; gamma: the mean w."""
-        versions = {"x_version": int, "w_version": int}
-        if phase == "surrogate":
-            return MessageSpec({"x": self.vector}, {"x_version": int})
-        if phase == "gamma":
-            return MessageSpec({"w": self._weights}, {"w_version": int})
-        tensors = {"x": self.vector}
-        optional = {"x"} if self.several_phases else set()
-        if self.corrects:
-            tensors["w"] = self._weights
-            optional.add("w")
-        if self.estimates_gamma and phase == "local":
-            tensors["gamma"] = self._scalars(1)
-        return MessageSpec(tensors, versions, frozenset(optional))
-
-    def reports(self, phase: str) -> MessageSpec:
-        """local: x, w where no phase follows; surrogate: w, statistics; gamma: mᵢ·cᵢ."""
-        if phase == "position":
-            return MessageSpec()
-        if phase == "gamma":
-            return MessageSpec({"product": self._scalars(1)})
-        tensors = {"x": self.vector} if phase == "local" else {}
-        if self.corrects and phase == self.phase_of_weights:
-            tensors["w"] = self._weights
-        if phase == "surrogate" and self.gamma == "empirical_bayes":
-            tensors["statistics"] = self._scalars(1 + self.margin)
-        return MessageSpec(tensors)
-
-    @property
-    def _weights(self) -> TensorSpec:
-        return TensorSpec((self.num_features,), self.x0.dtype)
-
-    def _scalars(self, count: int) -> TensorSpec:
-        return self.scalars(count, torch.float64)
-
-    def _configuration(self) -> dict[str, Any]:
-        return {"features": self.features.fingerprint}
-
-
-def _gamma(gamma: Gamma) -> Gamma:
-    if isinstance(gamma, str):
-        return check_choice("gamma", gamma, NAMED)
-    return gamma if callable(gamma) else _number(gamma)
-
-
-def _number(gamma: Any) -> float:
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float):
-        raise TypeError(f"gamma must be a number, {', '.join(map(repr, NAMED))} or a function of (r, t), got {gamma!r}")
-    if not 0.0 <= gamma < math.inf:
-        raise ValueError(f"gamma must be finite and at least 0, got {gamma}")
-    return float(gamma)

@@ -1,119 +1,189 @@
-"""How far clients' gradients are corrected: γ of FZooS's eq. 5, shared by the clients of a round.
-
-**The problem.** With m_i = ∇μ_i(x) and c_i = ∇μ̂(x) − ∇μ̂_i(x), μ̂_i the Fourier surrogate of client i and μ̂ = Σ p_i μ̂_i,
-client i descends along m_i + γ c_i. Proposition B.1 measures it by its disparity
-‖m_i + γ c_i − ∇F‖². With one γ for all, their weighted sum is a parabola,
-
-    D(γ) = Σ p_i ‖m_i + γ c_i − ∇F(x)‖²,    D'(γ)/2 = Σ p_i (m_i − ∇F)·c_i + γ Σ p_i ‖c_i‖².
-
-**What is unknown drops out.** Σ p_i c_i = 0, as the p_i sum to 1, hence Σ p_i ∇F·c_i = 0 and the minimum is at
-
-    γ = −Σ p_i m_i·c_i / Σ p_i ‖c_i‖²,
-
-clipped to [0, 1], where D, a parabola, is then smallest. Nothing is estimated. A γ of its own for each client would
-keep ∇F·c_i. Among some clients only, c_i about the mean of those gives Σ p_i c_i = 0 again, and the γ under which they
-agree best: min over γ and g of Σ p_i ‖m_i + γ c_i − g‖².
+"""How far clients' gradients are corrected: γ of FZooS's eq. 5, by rules behind one interface.
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
-        eq. 5, Prop. B.1.
+        eq. 5, Prop. B.1, Cor. 1, Appx. E.3.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor
+
+from federated.core.configuration import check_choice
+from federated.methods.fzoos.client_surrogates import ClientSurrogates
 
 NOTHING_TO_CORRECT = 1e-12
 """Share of the clients' squared gradients under which corrections are rounding errors."""
 
 
-def common_points(x: Tensor, before: Tensor, count: int) -> list[Tensor]:
-    """Points that server and clients know, evenly from x_r back to x_{r−1}: x_r alone, both, or those between too.
+class GammaRule(ABC):
+    """What says γ_t of every step: beforehand (``Schedule``), or from what the clients measure (``SharedGamma``).
 
-    Near the ones between lay the clients' mean iterates of the round. Products summed over points give the γ that
-    makes the sum of D(γ) over them smallest.
+    Attributes:
+        phase: the phase whose reports bring what the clients measure; None where they measure nothing.
     """
-    return [x if j == 0 else x + (before - x) * (j / (count - 1)) for j in range(count)]
+
+    phase: Literal["surrogate", "gamma"] | None = None
+
+    @abstractmethod
+    def lengths(self, round_number: int, steps: int, shared: float | None) -> list[float]:
+        """γ_t, t = 1 … T, of round r; ``shared`` is γ_r where the server found one, else None."""
+
+
+@dataclass(frozen=True)
+class Schedule(GammaRule):
+    """γ_t that is known beforehand: a number, or a function of (r, t)."""
+
+    gamma: float | Callable[[int, int], float]
+
+    def lengths(self, round_number: int, steps: int, shared: float | None) -> list[float]:
+        """γ(r, t), t = 1 … T.
+
+        Raises:
+            TypeError: where the function returns no number.
+            ValueError: where it returns one that is negative or not finite.
+        """
+        gamma = self.gamma
+        return [_checked(gamma(round_number, t) if callable(gamma) else gamma) for t in range(1, steps + 1)]
+
+
+class SharedGamma(GammaRule):
+    """One γ_r for all clients, which the server finds from what they measure in round r − 1; γ_1 = 0.
+
+    With ``phase="surrogate"`` a client measures at x_r when it has fitted wᵢ, and reports both together. With
+    ``phase="gamma"`` it measures at all ``points`` in a further exchange, which begins with the mean of the w of the
+    clients that are present.
+
+    Attributes:
+        measured: name under which a client reports what it measured.
+        num_scalars: how many numbers that are.
+    """
+
+    measured: str
+    num_scalars: int
+
+    def lengths(self, round_number: int, steps: int, shared: float | None) -> list[float]:
+        """γ_r at every step."""
+        assert shared is not None
+        return [shared] * steps
+
+    def points(self, x: Tensor, before: Tensor) -> list[Tensor]:
+        """Points that server and clients know, made from x_r and x_{r−1}, all in user units: x_r alone."""
+        return [x]
+
+    @abstractmethod
+    def measure(self, models: ClientSurrogates, points: list[Tensor], own: Tensor, w: Tensor | None) -> list[float]:
+        """The numbers that a client reports.
+
+        Args:
+            models: the client's queries and surrogates.
+            points: search coordinates, shape ``d`` each.
+            own: wᵢ, shape ``M``.
+            w: the mean of the present clients' weights, shape ``M``; None with ``phase="surrogate"``.
+        """
+
+    @abstractmethod
+    def estimate(self, scalars: Tensor, gradients: Tensor, shares: Tensor) -> float:
+        """γ_r; NaN where it is not finite.
+
+        Args:
+            scalars: what the clients that are present reported, ``N x num_scalars``.
+            gradients: their ∇μ̂ᵢ at the points, ``points x N x d``.
+            shares: their pᵢ, ``N``, of any sum.
+        """
+
+
+class Adaptive(SharedGamma):
+    """The γ under which the clients' total disparity is smallest at x_r: Prop. B.1, summed over clients.
+
+    With mᵢ = ∇μᵢ(x) and cᵢ = ∇μ̂(x) − ∇μ̂ᵢ(x), μ̂ᵢ the Fourier surrogate of client i and μ̂ = Σ pᵢ μ̂ᵢ, client i
+    descends along mᵢ + γ cᵢ. Proposition B.1 measures it by its disparity ‖mᵢ + γ cᵢ − ∇F‖². The weighted sum of these
+    is a parabola in a γ that all clients share,
+
+        D(γ) = Σ pᵢ ‖mᵢ + γ cᵢ − ∇F(x)‖²,    D'(γ)/2 = Σ pᵢ (mᵢ − ∇F)·cᵢ + γ Σ pᵢ ‖cᵢ‖².
+
+    The pᵢ sum to 1, so that Σ pᵢ cᵢ = 0 and the unknown ∇F drops out: the minimum is at
+
+        γ = −Σ pᵢ mᵢ·cᵢ / Σ pᵢ ‖cᵢ‖²,
+
+    clipped to [0, 1]. Nothing is estimated. (A γ of its own for each client, as Prop. B.1 has it, would keep ∇F·cᵢ.)
+    Where some clients are absent, cᵢ is taken about the mean of those that are present, and γ is the one under which
+    they agree best: the minimum over γ and g of Σ pᵢ ‖mᵢ + γ cᵢ − g‖². A client reports mᵢ·cᵢ, which is one number;
+    the server knows the cᵢ.
+    """
+
+    phase = "gamma"
+    measured = "product"
+    num_scalars = 1
+
+    def measure(self, models: ClientSurrogates, points: list[Tensor], own: Tensor, w: Tensor | None) -> list[float]:
+        """mᵢ·cᵢ, summed over the points."""
+        assert w is not None
+        difference, total = w - own, 0.0
+        for x in points:
+            correction = models.features.gradient(x[None], difference)[0]
+            total += float(models.gradient(x).double() @ correction.double())
+        return [total]
+
+    def estimate(self, scalars: Tensor, gradients: Tensor, shares: Tensor) -> float:
+        """−Σ pᵢ mᵢ·cᵢ / Σ pᵢ ‖cᵢ‖² in [0, 1], 0 where there is nothing to correct."""
+        squares = squared_corrections(gradients, shares)
+        p = (shares / shares.sum()).double()
+        return clipped(-float((p * scalars[:, 0].double()).sum()) / squares) if squares != 0.0 else 0.0
+
+
+def inverse(round_number: int, t: int) -> float:
+    """γ_t = 1/t (Appx. E.3), which the paper's experiments use."""
+    return 1.0 / t
+
+
+RULES: dict[str, GammaRule] = {"inverse": Schedule(inverse), "adaptive": Adaptive()}
+"""The rules that have a name."""
+
+Gamma = float | str | Callable[[int, int], float] | GammaRule
+
+
+def gamma_rule(gamma: Gamma) -> GammaRule:
+    """The rule that a user's γ stands for: a name in ``RULES``, a number, a function of (r, t), or a rule itself.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for an unknown name, with the nearest one, or a number that is negative or not finite.
+    """
+    if isinstance(gamma, GammaRule):
+        return gamma
+    if isinstance(gamma, str):
+        return RULES[check_choice("gamma", gamma, tuple(RULES))]
+    return Schedule(gamma if callable(gamma) and not isinstance(gamma, type) else _checked(gamma))
 
 
 def corrections(gradients: Tensor, shares: Tensor) -> Tensor:
-    """c_i = Σ_j p_j g_j − g_i of the clients' surrogate gradients g_i, ``... x N x d``.
+    """cᵢ = Σⱼ pⱼ gⱼ − gᵢ, ``... x N x d``, of the clients' surrogate gradients gᵢ, ``... x N x d``.
 
     Args:
-        gradients: g_i = ∇μ̂_i(x), ``... x N x d``.
-        shares: p_i, ``N``, positive, of any sum.
+        gradients: gᵢ = ∇μ̂ᵢ(x).
+        shares: pᵢ, ``N``, positive, of any sum.
     """
     p = (shares / shares.sum()).to(gradients)
     return (p[:, None] * gradients).sum(-2, keepdim=True) - gradients
 
 
-def shared_gamma(products: Tensor, gradients: Tensor, shares: Tensor) -> float:
-    """The γ that brings the clients' corrected gradients nearest to ∇F, in [0, 1] (module docstring).
-
-    0 where Σ p_i ‖c_i‖² is under 1e-12 of Σ p_i ‖∇μ̂_i‖²: there is nothing to correct. Design and rounding ask for
-    ‖c_i‖² against a gradient's; ∇μ̂_i is the one that the server knows, and whose rounding errors c_i carries.
+def squared_corrections(gradients: Tensor, shares: Tensor) -> float:
+    """Σ pᵢ ‖cᵢ‖², summed over the points; 0 where it is under 1e-12 of Σ pᵢ ‖∇μ̂ᵢ‖², that is of rounding errors.
 
     Args:
-        products: m_i·c_i, ``N``, summed over the common points where there are several.
-        gradients: ∇μ̂_i at the common points, ``N x d`` or ``points x N x d``.
-        shares: p_i, ``N``.
-
-    Returns:
-        γ; NaN where it is not finite, before clipping.
+        gradients: ∇μ̂ᵢ at the points, ``N x d`` or ``points x N x d``.
+        shares: pᵢ, ``N``.
     """
-    p = (shares / shares.sum()).double()
-    squares = _mean_square(corrections(gradients.double(), p), p)
-    if squares <= NOTHING_TO_CORRECT * _mean_square(gradients.double(), p):
-        return 0.0
-    return clipped(-float((p * products.double()).sum()) / squares)
-
-
-def empirical_bayes_gamma(
-    errors: Tensor, gradients: Tensor, shares: Tensor, uncertainties: Tensor | None = None
-) -> float:
-    """The one-way rule γ = 1 − v / Σ p_i ‖c_i‖², in [0, 1], for comparison.
-
-    It takes ∇μ̂_i − ∇f_i for uncorrelated errors of mean square e_i = ‖∇μ̂_i − m_i‖². Then c_i is ∇F − ∇f_i and noise of
-    mean square Σ_i p_i E‖ē − e_i‖² = Σ p_i (1 − p_i) e_i = v, which is (1 − 1/N)(1/N)Σ e_i for equal p_i, and γ is the
-    share of Σ p_i ‖c_i‖² that is not noise. Shared features and overlapping trajectories correlate the errors: γ then
-    comes out too small (.04 where the best was .99 in prototypes).
-
-    With the margin, Σ p_i² t_i is added to v ((1/N²)Σ t_i): the variance of Σ p_i m_i, which a full correction
-    leaves. t_i = trace_i · (y − m)ᵀA⁻¹(y − m)/n is client i's, with the outputscale that its values suggest.
-
-    Args:
-        errors: e_i, ``N``.
-        gradients: ∇μ̂_i at x, ``N x d``.
-        shares: p_i, ``N``.
-        uncertainties: t_i, ``N``, for the margin.
-
-    Returns:
-        γ; NaN where it is not finite, before clipping.
-    """
-    p = (shares / shares.sum()).double()
-    squares = _mean_square(corrections(gradients.double(), p), p)
-    if squares <= NOTHING_TO_CORRECT * _mean_square(gradients.double(), p):
-        return 0.0
-    noise = float((p * (1 - p) * errors.double()).sum())
-    if uncertainties is not None:
-        noise += float((p.square() * uncertainties.double()).sum())
-    return clipped(1.0 - noise / squares)
-
-
-def disparity(means: Tensor, gradients: Tensor, shares: Tensor, gamma: float, truth: Tensor) -> float:
-    """D(γ) = Σ p_i ‖m_i + γ c_i − ∇F‖².
-
-    Args:
-        means: m_i, ``N x d``.
-        gradients: ∇μ̂_i, ``N x d``.
-        shares: p_i, ``N``.
-        gamma: γ.
-        truth: ∇F, ``d``.
-    """
-    p = (shares / shares.sum()).to(means)
-    return _mean_square(means + gamma * corrections(gradients, p) - truth, p)
+    p, gradients = (shares / shares.sum()).double(), gradients.double()
+    squares, scale = (float((v.square().sum(-1) * p).sum()) for v in (corrections(gradients, p), gradients))
+    return 0.0 if squares <= NOTHING_TO_CORRECT * scale else squares
 
 
 def clipped(gamma: float) -> float:
@@ -121,6 +191,10 @@ def clipped(gamma: float) -> float:
     return min(max(gamma, 0.0), 1.0) if math.isfinite(gamma) else math.nan
 
 
-def _mean_square(vectors: Tensor, p: Tensor) -> float:
-    """Σ p_i ‖v_i‖² of ``... x N x d``, over all leading points."""
-    return float((vectors.square().sum(-1) * p.to(vectors)).sum())
+def _checked(gamma: Any) -> float:
+    if isinstance(gamma, bool) or not isinstance(gamma, int | float):
+        names = ", ".join(map(repr, RULES))
+        raise TypeError(f"gamma must be a number, {names}, a function of (r, t) or a GammaRule, got {gamma!r}")
+    if not 0.0 <= gamma < math.inf:
+        raise ValueError(f"gamma must be finite and at least 0, got {gamma}")
+    return float(gamma)

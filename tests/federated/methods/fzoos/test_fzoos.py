@@ -10,11 +10,12 @@ import torch
 from experiments.papers.fzoos.quadratics import quadratics
 from federated import BehindError, Fault, FaultPlan, algorithm_class, make_federation, simulate
 from federated.methods.fzoos.fzoos import FZooS
-from federated.methods.fzoos.gamma import disparity, empirical_bayes_gamma
+from federated.methods.fzoos.gamma import Adaptive
 from federated.testing import Quadratic, problem, start
 from optimizers.methods.zord.zord import ZoRD
 from optimizers.prox import L1
 from surrogates import FourierFeatures, FourierSurrogate, rbf_kernel
+from tests.federated.methods.fzoos.disparity import disparity, vertex
 
 F64 = torch.float64
 SMALL = {"num_features": 64, "active_queries": 2, "candidates": 8, "initial_queries": 3}
@@ -42,7 +43,7 @@ def models(federation):
     means, gradients = [], []
     for i in range(federation.algorithm.clients):
         optimizer = federation.host.client(i).optimizer
-        z = optimizer.search(x)
+        z = federation.algorithm.search(x)
         means.append(optimizer.state.models.gradient(z))
         gradients.append(federation.algorithm.features.gradient(z[None], optimizer.state.weights)[0])
     return torch.stack(means), torch.stack(gradients)
@@ -74,7 +75,7 @@ def test_one_client_without_correction_steps_as_zord(kernel_window):
     while (batch := client.ask()) is not None:
         x = optimizer.x
         client.tell(batch, [objective(p) for p in batch])
-        trajectory = optimizer.state.models.trajectory
+        trajectory = optimizer.state.models.local.trajectory
         zord = ZoRD(
             x,
             max_queries=10,
@@ -128,13 +129,13 @@ def test_the_prox_follows_every_step():
 
 
 def test_gamma_of_a_round():
-    def make_gamma(gamma):
-        return FZooS(start(), clients=2, gamma=gamma, local_steps=4, **SMALL)
+    def lengths(gamma, round_number, shared=None):
+        return FZooS(start(), clients=2, gamma=gamma, **SMALL).rule.lengths(round_number, 4, shared)
 
-    assert make_gamma("inverse").gammas(3, None) == [1.0, 1 / 2, 1 / 3, 1 / 4]
-    assert make_gamma(0.3).gammas(3, None) == [0.3] * 4
-    assert make_gamma(lambda r, t: 1 / (r + t)).gammas(2, None) == [1 / 3, 1 / 4, 1 / 5, 1 / 6]
-    assert make_gamma("adaptive").gammas(2, 0.25) == [0.25] * 4
+    assert lengths("inverse", 3) == [1.0, 1 / 2, 1 / 3, 1 / 4]
+    assert lengths(0.3, 3) == [0.3] * 4
+    assert lengths(lambda r, t: 1 / (r + t), 2) == [1 / 3, 1 / 4, 1 / 5, 1 / 6]
+    assert lengths("adaptive", 2, 0.25) == lengths(Adaptive(), 2, 0.25) == [0.25] * 4
 
 
 def test_active_queries_are_the_least_certain_candidates_in_the_box():
@@ -147,7 +148,7 @@ def test_active_queries_are_the_least_certain_candidates_in_the_box():
     client.receive(federation.server.broadcast(2))
     optimizer = client.optimizer
     batch = client.ask()
-    x, chosen = optimizer.search(optimizer.x), batch.explicit[1:]
+    x, chosen = federation.algorithm.search(optimizer.x), batch.explicit[1:]
     assert torch.equal(batch.explicit[0], x) and len(batch) == 5
     assert float((chosen - x).abs().max()) <= 0.01 and float(chosen.max()) <= 1.0
     models_ = optimizer.state.models
@@ -188,7 +189,7 @@ def test_the_mean_of_the_weights_is_the_surrogate_of_the_pooled_clients():
     refitted = []
     for i in range(4):
         state = federation.host.client(i).optimizer.state
-        trajectory = state.models.trajectory
+        trajectory = state.models.local.trajectory
         fresh = FourierSurrogate(algorithm.features, algorithm.nugget, "estimated").fit(trajectory.X, trajectory.y)
         at = torch.rand(3, 5, dtype=F64, generator=torch.Generator().manual_seed(i))
         ours = FourierSurrogate.from_weights(algorithm.features, state.weights).gradient(at)
@@ -217,7 +218,7 @@ def test_a_feature_window_holds_the_nearest_queries():
     for _ in range(2):
         federation.run_round()
     state = federation.host.client(0).optimizer.state
-    trajectory = state.models.trajectory
+    trajectory = state.models.local.trajectory
     nearest = (trajectory.X - federation.host.client(0).optimizer.x).norm(dim=-1).argsort()[:7].sort().values
     fresh = FourierSurrogate(federation.algorithm.features, 1e-6, "estimated")
     fresh.fit(trajectory.X[nearest], trajectory.y[nearest])
@@ -236,8 +237,7 @@ def test_the_adaptive_gamma_is_the_best_at_x(options):
         federation.run_round()
         means, gradients = models(federation)
         p, truth = shares(federation), torch.randn(5, dtype=F64, generator=torch.Generator().manual_seed(1))
-        f0, f1, f2 = (disparity(means, gradients, p, g, truth) for g in (0.0, 0.5, 1.0))
-        best = min(max((3 * f0 - 4 * f1 + f2) / (4 * (f0 - 2 * f1 + f2)), 0.0), 1.0)
+        best = min(max(vertex(lambda g: disparity(means, gradients, p, g, truth)), 0.0), 1.0)  # noqa: B023
         assert federation.server.state.gamma == pytest.approx(best, abs=1e-9)
         found.append(best)
     assert min(found) > 0.0 and any(g < 1.0 for g in found)
@@ -259,46 +259,8 @@ def test_the_adaptive_gamma_of_some_clients_is_the_one_under_which_they_agree_be
         corrected = m + gamma * (g.mean(0) - g)
         return float((corrected - corrected.mean(0)).square().sum())
 
-    f0, f1, f2 = scatter(0.0), scatter(0.5), scatter(1.0)
-    best = min(max((3 * f0 - 4 * f1 + f2) / (4 * (f0 - 2 * f1 + f2)), 0.0), 1.0)
+    best = min(max(vertex(scatter), 0.0), 1.0)
     assert federation.server.state.gamma == pytest.approx(best, abs=1e-9)
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_gamma_over_several_points_and_its_one_number(count):
-    federation = make(gamma="adaptive", gamma_points=count)
-    federation.run_round()
-    before = federation.server.x
-    federation.run_round()
-    after, server = federation.server.x, federation.server.state
-    numerator = denominator = 0.0
-    for x in (before, after) if count == 2 else (before, (before + after) / 2, after):
-        g = torch.stack([federation.algorithm.features.gradient(x[None], w)[0] for w in server.table])
-        c = g.mean(0) - g
-        m = torch.stack([federation.host.client(i).optimizer.state.models.gradient(x) for i in range(4)])
-        numerator, denominator = numerator - (m * c).sum(), denominator + c.square().sum()
-    assert server.gamma == pytest.approx(float((numerator / denominator).clamp(0, 1)), abs=1e-9)
-
-
-@pytest.mark.parametrize("margin", [False, True])
-def test_the_empirical_bayes_gamma(margin):
-    federation = make(gamma="empirical_bayes", margin=margin)
-    for _ in range(2):
-        federation.run_round()
-    m, g = models(federation)
-    t = []
-    for i in range(4):
-        optimizer = federation.host.client(i).optimizer
-        local = optimizer.state.models.local
-        posterior = local.gradient_posterior(optimizer.search(federation.server.x))
-        A = local.window.covariance
-        ones, y = torch.ones(len(A), dtype=F64), local.window.y
-        y = y - (ones @ torch.linalg.solve(A, y)) / (ones @ torch.linalg.solve(A, ones))
-        t.append(float(posterior.trace) * float(y @ torch.linalg.solve(A, y)) / len(y))
-    errors = (g - m).square().sum(-1)
-    expected = empirical_bayes_gamma(errors, g, shares(federation), torch.tensor(t, dtype=F64) if margin else None)
-    assert federation.server.state.gamma == pytest.approx(expected, abs=1e-6)
-    assert 0.0 < expected < 1.0
 
 
 def test_identical_clients_get_no_correction():
@@ -336,10 +298,17 @@ def test_another_unit_of_y_changes_nothing():
 
 
 def test_an_estimate_that_is_not_finite_is_0_counted_and_logged(caplog):
-    server = make(gamma="adaptive").server
-    with caplog.at_level(logging.WARNING, "federated.methods.fzoos.server"):
-        state = server._with_gamma(server.state, math.nan)
-    assert state.gamma == 0.0 and state.fallbacks == 1 and "not finite" in caplog.text
+    class Lost(Adaptive):
+        def estimate(self, scalars, gradients, shares):
+            return math.nan if len(found) == 1 else super().estimate(scalars, gradients, shares)
+
+    federation, found = make(gamma=Lost()), []
+    with caplog.at_level(logging.WARNING, "federated.methods.fzoos.fzoos"):
+        for _ in range(3):
+            federation.run_round()
+            found.append(federation.server.state.gamma)
+    assert found[0] > 0.0 and found[1] == 0.0 and found[2] > 0.0
+    assert federation.server.state.fallbacks == 1 and caplog.text.count("not finite") == 1
 
 
 def test_where_a_product_is_missing_gamma_stays():
@@ -359,8 +328,6 @@ FLOATS = {
     "round": ({"gamma": "inverse", "active": "round"}, 2, 5 + 64, 5 + 64),
     "adaptive": ({"gamma": "adaptive"}, 3, 5 + 64 + 1, 5 + 64 + 1),
     "adaptive_round": ({"gamma": "adaptive", "active": "round"}, 3, 5 + 64 + 1, 5 + 64 + 1),
-    "empirical_bayes": ({"gamma": "empirical_bayes"}, 2, 5 + 64 + 1, 5 + 64 + 1),
-    "margin": ({"gamma": "empirical_bayes", "margin": True}, 2, 5 + 64 + 2, 5 + 64 + 1),
     "uncorrected": ({"gamma": 0.0}, 1, 5, 5),
 }
 
@@ -485,8 +452,8 @@ BAD = [
     ({"gamma": None}, TypeError, "gamma must be"),
     ({"gamma": lambda r, t: "x"}, None, None),
     ({"gamma": "adaptive", "aggregation": "median"}, ValueError, "aggregation='mean'"),
-    ({"gamma_points": 0}, ValueError, "gamma_points"),
-    ({"gamma_points": 2, "gamma": "inverse"}, ValueError, "adaptive"),
+    ({"gamma": "empirical_bayes"}, ValueError, "accepted: adaptive, inverse"),
+    ({"gamma": Adaptive}, TypeError, "gamma must be"),
     ({"correction_at": "end"}, ValueError, "correction_at"),
     ({"accept": "never"}, ValueError, "accept"),
     ({"active": "always"}, ValueError, "active"),
@@ -509,7 +476,7 @@ BAD = [
 def test_bad_options(options, error, words):
     if error is None:
         with pytest.raises(TypeError, match="number"):
-            FZooS(start(), clients=2, **SMALL | options).gammas(1, None)
+            FZooS(start(), clients=2, **SMALL | options).rule.lengths(1, 3, None)
         return
     with pytest.raises(error, match=words):
         FZooS(start(), clients=2, **SMALL | options)

@@ -12,7 +12,6 @@ FACTORIES = {
 }
 OTHERS = {
     "rounds": algorithm_factory("fzoos", active="round", **SMALL),
-    "empirical_bayes": algorithm_factory("fzoos", gamma="empirical_bayes", margin=True, active=None, **SMALL),
     "monotone": algorithm_factory("fzoos", gamma="adaptive", accept="monotone", **SMALL),
 }
 ON_STATE = [check_ledger, check_participation, check_resume, check_bad_broadcasts, check_failed_queries]

@@ -1,0 +1,79 @@
+"""Rules for FZooS's γ that lost to the adaptive one (``beyond-gamma``): the one-way rule, and several points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from federated.methods.fzoos.client_surrogates import ClientSurrogates
+from federated.methods.fzoos.gamma import Adaptive, SharedGamma, clipped, squared_corrections
+from surrogates.window.window_surrogate import WindowSurrogate
+
+
+@dataclass(frozen=True)
+class AdaptiveAlong(Adaptive):
+    """The adaptive γ whose disparity is summed over points, evenly from x_r back to x_{r−1}.
+
+    Near the points between lay the clients' mean iterates of the round.
+
+    Attributes:
+        count: number of points, at least 2, which are both ends.
+    """
+
+    count: int
+
+    def points(self, x: Tensor, before: Tensor) -> list[Tensor]:
+        """x_r + (x_{r−1} − x_r) j/(count − 1), j = 0 … count − 1."""
+        return [x if j == 0 else x + (before - x) * (j / (self.count - 1)) for j in range(self.count)]
+
+
+@dataclass(frozen=True)
+class EmpiricalBayes(SharedGamma):
+    """The one-way rule γ = 1 − v / Σ pᵢ ‖cᵢ‖², in [0, 1], at x_r: it needs no exchange of its own.
+
+    It takes ∇μ̂ᵢ − ∇fᵢ for uncorrelated errors of mean square eᵢ = ‖∇μ̂ᵢ − mᵢ‖². Then cᵢ is ∇F − ∇fᵢ and noise of mean
+    square Σᵢ pᵢ E‖ē − eᵢ‖² = Σ pᵢ (1 − pᵢ) eᵢ = v, which is (1 − 1/N)(1/N)Σ eᵢ for equal pᵢ, and γ is the share of
+    Σ pᵢ ‖cᵢ‖² that is not noise. Shared features and overlapping trajectories correlate the errors, so that γ comes out
+    too small.
+
+    Attributes:
+        margin: whether Σ pᵢ² tᵢ is added to v ((1/N²)Σ tᵢ): the variance of Σ pᵢ mᵢ, which a full correction leaves. A
+            client then reports tᵢ (``gradient_variance``) beside eᵢ.
+    """
+
+    margin: bool = False
+
+    phase = "surrogate"
+    measured = "statistics"
+
+    @property
+    def num_scalars(self) -> int:  # type: ignore[override]
+        """One for eᵢ, one for tᵢ."""
+        return 1 + self.margin
+
+    def measure(self, models: ClientSurrogates, points: list[Tensor], own: Tensor, w: Tensor | None) -> list[float]:
+        """eᵢ, and tᵢ with the margin."""
+        (x,) = points
+        error = models.features.gradient(x[None], own)[0] - models.gradient(x)
+        scalars = [float(error.double().square().sum())]
+        return [*scalars, gradient_variance(models.local, x)] if self.margin else scalars
+
+    def estimate(self, scalars: Tensor, gradients: Tensor, shares: Tensor) -> float:
+        """1 − v / Σ pᵢ ‖cᵢ‖² in [0, 1], 0 where there is nothing to correct."""
+        squares = squared_corrections(gradients, shares)
+        p = (shares / shares.sum()).double()
+        noise = float((p * (1 - p) * scalars[:, 0].double()).sum())
+        if self.margin:
+            noise += float((p.square() * scalars[:, 1].double()).sum())
+        return clipped(1.0 - noise / squares) if squares != 0.0 else 0.0
+
+
+def gradient_variance(local: WindowSurrogate, x: Tensor) -> float:
+    """t = trace ∂σ²(x) · (y − m)ᵀA⁻¹(y − m)/n in f's squared units, with the outputscale that y suggests."""
+    local.begin(x)
+    conditioning = local.conditioning
+    trace = float(conditioning.trace(x[None], conditioning.observe(x[None])))
+    y = local.window.y
+    # 1ᵀα = 0, so that any shift of y serves.
+    return trace * float((y - y.mean()) @ conditioning.alpha) / len(y) * local.scale

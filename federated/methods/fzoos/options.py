@@ -1,0 +1,167 @@
+"""FZooS's options, and what its messages hold."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Unpack
+
+import torch
+from torch import Tensor
+
+from federated.core.acceptance import ACCEPTS, Accept
+from federated.core.algorithm import Algorithm, FederatedOptions
+from federated.core.configuration import check_choice
+from federated.core.messages import MessageSpec
+from federated.methods.fzoos.gamma import Gamma, SharedGamma, gamma_rule
+from federated.methods.local_descent import adam
+from optimizers.bounds import Domain
+from optimizers.first_order import FirstOrder, UpdateRule
+from optimizers.options import check_integer, positive, positive_integer
+from surrogates import FourierFeatures
+from surrogates.window.local_options import KERNELS, LEAST_DATA, KernelName, LocalSurrogateOptions, check_nugget
+
+Active = Literal["step", "round"]
+
+SEARCH_WIDTH = 1.0
+"""Where all bounds are finite and there is no prox, [0, 1]^d is searched (FZooS, Appx. G)."""
+
+
+class FZooSOptions(Algorithm):
+    """Options of ``FZooS``, the phases of a round, and the messages of each.
+
+    Args:
+        x0: initial point, shape ``d``.
+        gamma: γ_t: ``"adaptive"``; ``"inverse"``, 1/t; a number; a function of (r, t), such as Cor. 1's, whose
+            constants only the user can know; or a ``GammaRule``. With 0.0 no surrogate is sent.
+        correction_at: x' of eq. 5: ``"iterate"``, x_{t−1}; or ``"start"``, x_{r−1} (Fig. 5b).
+        accept: ``"always"``; ``"monotone"``: x_r is taken back where Σ pᵢ fᵢ did not fall, as in ``FedZO``.
+        num_features: M.
+        feature_kind: of ``FourierFeatures``; the paper's are ``"cosine"``.
+        feature_seed: seed of the features; None: ``seed``.
+        feature_kernel: kernel that the features are of, ``"rbf"`` or ``"matern52"``.
+        reset_rule: whether the first-order rule's moments are forgotten at the start of each round.
+        active: when active queries are made: ``"step"``, at each step (Appx. G); ``"round"``, about x_r (Alg. 2,
+            line 7); None: never.
+        active_queries: active queries of a step or of a round.
+        candidates: random points that active queries are the least certain of (Appx. G: 5 of 100).
+        active_radius: half of the side of the candidates' box about x, in search units.
+        initial_queries: queries of a client's first batch beside x₀, at least: one query alone gives ∇μᵢ = 0.
+        lengthscale: lengthscale ℓ of the local GP and of the features, in search units; see ``LocalSurrogateOptions``
+            for this and the next three.
+        nugget: of the local GP.
+        kernel: of the local GP.
+        window: of the local GP.
+        feature_nugget: noise variance of a value over the outputscale, of the Fourier surrogate; None: ``nugget``.
+        feature_window: how many queries, the nearest ones, the Fourier surrogate holds; None: all.
+        update_rule: factory of the local first-order rule.
+        **common: see ``Algorithm``. An adaptive γ needs ``aggregation="mean"``: it rests on Σ pᵢ cᵢ = 0.
+
+    Attributes:
+        rule: the ``GammaRule`` that ``gamma`` stands for.
+        local: options of the local GP.
+        features: φ.
+        corrects: whether surrogates are exchanged.
+    """
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        gamma: Gamma = "adaptive",
+        correction_at: Literal["iterate", "start"] = "iterate",
+        accept: Accept = "always",
+        num_features: int = 10_000,
+        feature_kind: str = "orthogonal",
+        feature_seed: int | None = None,
+        feature_kernel: KernelName = "rbf",
+        reset_rule: bool = True,
+        active: Active | None = "step",
+        active_queries: int = 5,
+        candidates: int = 100,
+        active_radius: float = 0.01,
+        initial_queries: int = 5,
+        lengthscale: float = 1.0,
+        nugget: float = 1e-6,
+        kernel: KernelName = "rbf",
+        window: int = 150,
+        feature_nugget: float | None = None,
+        feature_window: int | None = None,
+        update_rule: UpdateRule = adam,
+        **common: Unpack[FederatedOptions],
+    ) -> None:
+        self.rule = gamma_rule(gamma)
+        self.gamma = float(gamma) if isinstance(gamma, int) else gamma
+        self.corrects = self.gamma != 0.0
+        self.correction_at = check_choice("correction_at", correction_at, ("iterate", "start"))
+        self.accept = check_choice("accept", accept, ACCEPTS)
+        self.asks_acceptance = self.accept == "monotone"
+        self.num_features, self.feature_kind, self.feature_seed = num_features, feature_kind, feature_seed
+        self.feature_kernel = check_choice("feature_kernel", feature_kernel, tuple(KERNELS))
+        if active not in ("step", "round", None):
+            raise ValueError(f"active must be 'step', 'round' or None, got {active!r}")
+        self.active, self.reset_rule = active, bool(reset_rule)
+        self.active_queries = positive_integer("active_queries", active_queries)
+        check_integer("candidates", candidates, self.active_queries)
+        check_integer("initial_queries", initial_queries, LEAST_DATA - 1)
+        self.candidates, self.initial_queries = int(candidates), int(initial_queries)
+        self.active_radius = positive("active_radius", active_radius)
+        self.lengthscale = positive("lengthscale", lengthscale)
+        self.nugget, self.kernel, self.window = nugget, kernel, window
+        self.local = LocalSurrogateOptions(window, self.lengthscale, nugget, kernel=kernel)
+        self.feature_nugget = None if feature_nugget is None else check_nugget("feature_nugget", feature_nugget)
+        self.feature_window = None if feature_window is None else positive_integer("feature_window", feature_window)
+        self.update_rule = update_rule
+        super().__init__(x0, **common)
+        FirstOrder(update_rule, self.x0)
+        if self.rule.phase is not None and self.aggregation != "mean":
+            raise ValueError(
+                f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}; with another aggregation give "
+                "gamma='inverse' or a number"
+            )
+        self.features = FourierFeatures(
+            KERNELS[feature_kernel](self.lengthscale),
+            self.dimension,
+            num_features,
+            self.seed if feature_seed is None else feature_seed,
+            feature_kind,
+        )
+        several = active == "round" or self.rule.phase is not None
+        self.phases = ("local", *["surrogate"] * several, *["gamma"] * (self.rule.phase == "gamma"))
+
+    @property
+    def phase_of_weights(self) -> str:
+        """The phase whose report brings wᵢ."""
+        return "surrogate" if "surrogate" in self.phases else "local"
+
+    def address(self, round_number: int) -> int:
+        """Address of a round's first candidates: T + 1 a round, the last for those about x_r."""
+        return round_number * (self.local_steps + 1)
+
+    def search(self, x: Tensor) -> Tensor:
+        """A point of user units in the coordinates of the surrogates."""
+        if self.box is None:
+            return x
+        return Domain.of(*self.box, rescale=self.prox is None, width=SEARCH_WIDTH).to_search(x)
+
+    def broadcasts(self, phase: str) -> MessageSpec:
+        """local: x and w where they are not held, and γ; surrogate: x_r; gamma: the mean w."""
+        x, w = {"x": self.vector}, {"w": self.scalars(self.num_features)}
+        versions = {"x_version": int, "w_version": int}
+        if phase == "surrogate":
+            return MessageSpec(x, {"x_version": int})
+        if phase == "gamma":
+            return MessageSpec(w, {"w_version": int})
+        shared = phase == "local" and self.rule.phase is not None
+        tensors = x | (w if self.corrects else {}) | ({"gamma": self.scalars(1, torch.float64)} if shared else {})
+        return MessageSpec(tensors, versions, frozenset({"w"} if len(self.phases) == 1 else {"x", "w"}))
+
+    def reports(self, phase: str) -> MessageSpec:
+        """local: x; local or surrogate: wᵢ; surrogate or gamma: what the γ rule measured."""
+        tensors = {"x": self.vector} if phase == "local" else {}
+        if self.corrects and phase == self.phase_of_weights:
+            tensors["w"] = self.scalars(self.num_features)
+        if isinstance(self.rule, SharedGamma) and phase == self.rule.phase:
+            tensors[self.rule.measured] = self.scalars(self.rule.num_scalars, torch.float64)
+        return MessageSpec(tensors)
+
+    def _configuration(self) -> dict[str, Any]:
+        return {"features": self.features.fingerprint}

@@ -1,0 +1,18 @@
+"""What an adaptive γ is to minimize, and the minimum found from values alone."""
+
+import math
+
+from federated.methods.fzoos.gamma import corrections
+
+
+def disparity(means, gradients, shares, gamma, truth):
+    """D(γ) = Σ pᵢ ‖mᵢ + γ cᵢ − ∇F‖²."""
+    p = (shares / shares.sum()).to(means)
+    vectors = means + gamma * corrections(gradients, p) - truth
+    return float((vectors.square().sum(-1) * p).sum())
+
+
+def vertex(f):
+    """Where the parabola through f(0), f(1/2), f(1) is smallest."""
+    f0, f1, f2 = f(0.0), f(0.5), f(1.0)
+    return (3 * f0 - 4 * f1 + f2) / (4 * (f0 - 2 * f1 + f2)) if f0 - 2 * f1 + f2 else math.nan
