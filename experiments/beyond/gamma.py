@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
+from experiments.harness.records import Row, Rows, final, seeds_of, where
 from experiments.harness.tables import Table, with_interval
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.fzoos.comparison import FLOOR
@@ -188,17 +188,18 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
+def _conditions(cell: Cell) -> dict[str, float]:
+    return dict(zip(("dim", "heterogeneity", "noise"), cell, strict=True))
+
+
 def finals(rows: Rows, cell: Cell, method: str) -> np.ndarray:
     """log10 of the last gap, one number a seed."""
-    dim, heterogeneity, noise = cell
-    chosen = where(rows, dim=dim, heterogeneity=heterogeneity, noise=noise, method=method)
-    return np.log10(by_seed(where(chosen, round=max(row["round"] for row in chosen))))
+    return np.log10(final(rows, "round", method=method, **_conditions(cell)))
 
 
 def mean_gamma(rows: Rows, cell: Cell, method: str) -> float:
     """γ that a method corrected with, mean over seeds and all rounds but the first."""
-    dim, heterogeneity, noise = cell
-    chosen = where(rows, dim=dim, heterogeneity=heterogeneity, noise=noise, method=method)
+    chosen = where(rows, method=method, **_conditions(cell))
     return float(np.mean([row["gamma"] for row in chosen if row["round"] != 1]))
 
 
