@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from experiments import registry
 from experiments.harness.records import where
 from experiments.harness.verdicts import Verdict
 from experiments.papers.hiso import bytes as bytes_experiment
-from experiments.papers.hiso import digits, fig4, fig5, fig8, training
-from experiments.papers.hiso.accounting import CELLS, Printed, RoundCost, scalar_only
+from experiments.papers.hiso import digits, fig4, training
+from experiments.papers.hiso.accounting import CELLS, Printed, bytes_a_round
 from experiments.papers.hiso.controls import ScalarHessian, noise_hessian
 from experiments.workloads.images import DataError, load_images, mnist
 from federated import make_federation
@@ -20,10 +21,9 @@ from tests.experiments.mnist import write_mnist
 
 
 def test_forty_bytes_a_round_for_five_perturbations():
-    assert scalar_only(5).bytes(10) == scalar_only(5).bytes(10**9) == 40
-    assert scalar_only(5).bytes(10, rounds=1259) == 50360
-    assert scalar_only(2, local_steps=3, size=8).bytes(1) == 2 * 6 * 8
-    assert RoundCost(vectors=2).bytes(7, rounds=3) == 2 * 4 * 3 * 2 * 7
+    assert bytes_a_round("hiso", 10, 5) == bytes_a_round("decomfl", 10**9, 5) == 40
+    assert bytes_a_round("hiso", 1, 2, local_steps=3) == 2 * 6 * 4
+    assert bytes_a_round("fedzo", 7, 5) == bytes_a_round("fedadam", 7, 5) == 2 * 4 * 7
 
 
 def test_which_of_the_papers_numbers_are_whole_rounds():
@@ -31,14 +31,14 @@ def test_which_of_the_papers_numbers_are_whole_rounds():
     assert [misses[k] <= 0.5 for k in ("7.81 KB,", "49.18 KB", "43.95 KB")] == [True] * 3
     assert 0.5 < misses["96.67 KB"] < 1.0
     assert [CELLS[n].nearest_rounds(40) for n in CELLS] == [200, 1259, 2475, 1125]
-    assert Printed(43.95, unit=1000).miss(40) > 0.5
+    assert Printed(40 * 1259 / 1000).miss(40) > 0.5  # in KB of 1,000 bytes
 
 
 def test_the_ledger_agrees_with_the_rule_and_verdicts_say_what_does_not():
     settings = bytes_experiment.EXPERIMENT.settings("quick")
     rows = bytes_experiment.EXPERIMENT.run(settings, [0, 1])
     for row in where(rows, quantity="bytes"):
-        assert row["value"] == bytes_experiment.predicted(row["method"], row["d"], 5)
+        assert row["value"] == bytes_a_round(row["method"], row["d"], 5)
     found: list[Verdict] = bytes_experiment.claims(settings, rows)
     assert [v.status for v in found] == ["reproduced", "partly", "not reproduced", "partly", "reproduced"]
     assert found[1].held == 3 and found[3].held == 1
@@ -110,9 +110,8 @@ def test_chunks_of_images_add_up(monkeypatch):
     assert torch.allclose(train.gradient(x), whole[1], rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("figure", [fig5, fig8])
-def test_mnist_is_trained_on_where_it_is_given(figure, tmp_path):
-    experiment = figure.EXPERIMENT
+@pytest.mark.parametrize("experiment", training.EXPERIMENTS, ids=lambda experiment: experiment.id)
+def test_mnist_is_trained_on_where_it_is_given(experiment, tmp_path):
     assert experiment.data == ("mnist",) and "digits" in experiment.stands_in(experiment.settings("quick"))
     settings = dataclasses.replace(experiment.settings("quick"), data=str(tmp_path), rounds=1, every=1)
     with pytest.raises(DataError, match="mnist is not a folder"):
@@ -148,7 +147,7 @@ def test_the_cnn_of_mnist_is_torchs():
 
 
 def federation(algorithm, **options):
-    settings = dataclasses.replace(fig5.Settings(), clients=4, participants=4)
+    settings = dataclasses.replace(training.Digits(), clients=4, participants=4)
     objectives, _, _ = digits.federation_of("mlp", 4, 1.0, 0)
     x0 = digits.initial("mlp", 0).double()
     options = {
@@ -200,8 +199,9 @@ def test_rounds_to_target_and_paired_runs():
         for r, v in zip((0, 3, 6, 9), values, strict=True)
     ]
     assert training.rounds_to_target(settings, rows, method="m").tolist() == [3.0, 9.0]
-    quick = fig5.EXPERIMENT.settings("quick")
-    rows = where(fig5.EXPERIMENT.run(quick, [0]), quantity="loss")
+    figure = registry.get("hiso-fig5")
+    quick = figure.settings("quick")
+    rows = where(figure.run(quick, [0]), quantity="loss")
     first = {row["value"] for row in rows if row["round"] == 0}
     assert len(first) == 1
     assert len({row["value"] for row in rows if row["round"] == quick.rounds}) > 2

@@ -8,8 +8,8 @@ import torch
 
 from experiments import registry
 from experiments.harness.records import to_csv, where
-from experiments.papers.hiso import fig6, language, table2, table5
-from experiments.papers.hiso.accounting import scalar_only
+from experiments.papers.hiso import language, table2, table5_fig6
+from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, bytes_a_round
 from experiments.running.runner import configured
 from experiments.workloads import llm, sentences
 from experiments.workloads.images import DataError
@@ -17,7 +17,8 @@ from experiments.workloads.prompts import IGNORED, PromptLoss, Prompts, f1
 from experiments.workloads.sentences import Size, Training
 from experiments.workloads.tiny_opt import TinyOPT
 
-EXPERIMENTS = (table2.EXPERIMENT, table5.EXPERIMENT, fig6.EXPERIMENT)
+TABLE5, FIG6 = table5_fig6.EXPERIMENTS
+EXPERIMENTS = (table2.EXPERIMENT, TABLE5, FIG6)
 MODEL = TinyOPT(vocabulary=30, width=8, layers=2, heads=2, positions=16)
 
 
@@ -173,23 +174,23 @@ def test_prompts_are_dealt_once():
         language.deal(np.zeros(30), 4, 10, 0)
 
 
-@pytest.mark.parametrize("method", [*language.METHODS, "hiso_scalar"])
+@pytest.mark.parametrize("method", [*METHODS, "hiso_scalar"])
 def test_bytes_and_queries_are_the_rules(method):
-    settings = dataclasses.replace(table5.EXPERIMENT.settings("quick"), rounds=5, first_order_rounds=5)
+    settings = dataclasses.replace(TABLE5.settings("quick"), rounds=5, first_order_rounds=5)
     problem = language.problem_of(settings, "opt-125m", "sst2", 0)
     rows, federation = language.train(settings, problem, method, language.RATES[method], 0)
     d, ledger, R = problem.x0.numel(), federation.ledger, 5
     assert [row["round"] for row in rows] == [0, 2, 4, 5]
-    counted = language.bytes_a_round(settings, federation)
-    if method in language.SCALAR_ONLY:
-        assert counted == 40 == scalar_only(5).bytes(d)
+    counted = language.confirmed_bytes(settings, method, federation)
+    if method in SCALAR_ONLY:
+        assert counted == 40 == bytes_a_round(method, d, 5)
         last = [max((row["round"] for row in ledger.to_rows() if row["client"] == c), default=1) for c in range(6)]
         assert ledger.total("payload_down") == sum(20 * (r - 1) for r in last)
     else:
         assert counted == 8 * d
         assert ledger.total("payload_down") == 4 * d * 2 * R
     assert ledger.total("payload_up") == counted // 2 * 2 * R
-    first = method in language.FIRST_ORDER
+    first = method in FIRST_ORDER
     assert ledger.total("queries") == 2 * R * (1 if first else 6)
     assert ledger.total("gradients") == (2 * R if first else 0)
 
@@ -206,7 +207,7 @@ def test_the_same_seed_gives_the_same_rows_and_methods_are_paired():
 
 @pytest.mark.parametrize(("method", "rate"), [("fedavg", 0.03), ("decomfl", 3e-3)])
 def test_tuning_lowers_the_clients_loss(method, rate):
-    settings = dataclasses.replace(table5.EXPERIMENT.settings("quick"), rounds=30)
+    settings = dataclasses.replace(TABLE5.settings("quick"), rounds=30)
     settings = dataclasses.replace(settings, first_order_rounds=30, every=30)
     problem = language.problem_of(settings, "opt-125m", "squad", 0)
     _, federation = language.train(settings, problem, method, rate, 0)
@@ -225,9 +226,10 @@ def scores(method, values, seed=0):
 def test_rounds_until_a_score_and_those_that_do_not_reach_it():
     rows = [r for seed in (0, 1) for r in scores("decomfl", [0.5, 0.6, 0.8, 0.7], seed)]
     rows += scores("hiso", [0.5, 0.8, 0.9, 0.7], 0) + scores("hiso", [0.5, 0.6, 0.7, 0.7], 1)
-    rounds, reached = table2.reached(rows, "hiso", "opt-350m", "qqp")
+    cell = {"model": "opt-350m", "task": "qqp"}
+    rounds, reached = table2.reached(rows, "hiso", cell)
     assert rounds.tolist() == [10.0, 30.0] and reached.tolist() == [True, False]
-    assert table2.reached(rows, "decomfl", "opt-350m", "qqp")[0].tolist() == [20.0, 20.0]
+    assert table2.reached(rows, "decomfl", cell)[0].tolist() == [20.0, 20.0]
     assert language.bytes_until_best(rows, method="hiso").tolist() == [800.0, 800.0]
     settings = dataclasses.replace(table2.EXPERIMENT.settings("quick"), methods=("decomfl", "hiso"))
     verdict = table2.claims(settings, rows)[0]
@@ -237,11 +239,17 @@ def test_rounds_until_a_score_and_those_that_do_not_reach_it():
 
 
 def test_printed_numbers_stand_in_their_cells():
-    assert table5.printed("hiso", "opt-1.3b", "qqp") == "96.67 KB"
-    assert table5.printed("decomfl", "opt-1.3b", "qqp") == "43.95 KB"
-    assert table5.printed("hiso", "opt-1.3b", "sst2") == table5.printed("fedzo", "opt-1.3b", "qqp") == ""
+    qqp, sst2 = ({"model": "opt-1.3b", "task": task} for task in ("qqp", "sst2"))
+    assert table5_fig6.printed("hiso", qqp) == "96.67 KB" and table5_fig6.printed("decomfl", qqp) == "43.95 KB"
+    assert table5_fig6.printed("hiso", sst2) == table5_fig6.printed("fedzo", qqp) == ""
     assert language.in_units(200 * 40) == "7.81 KB" and language.in_units(40) == "40 B"
-    assert table5.AT_PRINTED_SIZE == {"opt-125m": 125e6, "opt-350m": 350e6, "opt-1.3b": 1.3e9}
+
+
+def test_bytes_are_scaled_to_the_size_that_a_model_is_named_by():
+    rows = scores("fedzo", [0.5, 0.6, 0.8]) + scores("hiso", [0.5, 0.8])
+    cell = {"model": "opt-350m", "task": "qqp"}
+    assert table5_fig6.at_printed_size(TABLE5.settings(), rows, "fedzo", cell).tolist() == [20 * 8 * 350e6]
+    assert table5_fig6.at_printed_size(TABLE5.settings(), rows, "hiso", cell).tolist() == [10 * 40]
 
 
 # Real models and data.
@@ -260,7 +268,7 @@ def test_a_missing_extra_names_the_pip_command(tmp_path, monkeypatch):
     (tmp_path / "opt-125m").mkdir()
     (tmp_path / "sst2").mkdir()
     with pytest.raises(ValueError, match=r"pip install '\.\[llm\]'"):
-        configured(table5.EXPERIMENT, "quick", None, tmp_path)
+        configured(TABLE5, "quick", None, tmp_path)
 
 
 SENTENCES = {
@@ -352,12 +360,12 @@ def test_saved_data_become_prompts(data):
 
 
 def test_real_models_and_data_go_through_the_whole_experiment(data):
-    experiment = table5.EXPERIMENT
+    experiment = TABLE5
     quick = experiment.settings("quick")
     settings = dataclasses.replace(quick, models=("opt-125m", "opt-350m"), client_prompts=1, data=str(data))
     language.check(settings)
     rows = experiment.run(settings, [0, 1])
-    assert language.cells_of(rows) == [("opt-350m", task) for task in settings.tasks]
+    assert [*language.cells_of(settings, rows).values()] == [{"model": "opt-350m", "task": t} for t in settings.tasks]
     d = llm.load_model(data / "opt-350m").dimension
     assert {row["value"] for row in where(rows, quantity="bytes")} <= {40, 8 * d}
     assert to_csv(experiment.run(settings, [1])) == to_csv([row for row in rows if row["seed"] == 1])
@@ -367,7 +375,7 @@ def test_real_models_and_data_go_through_the_whole_experiment(data):
 
 def test_data_that_are_not_what_is_expected_are_refused_by_name(data, tmp_path):
     datasets = pytest.importorskip("datasets")
-    quick = dataclasses.replace(table5.EXPERIMENT.settings("quick"), models=("opt-125m",), data=str(tmp_path))
+    quick = dataclasses.replace(TABLE5.settings("quick"), models=("opt-125m",), data=str(tmp_path))
     (tmp_path / "sst2").mkdir()
     with pytest.raises(DataError, match="has no model: at least one of opt-125m is needed"):
         language.check(quick)
@@ -399,7 +407,7 @@ def test_data_that_are_not_what_is_expected_are_refused_by_name(data, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("method", ["fedadam", "hiso"])
 def test_cuda_tunes_the_stand_in(method):
-    settings = dataclasses.replace(table5.EXPERIMENT.settings("quick"), device="cuda")
+    settings = dataclasses.replace(TABLE5.settings("quick"), device="cuda")
     problem = language.problem_of(settings, "opt-125m", "squad", 0)
     rows, federation = language.train(settings, problem, method, language.RATES[method], 0)
     assert federation.server.x.is_cuda and all(0.0 <= row["value"] <= 1.0 for row in rows)

@@ -12,10 +12,8 @@ until the first record that is as high; bytes are these rounds times those of a 
 
 **Rates** are the best of ``GRIDS``, three a method and moved where the best was at an end, by the mean over tasks of
 the score over a run (the mean of its records) on ``TUNING_SEEDS``, which no table uses, with the middle model
-(``tune``), at reduced scale, a record every 20 rounds: HiSo .481, .552, .536; DeComFL .497, .541, .434; scalar H .484,
-.550, .543; FedZO .500, .577, .441; FedAvg .554, .585, .560; FedAdam .616, .651, .641; FedYogi .615, .651, .643;
-FedAdagrad .609, .691, .636. They are the stand-ins'. ``REAL_RATES`` are a guess, as no real model was at hand: tune
-before you rely on them.
+(``tune``), at reduced scale, a record every 20 rounds. They are the stand-ins'. ``REAL_RATES`` are a guess, as no real
+model was at hand: tune before you rely on them.
 
 **Stand-ins**: tiny OPTs of three sizes on templated sentences (``experiments.workloads.sentences``), trained once for
 all seeds, as OPT is; seeds are of the prompts, their clients and the directions. **Real**: ``--data DIR`` with
@@ -26,6 +24,7 @@ are run. A federation holds seven models in float32 (HiSo twice that), so OPT-1.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -33,10 +32,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
+from experiments.harness import style
 from experiments.harness.records import Row, Rows, by_seed, distinct, seeds_of, where
-from experiments.papers.hiso.bytes import predicted
+from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, bytes_a_round
 from experiments.papers.hiso.training import ALGORITHMS
 from experiments.workloads import llm, sentences
 from experiments.workloads.cache import FOLDER
@@ -45,13 +47,12 @@ from experiments.workloads.prompts import LanguageModel, PromptLoss
 from experiments.workloads.sentences import Size, Training
 from federated import Federation, make_federation
 
+Cell = dict[str, str]
+"""A model and a task, as the columns of the records."""
 TASKS = {"sst2": "SST-2", "qqp": "QQP", "squad": "SQuAD"}
 MODELS = {"opt-125m": "OPT-125M", "opt-350m": "OPT-350M", "opt-1.3b": "OPT-1.3B"}
 SIZES = {"opt-125m": Size(16, 2, 2), "opt-350m": Size(24, 2, 2), "opt-1.3b": Size(32, 2, 4)}
 """The tiny OPT in the place of each."""
-FIRST_ORDER = ("fedavg", "fedadam", "fedyogi", "fedadagrad")
-METHODS = (*FIRST_ORDER, "fedzo", "decomfl", "hiso")
-SCALAR_ONLY = ("decomfl", "hiso", "hiso_scalar")
 CLIENT_RATE = 0.1
 
 GRIDS: dict[str, tuple[float, ...]] = {
@@ -254,43 +255,38 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     """All methods on all models and tasks: scores, and the bytes of a round and client by the rule."""
     rows: Rows = []
     rates = dict(settings.real_rates if settings.data else settings.rates)
-    for model in models_of(settings):
-        for task in tasks_of(settings):
-            problem = problem_of(settings, model, task, seed)
-            for method in settings.methods:
-                key: Row = {"seed": seed, "model": model, "task": task}
-                found, federation = train(settings, problem, method, rates[method], seed)
-                rows += [key | row | {"quantity": "score"} for row in found]
-                counted = bytes_a_round(settings, federation)
-                rows.append(key | {"method": method, "round": 1, "value": counted, "quantity": "bytes"})
+    for model, task in itertools.product(models_of(settings), tasks_of(settings)):
+        problem = problem_of(settings, model, task, seed)
+        for method in settings.methods:
+            key: Row = {"seed": seed, "model": model, "task": task}
+            found, federation = train(settings, problem, method, rates[method], seed)
+            rows += [key | row | {"quantity": "score"} for row in found]
+            counted = confirmed_bytes(settings, method, federation)
+            rows.append(key | {"method": method, "round": 1, "value": counted, "quantity": "bytes"})
     return rows
 
 
-def bytes_a_round(settings: Settings, federation: Federation) -> int:
+def confirmed_bytes(settings: Settings, method: str, federation: Federation) -> int:
     """Payload up and down of a round and client, by the rule.
 
     Raises:
         RuntimeError: if a client's payload in the ledger is another.
     """
-    name, d = federation.algorithm.name, federation.algorithm.dimension
-    known = name if name in METHODS else "hiso"
-    both = predicted(known, d, settings.perturbations)
+    both = bytes_a_round(method, federation.algorithm.dimension, settings.perturbations)
     if wrong := {row["payload_up"] for row in federation.ledger.to_rows()} - {both // 2}:
-        raise RuntimeError(f"a round of {name} has {sorted(wrong)} bytes up, the rule says {both // 2}")
+        raise RuntimeError(f"a round of {method} has {sorted(wrong)} bytes up, the rule says {both // 2}")
     return both
 
 
 def tune(settings: Settings, method: str, model: str = "opt-350m") -> dict[float, float]:
     """For each rate of the method's grid the mean of all records over ``TUNING_SEEDS`` and tasks."""
-    found = {}
-    for rate in GRIDS[method]:
-        values = []
-        for task in settings.tasks:
-            for seed in TUNING_SEEDS:
-                rows, _ = train(settings, problem_of(settings, model, task, seed), method, rate, seed)
-                values.append(np.mean([float(row["value"]) for row in rows]))
-        found[rate] = float(np.mean(values))
-    return found
+
+    def mean(rate: float, task: str, seed: int) -> np.floating[Any]:
+        rows, _ = train(settings, problem_of(settings, model, task, seed), method, rate, seed)
+        return np.mean([float(row["value"]) for row in rows])
+
+    runs = list(itertools.product(settings.tasks, TUNING_SEEDS))
+    return {rate: float(np.mean([mean(rate, task, seed) for task, seed in runs])) for rate in GRIDS[method]}
 
 
 # What is there.
@@ -310,17 +306,14 @@ def check(settings: Settings) -> None:
     """Read the data; raises ``DataError`` where they are not what is expected."""
     if not settings.data:
         return
-    for kind, wanted, found in (
-        ("model", settings.models, models_of(settings)),
-        ("data set", settings.tasks, tasks_of(settings)),
-    ):
+    folder, models, tasks = Path(settings.data), models_of(settings), tasks_of(settings)
+    for kind, wanted, found in (("model", settings.models, models), ("data set", settings.tasks, tasks)):
         if not found:
-            raise DataError(f"{settings.data} has no {kind}: at least one of {', '.join(wanted)} is needed there")
-    for model in models_of(settings):
-        llm.load_model(Path(settings.data) / model)
-        for task in tasks_of(settings):
-            for split in llm.SPLITS:
-                llm.load_prompts(Path(settings.data), task, model, split, 2, 0)
+            raise DataError(f"{folder} has no {kind}: at least one of {', '.join(wanted)} is needed there")
+    for model in models:
+        llm.load_model(folder / model)
+        for task, split in itertools.product(tasks, llm.SPLITS):
+            llm.load_prompts(folder, task, model, split, 2, 0)
 
 
 def describe(settings: Settings) -> str:
@@ -337,32 +330,29 @@ def tuned_dimension(rows: Rows, model: str) -> int:
     return int(found[0]["value"]) // 8 if found else 0
 
 
-def title(settings: Settings, model: str, task: str) -> str:
-    """A setting's name, which says where the model is a stand-in."""
-    return f"{'' if settings.data else 'tiny OPT for '}{MODELS[model]}, {TASKS[task]}"
-
-
 def caption(settings: Settings) -> str:
     """A table's note of what is not the paper's model."""
     name = describe(settings)
     return f" Stand-in: {name}." if name else ""
 
 
-def cells_of(rows: Rows) -> list[tuple[str, str]]:
-    """The models and tasks of some records."""
-    return [(str(model), str(task)) for model in distinct(rows, "model") for task in distinct(rows, "task")]
+def cells_of(settings: Settings, rows: Rows) -> dict[str, Cell]:
+    """The models and tasks of some records, by a title that says where the model is a stand-in."""
+    prefix = "" if settings.data else "tiny OPT for "
+    found = dict.fromkeys((str(row["model"]), str(row["task"])) for row in rows)
+    return {f"{prefix}{MODELS[model]}, {TASKS[task]}": {"model": model, "task": task} for model, task in found}
 
 
 # What came out.
 
 
-def best(rows: Rows, **conditions: Any) -> np.ndarray:
+def best(rows: Rows, **conditions: str) -> np.ndarray:
     """The best score, one number a seed."""
     found = where(rows, quantity="score", **conditions)
     return np.array([max(float(row["value"]) for row in where(found, seed=seed)) for seed in seeds_of(rows)])
 
 
-def rounds_until(rows: Rows, target: np.ndarray, **conditions: Any) -> tuple[np.ndarray, np.ndarray]:
+def rounds_until(rows: Rows, target: np.ndarray, **conditions: str) -> tuple[np.ndarray, np.ndarray]:
     """The first recorded round with the target score, at least 1, and whether it was reached; one a seed.
 
     Where it was not, the last round.
@@ -376,7 +366,7 @@ def rounds_until(rows: Rows, target: np.ndarray, **conditions: Any) -> tuple[np.
     return np.array(rounds), np.array(reached)
 
 
-def bytes_until_best(rows: Rows, **conditions: Any) -> np.ndarray:
+def bytes_until_best(rows: Rows, **conditions: str) -> np.ndarray:
     """Bytes of a client until the run's best score, one number a seed."""
     rounds, _ = rounds_until(rows, best(rows, **conditions), **conditions)
     return rounds * by_seed(rows, quantity="bytes", **conditions)
@@ -389,3 +379,21 @@ def in_units(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
         count /= 1024.0
     return f"{count:.2f} TB"
+
+
+def draw_cells(
+    settings: Settings, rows: Rows, draw_cell: Callable[[Axes, Cell], object], xlabel: str, ylabel: str
+) -> Figure:
+    """A figure with a row of panels for each model and a column for each task."""
+    tasks = distinct(rows, "task")
+    return style.grid(
+        cells_of(settings, rows),
+        draw_cell,
+        columns=len(tasks),
+        xlabel=xlabel,
+        ylabel=f"{ylabel} (SQuAD: F1)" if "squad" in tasks else ylabel,
+        legend=4,
+        height=2.7,
+        sharex=True,
+        sharey=True,
+    )

@@ -4,106 +4,74 @@ See ``experiments.papers.hiso.language`` for the federation, the readings and th
 record of DeComFL's run on the same seed; a run that does not reach it counts with all of its rounds, and the table says
 how many did. All three have rates from the same grid. Printed are rounds and bytes for OPT-350M and OPT-1.3B; the
 paper's bytes that are at hand are checked in ``hiso-bytes``, and they are not of these models. The scalar
-(``experiments.papers.hiso. controls``) is ours: what adapting the rate alone gives.
+(``experiments.papers.hiso.controls``) is ours: what adapting the rate alone gives.
 
-At reduced scale runs end after 200 rounds, when SQuAD's F1 is at 0.2, and a best score found near the end leaves others
-no room: read "did not reach it" with that. HiSo and the scalar are alike in every cell, though H is spread by then (1.0
-to 10, median 2.6; tiny OPT for OPT-350M, SST-2, seed 0).
+At reduced scale runs end early, and a best score found near the end leaves others no room: "did not reach it" is to be
+read with that.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Rows, by_seed, curve, distinct, seeds_of, where
+from experiments.harness.records import Rows, by_seed, seeds_of
 from experiments.harness.tables import Table, with_interval
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.hiso import language
-from experiments.papers.hiso.language import Settings, best, caption, cells_of, in_units, rounds_until, title
+from experiments.papers.hiso.language import Cell, Settings, best, caption, cells_of, draw_cells, in_units, rounds_until
 
 METHODS = ("decomfl", "hiso", "hiso_scalar")
 
 
-def reached(rows: Rows, method: str, model: str, task: str) -> tuple[np.ndarray, np.ndarray]:
+def reached(rows: Rows, method: str, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
     """Rounds until DeComFL's best score, and whether it was reached; one a seed."""
-    target = best(rows, method="decomfl", model=model, task=task)
-    return rounds_until(rows, target, method=method, model=model, task=task)
+    return rounds_until(rows, best(rows, method="decomfl", **cell), method=method, **cell)
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Scores over rounds with DeComFL's best as a level, a panel for each model and task."""
-    models, tasks = distinct(rows, "model"), distinct(rows, "task")
-    figure, axes = style.panels(len(models), len(tasks), width=3.4, height=2.7, sharex=True, sharey=True)
-    for i, model in enumerate(models):
-        for j, task in enumerate(tasks):
-            panel = axes[i, j]
-            cell = where(rows, quantity="score", model=model, task=task)
-            for method in settings.methods:
-                found = curve(where(cell, method=method), "round")
-                style.draw(panel, method, found)
-                panel.lines[-1].set_markevery(max(1, len(found.x) // 6))
-            level = best(rows, method="decomfl", model=model, task=task).mean()
-            panel.axhline(level, color=style.GREY, ls=":", label="DeComFL's best")
-            panel.set_title(title(settings, str(model), str(task)))
-            if i == len(models) - 1:
-                panel.set_xlabel("round")
-        axes[i, 0].set_ylabel("accuracy" + " (SQuAD: F1)" * ("squad" in tasks))
-    style.shared_legend(figure, axes[0, 0], 4)
-    return figure
+
+    def draw_cell(panel: Axes, cell: Cell) -> None:
+        style.draw_methods(panel, rows, "round", settings.methods, quantity="score", **cell)
+        level = best(rows, method="decomfl", **cell).mean()
+        panel.axhline(level, color=style.GREY, ls=":", label="DeComFL's best")
+
+    return draw_cells(settings, rows, draw_cell, "round", "accuracy")
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """HiSo's rounds against DeComFL's and the scalar's, and whether DeComFL learns at all."""
-    seeds, cells = seeds_of(rows), cells_of(rows)
-
-    def against(other: str) -> dict[str, np.ndarray]:
-        return {
-            title(settings, *cell): np.log10(reached(rows, "hiso", *cell)[0]) - np.log10(reached(rows, other, *cell)[0])
-            for cell in cells
-        }
-
-    def gain(model: str, task: str) -> np.ndarray:
-        conditions: dict[str, Any] = {"method": "decomfl", "model": model, "task": task}
-        start = by_seed(where(rows, quantity="score"), round=0, **conditions)
-        return np.asarray(best(rows, **conditions) - start)
-
-    ratio = "log10 of the ratio of the rounds"
+    seeds, cells = seeds_of(rows), cells_of(settings, rows)
+    log_rounds = {
+        (method, title): np.log10(reached(rows, method, cell)[0])
+        for method in settings.methods
+        for title, cell in cells.items()
+    }
+    gain = {
+        title: best(rows, method="decomfl", **cell) - by_seed(rows, quantity="score", round=0, method="decomfl", **cell)
+        for title, cell in cells.items()
+    }
     verdicts = [
         judge(
-            "HiSo needs fewer rounds, and so fewer bytes, than DeComFL to DeComFL's best score",
-            ratio,
-            against("decomfl"),
+            f"HiSo needs fewer rounds{so} than {name} to DeComFL's best score",
+            "log10 of the ratio of the rounds",
+            {title: log_rounds["hiso", title] - log_rounds[other, title] for title in cells},
             seeds,
             below=0.0,
+            control=other != "decomfl",
         )
+        for other, name, so in (
+            ("decomfl", "DeComFL", ", and so fewer bytes,"),
+            ("hiso_scalar", "one number in the place of H", ""),
+        )
+        if other in settings.methods
     ]
-    if "hiso_scalar" in settings.methods:
-        verdicts.append(
-            judge(
-                "HiSo needs fewer rounds than one number in the place of H to DeComFL's best score",
-                ratio,
-                against("hiso_scalar"),
-                seeds,
-                below=0.0,
-                control=True,
-            )
-        )
-    verdicts.append(
-        judge(
-            "DeComFL improves the model by more than a twentieth",
-            "best score minus the first",
-            {title(settings, *cell): gain(*cell) for cell in cells},
-            seeds,
-            above=0.05,
-            control=True,
-        )
-    )
-    return verdicts
+    claim, statistic = "DeComFL improves the model by more than a twentieth", "best score minus the first"
+    return [*verdicts, judge(claim, statistic, gain, seeds, above=0.05, control=True)]
 
 
 def table(settings: Settings, rows: Rows) -> Table:
@@ -113,12 +81,11 @@ def table(settings: Settings, rows: Rows) -> Table:
         label = style.METHODS[method].label
         columns += [f"rounds, {label}", f"bytes, {label}", f"reached it, {label}"]
     lines = []
-    for cell in cells_of(rows):
-        model, task = cell
-        line = [title(settings, *cell), with_interval(best(rows, method="decomfl", model=model, task=task))]
+    for title, cell in cells_of(settings, rows).items():
+        line = [title, with_interval(best(rows, method="decomfl", **cell))]
         for method in settings.methods:
-            rounds, there = reached(rows, method, *cell)
-            each = by_seed(rows, quantity="bytes", method=method, model=model, task=task)
+            rounds, there = reached(rows, method, cell)
+            each = by_seed(rows, quantity="bytes", method=method, **cell)
             line += [with_interval(rounds), in_units(float((rounds * each).mean())), f"{there.sum()} of {len(there)}"]
         lines.append(tuple(line))
     note = (

@@ -1,0 +1,236 @@
+"""HiSo, Table 5 and Figure 6: the best score of seven algorithms and the bytes until it.
+
+See ``experiments.papers.hiso.language`` for the federation, the readings and the stand-ins. Total bytes are read as
+those of one client until the method's own best score: then a method may, as in the print, have more of them than
+another that it beats to the other's best (96.67 KB of HiSo and 43.95 KB of DeComFL, OPT-1.3B on QQP). Bytes of vector
+methods are proportional to d, so beside the tiny models' the table has what as many rounds cost at the size that a
+model is named by. Printed bytes that are at hand (``accounting.CELLS``) stand beside.
+
+Figure 6 draws the bytes as bars on a logarithmic axis, grouped by model, at the d that a model is named by; the same at
+the d of the model that was tuned is a line across the bar. Its task is read as SST-2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Rows, by_seed, distinct, mean_curve, seeds_of
+from experiments.harness.tables import Table, with_interval
+from experiments.harness.verdicts import Verdict, judge
+from experiments.papers.hiso import accounting, language
+from experiments.papers.hiso.accounting import CELLS, FIRST_ORDER, SCALAR_ONLY, bytes_a_round
+from experiments.papers.hiso.language import (
+    MODELS,
+    TASKS,
+    Cell,
+    Settings,
+    best,
+    bytes_until_best,
+    caption,
+    cells_of,
+    draw_cells,
+    in_units,
+    rounds_until,
+    tuned_dimension,
+)
+
+OVER = "log10 of the other's bytes over HiSo's"
+
+
+def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> np.ndarray:
+    """Bytes of as many rounds as a run needed to its best score, at the d that the model is named by; one a seed."""
+    rounds, _ = rounds_until(rows, best(rows, method=method, **cell), method=method, **cell)
+    d = accounting.MODELS[MODELS[cell["model"]]]
+    return np.asarray(rounds * bytes_a_round(method, d, settings.perturbations))
+
+
+def printed(method: str, cell: Cell) -> str:
+    """The paper's bytes of a cell where they are at hand."""
+    name = f", Table 5, {MODELS[cell['model']]}, {TASKS[cell['task']]}, {style.METHODS[method].label}".upper()
+    return next((text.partition(",")[0] for text in CELLS if text.upper().endswith(name)), "")
+
+
+def plot_scores(settings: Settings, rows: Rows) -> Figure:
+    """The best score against the bytes until it, a panel for each model and task."""
+
+    def draw_cell(panel: Axes, cell: Cell) -> None:
+        for method in settings.methods:
+            look, spent = style.METHODS[method], bytes_until_best(rows, method=method, **cell)
+            found = mean_curve([spent.mean()], [best(rows, method=method, **cell)])
+            panel.errorbar(*found, color=look.color, marker=look.marker, ls="", label=look.label)
+        panel.set_xscale("log")
+
+    return draw_cells(settings, rows, draw_cell, "bytes of a client until the best score", "best accuracy")
+
+
+def plot_bytes(settings: Settings, rows: Rows) -> Figure:
+    """A group of bars for each model, a panel for each task."""
+    models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
+    figure, axes = style.panels(1, len(tasks), width=6.0 if len(tasks) == 1 else 4.6, height=3.4, sharey=True)
+    width = 0.8 / len(settings.methods)
+    for panel, task in zip(axes[0], tasks, strict=True):
+        cells: list[Cell] = [{"model": model, "task": task} for model in models]
+        for i, method in enumerate(settings.methods):
+            look, places = style.METHODS[method], np.arange(len(models)) + (i - len(settings.methods) / 2 + 0.5) * width
+            bars = mean_curve(places, [at_printed_size(settings, rows, method, cell) for cell in cells])
+            kwargs: dict[str, Any] = {"color": look.color, "label": look.label, "ecolor": style.GREY}
+            panel.bar(places, bars.mean, 0.92 * width, yerr=bars.standard_error, **kwargs)
+            small = [bytes_until_best(rows, method=method, **cell).mean() for cell in cells]
+            panel.hlines(small, places - 0.46 * width, places + 0.46 * width, color="white", lw=1.2)
+        panel.set_yscale("log")
+        panel.set_ylim(bottom=10.0)
+        labels = [f"{MODELS[model]}\ntuned: d = {tuned_dimension(rows, model):,}" for model in models]
+        panel.set_xticks(range(len(models)), labels)
+        panel.set_xlabel(f"model, {TASKS[task]}; bars: at the d of its name, white lines: at the d that was tuned")
+    axes[0, 0].set_ylabel("bytes of a client until the best score")
+    style.shared_legend(figure, axes[0, 0], 4)
+    return figure
+
+
+def log_bytes(settings: Settings, rows: Rows, others: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """log10 of other methods' bytes until their best scores over HiSo's, at the d that was tuned, in every cell."""
+    return {
+        f"{title}, {other}": np.log10(bytes_until_best(rows, method=other, **cell))
+        - np.log10(bytes_until_best(rows, method="hiso", **cell))
+        for title, cell in cells_of(settings, rows).items()
+        for other in others
+    }
+
+
+def vector_methods(settings: Settings) -> tuple[str, ...]:
+    """The methods that send d-vectors."""
+    return tuple(method for method in settings.methods if method not in SCALAR_ONLY)
+
+
+def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
+    """HiSo's score against DeComFL's and FedZO's, its bytes against all, and what gradients give."""
+    seeds, cells = seeds_of(rows), cells_of(settings, rows)
+
+    def better(claim: str, pairs: list[tuple[str, str]], bar: float = 0.0, control: bool = False) -> Verdict:
+        differences = {
+            f"{title}, {a} − {b}": best(rows, method=a, **cell) - best(rows, method=b, **cell)
+            for title, cell in cells.items()
+            for a, b in pairs
+        }
+        return judge(claim, "difference of the best scores", differences, seeds, above=bar, control=control)
+
+    def fewer(than: str, others: tuple[str, ...]) -> Verdict:
+        claim = f"HiSo reaches its best score with fewer bytes than {than}"
+        return judge(claim, OVER, log_bytes(settings, rows, others), seeds, above=0.0)
+
+    first_order = [(method, "hiso") for method in FIRST_ORDER if method in settings.methods]
+    return [
+        better("HiSo's best score is above DeComFL's", [("hiso", "decomfl")]),
+        better("HiSo's best score is within a twentieth of FedZO's, or above", [("hiso", "fedzo")], -0.05),
+        fewer("DeComFL", ("decomfl",)),
+        fewer("every vector method, at the d that was tuned", vector_methods(settings)),
+        better("every method with gradients has a best score above HiSo's", first_order, control=True),
+    ]
+
+
+def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
+    """That scalars alone do not grow with the model, and by how much they are fewer."""
+    seeds, cells, flat = seeds_of(rows), cells_of(settings, rows), 8 * settings.perturbations
+    scalar_only = {
+        f"{title}, {method}": by_seed(rows, quantity="bytes", method=method, **cell) - flat
+        for title, cell in cells.items()
+        for method in settings.methods
+        if method in SCALAR_ONLY
+    }
+    named = {
+        title: np.log10(at_printed_size(settings, rows, "fedzo", cell))
+        - np.log10(at_printed_size(settings, rows, "hiso", cell))
+        for title, cell in cells.items()
+    }
+    return [
+        judge(
+            f"a round of HiSo or DeComFL is {flat} bytes a client with every model",
+            f"bytes − {flat}",
+            scalar_only,
+            seeds,
+            above=-0.5,
+            below=0.5,
+        ),
+        judge(
+            "HiSo communicates less than every vector method until the best scores, at the d that was tuned",
+            OVER,
+            log_bytes(settings, rows, vector_methods(settings)),
+            seeds,
+            above=0.0,
+        ),
+        judge(
+            "HiSo communicates 90 million times less than FedZO until the best scores, at d as the models are named",
+            "log10 of FedZO's bytes over HiSo's",
+            named,
+            seeds,
+            above=np.log10(9e7),
+        ),
+    ]
+
+
+def table(settings: Settings, rows: Rows) -> Table:
+    """Score, rounds and bytes of each method in each cell, with the printed bytes that are at hand."""
+    lines = []
+    for title, cell in cells_of(settings, rows).items():
+        for method in settings.methods:
+            score = best(rows, method=method, **cell)
+            rounds, _ = rounds_until(rows, score, method=method, **cell)
+            each = bytes_until_best(rows, method=method, **cell)
+            named = at_printed_size(settings, rows, method, cell)
+            spent = [in_units(float(count.mean())) for count in (each, named)]
+            scored = [with_interval(score), with_interval(rounds)]
+            lines.append((title, style.METHODS[method].label, *scored, *spent, printed(method, cell)))
+    columns = "model and task", "method", "best score", "rounds", "bytes, this d", "bytes, d as named", "paper's bytes"
+    note = (
+        "Mean over seeds with its 95% interval. Bytes of a client that takes part in every round, until the method's "
+        "best score; KB = 1024. The paper's bytes are of OPT itself; its other cells are not at hand."
+    ) + caption(settings)
+    return Table(columns, tuple(lines), note)
+
+
+SHARED: dict[str, Any] = {
+    "run_seed": language.run_seed,
+    "seeds": {"quick": 3, "reduced": 3, "paper": 5},
+    "stand_in": language.describe,
+    "check": language.check,
+    "cost": {"paper": "days on a GPU with real models"},
+}
+QUICK, REDUCED = Settings(**language.QUICK), Settings(**language.REDUCED)
+
+EXPERIMENTS = (
+    Experiment(
+        id="hiso-table5",
+        source="HiSo, Table 5",
+        shows="best score of seven algorithms that tune language models, and the bytes until it",
+        claim="HiSo is as accurate as or better than FedZO and DeComFL with a small part of the bytes of vector "
+        "methods.",
+        scales={"paper": Settings(), "reduced": dataclasses.replace(REDUCED, tasks=("sst2", "qqp")), "quick": QUICK},
+        plot=plot_scores,
+        claims=claims_on_scores,
+        table=table,
+        data=(*MODELS, *TASKS),
+        **SHARED,
+    ),
+    Experiment(
+        id="hiso-fig6",
+        source="HiSo, Fig. 6",
+        shows="bytes of seven algorithms until their best score, for three language models",
+        claim="HiSo's and DeComFL's communication is millions of times less than that of vector methods, at every "
+        "size.",
+        scales={
+            scale: dataclasses.replace(settings, tasks=("sst2",))
+            for scale, settings in (("paper", Settings()), ("reduced", REDUCED), ("quick", QUICK))
+        },
+        plot=plot_bytes,
+        claims=claims_on_bytes,
+        data=(*MODELS, "sst2"),
+        **SHARED,
+    ),
+)
