@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -45,11 +45,13 @@ class LocalSurrogateOptions:
     kernel: KernelName = "matern52"
 
     def __post_init__(self) -> None:
-        check_integer("window", self.window, LEAST_DATA)
-        check_nugget("nugget", self.nugget)
+        checked: dict[str, Any] = {"window": check_integer("window", self.window, LEAST_DATA)}
+        checked["nugget"] = check_nugget("nugget", self.nugget)
         for name in ("lengthscale", "noise"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+            value = getattr(self, name)
+            checked[name] = None if value is None else positive(name, value)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         if self.kernel not in KERNELS:
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}")
 
@@ -66,8 +68,8 @@ class LocalSurrogateOptions:
         ell = self.lengthscale or lengthscale
         if ell is None:
             raise ValueError("a surrogate needs a lengthscale to begin with")
-        hyperparameters = Hyperparameters(float(ell), 1.0, float(self.nugget))
-        return WindowSurrogate(like, int(self.window), hyperparameters, noise=self.noise, kernel=KERNELS[self.kernel])
+        hyperparameters = Hyperparameters(ell, 1.0, self.nugget)
+        return WindowSurrogate(like, self.window, hyperparameters, noise=self.noise, kernel=KERNELS[self.kernel])
 
 
 def check_nugget(name: str, value: float) -> float:

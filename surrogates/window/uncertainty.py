@@ -1,36 +1,33 @@
-"""When virtual steps end: measures of a gradient's uncertainty and the rule that compares them."""
+"""When virtual steps end: measures of a gradient's uncertainty, and the rule that compares one with its threshold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 Uncertainty = Literal["spectral_norm", "mean_variance", "relative", "descent", "kept_information"]
 
 
-class Reading(Protocol):
-    """What a measure reads at one point: a ``GradientPosterior`` of it, or what stands for one."""
+class GradientUncertainty(Protocol):
+    """What measures read of a gradient's posterior at one point; a ``GradientPosterior`` of that point has it."""
 
     @property
     def trace(self) -> Tensor:
-        """Trace of the gradient covariance, shape ``1``."""
+        """The trace of the posterior covariance, shape ``1``."""
 
     @property
     def prior_trace(self) -> Tensor:
-        """Trace of the prior's, shape ``1``."""
+        """The trace of the prior covariance, shape ``1``."""
 
     @property
     def spectral_norm(self) -> Tensor:
-        """Its largest eigenvalue, shape ``1``."""
-
-    def descent_probability(self) -> Tensor:
-        """Probability that −∇μ is a descent direction, shape ``1``."""
+        """The largest eigenvalue of the posterior covariance, shape ``1``."""
 
 
-MEASURES: dict[str, Callable[[Reading, int], float]] = {
+MEASURES: dict[str, Callable[[Any, int], float]] = {
     "spectral_norm": lambda posterior, d: float(posterior.spectral_norm),
     "mean_variance": lambda posterior, d: float(posterior.trace) / d,
     "relative": lambda posterior, d: float(posterior.trace) / float(posterior.prior_trace),
@@ -45,32 +42,29 @@ THRESHOLDS: dict[str, float] = {
     "descent": 0.05,
     "kept_information": 0.8,
 }
-"""Each measure's default threshold."""
+"""The default threshold of each measure."""
 
 
-def information(posterior: Reading) -> float:
-    """G = prior trace − posterior trace = ‖L⁻¹J‖²: what the queries tell of the gradient."""
+def information(posterior: GradientUncertainty) -> float:
+    """G = prior trace − posterior trace = ‖L⁻¹J‖²: how much of the gradient's variance the queries explain."""
     return float(posterior.prior_trace) - float(posterior.trace)
 
 
 @dataclass(frozen=True)
 class UncertaintyRule:
-    """Whether virtual steps go on from a point.
+    """Whether virtual steps go on from the point z that they have reached (ZoRD, Sec. 3.2).
 
-    - ``"spectral_norm"``: ‖∂σ²(x)‖ ≤ c, ZoRD's (Sec. 4.2, c = 0.35). With an isotropic kernel and fewer queries than
-      dimensions it is the prior's 5o/3ℓ² everywhere, so that the steps end at once or at the cap.
-    - ``"mean_variance"``: trace ∂σ²(x)/d ≤ c.
-    - ``"relative"``: trace ∂σ²(x) over the prior's ≤ c; at least 1 − n/d.
-    - ``"descent"``: 1 − P(−∇μ(x) is a descent direction) ≤ c.
-    - ``"kept_information"``: G(x) ≥ c G(x₀), G the prior's trace less the posterior's, x₀ where the steps began, both
-      with the window at x₀; it always holds where G(x₀) = 0.
+    - ``"spectral_norm"``: while ‖∂σ²(z)‖ ≤ c, the paper's rule with c = 0.35. Under an isotropic kernel, with fewer
+      queries than dimensions, the norm is the prior's everywhere, and the steps end at once or at the cap.
+    - ``"mean_variance"``: while trace ∂σ²(z)/d ≤ c.
+    - ``"relative"``: while trace ∂σ²(z) over the prior's trace is at most c; with n queries it is at least 1 − n/d.
+    - ``"descent"``: while 1 − P(−∇μ(z) is a descent direction) ≤ c.
+    - ``"kept_information"``: while G(z) ≥ c G(x₀), G the prior's trace less the posterior's and x₀ where the steps
+      began, both given the window at x₀; this always holds where G(x₀) = 0.
 
-    Args:
+    Attributes:
         uncertainty: the measure's name.
-        threshold: c; None: the measure's default.
-
-    Raises:
-        ValueError: for another name, or a threshold that is not a number of at least 0.
+        threshold: c.
     """
 
     uncertainty: str
@@ -78,7 +72,12 @@ class UncertaintyRule:
 
     @classmethod
     def of(cls, uncertainty: str, threshold: float | None = None) -> UncertaintyRule:
-        """The rule with the measure's default threshold where none is given."""
+        """The rule of a measure, with its default threshold where none is given.
+
+        Raises:
+            TypeError: for a threshold that is no number.
+            ValueError: for an unknown measure, or a threshold under 0.
+        """
         if uncertainty not in THRESHOLDS:
             raise ValueError(f"uncertainty must be one of {', '.join(THRESHOLDS)}, got {uncertainty!r}")
         if threshold is None:
@@ -91,16 +90,16 @@ class UncertaintyRule:
 
     @property
     def relative_to_start(self) -> bool:
-        """Whether it compares a point with where the steps began."""
+        """Whether the rule compares a point with where the steps began."""
         return self.uncertainty == "kept_information"
 
-    def goes_on(self, posterior: Reading, d: int, start: float | None = None) -> bool:
+    def goes_on(self, posterior: GradientUncertainty, d: int, start: float | None = None) -> bool:
         """Whether steps go on from a point.
 
         Args:
-            posterior: of the gradient there (``kept_information``: under the window at x₀).
+            posterior: the gradient's there; for ``"kept_information"`` given the window at x₀.
             d: dimension.
-            start: G(x₀), for ``kept_information``.
+            start: G(x₀), for ``"kept_information"``.
         """
         if self.relative_to_start:
             assert start is not None

@@ -32,28 +32,28 @@ logger = logging.getLogger(__name__)
 KernelMaker = Callable[..., ScaleKernel]
 
 LEAST_TO_FIT = 4
-"""Queries in the window under which hyper-parameters are not fitted."""
+"""Hyper-parameters are not fitted to a window of fewer queries."""
 
 LEAST_NOISE = 2 * NOISE_FLOOR
-"""Least noise variance that a fit may find, in units of the window's variance: what ``model`` can say too.
+"""The least noise variance that a fit may find, in units of the window's variance.
 
-Not in units of o, which grows to 10⁵ and more where the window is much narrower than ℓ: 10⁻⁶ o would then be a tenth
-of the window's variance, and descent would end there.
+In units of o, which grows to 10⁵ and more where the window is much narrower than ℓ, it would be a tenth of the window's
+variance, and descent would end there.
 """
 
 LEAST_NOISE_RATIO = 1e-10
-"""The least one over o: what n x n algebra in float64 still tells from none."""
+"""The least ratio of noise variance to o: what n x n algebra in float64 still tells from none."""
 
 MOST_NOISE_RATIO = 1e6
-"""The largest one, where the noise is known."""
+"""The largest ratio of noise variance to o, where the noise is known."""
 
 MOST_CONTRACTION = 1e-9
-"""Share of the least lengthscale that a narrow window leaves, at least."""
+"""A narrow window lowers the least lengthscale to this share of it at most."""
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Of the kernel o·h(r²/ℓ²) of standardised values.
+    """Hyper-parameters of the kernel o·h(r²/ℓ²) of standardised values.
 
     Attributes:
         lengthscale: ℓ, search units.
@@ -74,13 +74,13 @@ class WindowSurrogate:
     ``gradient_posterior`` is in standardised units, so that uncertainties are compared with thresholds that do not
     depend on f's scale; the mean times ``scale`` is the gradient in f's own units.
 
-    What a move changes is updated and not made anew: distances and the factor by ``NearestWindow``; α costs one
-    solve, and traces of gradient covariances one inverse when first asked for.
+    A move updates the distances and the factor (``NearestWindow``); α then costs one solve, and traces of gradient
+    covariances cost one inverse when they are first asked for.
 
     Args:
-        like: a point, shape ``d``: dtype and device of the points.
-        size: most queries that the Gaussian process holds (ZoRD, Appx. C.1: 150).
-        hyperparameters: of the kernel, to start with.
+        like: a point, shape ``d``, whose dtype and device the queries have.
+        size: most queries that the Gaussian process is conditioned on (ZoRD, Appx. C.1: 150).
+        hyperparameters: the kernel's until the first fit.
         noise: noise variance of a value in f's squared units; None: ``hyperparameters`` say it.
         kernel: makes the kernel of a lengthscale and an outputscale: ``matern_kernel`` (5/2) or ``rbf_kernel``.
     """
@@ -100,12 +100,13 @@ class WindowSurrogate:
         self.scale = 1.0
         self.fitted = 0
         self._conditioning: StationaryConditioning | None = None
+        self._origin: tuple[StationaryConditioning, Tensor | None] | None = None
         self._take(hyperparameters)
         self.window = NearestWindow(self.trajectory, size, **self._kernel_arguments())
         self._at: tuple[int, Tensor] | None = None
 
     def __len__(self) -> int:
-        """Queries that succeeded."""
+        """The number of queries that succeeded."""
         return len(self.trajectory)
 
     def append(self, points: Tensor, values: Tensor) -> None:
@@ -113,9 +114,9 @@ class WindowSurrogate:
         self.trajectory.append(points, values)
 
     def begin(self, x: Tensor) -> None:
-        """Start an iteration at x: the window's spread there is the scale from now on."""
+        """Start an iteration at x: the window moves there, and the spread of its values is the scale from now on."""
         self._move_to(x)
-        self._conditioning = None
+        self._conditioning = self._origin = None
         self.scale = spread(self.window.y)
         if self.noise is not None:
             self._change(noise_ratio=self._known_ratio())
@@ -127,14 +128,26 @@ class WindowSurrogate:
             x: the point, in search coordinates.
             reselect: move the window to the queries nearest to x first.
         """
-        conditioning = self.conditioning_at(x) if reselect else self.conditioning
-        return self.posterior(conditioning, x)
+        return self._posterior(self.conditioning_at(x) if reselect else self.conditioning, x)
 
-    def posterior(self, conditioning: StationaryConditioning, x: Tensor) -> GradientPosterior:
-        """The posterior of ∇f at x under a conditioning of this surrogate, in standardised units."""
-        o = self.hyperparameters.outputscale
-        scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)
-        return GradientPosterior(conditioning, x[None], scale)
+    @property
+    def has_moved(self) -> bool:
+        """Whether the window has left the queries that the iteration's first posterior was given."""
+        return self._origin is not None
+
+    def gradient_posterior_at_start(self, x: Tensor) -> GradientPosterior:
+        """The posterior of ∇f at x, given the queries that the iteration's first posterior was given."""
+        if self._origin is None:
+            return self._posterior(self.conditioning, x)
+        conditioning, rows = self._origin
+        if rows is not None:
+            # Its X is a view of the window, which holds other queries now.
+            known = {name: conditioning.__dict__[name] for name in _SHARED if name in conditioning.__dict__}
+            L, alpha, E = conditioning.factor, conditioning.alpha, conditioning.gradient_distances
+            conditioning = conditioning.over(self.trajectory.X[rows], L, alpha, E)
+            conditioning.__dict__.update(known)
+            self._origin = conditioning, None
+        return self._posterior(conditioning, x)
 
     def conditioning_at(self, x: Tensor) -> StationaryConditioning:
         """The conditioning on the queries nearest to x; valid until the next move."""
@@ -147,33 +160,19 @@ class WindowSurrogate:
         if self._conditioning is None:
             window = self.window
             y = standardised(window.y, self.scale * math.sqrt(self.hyperparameters.outputscale))
-            solved = torch.cholesky_solve(torch.stack([y, torch.ones_like(y)], dim=1), window.L)
-            mean = solved[:, 0].sum() / solved[:, 1].sum()
+            mean, solved = generalised_least_squares(y, window.L)
             alpha = solved[:, 0] - mean * solved[:, 1]
             self._conditioning = self._template.over(window.X, window.L, alpha, window.gradient_squared_distances)
         return self._conditioning
 
-    def again(self, conditioning: StationaryConditioning, rows: Tensor) -> StationaryConditioning:
-        """A conditioning of an earlier window, made valid again.
-
-        Args:
-            conditioning: what ``conditioning`` was.
-            rows: what ``window.indices`` were with it.
-        """
-        kept = conditioning.over(
-            self.trajectory.X[rows], conditioning.factor, conditioning.alpha, conditioning.gradient_distances
-        )
-        kept.__dict__.update({name: conditioning.__dict__[name] for name in _SHARED if name in conditioning.__dict__})
-        return kept
-
     def fit_is_due(self, every: int) -> bool:
-        """Whether there was no fit yet, or so many queries ago, failed ones among them."""
+        """Whether there was no fit yet, or ``every`` queries have come since the last one, failed ones among them."""
         return self.fitted == 0 or len(self) + self.trajectory.failures - self.fitted >= every
 
     def fit(self, x: Tensor, lengthscales: tuple[float, float], reach: float | None = None) -> None:
-        """Hyper-parameters by marginal likelihood of the queries nearest to x, from the present ones.
+        """Fit the hyper-parameters to the queries nearest to x by marginal likelihood, from the present ones.
 
-        Where the values are constant or fewer than ``LEAST_TO_FIT``, they stay.
+        Where the values are constant, or fewer than ``LEAST_TO_FIT``, the hyper-parameters stay as they are.
 
         Args:
             x: the point, in search coordinates.
@@ -186,7 +185,7 @@ class WindowSurrogate:
         y = standardised(window.y, self.scale)
         if len(window) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:
             return
-        least = lengthscales[0]
+        least, largest = lengthscales
         if reach is not None:
             farthest = float((window.X - x).norm(dim=1).max())
             least *= min(1.0, max(farthest / reach, MOST_CONTRACTION))
@@ -194,7 +193,7 @@ class WindowSurrogate:
             window.squared_distances * h.lengthscale**2,
             y,
             self._profile,
-            lengthscales=(least, lengthscales[1]),
+            lengthscales=(least, largest),
             noise_ratios=(LEAST_NOISE_RATIO, 1.0),
             start=(h.lengthscale, h.noise_ratio),
             noise=None if self.noise is None else max(self.noise / self.scale**2, LEAST_NOISE),
@@ -219,28 +218,24 @@ class WindowSurrogate:
             transform = AffineInputTransform(len(x), coefficient=unit, offset=origin)
             X = origin + unit * X
         h = self.hyperparameters
-        kernel = self.kernel(h.lengthscale, h.outputscale, dtype=X.dtype).to(X.device)
         noise = max(h.noise_ratio * h.outputscale, LEAST_NOISE)
-        likelihood = gaussian_likelihood(noise, dtype=X.dtype).to(X.device)
         with botorch_settings.validate_input_scaling(False), warnings.catch_warnings():
             warnings.simplefilter("ignore", InputDataWarning)
             model = DerivedGP(
                 X,
                 y[:, None].to(X),
-                likelihood=likelihood,
-                covar_module=kernel,
+                likelihood=gaussian_likelihood(noise, dtype=X.dtype).to(X.device),
+                covar_module=self.kernel(h.lengthscale, h.outputscale, dtype=X.dtype).to(X.device),
                 mean_module=ConstantMean().to(X),
                 outcome_transform=Standardize(m=1, min_stdv=torch.finfo(X.dtype).tiny),
                 input_transform=transform,
             )
-        targets = model.train_targets.double()
-        ones = torch.ones_like(targets)
-        solved = torch.cholesky_solve(torch.stack([targets, ones], dim=1), model.conditioning.factor)
-        model.mean_module.constant.data.fill_(float(solved[:, 0].sum() / solved[:, 1].sum()))
+        mean, _ = generalised_least_squares(model.train_targets.double(), model.conditioning.factor)
+        model.mean_module.constant.data.fill_(float(mean))
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """Queries, window, hyper-parameters and scale."""
+        """The queries, the window, the hyper-parameters, the scale, and the number of queries at the last fit."""
         return {
             "trajectory": self.trajectory.state_dict(),
             "window": self.window.state_dict(),
@@ -257,14 +252,22 @@ class WindowSurrogate:
         self.window.load_state_dict(state["window"])
         self.scale, self.fitted, self._at = state["scale"], state["fitted"], None
 
+    def _posterior(self, conditioning: StationaryConditioning, x: Tensor) -> GradientPosterior:
+        o = self.hyperparameters.outputscale
+        scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)
+        return GradientPosterior(conditioning, x[None], scale)
+
     def _move_to(self, x: Tensor) -> None:
         """Move the window, unless it is there or holds all queries."""
         if len(self.window) == len(self.trajectory):
             return
         if self._at is not None and self._at[0] == len(self.trajectory) and torch.equal(self._at[1], x):
             return
+        left = self._origin
+        if left is None and self._conditioning is not None:
+            left = self._conditioning, self.window.indices
         if self.window.move_to(x).numel():
-            self._conditioning = None
+            self._conditioning, self._origin = None, left
         self._at = (len(self.trajectory), x)
 
     def _known_ratio(self) -> float:
@@ -287,19 +290,22 @@ class WindowSurrogate:
         self._template = StationaryConditioning(
             kernel, ZeroMean(), one.to(self.trajectory.dtype).expand(1, self.trajectory.d), one, one[0]
         )
-        self._conditioning = None
+        self._conditioning = self._origin = None
 
     def _kernel_arguments(self) -> dict[str, Any]:
         h = self.hyperparameters
-        return {
-            "precision": h.lengthscale**-2,
-            "profile": self._profile,
-            "outputscale": 1.0,
-            "noise": h.noise_ratio,
-        }
+        arguments = {"precision": h.lengthscale**-2, "outputscale": 1.0, "noise": h.noise_ratio}
+        return arguments | {"profile": self._profile}
 
 
 _SHARED = ("inverse", "inverse_times_distances")
+"""What a conditioning has worked out that does not depend on where its queries are stored."""
+
+
+def generalised_least_squares(y: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean 1ᵀA⁻¹y/1ᵀA⁻¹1, A = L Lᵀ, and the columns A⁻¹y and A⁻¹1, ``n x 2``."""
+    solved = torch.cholesky_solve(torch.stack([y, torch.ones_like(y)], dim=1), L)
+    return solved[:, 0].sum() / solved[:, 1].sum(), solved
 
 
 def spread(y: Tensor) -> float:

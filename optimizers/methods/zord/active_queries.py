@@ -1,49 +1,60 @@
-"""Queries made to learn the gradient at a point, rather than to descend."""
+"""Active queries: made to learn the gradient at a point, where that is worth more than a step of descent."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
 
-from optimizers.designs import local_cloud
 from optimizers.directions.directions import Directions
 from surrogates import DerivedGP, GradientInformation
 from surrogates.stationary_conditioning import StationaryConditioning
-
-CANDIDATES = 100
-"""Points of a cloud."""
+from surrogates.window.window_surrogate import WindowSurrogate
 
 LEVELS = 4
-"""Distances that candidates have."""
+"""Number of distances at which candidates lie."""
 
 UNCERTAIN = 8
-"""Directions in which the gradient is least known that are looked at, each with its opposite."""
+"""Number of directions in which the gradient is least known that candidates lie along, on both sides."""
 
 POWERS = 4
-"""Products with the gradient covariance that turn random directions towards these."""
+"""Products with the gradient covariance that turn random directions towards those."""
 
 
-def distances(nearest: float, farthest: float) -> list[float]:
-    """``LEVELS`` distances in equal ratios."""
-    far = max(nearest, farthest)
-    return [nearest * (far / nearest) ** (level / (LEVELS - 1)) for level in range(LEVELS)]
+def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> Tensor | None:
+    """The candidate that tells most of ∇f(x), where it is expected to gain more than a step; else None.
 
-
-def candidate_cloud(x: Tensor, nearest: float, farthest: float, seed: int, step: int) -> Tensor:
-    """Points about x in normal directions, at ``LEVELS`` root mean square distances in equal ratios, ``m x d``.
+    The drop I in trace ∂σ²(x) that a query brings is what it is expected to add to ‖∇μ(x)‖², whatever its value will
+    be: E‖∇μ'‖² + trace ∂σ'² = ‖∇μ‖² + trace ∂σ². To first order a step gains in proportion to ‖∇μ‖², so that k queries
+    and a step gain (‖∇μ‖² + kI)/(k + 1) a query, which rises with k where I > ‖∇μ‖²: that is the gate.
 
     Args:
-        x: the point, shape ``d``.
-        nearest: the least distance.
-        farthest: the largest distance.
-        seed: seed of the directions.
-        step: their address.
+        surrogate: the Gaussian process of the queries, whose iteration began at x.
+        x: where the gradient is wanted, shape ``d``, search coordinates.
+        candidates: points where f could be queried, ``m x d``; none of them x.
     """
-    offsets = local_cloud(torch.zeros_like(x), CANDIDATES, 1.0, seed, distribution="normal", step=step)
-    scales = torch.tensor(distances(nearest, farthest), dtype=x.dtype, device=x.device)
-    return x + scales.repeat(math.ceil(CANDIDATES / LEVELS))[:CANDIDATES, None] * offsets
+    if len(candidates) == 0:
+        return None
+    query, information = most_informative(surrogate.model(x), x, candidates)
+    slope = float(surrogate.gradient_posterior(x).mean.square().sum()) * surrogate.scale * surrogate.scale
+    return query if information > slope else None
+
+
+def most_informative(model: DerivedGP, x: Tensor, candidates: Tensor) -> tuple[Tensor, float]:
+    """The candidate whose value would lower the trace of ∇f(x)'s covariance most, and by how much.
+
+    Args:
+        model: in the coordinates of x.
+        x: where the gradient is wanted, shape ``d``.
+        candidates: ``m x d``.
+
+    Returns:
+        The point and the drop, in squared units of f per squared unit of x; 0 where no candidate lowers it.
+    """
+    with torch.no_grad():
+        values = GradientInformation(model, x)(candidates[:, None, :])
+    values = values.nan_to_num(nan=0.0)
+    best = int(values.argmax())
+    return candidates[best], float(values[best])
 
 
 def uncertain_candidates(
@@ -72,19 +83,7 @@ def uncertain_candidates(
     return torch.cat([x + distance * u for distance in distances(nearest, farthest)])
 
 
-def most_informative(model: DerivedGP, x: Tensor, candidates: Tensor) -> tuple[Tensor, float]:
-    """The candidate whose value would lower the trace of ∇f(x)'s covariance most, and by how much.
-
-    Args:
-        model: in the coordinates of x.
-        x: where the gradient is wanted, shape ``d``.
-        candidates: ``m x d``.
-
-    Returns:
-        The point and the drop, in squared units of f per squared unit of x; 0 where no candidate lowers it.
-    """
-    with torch.no_grad():
-        values = GradientInformation(model, x)(candidates[:, None, :])
-    values = values.nan_to_num(nan=0.0)
-    best = int(values.argmax())
-    return candidates[best], float(values[best])
+def distances(nearest: float, farthest: float) -> list[float]:
+    """``LEVELS`` distances in equal ratios, the farthest not under the nearest."""
+    far = max(nearest, farthest)
+    return [nearest * (far / nearest) ** (level / (LEVELS - 1)) for level in range(LEVELS)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import torch
@@ -10,14 +10,46 @@ from torch import Tensor
 
 from optimizers.estimators.gradient_estimators import least_squares
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
-from optimizers.options import check_integer, positive_integer
+from optimizers.options import check_integer, nonnegative, positive_integer
 from surrogates import Trajectory
+from surrogates.window.local_options import LEAST_DATA
 
 WINDOW = 150
 """Most queries of a fit by default, ZoRD's number."""
 
 
-class LeastSquaresGradient(TrajectoryDescent):
+class LinearSurrogate:
+    """A line through the queries nearest to a point.
+
+    Args:
+        like: a point, shape ``d``, whose dtype and device the queries have.
+        size: most queries of a fit.
+        ridge: r.
+    """
+
+    def __init__(self, like: Tensor, size: int, ridge: float) -> None:
+        self.trajectory = Trajectory(like.numel(), dtype=like.dtype, device=like.device)
+        self.size, self.ridge = size, ridge
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """g at x, shape ``d``; 0 where all of the nearest queries are at one point."""
+        rows = self.trajectory.nearest(x, self.size)
+        X, y = self.trajectory.X[rows], self.trajectory.y[rows]
+        displacements, differences = (X[1:] - X[0]).double(), y[1:] - y[0]
+        if not bool(displacements.any()):
+            return torch.zeros_like(x)
+        return least_squares(displacements, differences, self.ridge).to(x)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The queries."""
+        return self.trajectory.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the queries that ``state_dict`` gave."""
+        self.trajectory.load_state_dict(state)
+
+
+class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
     """ZoRD's loop with a line through the nearest queries in place of its Gaussian process.
 
     At x, with x₁ … xₙ the ``window`` queries nearest to it, x₁ the nearest, it steps along
@@ -29,7 +61,7 @@ class LeastSquaresGradient(TrajectoryDescent):
 
     Args:
         x0: initial point, shape ``d``.
-        window: n, at most; None: 3d, and not more than ZoRD's 150 (at d = 20 better than 150 and than d).
+        window: n, at most; None: 3d, at least 10 and not more than ZoRD's 150.
         ridge: r.
         steps: steps of an iteration, each with the queries nearest to where it starts.
         **common: see ``TrajectoryDescent`` and ``Optimizer``.
@@ -46,35 +78,22 @@ class LeastSquaresGradient(TrajectoryDescent):
         steps: int = 1,
         **common: Unpack[DescentOptions],
     ) -> None:
-        if window is not None:
-            check_integer("window", window, 2)
-        if isinstance(ridge, bool) or not isinstance(ridge, int | float):
-            raise TypeError(f"ridge must be a number, got {ridge!r}")
-        if not (ridge >= 0 and math.isfinite(ridge)):
-            raise ValueError(f"ridge must be at least 0 and finite, got {ridge}")
-        self.window, self.ridge, self.steps = window, float(ridge), positive_integer("steps", steps)
+        self.window = None if window is None else check_integer("window", window, LEAST_DATA)
+        self.ridge, self.steps = nonnegative("ridge", ridge), positive_integer("steps", steps)
         super().__init__(x0, **common)
 
-    def _memory(self) -> Trajectory:
-        self._size = min(max(3 * self.dimension, 10), WINDOW) if self.window is None else self.window
-        return Trajectory(self.dimension, dtype=self._x.dtype, device=self._x.device)
+    def _start(self) -> None:
+        super()._start()
+        size = self.window or min(max(3 * self.dimension, 10), WINDOW)
+        self._begin(LinearSurrogate(self._x, size, self.ridge))
 
-    def _advance(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        self.state.steps = 0
-        for _ in range(self._most_steps(self.steps)):
-            gradient = self.gradient(x)
-            z, step_size = self.state.rule.step(x, gradient)
-            if not bool(torch.isfinite(gradient).all() and torch.isfinite(z).all()):
+    def _iterate(self, x: Tensor) -> None:
+        z, state = x, self.state
+        state.steps = 0
+        for _ in range(self._halved_after_failures(self.steps)):
+            gradient = state.surrogate.gradient(z)
+            moved, step_size = state.rule.step(z, gradient)
+            if not bool(torch.isfinite(gradient).all() and torch.isfinite(moved).all()):
                 break
-            x = self._prox(z, step_size)
-            self.state.steps += 1
-        return x, None
-
-    def gradient(self, x: Tensor) -> Tensor:
-        """G at x, search coordinates, shape ``d``; 0 where all of the nearest queries are at one point."""
-        rows = self.trajectory.nearest(x, self._size)
-        X, y = self.trajectory.X[rows], self.trajectory.y[rows]
-        displacements, differences = (X[1:] - X[0]).double(), y[1:] - y[0]
-        if not bool(displacements.any()):
-            return torch.zeros_like(x)
-        return least_squares(displacements, differences, self.ridge).to(x)
+            z, state.steps = self._prox(moved, step_size), state.steps + 1
+        self._query_next(z, start=x)

@@ -1,13 +1,12 @@
-"""Descent that learns gradients from all it has queried: the loop of ZoRD and of its least-squares baseline."""
+"""The loop around an iteration that ZoRD shares with its least-squares baseline: design, history, failures, resets."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,61 +15,66 @@ from optimizers.designs import local_cloud
 from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.bayesian.observations import initial_design
 from optimizers.methods.bayesian.unit_box import UnitBox
+from optimizers.methods.zord.initial_data import parse_history, search_lengths
 from optimizers.optimizer import Optimizer
 from optimizers.options import CommonOptions, check_integer, positive, positive_integer
-from optimizers.values import parse_values
 from surrogates import Trajectory
-from surrogates.window.window_surrogate import WindowSurrogate
+from surrogates.window.local_options import LEAST_DATA
 
-Design = Literal["local", "latin_hypercube"]
-Start = Literal["best", "last"]
-
-LEAST_DATA = 2
-"""Values that a gradient needs; with fewer the initial design is drawn again."""
+DESIGN_SIZE = 10
+"""Queries of the initial design by default."""
 
 MOST_HALVINGS = 4
-"""Failed iterates in a row after which points about the start are queried in their place."""
+"""After so many failed iterates in a row, points about the start are queried in their place."""
 
 TRIALS = 8
-"""Random points that are looked at for one that is new."""
-
-WIDTH = 10.0
-"""Widths of the search are this many radii of the initial design where there is no box."""
+"""Points near an iterate that are looked at for one at which f has not been asked."""
 
 
 class DescentOptions(CommonOptions, total=False):
     """Options of ``TrajectoryDescent``, documented there."""
 
     initial_points: int | None
-    design: Design
+    design: Literal["local", "latin_hypercube"]
     radius: float | None
     history: tuple[Any, Any] | None
-    start: Start
+    start: Literal["best", "last"]
     queries_per_step: int
     reset_after: int | None
     step_decay: float
     update_rule: UpdateRule
 
 
+class Surrogate(Protocol):
+    """What gives gradients: whatever it is fitted to is its trajectory."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The queries so far, in search coordinates."""
+
+
+S = TypeVar("S", bound=Surrogate)
+
+
 @dataclass
-class DescentState:
+class DescentState(Generic[S]):
     """All that changes beside the iterate.
 
     Attributes:
         rule: the first-order rule, its moments kept from iteration to iteration.
-        memory: the queries, and what is derived from them.
-        query: where f is asked next, if not at the iterate.
-        best: least f + ψ of the queries and the history.
-        best_point: where, search coordinates.
-        without_gain: iterations since it fell.
-        step_scale: of the rule's first step size, what decays have left.
+        surrogate: the queries so far, and what is derived from them.
+        query: where f is asked next, if not at the iterate; shape ``d``.
+        best: the least f + ψ of the queries and the history.
+        best_point: where it is, search coordinates, shape ``d``.
+        without_gain: iterations since ``best`` fell.
+        step_scale: the rule's step sizes over those that it began with.
         failed: iterates in a row at which f failed.
-        steps: steps of the last iteration.
-        active: queries in a row that were made to learn and not to descend.
+        steps: number of steps of the last iteration.
+        active: active queries in a row, made to learn the gradient and not to descend.
     """
 
     rule: FirstOrder
-    memory: WindowSurrogate | Trajectory
+    surrogate: S
     query: Tensor | None = None
     best: float = math.inf
     best_point: Tensor | None = None
@@ -81,30 +85,32 @@ class DescentState:
     active: int = 0
 
 
-class TrajectoryDescent(Optimizer):
-    """Queries the iterate and moves on, by gradients that are estimated from the trajectory of queries.
+class TrajectoryDescent(Optimizer, Generic[S]):
+    """Queries the iterate and moves on, by gradients that a surrogate gives of all queries so far.
 
-    A first batch of ``initial_points`` queries, x0 among them, is what the first gradient is made from. Then, in each
-    iteration: f is queried at the iterate, and ``_advance`` moves it. Where the iterate has been queried before
-    (∇μ = 0, a corner of the box), a point at the design's radius from it is queried instead, as the same query would
-    teach nothing. After an iterate at which f failed the next starts from the best point and has half of the steps;
-    after ``MOST_HALVINGS`` in a row points about it are queried until one succeeds. (Where f fails beyond a surface on
-    which its gradient does not vanish, bounds or a prox serve better.)
+    A first batch of ``initial_points`` queries, x0 among them, is what the first gradient is made from. From then on
+    f is queried at the iterate, the value joins the trajectory, and ``_iterate`` moves the iterate, from the best point
+    or the last. Where f has been asked at the iterate (∇μ = 0, a corner of the box), a point at the design's radius
+    from it is queried instead, as the same query would teach nothing. After an iterate at which f failed the next
+    iteration starts from the best point and has half of the steps; after ``MOST_HALVINGS`` in a row points about the
+    best one are queried until one succeeds. (Where f fails beyond a surface on which its gradient does not vanish,
+    bounds or a prox serve better.)
+
+    A method is the surrogate that it hands to ``_begin`` at the end of its ``_start``, and ``_iterate``.
 
     Args:
         x0: initial point, shape ``d``.
         initial_points: queries of the initial design; None: ``DESIGN_SIZE``, or none where a history is given.
         design: ``"local"``, normal directions about x0 of the given radius, or ``"latin_hypercube"`` of the box.
-        radius: of the local design (root mean square distance), search units; None: see ``default_radius``.
+        radius: of the local design (root mean square distance), search units; None: see ``search_lengths``.
         history: points, ``n x d`` in user units, and values of f, ``n``, known already (TuRBO's, for one); not
             counted. NaN and infinite values are kept out. The first iteration starts at x0.
         start: where an iteration starts: the best point known (ZoRD's code), or the last iterate (ZoRD's Alg. 2).
         queries_per_step: queries of an iteration; those beyond the iterate are at the radius from it.
-        reset_after: iterations without gain after which the rule's state is forgotten (ZoRD's code: 10), those that
-            ask in order to learn not counted; None: never.
-        step_decay: what the rule's step size is multiplied by each time; 1: it stays (ZoRD's code). With a rule whose
-            steps have one length, as Adam's, 1 ends the descent about a step from the minimum. ½ was as good as 1 or
-            better on Ackley, Levy and Rosenbrock (d = 20, 200 queries, eight starts each).
+        reset_after: iterations without gain after which the rule's state is forgotten (ZoRD's code: 10), active
+            queries not counted; None: never.
+        step_decay: the factor of the rule's step sizes each time that its state is forgotten; 1: they stay (ZoRD's
+            code). With a rule whose steps have one length, as Adam's, 1 ends the descent about a step from the minimum.
         update_rule: factory of the first-order rule.
         **common: see ``Optimizer``.
 
@@ -112,18 +118,17 @@ class TrajectoryDescent(Optimizer):
         ValueError: for options out of range, a history that does not fit, or a Latin hypercube without a finite box.
     """
 
-    DESIGN_SIZE = 10
-    state: DescentState
+    state: DescentState[S]
 
     def __init__(
         self,
         x0: Any,
         *,
         initial_points: int | None = None,
-        design: Design = "local",
+        design: Literal["local", "latin_hypercube"] = "local",
         radius: float | None = None,
         history: tuple[Any, Any] | None = None,
-        start: Start = "best",
+        start: Literal["best", "last"] = "best",
         queries_per_step: int = 1,
         reset_after: int | None = 10,
         step_decay: float = 0.5,
@@ -143,26 +148,22 @@ class TrajectoryDescent(Optimizer):
         self.radius = None if radius is None else positive("radius", radius)
         self.queries_per_step = positive_integer("queries_per_step", queries_per_step)
         self.update_rule = update_rule
-        self._given = history
+        self._history = history
         super().__init__(x0, **common)
 
-    # What a method implements.
-
     @abstractmethod
-    def _memory(self) -> WindowSurrogate | Trajectory:
-        """An empty memory of queries."""
+    def _iterate(self, x: Tensor) -> None:
+        """Move the iterate from x, where the iteration starts, shape ``d``; ends with ``_query_next``."""
 
-    @abstractmethod
-    def _advance(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The next iterate from where the iteration starts, and the point to query if that is another one."""
-
-    # What they share.
+    @property
+    def surrogate(self) -> S:
+        """What gives gradients, in search coordinates."""
+        return self.state.surrogate
 
     @property
     def trajectory(self) -> Trajectory:
         """The queries that succeeded, the history's among them, in search coordinates."""
-        memory = self.state.memory
-        return memory.trajectory if isinstance(memory, WindowSurrogate) else memory
+        return self.state.surrogate.trajectory
 
     @property
     def observations(self) -> tuple[Tensor, Tensor]:
@@ -170,97 +171,97 @@ class TrajectoryDescent(Optimizer):
         return self._to_user(self.trajectory.X), self.trajectory.y.clone()
 
     def _start(self) -> None:
-        self.width, self.local_radius = self._lengths()
+        self.width, self.local_radius = search_lengths(self.domain, self.radius)
+
+    def _begin(self, surrogate: S) -> None:
+        """Start with a surrogate that has no queries: the history's, and the first iteration where that suffices."""
         if self.design == "latin_hypercube":
             UnitBox.of(self.domain, "a Latin hypercube")
-        self._design_size = self.DESIGN_SIZE if self.initial_points is None else self.initial_points
-        if self._given is not None and self.initial_points is None:
-            self._design_size = 0
-        self.state = DescentState(FirstOrder(self.update_rule, self._x), self._memory())
-        if self._given is not None:
-            self._take_history(*self._parsed_history(self._given))
-        self._given = None
+        default = DESIGN_SIZE if self._history is None else 0
+        self._design_size = default if self.initial_points is None else self.initial_points
+        self.state = DescentState(FirstOrder(self.update_rule, self._x), surrogate)
+        if self._history is not None:
+            self._take_history(*parse_history(self._history, self._x))
+            self._history = None
         if self._design_size == 0:
             if len(self.trajectory) < LEAST_DATA:
                 raise ValueError(
                     f"the history has {len(self.trajectory)} finite values; a gradient needs {LEAST_DATA}, "
                     "or initial_points"
                 )
-            self._move_from(self._x)
+            self._iterate(self._x)
 
-    def _lengths(self) -> tuple[float, float]:
-        """The width of the search and the radius of local queries, search units."""
-        if self.domain is not None:
-            width = self.domain.search_upper.double() - self.domain.search_lower.double()
-            width = width[width > 0]
-            if width.numel() and bool(torch.isfinite(width).all()):
-                mean = float(width.mean())
-                return mean, self.radius or self.default_radius(mean)
-        radius = self.radius or self.default_radius(None)
-        return WIDTH * radius, radius
+    def _take_history(self, X: Tensor, y: Tensor) -> None:
+        if len(X) == 0:
+            return
+        points, totals, psi = self._to_search(X), y.clone(), getattr(self.prox, "value", None)
+        self.trajectory.append(points, y)
+        for i in torch.isfinite(y).nonzero().flatten().tolist():
+            if self.domain is not None and not bool(self.domain.contains(X[i])):
+                totals[i] = math.inf
+            elif psi is not None:
+                totals[i] += float(psi(X[i]))
+        self._keep_best(points, totals)
 
-    @staticmethod
-    def default_radius(width: float | None) -> float:
-        """0.03 of the box's mean width; 0.1 without a box.
+    # Queries.
 
-        At d = 20 (Ackley, Levy, Rosenbrock, 200 queries, ten seeds each) 0.03 was better than 0.01, 0.05 and 0.1.
-        """
-        return 0.1 if width is None else 0.03 * width
+    @property
+    def _designs(self) -> bool:
+        """Whether the next batch is an initial design: at first, and while too few queries have succeeded."""
+        return len(self.trajectory) < LEAST_DATA or (self.iterations == 0 and self._design_size > 0)
 
     def _next_queries(self) -> int:
-        if len(self.trajectory) < LEAST_DATA or (self.iterations == 0 and self._design_size):
-            return max(LEAST_DATA, min(max(self._design_size, LEAST_DATA), self.remaining))
+        if self._designs:
+            return max(LEAST_DATA, min(self._design_size, self.remaining))
         return max(1, min(self.queries_per_step, self.remaining))
 
     def _ask(self) -> Batch:
         count = self._next_queries()
-        if len(self.trajectory) < LEAST_DATA or (self.iterations == 0 and self._design_size):
-            return self._points_batch(self._initial(count))
+        if self._designs:
+            return self._points_batch(self._design(count))
         x = self._x if self.state.query is None else self.state.query
         if count == 1:
             return self._points_batch(x[None])
         return self._points_batch(torch.cat([x[None], self._around(self._x, count)[1:]]))
 
-    def _initial(self, count: int) -> Tensor:
-        first = self._x if self.iterations == 0 else None
+    def _design(self, count: int) -> Tensor:
+        """Points about the iterate or over the box; x0 is the first of the first design."""
+        first = self._x[None] if self.iterations == 0 else self._x.new_empty(0, self.dimension)
         if self.design == "latin_hypercube":
-            return initial_design(UnitBox.of(self.domain, "a Latin hypercube"), count, self._generator(), first)
-        if first is None:
-            return self._around(self._x, count)
-        return torch.cat([first[None], self._around(first, count - 1)])
+            box = UnitBox.of(self.domain, "a Latin hypercube")
+            return initial_design(box, count, self._generator(), self._x if len(first) else None)
+        return torch.cat([first, self._around(self._x, count - len(first))])
 
     def _around(self, x: Tensor, count: int, step: int | None = None) -> Tensor:
         """Points at the radius from x, within the box; step: of their directions, ``iterations`` by default."""
         step = self.iterations if step is None else step
         return self._confined(local_cloud(x, count, self.local_radius, self.seed, distribution="normal", step=step))
 
-    def _confined(self, z: Tensor) -> Tensor:
+    def _confined(self, points: Tensor) -> Tensor:
         if self.domain is None or not self.confine_queries:
-            return z
-        return torch.clamp(z, self.domain.search_lower, self.domain.search_upper)
+            return points
+        return torch.clamp(points, self.domain.search_lower, self.domain.search_upper)
+
+    # What a value changes.
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         assert batch.explicit is not None
-        totals = self._composite(batch, values)
-        self.state.memory.append(batch.explicit, values)
-        gained = self._note_best(batch.explicit, totals)
+        state, totals = self.state, self._composite(batch, values)
+        self.trajectory.append(batch.explicit, values)
+        gained = self._keep_best(batch.explicit, totals)
         if len(self.trajectory) < LEAST_DATA:
             return
-        to_learn = self.state.active > 0
-        self.state.without_gain = 0 if gained else self.state.without_gain + (not to_learn)
-        if self.reset_after is not None and self.state.without_gain >= self.reset_after:
-            self.state.step_scale *= self.step_decay
-            self.state.rule.reset(self.state.step_scale)
-            self.state.without_gain = 0
-        failed = bool(values[0].isnan())
-        if not to_learn:
-            self.state.failed = self.state.failed + 1 if failed else 0
-        from_best = self.start == "best" or self.state.failed > 0
-        x = self.state.best_point if from_best and self.state.best_point is not None else self._x
-        self._move_from(x)
+        if state.active == 0:
+            state.failed = state.failed + 1 if bool(values[0].isnan()) else 0
+            state.without_gain += 1
+        if gained:
+            state.without_gain = 0
+        self._reset_rule_without_gain()
+        from_best = self.start == "best" or state.failed > 0
+        self._iterate(state.best_point if from_best and state.best_point is not None else self._x)
 
-    def _note_best(self, points: Tensor, totals: Tensor) -> bool:
-        """Keep the best point; whether it is a new one."""
+    def _keep_best(self, points: Tensor, totals: Tensor) -> bool:
+        """Keep the point of least f + ψ; whether it is a new one."""
         totals = totals.nan_to_num(nan=math.inf, posinf=math.inf, neginf=math.inf)
         i = int(totals.argmin())
         if not float(totals[i]) < self.state.best:
@@ -268,48 +269,35 @@ class TrajectoryDescent(Optimizer):
         self.state.best, self.state.best_point = float(totals[i]), points[i].clone()
         return True
 
-    def _move_from(self, x: Tensor) -> None:
-        z, query = self._advance(x)
-        if query is None and (self._known(z) or self.state.failed > MOST_HALVINGS):
-            query = self._unknown_around(x if self.state.failed > MOST_HALVINGS else z)
+    def _reset_rule_without_gain(self) -> None:
+        """After ``reset_after`` iterations without gain forget the rule's state, and shorten its steps."""
+        state = self.state
+        if self.reset_after is not None and state.without_gain >= self.reset_after:
+            state.step_scale *= self.step_decay
+            state.rule.reset(state.step_scale)
+            state.without_gain = 0
+
+    # What ``_iterate`` uses.
+
+    def _halved_after_failures(self, most: int) -> int:
+        """The cap on an iteration's steps: half of it for each failed iterate in a row, at least 1."""
+        return max(1, most >> min(self.state.failed, MOST_HALVINGS))
+
+    def _query_next(self, z: Tensor, start: Tensor, query: Tensor | None = None) -> None:
+        """Make z the iterate, and f's next query: there, or near it where f has been asked there.
+
+        Args:
+            z: the new iterate, shape ``d``.
+            start: where the iteration started; after too many failures the query is near it.
+            query: where f is queried instead.
+        """
+        failing = self.state.failed > MOST_HALVINGS
+        if query is None and (failing or self._asked(z)):
+            points = self._around(start if failing else z, TRIALS, self.iterations + 1)
+            query = next((point for point in points if not self._asked(point)), points[0])
         self._x, self.state.query = z, query
 
-    def _unknown_around(self, x: Tensor) -> Tensor:
-        """The first of a few points about x at which f has not been asked; projection may make one that has."""
-        points = self._around(x, TRIALS, self.iterations + 1)
-        return next((z for z in points if not self._known(z)), points[0])
-
-    def _known(self, z: Tensor) -> bool:
+    def _asked(self, z: Tensor) -> bool:
         """Whether f has been asked at z."""
         asked = (self.trajectory.X, self.trajectory.failed_X)
         return any(bool((X[X[:, 0] == z[0]] == z).all(dim=1).any()) for X in asked)
-
-    def _most_steps(self, most: int) -> int:
-        """The cap on steps after failures: half of it for each in a row, at least 1."""
-        return max(1, most >> min(self.state.failed, MOST_HALVINGS))
-
-    def _parsed_history(self, history: Any) -> tuple[Tensor, Tensor]:
-        if not isinstance(history, tuple | list) or len(history) != 2:
-            raise TypeError("history must be a pair of points, n x d, and values, n")
-        given, d = history[0], self.dimension
-        X = given.detach() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given, dtype=np.float64))
-        if X.ndim != 2 or X.shape[1] != d:
-            raise ValueError(f"history's points must have shape (n, {d}), got {tuple(X.shape)}")
-        X = X.to(self._x)
-        if not bool(torch.isfinite(X).all()):
-            raise ValueError("history's points must be finite")
-        return X, parse_values(history[1], len(X)).to(X.device)
-
-    def _take_history(self, X: Tensor, y: Tensor) -> None:
-        points = self._to_search(X)
-        if len(points) == 0:
-            return
-        self.state.memory.append(points, y)
-        totals = y.clone()
-        psi = getattr(self.prox, "value", None)
-        for i in torch.isfinite(y).nonzero().flatten().tolist():
-            if self.domain is not None and not bool(self.domain.contains(X[i])):
-                totals[i] = math.inf
-            elif psi is not None:
-                totals[i] += float(psi(X[i]))
-        self._note_best(points, totals)

@@ -1,4 +1,9 @@
-"""ZoRD: descent by the gradients of a Gaussian process conditioned on the trajectory of queries."""
+"""ZoRD: descent by the gradients of a Gaussian process conditioned on the trajectory of queries.
+
+References:
+    ZoRD: Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023, Alg. 2,
+        eqs. 3 to 7, Sec. 3.2, Appx. C.
+"""
 
 from __future__ import annotations
 
@@ -8,77 +13,53 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.methods.zord.active_queries import candidate_cloud, most_informative, uncertain_candidates
+from optimizers.methods.zord.active_queries import gainful_query, uncertain_candidates
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
 from optimizers.methods.zord.virtual_steps import virtual_steps
-from optimizers.options import check_integer, positive, positive_integer
+from optimizers.options import positive_integer
 from surrogates import DerivedGP
-from surrogates.kernels.makers import NOISE_FLOOR
+from surrogates.window.local_options import LEAST_DATA, LocalSurrogateOptions
 from surrogates.window.uncertainty import Uncertainty, UncertaintyRule
-from surrogates.window.window_surrogate import Hyperparameters, WindowSurrogate
+from surrogates.window.window_surrogate import WindowSurrogate
 
-Active = Literal["gated", "random"]
-Gate = Literal["gain", "probability"]
+LENGTHSCALES = (0.04, 4.0)
+"""The least and the largest lengthscale of a fit, in widths of the search times √d: from 0.4 √d on in [0, 10]^d."""
 
-LENGTHSCALE_FLOOR = 0.04
-"""Least lengthscale that a fit may take, in widths of the search times √d: 0.4 √d in [0, 10]^d."""
-
-LENGTHSCALE_CEILING = 4.0
-"""The largest one, in the same units."""
-
-GATE = 0.9
-"""Probability of descent under which a query goes to learning, with ``gate="probability"``."""
-
-GATE_LIMIT = 5
-"""Such queries in a row, at most."""
+MOST_ACTIVE = 5
+"""Most active queries in a row."""
 
 
-class ZoRD(TrajectoryDescent):
+class ZoRD(TrajectoryDescent[WindowSurrogate]):
     """Zeroth-order optimization with trajectory-informed derivative estimation (Shu et al., ICLR 2023, Alg. 2).
 
-    An iteration, from x (``start``), with the derived GP of all queries so far:
+    An iteration of Alg. 2, with the derived GP of all queries so far:
 
-    1. Virtual steps (``virtual_steps``): z ← prox(rule(z, ∇μ(z))), along the mean gradient of the GP that is
-       conditioned on the ``window`` queries nearest to z. The first is always taken; then one as long as
-       ``uncertainty`` at z is under its threshold (``UncertaintyRule``), ``max_virtual_steps`` at most.
-    2. f is queried at z and joins the trajectory: one query an iteration.
+    - line 3: it starts at x, the best point or the last iterate (``start``);
+    - lines 4 to 6, ``virtual_steps``: z ← prox(rule(z, ∇μ(z))), along the mean gradient of the GP that is conditioned
+      on the ``window`` queries nearest to z. The first step is always taken; then one as long as ``uncertainty`` at z
+      is under its threshold (``UncertaintyRule``), ``max_virtual_steps`` at most;
+    - lines 7 and 8: f is queried at z, one query an iteration, and the value joins the trajectory.
 
-    The GP (``WindowSurrogate``): Matérn 5/2, isotropic, values standardised in each window. With no ``lengthscale`` ℓ,
-    outputscale and noise maximise the marginal likelihood of the window every ``refit_every`` queries, ℓ at least 0.04
-    √d widths of the search (of the box; ten times the design's radius where there is none), and less in proportion once
-    the window is narrower than the design. ℓ and the cap go together: for o = 1 and ℓ ≥ 2.2 the prior's 5/(3ℓ²) is
-    under ZoRD's c = 0.35, and only the cap ends the steps.
+    The GP (``WindowSurrogate``) has an isotropic Matern 5/2 kernel and standardises values in each window. Without a
+    ``lengthscale`` ℓ, outputscale and noise maximise the marginal likelihood of the window every ``refit_every``
+    queries, ℓ between 0.04 √d and 4 √d widths of the search (of the box; ten times the design's radius where there is
+    none); the least ℓ falls in proportion once the window is narrower than the design. A given ℓ and the cap go
+    together: for o = 1 and ℓ ≥ 2.2 the prior's 5/(3ℓ²) is under ZoRD's c = 0.35, and only the cap ends the steps.
 
-    With one observation ∇μ(x₀) = 0: the paper's Alg. 2 cannot start, and begins here with an initial design of counted
-    queries or a given history. Where the paper is silent: the start of an iteration is the best point (its code's;
-    ``"last"`` is Alg. 2's), the rule's state is kept from iteration to iteration and reset after 10 without gain (its
-    code's), thresholds are in standardised units. Where we differ: the rule's steps are halved then (``step_decay``),
-    or a descent with steps of one length, as Adam's, would not end at the minimum; and ``uncertainty`` is
-    ``"kept_information"`` by default, as the spectral norm cannot fall in more dimensions than queries.
+    **Where the paper is silent.** With one observation ∇μ(x₀) = 0: Alg. 2 cannot start, and begins here with an initial
+    design of counted queries or a given history. The rule's state is kept from iteration to iteration and reset after
+    10 without gain, and iterations start at the best point, as in its code; thresholds are in standardised units.
 
-    ``active="gated"``: a query goes where ``GradientInformation`` about ∇f(x) is largest among candidates about x, as
-    long as a gate is open, at most five in a row. The drop in trace I that a query brings is what it is expected to add
-    to ‖∇μ(x)‖², whatever its value will be: E‖∇μ'‖² + tr ∂σ'² = ‖∇μ‖² + tr ∂σ². To first order a step gains in
-    proportion to ‖∇μ‖², k queries and a step (‖∇μ‖² + kI)/(k + 1) a query, which rises with k where I > ‖∇μ‖²: there
-    ``gate="gain"`` is open. It has no number to choose. Candidates lie on both sides of x along eight directions in
-    which ∇f(x) is least known (``uncertain_candidates``), at four distances from the design's radius to ℓ/2, projected
-    onto the box. ``gate="probability"`` is open while −∇μ(x) is a descent direction with a probability under 0.9, and
-    has 100 candidates in random directions: the rule that was tried first. ``active="random"`` has the same gates and
-    takes one of the random points unseen: the control.
+    **Where we differ.** The rule's steps are halved at a reset (``step_decay``), or a descent with steps of one length,
+    as Adam's, would not end at the minimum. ``uncertainty`` is ``"kept_information"`` by default, as the spectral norm
+    cannot fall in more dimensions than queries. ``active="gated"`` spends queries on learning ∇f(x), as long as one is
+    expected to gain more than a step (``gainful_query``) and at most five in a row: along eight directions in which
+    ∇f(x) is least known, at four distances from the design's radius to ℓ/2. The experiment ``beyond-zord`` shows where
+    either gains.
 
     A plain ``torch.optim.SGD`` rule without prox runs in coefficients of the queries where the window is the whole
     trajectory (or ``reselect=False``) and much smaller than d, and the box is out of reach: the same iterates up to
     rounding, at a cost that does not depend on d.
-
-    log₁₀ of our gap less that of RGF's, 200 queries, ten seeds that nothing was tuned on (``beyond-zord``): −0.46 (95%
-    interval −0.53 to −0.39) on an ill-conditioned quadratic in 50 dimensions, −0.13 on a noisy one; at d = 20 −1.4 on
-    Rosenbrock, and from best points of TuRBO −0.23 on Ackley and −0.1 on Levy. Against the paper's rule it is −0.14,
-    +0.11, −0.79, +0.08 (−0.09 to 0.28) and −0.01: no gain on noise and on Ackley. The gate gains −0.27 (−0.35 to −0.21)
-    on the ill-conditioned quadratic, −0.57 (−0.68 to −0.36) on the noisy one, −0.36 (−0.99 to −0.11) on Rosenbrock and
-    −0.63 (−0.89 to −0.44) on Ackley; nothing on Levy. As it does not gain everywhere it has to be asked for. Random
-    queries nearby do nearly as well with noise, and not elsewhere. Mean rank of nine: gated 2.0, COBYQA 2.4, ungated
-    4.2, the paper's rule 4.8, CMA-ES 5.8, TuRBO 6.7, RGF 7.1, least squares 8.8.
-    Smooth functions in few dimensions are served by a shorter window: 4 d.
 
     Memory of N queries: at most 3 N d numbers (storage doubles when it is full, with the old beside the new) and four
     windows; saving a state takes N d more, and restoring one as much again.
@@ -90,17 +71,13 @@ class ZoRD(TrajectoryDescent):
 
     Args:
         x0: initial point, shape ``d``.
-        uncertainty: what ends virtual steps.
+        uncertainty: the measure that ends virtual steps, see ``UncertaintyRule``.
         threshold: its threshold; None: the measure's default.
-        max_virtual_steps: the cap.
-        lengthscale: a fixed ℓ in search units, with outputscale 1 and noise ``nugget``; None: fitted.
+        max_virtual_steps: most virtual steps of an iteration.
+        lengthscale, window, nugget, noise: of the GP, see ``LocalSurrogateOptions``; ``lengthscale`` None: fitted.
         refit_every: queries from one fit to the next.
-        window: most queries that the GP holds (ZoRD: 150; 300 for reinforcement learning).
-        nugget: noise variance over the outputscale with a fixed ℓ, at least 1e-8; where fits begin.
-        noise: noise variance of a value of f, in its squared units, where it is known.
         reselect: take the nearest queries anew along virtual steps, and not only where they begin.
-        active: ``"gated"``, ``"random"`` or None.
-        gate: what opens it: ``"gain"`` or ``"probability"``.
+        active: ``"gated"`` or None.
         **common: see ``TrajectoryDescent`` and ``Optimizer``.
     """
 
@@ -119,26 +96,75 @@ class ZoRD(TrajectoryDescent):
         nugget: float = 1e-6,
         noise: float | None = None,
         reselect: bool = True,
-        active: Active | None = None,
-        gate: Gate = "gain",
+        active: Literal["gated"] | None = None,
         **common: Unpack[DescentOptions],
     ) -> None:
-        self._rule = UncertaintyRule.of(uncertainty, threshold)
-        self.uncertainty, self.threshold = uncertainty, self._rule.threshold
+        self._uncertainty_rule = UncertaintyRule.of(uncertainty, threshold)
+        self.uncertainty, self.threshold = uncertainty, self._uncertainty_rule.threshold
+        self._local = LocalSurrogateOptions(window, lengthscale, nugget, noise)
+        self.window, self.lengthscale, self.nugget, self.noise = window, lengthscale, nugget, noise
         self.max_virtual_steps = positive_integer("max_virtual_steps", max_virtual_steps)
-        self.lengthscale = None if lengthscale is None else positive("lengthscale", lengthscale)
         self.refit_every = positive_integer("refit_every", refit_every)
-        check_integer("window", window, 2)
-        self.window, self.nugget = int(window), positive("nugget", nugget)
-        if nugget < NOISE_FLOOR:
-            raise ValueError(f"nugget must be at least {NOISE_FLOOR:g}, got {nugget}")
-        self.noise = None if noise is None else positive("noise", noise)
-        if active not in ("gated", "random", None):
-            raise ValueError(f"active must be 'gated', 'random' or None, got {active!r}")
-        if gate not in ("gain", "probability"):
-            raise ValueError(f"gate must be 'gain' or 'probability', got {gate!r}")
-        self.reselect, self.active, self.gate = bool(reselect), active, gate
+        if active not in ("gated", None):
+            raise ValueError(f"active must be 'gated' or None, got {active!r}")
+        self.reselect, self.active = bool(reselect), active
         super().__init__(x0, **common)
+
+    def _start(self) -> None:
+        super()._start()
+        unit = math.sqrt(self.dimension) * self.width
+        self._lengthscales = (LENGTHSCALES[0] * unit, LENGTHSCALES[1] * unit)
+        self._begin(self._local.surrogate(self._x, self._lengthscales[0]))
+
+    # Algorithm 2. Line 2 is ``ask`` and ``tell``; ``_tell`` appends what f is where line 7 asked (line 8), and goes on.
+
+    def _iterate(self, x: Tensor) -> None:
+        """Iteration t of Alg. 2, from x_{t,0} = x (line 3) to the point that is queried (line 7)."""
+        surrogate, state = self.surrogate, self.state
+        self._fit_when_due(x)
+        query = self._active_query(x) if self.active and state.active < MOST_ACTIVE else None
+        if query is not None:
+            state.active, state.steps = state.active + 1, 0
+            return self._query_next(x, start=x, query=query)
+        state.active = 0
+        z, state.steps = virtual_steps(  # lines 4 to 6
+            surrogate,
+            x,
+            state.rule,
+            self._prox,
+            self._uncertainty_rule,
+            most=self._halved_after_failures(self.max_virtual_steps),
+            reselect=self.reselect,
+            margin=self._margin(x),
+        )
+        self._query_next(z, start=x)  # line 7
+
+    def _fit_when_due(self, x: Tensor) -> None:
+        if self.lengthscale is None and self.surrogate.fit_is_due(self.refit_every):
+            self.surrogate.fit(x, self._lengthscales, reach=self.local_radius)
+
+    def _active_query(self, x: Tensor) -> Tensor | None:
+        """Where f is queried in order to learn ∇f(x), shape ``d``; None where a step is worth more."""
+        self.surrogate.begin(x)
+        candidates = uncertain_candidates(self.surrogate.conditioning, x, *self._candidates_address())
+        return gainful_query(self.surrogate, x, self._new(candidates, x))
+
+    def _candidates_address(self) -> tuple[float, float, int, int]:
+        """The least and the largest distance of candidates, and the seed and the step of their directions."""
+        return self.local_radius, 0.5 * self.surrogate.hyperparameters.lengthscale, self.seed, self.iterations + 1
+
+    def _new(self, candidates: Tensor, x: Tensor) -> Tensor:
+        """The candidates within the box, those that are x left out."""
+        candidates = self._confined(candidates)
+        return candidates[(candidates != x).any(dim=1)]
+
+    def _margin(self, x: Tensor) -> float | None:
+        """The distance within which steps from x need no projection; None where a prox may act anywhere."""
+        if self.prox is not None:
+            return None
+        if self.domain is None:
+            return math.inf
+        return float(torch.minimum(x - self.domain.search_lower, self.domain.search_upper - x).min())
 
     def model(self) -> DerivedGP:
         """The surrogate about the current iterate as a ``DerivedGP`` in user units, for BoTorch's acquisitions too.
@@ -148,80 +174,8 @@ class ZoRD(TrajectoryDescent):
         Raises:
             RuntimeError: before two queries have succeeded.
         """
-        if len(self.trajectory) < 2:
+        if len(self.trajectory) < LEAST_DATA:
             raise RuntimeError(f"a model needs two successful queries, there are {len(self.trajectory)}")
         box = self.domain
         units = None if box is None or box.origin is None or box.unit is None else (box.origin, box.unit)
         return self.surrogate.model(self._x, units)
-
-    @property
-    def surrogate(self) -> WindowSurrogate:
-        """The Gaussian process of virtual steps, in search coordinates."""
-        assert isinstance(self.state.memory, WindowSurrogate)
-        return self.state.memory
-
-    def _memory(self) -> WindowSurrogate:
-        unit = math.sqrt(self.dimension) * self.width
-        self._lengthscales = (LENGTHSCALE_FLOOR * unit, LENGTHSCALE_CEILING * unit)
-        hyperparameters = Hyperparameters(self.lengthscale or self._lengthscales[0], 1.0, self.nugget)
-        return WindowSurrogate(self._x, self.window, hyperparameters, noise=self.noise)
-
-    def _advance(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        surrogate, state = self.surrogate, self.state
-        if self.lengthscale is None and surrogate.fit_is_due(self.refit_every):
-            surrogate.fit(x, self._lengthscales, reach=self.local_radius)
-        if self.active is not None:
-            query = self._query_to_learn(x) if state.active < GATE_LIMIT else None
-            if query is not None:
-                state.active, state.steps = state.active + 1, 0
-                return x, query
-            state.active = 0
-        z, state.steps = virtual_steps(
-            surrogate,
-            x,
-            state.rule,
-            self._prox,
-            self._rule,
-            most=self._most_steps(self.max_virtual_steps),
-            reselect=self.reselect,
-            margin=self._margin(x),
-        )
-        return z, None
-
-    def _query_to_learn(self, x: Tensor) -> Tensor | None:
-        """The point to query where that is worth more than a step."""
-        surrogate = self.surrogate
-        surrogate.begin(x)
-        posterior = surrogate.gradient_posterior(x)
-        if self.gate == "probability" and float(posterior.descent_probability()) >= GATE:
-            return None
-        where = (self.local_radius, 0.5 * surrogate.hyperparameters.lengthscale, self.seed, self.iterations + 1)
-        cloud = self._new(candidate_cloud(x, *where), x)
-        aimed = self.gate == "gain"
-        candidates = self._new(uncertain_candidates(surrogate.conditioning, x, *where), x) if aimed else cloud
-        if len(cloud) == 0 or len(candidates) == 0:
-            return None
-        if self.active == "random" and not aimed:
-            return self._one_of(cloud)
-        query, information = most_informative(surrogate.model(x), x, candidates)
-        slope = float(posterior.mean.square().sum()) * surrogate.scale * surrogate.scale if aimed else 0.0
-        if not information > slope:
-            return None
-        return query if self.active == "gated" else self._one_of(cloud)
-
-    def _new(self, candidates: Tensor, x: Tensor) -> Tensor:
-        """Candidates within the box, those that are x left out."""
-        candidates = self._confined(candidates)
-        return candidates[(candidates != x).any(dim=1)]
-
-    def _one_of(self, cloud: Tensor) -> Tensor:
-        """Another one, at another distance, in each iteration."""
-        return cloud[self.iterations % len(cloud)]
-
-    def _margin(self, x: Tensor) -> float | None:
-        """The distance within which steps from x need no projection; None where a prox may act anywhere."""
-        if self.prox is not None:
-            return None
-        if self.domain is None:
-            return math.inf
-        return float(torch.minimum(x - self.domain.search_lower, self.domain.search_upper - x).min())

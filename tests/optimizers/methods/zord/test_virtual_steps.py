@@ -1,12 +1,14 @@
 """Virtual steps against a second implementation: where they go, where they stop, and in coefficients."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from optimizers.first_order import FirstOrder, adam
-from optimizers.methods.zord.virtual_steps import SpanPath, follow, virtual_steps
+from optimizers.methods.zord import virtual_steps as module
+from optimizers.methods.zord.virtual_steps import virtual_steps
 from surrogates.window.uncertainty import THRESHOLDS, UncertaintyRule
 from surrogates.window.window_surrogate import Hyperparameters, WindowSurrogate
 from tests.optimizers.surrogate_reference import Reference, nearest
@@ -147,11 +149,11 @@ def test_steps_in_coefficients_are_those_in_space(name, threshold, outputscale):
 
 def test_coefficients_are_taken_only_where_they_serve():
     taken = []
-    original = SpanPath.lifted
+    original = module.steps_in_span
 
-    def counted(self):
-        taken.append(True)
-        return original(self)
+    def counted(*given, **named):
+        taken.append(original(*given, **named))
+        return taken[-1]
 
     def run(rule=None, d=120, n=30, size=30, margin=math.inf, **options):
         taken.clear()
@@ -167,10 +169,10 @@ def test_coefficients_are_taken_only_where_they_serve():
             margin=margin,
             **options,
         )
-        return bool(taken)
+        return any(found is not None for found in taken)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SpanPath, "lifted", counted)
+        patch.setattr(module, "steps_in_span", counted)
         assert run()
         assert not run(rule=adam)
         assert not run(rule=lambda p: torch.optim.SGD([p], lr=0.01, momentum=0.5))
@@ -205,33 +207,36 @@ def test_steps_that_would_not_be_finite_are_not_made():
     assert bool(z.isfinite().all()) and taken < 5
 
 
-class Still:
-    """A path whose information falls by a factor at each step."""
+class Fading:
+    """A flat surrogate whose information about the gradient is multiplied by a factor at each step."""
 
-    def __init__(self, factor):
-        self.value, self.factor = 1.0, factor
+    scale, has_moved = 1.0, False
 
-    @property
-    def reading(self):
-        trace = torch.tensor([4.0 - self.value])
-        return type("R", (), {"trace": trace, "prior_trace": torch.tensor([4.0])})()
+    def __init__(self, factor, first=1.0):
+        self.information, self.factor = first, factor
 
-    def step(self):
-        self.value *= self.factor
-        return True
+    def begin(self, x):
+        pass
+
+    def gradient_posterior(self, x, reselect=True):
+        trace = torch.tensor([4.0 - self.information])
+        self.information *= self.factor
+        return SimpleNamespace(mean=torch.zeros(1, 2), trace=trace, prior_trace=torch.tensor([4.0]))
 
 
-@pytest.mark.parametrize(("factor", "steps"), [(0.79, 1), (0.81, 1), (0.9, 3), (1.0, 7), (1.2, 7)])
+def steps_on(fading, most):
+    x, stop = torch.zeros(2), UncertaintyRule.of("kept_information")
+    return virtual_steps(fading, x, FirstOrder(sgd(0.1), x), identity, stop, most=most)[1]
+
+
+@pytest.mark.parametrize(("factor", "steps"), [(0.79, 1), (0.81, 2), (0.9, 3), (1.0, 7), (1.2, 7)])
 def test_the_first_step_is_always_taken_and_the_cap_always_ends(factor, steps):
-    # 0.81² < 0.8 ≤ 0.81, and 0.9³ < 0.8 ≤ 0.9²: a step goes on from a point that keeps enough.
-    found = follow(Still(factor), UncertaintyRule.of("kept_information"), 2, 7)
-    assert found == (2 if factor == 0.81 else steps)
+    """0.81² < 0.8 ≤ 0.81, and 0.9³ < 0.8 ≤ 0.9²: a step goes on from a point that keeps enough."""
+    assert steps_on(Fading(factor), 7) == steps
 
 
 def test_without_information_only_the_cap_ends():
-    path = Still(1.0)
-    path.value = 0.0
-    assert follow(path, UncertaintyRule.of("kept_information"), 2, 6) == 6
+    assert steps_on(Fading(1.0, first=0.0), 6) == 6
 
 
 def test_thresholds():

@@ -10,7 +10,6 @@ import torch
 from scipy import stats
 
 from optimizers import L1, ZoRD, latin_hypercube, minimize
-from optimizers.methods.zord.active_queries import candidate_cloud
 from optimizers.methods.zord.trajectory_descent import TrajectoryDescent
 from surrogates.window.window_surrogate import Hyperparameters, WindowSurrogate
 from tests.memory import printed, reads_peak
@@ -124,7 +123,9 @@ def test_a_single_observation_is_no_start():
         ({"nugget": 1e-9}, ValueError, "at least 1e-08"),
         ({"noise": -1.0}, ValueError, "noise"),
         ({"active": "always"}, ValueError, "active"),
-        ({"gate": "open"}, ValueError, "gate"),
+        ({"active": "random"}, ValueError, "active"),
+        ({"gate": "gain"}, TypeError, "no option 'gate'"),
+        ({"lengthscales": 1.0}, TypeError, "did you mean 'lengthscale'"),
         ({"start": "first"}, ValueError, "start"),
         ({"design": "sobol"}, ValueError, "design"),
         ({"radius": -1.0}, ValueError, "radius"),
@@ -384,49 +385,16 @@ def test_plain_descent_in_many_dimensions_is_the_same_in_a_box_out_of_reach():
     assert free.best_y < float(function(x0)) - 0.5
 
 
-# Queries made to learn.
+# Active queries.
 
 
-def test_the_gate_asks_where_information_is_largest_and_at_most_five_times_in_a_row():
-    """The choice is compared with the drop in trace of every candidate, by dense inverses."""
-    options = {"initial_points": 4, "lengthscale": 2.0, "radius": 0.3, "nugget": 0.2}
-    opt = ZoRD(X0, max_queries=100, active="gated", gate="probability", **options)
-    run(opt, queries=4)
-    in_a_row = asked = 0
-    for _ in range(14):
-        x, Z, y = opt._x, opt.trajectory.X.clone(), opt.trajectory.y.clone()
-        if opt.state.query is None:
-            in_a_row = 0
-        else:
-            in_a_row, asked = in_a_row + 1, asked + 1
-            gp = Reference(Z, y, float(y.std()), 2.0, 1.0, 0.2)
-            assert gp.measure("descent", x) > 0.1
-            cloud = candidate_cloud(x, 0.3, 1.0, 0, opt.iterations)
-            drops = [
-                gp.measure("mean_variance", x)
-                - Reference(torch.cat([Z, c[None]]), torch.cat([y, y[:1]]), 1.0, 2.0, 1.0, 0.2).measure(
-                    "mean_variance", x
-                )
-                for c in cloud
-            ]
-            chosen = int((cloud - opt.state.query).norm(dim=1).argmin())
-            assert torch.equal(cloud[chosen], opt.state.query)
-            assert drops[chosen] == pytest.approx(max(drops), rel=1e-6)
-            torch.testing.assert_close(opt.ask().points()[0], opt.state.query)
-        assert in_a_row == opt.state.active <= 5
-        batch = opt.ask()
-        opt.tell(batch, function(batch.points()))
-    assert 3 <= asked < 14
-
-
-@pytest.mark.parametrize("gate", ["gain", "probability"])
-def test_five_in_a_row_are_the_limit(gate):
-    """Where all values are equal no step gains anything, and both gates are always open."""
+def test_five_in_a_row_are_the_limit():
+    """Where all values are equal no step gains anything, and the gate is always open."""
 
     def flat(x):
         return torch.ones(len(x), dtype=x.dtype)
 
-    opt = run(ZoRD(X0, max_queries=40, active="gated", gate=gate, lengthscale=2.0), flat, queries=10)
+    opt = run(ZoRD(X0, max_queries=40, active="gated", lengthscale=2.0), flat, queries=10)
     streaks = []
     while not opt.stopped:
         streaks.append(opt.state.active)
@@ -434,25 +402,8 @@ def test_five_in_a_row_are_the_limit(gate):
     assert streaks == [1, 2, 3, 4, 5, 0] * 5
 
 
-@pytest.mark.parametrize("gate", ["gain", "probability"])
-def test_the_control_asks_at_random(gate):
-    """One point of the cloud after the other, whatever it teaches, where the gate is as open."""
-    options = {"gate": gate, "initial_points": 4, "lengthscale": 2.0, "radius": 0.3, "nugget": 1.0}
-    first = {}
-    for active in ("gated", "random"):
-        assert run(ZoRD(X0, max_queries=100, active=active, **options)).queries == 100
-        opt = run(ZoRD(X0, max_queries=9, active=active, **options), queries=4)
-        first[active] = opt.state.query
-    cloud = candidate_cloud(opt._x, 0.3, 1.0, 0, opt.iterations)
-    assert torch.equal(first["random"], cloud[(opt.iterations - 1) % len(cloud)])
-    assert first["gated"] is not None and not torch.equal(first["gated"], first["random"])
-    distances = (candidate_cloud(torch.zeros(1000).double(), 0.1, 0.8, 0, 0)).norm(dim=1)
-    torch.testing.assert_close(distances[:4], torch.tensor([0.1, 0.2, 0.4, 0.8]).double(), rtol=0.15, atol=0)
-
-
-@pytest.mark.parametrize("gate", ["gain", "probability"])
-def test_a_gate_in_a_box_of_one_point_falls_back_to_steps(gate):
-    opt = ZoRD(X0, bounds=[(v, v) for v in X0.tolist()], max_queries=20, active="gated", gate=gate, radius=1.0)
+def test_a_gate_in_a_box_of_one_point_falls_back_to_steps():
+    opt = ZoRD(X0, bounds=[(v, v) for v in X0.tolist()], max_queries=20, active="gated", radius=1.0)
     run(opt, lambda x: torch.ones(len(x)).double())
     assert opt.queries == 20 and opt.failures == 0
 

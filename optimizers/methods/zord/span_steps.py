@@ -1,0 +1,114 @@
+"""Plain gradient steps in coefficients of the queries, at a cost that does not depend on the dimension.
+
+Gradient descent along ∇μ never leaves x₀ + span(Xᵢ − x₀) while the window X₁ … Xₙ stays: x = x₀ + Σᵢ aᵢ (Xᵢ − x₀).
+With G the Gram matrix of Xᵢ − x₀, ‖x − Xᵢ‖² = aᵀGa − 2(Ga)ᵢ + Gᵢᵢ, and for w = c∘α the gradient is v Σᵢ wᵢ (x − Xᵢ), so
+that a step is a ← a − η v ((Σw) a − w): O(n²). G comes from distances that the window holds, and R^d is seen twice,
+where the steps begin and where they end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surrogates.kernels.one_pass import Pass, weighted_differences
+from surrogates.stationary_conditioning import StationaryConditioning
+from surrogates.window.uncertainty import UncertaintyRule, information
+from surrogates.window.window_surrogate import WindowSurrogate
+
+SPAN_PAYS = 2
+"""Steps are taken in coefficients where this many times the window's queries are at most the dimension."""
+
+
+def steps_in_span(
+    surrogate: WindowSurrogate,
+    x: Tensor,
+    step_size: float | None,
+    stop: UncertaintyRule,
+    *,
+    most: int,
+    fixed: bool,
+    margin: float,
+) -> tuple[Tensor, int] | None:
+    """What ``virtual_steps`` finds, or None where it is to step in R^d.
+
+    That is so where the rule is no plain gradient descent, the window would move, a coefficient is as dear as a
+    coordinate, ``stop`` needs a covariance in R^d, or a step goes beyond the margin.
+
+    Args:
+        surrogate: begun at x.
+        x: x₀, shape ``d``.
+        step_size: η of plain gradient descent; None: the rule is another one.
+        stop: when the steps end.
+        most: most steps.
+        fixed: whether the window stays at x; it does also where it holds all queries.
+        margin: the distance from x₀ within which nothing projects.
+    """
+    fixed = fixed or len(surrogate) <= surrogate.size
+    if step_size is None or not fixed or SPAN_PAYS * len(surrogate.window) > len(x) or stop.uncertainty == "descent":
+        return None
+    conditioning = surrogate.conditioning
+    metric, v = conditioning.metric, float(conditioning.metric.gradient)
+    outputscale = surrogate.hyperparameters.outputscale
+    r2 = conditioning.observe(x[None]).r2[0]
+    square = r2 / v
+    G = 0.5 * (square[:, None] + square - surrogate.window.squared_distances / v)
+    G.diagonal().copy_(square)
+    a, taken, start = torch.zeros_like(square), 0, None
+    while taken < most:
+        uncertainty = _SpanUncertainty(conditioning, outputscale, x, r2)
+        if taken == 0 and most > 1 and stop.relative_to_start:
+            start = information(uncertainty)
+        elif taken and not stop.goes_on(uncertainty, len(x), start):
+            break
+        w = metric.slope_weights(r2).reshape(-1) * conditioning.alpha
+        moved = a - step_size * (surrogate.scale * outputscale**0.5) * v * (w.sum() * a - w)
+        along = G @ moved
+        length = float(moved @ along)
+        if not length < math.inf:
+            break
+        if not length**0.5 < margin:
+            return None
+        a, taken = moved, taken + 1
+        r2 = ((length - 2 * along + G.diagonal()) * v).clamp_min(0.0)
+    displaced = weighted_differences(metric, conditioning.inputs, x[None], a[None])[0]
+    return x - displaced / v, taken
+
+
+@dataclass(frozen=True)
+class _SpanUncertainty:
+    """The gradient's uncertainty at a point that only its distances to the queries say.
+
+    Attributes:
+        conditioning: on the window, in units of √o.
+        outputscale: o.
+        x: x₀, shape ``d``.
+        r2: squared distances of the point to the queries over ℓ², shape ``n``.
+    """
+
+    conditioning: StationaryConditioning
+    outputscale: float
+    x: Tensor
+    r2: Tensor
+
+    @property
+    def trace(self) -> Tensor:
+        """The trace of the posterior covariance, shape ``1``."""
+        metric, r2 = self.conditioning.metric, self.r2[None]
+        c = metric.slope_weights(self.r2)[None, :].reshape(1, -1)
+        return self.outputscale * self.conditioning.trace(
+            self.x[None], Pass(self.x[None], r2, float(metric.gradient) * r2, c)
+        )
+
+    @property
+    def prior_trace(self) -> Tensor:
+        """The trace of the prior covariance, 5 o d/(3ℓ²) for Matern 5/2, shape ``1``."""
+        return self.outputscale * self.conditioning.prior_trace
+
+    @property
+    def spectral_norm(self) -> Tensor:
+        """The largest eigenvalue: the prior's, as there are more dimensions than queries."""
+        return self.outputscale * self.conditioning.prior_variance[..., :1]
