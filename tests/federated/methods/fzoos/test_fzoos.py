@@ -2,6 +2,7 @@
 
 import logging
 import math
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ from federated.testing import Quadratic, problem, start
 from optimizers.methods.zord.zord import ZoRD
 from optimizers.prox import L1
 from surrogates import FourierFeatures, FourierSurrogate, rbf_kernel
-from tests.federated.methods.fzoos.disparity import disparity, vertex
+from tests.federated.methods.fzoos.checks import disparity, floats_of_a_round, vertex
 
 F64 = torch.float64
 SMALL = {"num_features": 64, "active_queries": 2, "candidates": 8, "initial_queries": 3}
@@ -237,7 +238,7 @@ def test_the_adaptive_gamma_is_the_best_at_x(options):
         federation.run_round()
         means, gradients = models(federation)
         p, truth = shares(federation), torch.randn(5, dtype=F64, generator=torch.Generator().manual_seed(1))
-        best = min(max(vertex(lambda g: disparity(means, gradients, p, g, truth)), 0.0), 1.0)  # noqa: B023
+        best = min(max(vertex(partial(disparity, means, gradients, p, truth)), 0.0), 1.0)
         assert federation.server.state.gamma == pytest.approx(best, abs=1e-9)
         found.append(best)
     assert min(found) > 0.0 and any(g < 1.0 for g in found)
@@ -334,14 +335,7 @@ FLOATS = {
 
 @pytest.mark.parametrize("options, phases, up, down", FLOATS.values(), ids=FLOATS)
 def test_floats_of_a_round(options, phases, up, down):
-    federation = make(**options)
-    for _ in range(2):
-        federation.run_round()
-    before = federation.history[-1]
-    record = federation.run_round()
-    assert len(federation.algorithm.phases) == phases
-    assert record.payload_up - before.payload_up == 4 * 8 * up
-    assert record.payload_down - before.payload_down == 4 * 8 * down
+    assert floats_of_a_round(make(**options)) == (phases, up, down)
 
 
 @pytest.mark.parametrize("active, first, later", [("step", 4 + 2 * 3, 9), ("round", 4 + 2 + 2, 5), (None, 6, 3)])

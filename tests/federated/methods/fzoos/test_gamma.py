@@ -1,6 +1,7 @@
 """The weight of corrections: exact minima, invariances, and what is unknown drops out."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from federated.methods.fzoos.gamma import Adaptive, clipped, corrections
 from surrogates import FourierFeatures, rbf_kernel
 from surrogates.window.local_options import LocalSurrogateOptions
-from tests.federated.methods.fzoos.disparity import disparity, vertex
+from tests.federated.methods.fzoos.checks import disparity, vertex
 
 F64 = torch.float64
 N, D, M = 5, 6, 120
@@ -64,10 +65,10 @@ def test_it_is_the_best_gamma_at_the_point(seed, shares):
     _, means, gradients, truth = gp_clients(seed)
     gamma = estimate(products(means, gradients, shares), gradients, shares)
     assert 0.1 < gamma < 1.0
-    best = vertex(lambda g: disparity(means, gradients, shares, g, truth))
+    best = vertex(partial(disparity, means, gradients, shares, truth))
     assert gamma == pytest.approx(best, abs=1e-12)
     # The truth is not asked: another one has the same best gamma.
-    other = vertex(lambda g: disparity(means, gradients, shares, g, random(D, seed=9)))
+    other = vertex(partial(disparity, means, gradients, shares, random(D, seed=9)))
     assert gamma == pytest.approx(other, abs=1e-11)
 
 
@@ -76,7 +77,7 @@ def test_over_several_points_it_is_the_best_for_their_sum():
     p = SHARES["weighted"]
     total = sum(products(m, g, p) for m, g, _ in parts)
     gamma = estimate(total, torch.stack([g for _, g, _ in parts]), p)
-    best = vertex(lambda c: sum(disparity(m, g, p, c, t) for m, g, t in parts))
+    best = vertex(lambda c: sum(disparity(m, g, p, t, c) for m, g, t in parts))
     assert gamma == pytest.approx(best, abs=1e-12)
 
 
