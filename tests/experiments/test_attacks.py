@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from experiments.papers.zord import attacks, fig9, table1
+from experiments import registry
+from experiments.papers.zord import fig9_table1 as attacks
 
 
 class Recorded:
@@ -23,7 +24,8 @@ class Recorded:
         return getattr(self.attack, name)
 
 
-SETTINGS = dataclasses.replace(table1.EXPERIMENT.settings("quick"), max_queries=30)
+TABLE1 = registry.get("zord-table1")
+SETTINGS = dataclasses.replace(TABLE1.settings("quick"), max_queries=30)
 
 
 @pytest.mark.parametrize("method", ["zord", "zord_kept", "rgf", "prgf", "gld", "turbo1", "turbom"])
@@ -57,15 +59,15 @@ def test_success_rates_are_shares_of_the_images():
         for s, found in ((0, (3, 16)), (1, (4, 9)))
         for i, q in enumerate(found)
     ]
-    settings = fig9.EXPERIMENT.settings("quick")
-    counts, shares = fig9.success_rates(settings, rows, "mnist", "rgf")
+    settings = registry.get("zord-fig9").settings("quick")
+    counts, shares = attacks.success_rates(settings, rows, "mnist", "rgf")
     assert counts.tolist() == [0, 4, 8, 12, 16]
     assert shares.tolist() == [[0, 0.5, 0.5, 0.5, 0.5], [0, 0.5, 0.5, 1, 1]]
 
 
 def test_a_table_names_the_papers_numbers_beside_ours():
     few = dataclasses.replace(SETTINGS, methods=("zord", "rgf"))
-    table = table1.table(few, table1.EXPERIMENT.run(few, [0]))
+    table = attacks.table(few, TABLE1.run(few, [0]))
     zord = next(row for row in table.rows if row[0] == "ZoRD")
     assert zord[3] == "248" and zord[6] == "384"
     tuned = dataclasses.replace(SETTINGS, knobs=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
@@ -75,6 +77,6 @@ def test_a_table_names_the_papers_numbers_beside_ours():
 def test_data_that_are_not_there_are_refused_before_any_seed(tmp_path):
     settings = dataclasses.replace(SETTINGS, data=str(tmp_path))
     with pytest.raises(ValueError, match="mnist"):
-        table1.EXPERIMENT.check(settings)
-    assert table1.EXPERIMENT.stands_in(settings) == ""
-    assert "digits" in table1.EXPERIMENT.stands_in(SETTINGS)
+        TABLE1.check(settings)
+    assert TABLE1.stands_in(settings) == ""
+    assert "digits" in TABLE1.stands_in(SETTINGS)

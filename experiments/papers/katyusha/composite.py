@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -131,14 +132,20 @@ def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
     return found
 
 
-def prox_alone(problem: Composite) -> Callable[[Tensor, float], Tensor]:
-    """The prox without ψ's value, which is 0 at every iterate and slow to add to each of a run's queries."""
+def start_and_options(
+    problem: Composite, max_queries: int, seed: int, smoothing_radius: float
+) -> tuple[Tensor, dict[str, Any]]:
+    """x0 = 0, and the options that all methods share.
+
+    Their prox comes without ψ's value, which is 0 at every iterate and slow to add to each of a run's queries.
+    """
     prox = problem.prox
 
-    def call(z: Tensor, step: float) -> Tensor:
+    def prox_alone(z: Tensor, step: float) -> Tensor:
         return prox(z, step)
 
-    return call
+    options = {"prox": prox_alone, "max_queries": max_queries, "seed": seed, "smoothing_radius": smoothing_radius}
+    return torch.zeros(problem.dim, dtype=torch.float64), options | {"track_best": False}
 
 
 def gap_rows(key: Row, found: np.ndarray, every: int, keep: int) -> Rows:
@@ -154,17 +161,8 @@ def queries_until(found: np.ndarray, every: int, tolerance: float) -> int:
 
 def draw_band(axes: Axes, rows: Rows, method: str, label: str | None = None, every: int = 10) -> None:
     """Mean over seeds and the band from the 5% to the 95% quantile, against queries, log scale."""
-    look, count = style.METHODS[method], len(seeds_of(rows))
-    x = np.array(distinct(rows, "num_queries"), dtype=float)
-    table = np.array([row["value"] for row in rows], dtype=float).reshape(count, len(x))
-    low, high = np.quantile(table, [0.05, 0.95], axis=0)
-    axes.semilogy(
-        x,
-        table.mean(0),
-        color=look.color,
-        ls=look.line,
-        marker=look.marker,
-        markevery=every,
-        label=label or look.label,
-    )
-    axes.fill_between(x, low, high, color=look.color, alpha=0.2, lw=0)
+    look, x = style.METHODS[method], np.array(distinct(rows, "num_queries"), dtype=float)
+    table = np.array([row["value"] for row in rows], dtype=float).reshape(len(seeds_of(rows)), len(x))
+    drawn: Any = {"color": look.color, "ls": look.line, "marker": look.marker, "label": label or look.label}
+    axes.semilogy(x, table.mean(0), markevery=every, **drawn)
+    axes.fill_between(x, *np.quantile(table, [0.05, 0.95], axis=0), color=look.color, alpha=0.2, lw=0)

@@ -5,14 +5,12 @@ diminishing steps, and, which the paper leaves out, plain proximal gradient desc
 5-95% band over trials, all on one problem, each with directions of its own.
 
 Readings: the paper gives neither data nor box, β or the baselines' steps. Rows are standard normal with labels of a
-linear model, the box is [−0.5, 0.5]^d, β = 1e-6; κ = 60.9, and 38% of the coordinates are active at the minimum. The
+linear model, the box is [−0.5, 0.5]^d, β = 1e-6. The
 box matters: in [−0.1, 0.1]^d nearly all are active, and plain proximal gradient descent is the fastest of all. Left,
 steps by theory: Corollaries 2 and 3; 1/(dL) for ZO-SVRG; 1/(dL + μk/2) for projected ZO; 1/L for proximal gradient.
 Right, each method's steps tuned by one power of two (on M for ZO-L-Katyusha, with θ₁ following it; on the step for the
 others), the one that needs the fewest queries to 1e-8, or comes nearest, over ``tuning_seeds``, which no figure uses.
-``tune`` gave, at 12,000 queries: options I and II 3,400, full batch 1,500,
-ZO-SVRG 4,500, proximal gradient 3,000. The loss is much flatter where the iterates are than L says, which is why
-tuning gains so much.
+The loss is much flatter where the iterates are than L says, which is why tuning gains so much.
 """
 
 from __future__ import annotations
@@ -23,21 +21,21 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
-from experiments.harness.verdicts import Verdict, judge
+from experiments.harness.verdicts import Verdict, judge, judge_pairs
 from experiments.papers.katyusha.composite import (
     Composite,
     draw_band,
     gap_rows,
     gaps,
     logistic,
-    prox_alone,
     queries_until,
+    start_and_options,
 )
 from optimizers import ZOSVRG, Optimizer, ProjectedZO, ZOLKatyusha
 from optimizers.methods.katyusha.parameters import coordinate_batch, full_batch
@@ -91,27 +89,19 @@ def problem_of(settings: Settings) -> Composite:
 def make(settings: Settings, method: str, factor: float, seed: int, steps: str = "theory") -> Optimizer:
     """An optimizer at x0 = 0, its steps by theory up to a factor, with the budget of such steps."""
     problem = problem_of(settings)
-    x0 = torch.zeros(settings.dim, dtype=torch.float64)
-    common: dict[str, Any] = {
-        "prox": prox_alone(problem),
-        "max_queries": settings.budget(steps),
-        "seed": seed,
-        "track_best": False,
-        "smoothing_radius": settings.smoothing_radius,
-    }
     L, mu = problem.L, problem.mu
+    x0, options = start_and_options(problem, settings.budget(steps), seed, settings.smoothing_radius)
     if method == "zo_l_katyusha_full":
-        return ZOLKatyusha(x0, coordinates="full", parameters=full_batch(L, mu, 0.0).scaled(factor), **common)
+        return ZOLKatyusha(x0, coordinates="full", parameters=full_batch(L, mu, 0.0).scaled(factor), **options)
     if method in KATYUSHA:
         parameters = coordinate_batch(L, mu, 0.0, settings.dim, 1).scaled(factor)
-        common["option"] = "II" if method == "zo_l_katyusha_ii" else "I"
-        return ZOLKatyusha(x0, parameters=parameters, **common)
-    known: dict[str, Any] = {"smoothness": L, "strong_convexity": mu, "step_factor": factor}
+        return ZOLKatyusha(x0, parameters=parameters, option="II" if method == "zo_l_katyusha_ii" else "I", **options)
+    options |= {"smoothness": L, "strong_convexity": mu, "step_factor": factor}
     if method == "zo_svrg":
-        return ZOSVRG(x0, **known, **common)
-    if method == "projected_zo":
-        return ProjectedZO(x0, **known, **common)
-    return ProjectedZO(x0, estimator="coordinates", steps="constant", **known, **common)
+        return ZOSVRG(x0, **options)
+    if method == "proximal_gradient":
+        options |= {"estimator": "coordinates", "steps": "constant"}
+    return ProjectedZO(x0, **options)
 
 
 def tune(settings: Settings, method: str, factors: tuple[float, ...]) -> dict[float, tuple[float, float]]:
@@ -147,96 +137,75 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for steps by theory, one for tuned steps."""
-    figure, axes = style.panels(1, len(STEPS), width=4.4, height=3.6, sharey=True)
-    for panel, (steps, title) in zip(axes[0], STEPS.items(), strict=True):
+    problem = problem_of(settings)
+    facts = f"box ±{settings.side:g}, {100 * problem.active_share():.0f}% active, κ = {problem.kappa:.0f}"
+    floor = f"floor of the differences, β = {settings.smoothing_radius:g}"
+
+    def draw(panel: Axes, steps: str) -> None:
         for method in METHODS:
-            curve = where(rows, quantity="gap", method=method, steps=steps)
-            draw_band(panel, curve, method, every=10 if steps == "theory" else 4)
-        problem = problem_of(settings)
-        share = f"{100 * problem.active_share():.0f}% active"
-        panel.set_title(f"{title} (box ±{settings.side:g}, {share}, κ = {problem.kappa:.0f})")
-        panel.set_xlabel("queries")
+            found = where(rows, quantity="gap", method=method, steps=steps)
+            draw_band(panel, found, method, every=10 if steps == "theory" else 4)
         panel.set_ylim(1e-14, None)
-        floor = f"floor of the differences, β = {settings.smoothing_radius:g}"
-        panel.annotate(
-            floor, (0.98, 0.02), xycoords="axes fraction", ha="right", va="bottom", fontsize="small", color="0.35"
-        )
-    axes[0, 0].set_ylabel("F(x) − F*, mean and 5-95% of trials")
-    style.shared_legend(figure, axes[0, 0], 3)
-    return figure
+        corner: Any = {"xycoords": "axes fraction", "ha": "right", "va": "bottom"}
+        panel.annotate(floor, (0.98, 0.02), fontsize="small", color="0.35", **corner)
+
+    return style.grid(
+        {f"{title} ({facts})": steps for steps, title in STEPS.items()},
+        draw,
+        columns=len(STEPS),
+        xlabel="queries",
+        ylabel="F(x) − F*, mean and 5-95% of trials",
+        legend=3,
+        width=4.4,
+        height=3.6,
+        sharey=True,
+    )
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """The order at equal queries, linear convergence, and tuned against tuned."""
     seeds = seeds_of(rows)
 
-    def log_gap(method: str, steps: str, at: int = settings.compared_at) -> np.ndarray:
+    def log_gap(steps: str, method: str, at: int = settings.compared_at) -> np.ndarray:
         return np.log10(by_seed(rows, quantity="gap", method=method, steps=steps, num_queries=at))
 
-    def lead(better: str, worse: str) -> np.ndarray:
-        return log_gap(worse, "theory") - log_gap(better, "theory")
-
     def ratio(better: str, worse: str) -> np.ndarray:
-        return np.log10(
-            by_seed(rows, quantity="queries_until", method=worse, steps="tuned")
-            / by_seed(rows, quantity="queries_until", method=better, steps="tuned")
-        )
+        least, most = (by_seed(rows, quantity="queries_until", method=m, steps="tuned") for m in (better, worse))
+        return np.log10(most / least)
 
+    def last(method: str) -> dict[str, np.ndarray]:
+        label = style.METHODS[method].label
+        return {f"{label}, {steps}": log_gap(steps, method, settings.budget(steps)) for steps in STEPS}
+
+    at, to = f"at {settings.compared_at:,} queries", f"queries to {settings.tolerance:g}"
     order = ("zo_l_katyusha_full", "zo_l_katyusha", "zo_svrg", "projected_zo")
-    at = f"at {settings.compared_at:,} queries"
-    verdicts = [
-        judge(
-            f"{style.METHODS[better].label} is nearer than {style.METHODS[worse].label} {at}, by theory",
-            "lead in log10 of the gap",
-            {f"{better} against {worse}": lead(better, worse)},
-            seeds,
-            above=0.0,
-        )
-        for better, worse in pairwise(order)
-    ]
-    last = {steps: settings.budget(steps) for steps in STEPS}
-    converged = {
-        f"{style.METHODS[m].label}, {steps}": log_gap(m, steps, last[steps]) for m in KATYUSHA for steps in STEPS
-    }
-    apart = log_gap("zo_l_katyusha", "theory") - log_gap("zo_l_katyusha_ii", "theory")
-    tuned = {f"{m} against zo_svrg": ratio(m, "zo_svrg") for m in KATYUSHA}
-    plain = {f"{m} against proximal_gradient": ratio(m, "proximal_gradient") for m in KATYUSHA}
-    stuck = {steps: log_gap("projected_zo", steps, last[steps]) for steps in STEPS}
-    to = f"queries to {settings.tolerance:g}"
+    verdicts = judge_pairs(
+        [(better, worse, False) for better, worse in pairwise(order)],
+        f"{{}} is nearer than {{}} {at}, by theory",
+        "lead in log10 of the gap",
+        lambda steps, method: -log_gap(steps, method),
+        {"theory": "theory"},
+        seeds,
+        above=0.0,
+    )
+    converged = {label: gap for method in KATYUSHA for label, gap in last(method).items()}
+    stuck = {label.rpartition(", ")[2]: gap for label, gap in last("projected_zo").items()}
+    tuned, plain = (
+        {f"{method} against {other}": ratio(method, other) for method in KATYUSHA}
+        for other in ("zo_svrg", "proximal_gradient")
+    )
+    apart = {"theory": log_gap("theory", "zo_l_katyusha") - log_gap("theory", "zo_l_katyusha_ii")}
+    fewer = f"tuned, ZO-L-Katyusha needs fewer {to}"
+    nearest = "projected ZO does not come nearer than 1e-5 in the whole budget"
+    within, factor = f"options I and II are within a factor of 3 {at}", {"above": -0.48, "below": 0.48}
+    differences = f"{fewer} than proximal gradient by differences"
     return [
         *verdicts,
-        judge(
-            "ZO-L-Katyusha converges linearly to 1e-10",
-            "log10 of the last gap",
-            converged,
-            seeds,
-            below=-10.0,
-        ),
-        judge(
-            "projected ZO does not come nearer than 1e-5 in the whole budget",
-            "log10 of the last gap",
-            stuck,
-            seeds,
-            above=-5.0,
-        ),
-        judge(f"tuned, ZO-L-Katyusha needs fewer {to}", "log10 of the ratio", tuned, seeds, above=0.0),
-        judge(
-            f"options I and II are within a factor of 3 {at}",
-            "log10 of the ratio of gaps",
-            {"theory": apart},
-            seeds,
-            above=-0.48,
-            below=0.48,
-            control=True,
-        ),
-        judge(
-            f"tuned, ZO-L-Katyusha needs fewer {to} than proximal gradient by differences",
-            "log10 of the ratio",
-            plain,
-            seeds,
-            above=0.0,
-            control=True,
-        ),
+        judge("ZO-L-Katyusha converges linearly to 1e-10", "log10 of the last gap", converged, seeds, below=-10.0),
+        judge(nearest, "log10 of the last gap", stuck, seeds, above=-5.0),
+        judge(fewer, "log10 of the ratio", tuned, seeds, above=0.0),
+        judge(within, "log10 of the ratio of gaps", apart, seeds, control=True, **factor),
+        judge(differences, "log10 of the ratio", plain, seeds, above=0.0, control=True),
     ]
 
 

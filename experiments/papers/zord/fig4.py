@@ -7,44 +7,30 @@ cent, so that it begins at 0 and never falls.
 Readings: the paper gives neither the points that the metric is over, nor the box or the averaging. Here 2,000 points
 other than those trained on, classes averaged as scikit-learn's ``macro``, and θ in [−1, 1]^d, searched as [0, 10]^d.
 n = 10. The metric is piecewise constant, so that the smoothing radius matters as much as the rate of Adam (printed: 0.2
-and 0.01): methods have the better of both on one grid (``RATES`` by ``RADII``; ZoRD's on less of it, as said below)
-over ``tuning_seeds``, which no figure uses. The radius is the root mean square distance of a query from the iterate, of
-the initial design in ZoRD. On the stand-in (F1 of seed 1000, precision of 1001), mean improvements in per cent: after
-500 queries ES 5.4, RGF 4.7 and PRGF 2.6, all best at rate 0.01 and radius 1; after 300, ZoRD 19.1 at 0.05 and 3 (11.7
-to 19.1 for rates from 0.01 and radii from 1), and with kept information, radii 1 and 10 only, 4.4 at 0.01 and 1 (from
-1.8): there it is the library's default, whose steps are halved after ten queries without gain. With such steps ZoRD as
-printed had 5.9: what is halved on a staircase does not come to its edge.
+and 0.01): methods have the better of both on one grid (``RATES`` by ``RADII``; with kept information on radii 1 and 10
+only) over ``tuning_seeds``, which no figure uses; ``tune`` gives the mean improvements. The radius is the root mean
+square distance of a query from the iterate, of the initial design in ZoRD. ZoRD as printed never halves its steps, the
+library's default does after ten queries without gain: what is halved on a staircase does not come to its edge.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of
-from experiments.harness.verdicts import Verdict, judge
-from experiments.papers.zord.descent import as_printed
+from experiments.harness.records import Row, Rows, best_so_far, by_seed, checkpoints, seeds_of
+from experiments.harness.verdicts import Verdict, judge, judge_pairs
+from experiments.papers.zord.searches import search
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.covertype import STAND_IN, load_points
-from experiments.workloads.metrics import (
-    DIMENSION,
-    FULL,
-    METRICS,
-    QUICK,
-    MetricObjective,
-    Training,
-    trained_network,
-)
-from optimizers import Evaluator, Optimizer, run
-from optimizers.registry import method_class
+from experiments.workloads.metrics import FULL, METRICS, QUICK, MetricObjective, Training, trained_network
+from optimizers import Evaluator, run
 
 RATES = (0.002, 0.01, 0.05, 0.2)
 RADII = (0.3, 1.0, 3.0, 10.0)
@@ -93,29 +79,12 @@ def objective(settings: Settings, name: str, seed: int) -> MetricObjective:
 
 def descend(settings: Settings, method: str, rate: float, radius: float, fun: MetricObjective, seed: int) -> Rows:
     """The best improvement in per cent after so many queries, from 0."""
-    optimizer = _optimizer(settings, method, rate, radius, fun, seed)
-    values = run(optimizer, Evaluator(fun, batched=True)).history.y.numpy()
+    budget: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
+    optimizer = search(method, fun.start, rate=rate, radius=radius, **budget)
     start = float(fun(fun.start))
-    padded = np.full(settings.max_queries + 1, np.nan)
-    padded[0], padded[1 : len(values) + 1] = start, values
-    best = np.fmin.accumulate(padded)
-    counts = sorted({*range(0, settings.max_queries + 1, settings.every), settings.max_queries})
+    best = best_so_far(run(optimizer, Evaluator(fun, batched=True)).history.y.numpy(), settings.max_queries, start)
+    counts = checkpoints(settings.max_queries, settings.every)
     return [{"queries": n, "value": 100.0 * (start - best[n]) / max(1.0 - start, 1e-9)} for n in counts]
-
-
-def _optimizer(
-    settings: Settings, method: str, rate: float, radius: float, fun: MetricObjective, seed: int
-) -> Optimizer:
-    options: dict[str, Any] = {"update_rule": lambda p: torch.optim.Adam([p], lr=rate)}
-    if method.startswith("zord"):
-        options["radius"] = radius
-        if method == "zord":
-            options |= as_printed(DIMENSION)
-    else:  # ES's directions are normal, the others' unit vectors
-        options["smoothing_radius"] = radius / (math.sqrt(DIMENSION) if method == "es" else 1.0)
-    name = {"zord_kept": "zord"}.get(method, method)
-    common: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
-    return method_class(name)(fun.start, **common, **options)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
@@ -144,38 +113,34 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each metric."""
-    figure, axes = style.panels(1, len(settings.metrics), width=3.4, height=3.0)
-    for panel, name in zip(axes[0], settings.metrics, strict=True):
-        for method in settings.methods:
-            found = curve(rows, "queries", metric=name, method=method)
-            style.draw(panel, method, found)
-            panel.lines[-1].set_markevery(max(1, len(found.x) // 6))
-        panel.set_title({"f1": "F1", "jaccard": "Jaccard"}.get(name, name))
-        panel.set_xlabel("queries")
-    axes[0, 0].set_ylabel("improvement in %, mean ± SE")
-    style.shared_legend(figure, axes[0, 0], min(len(settings.methods), 2 * len(settings.metrics)))
-    return figure
+    return style.grid(
+        {{"f1": "F1", "jaccard": "Jaccard"}.get(name, name): name for name in settings.metrics},
+        lambda panel, name: style.draw_methods(panel, rows, "queries", settings.methods, metric=name),
+        columns=len(settings.metrics),
+        xlabel="queries",
+        ylabel="improvement in %, mean ± SE",
+        legend=min(len(settings.methods), 2 * len(settings.metrics)),
+        height=3.0,
+    )
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """The last improvement of ZoRD, and of the default, against each baseline's and against none."""
-    seeds = seeds_of(rows)
+    seeds, verdicts = seeds_of(rows), list[Verdict]()
 
-    def last(method: str, name: str) -> np.ndarray:
+    def last(name: str, method: str) -> np.ndarray:
         return by_seed(rows, metric=name, method=method, queries=settings.max_queries)
 
-    labels = {method: style.METHODS[method].label for method in settings.methods}
-    verdicts = []
+    metrics = {name: name for name in settings.metrics}
     for method in [m for m in settings.methods if m.startswith("zord")]:
         control = method != "zord"
-        cells = {name: last(method, name) for name in settings.metrics}
-        claim = f"{labels[method]} improves the trained network"
+        cells = {name: last(name, method) for name in metrics}
+        claim = f"{style.METHODS[method].label} improves the trained network"
         verdicts.append(judge(claim, "improvement in per cent", cells, seeds, above=0.0, control=control))
-        for other in [m for m in (*BASELINES, "zord") if m in settings.methods and m != method]:
-            cells = {name: last(method, name) - last(other, name) for name in settings.metrics}
-            claim = f"{labels[method]} improves it more than {labels[other]}"
-            statistic = "difference of the improvements in per cent"
-            verdicts.append(judge(claim, statistic, cells, seeds, above=0.0, control=control))
+        others = [m for m in (*BASELINES, "zord") if m in settings.methods and m != method]
+        pairs = [(method, other, control) for other in others]
+        statistic = "difference of the improvements in per cent"
+        verdicts += judge_pairs(pairs, "{} improves it more than {}", statistic, last, metrics, seeds, above=0.0)
     return verdicts
 
 

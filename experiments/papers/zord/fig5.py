@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
-from experiments.harness.verdicts import Verdict, judge
+from experiments.harness.records import Row, Rows, by_seed, log10_gap, seeds_of, where
+from experiments.harness.verdicts import Verdict, judge_pairs
 from experiments.papers.zord.descent import box
 from experiments.workloads.problems import standard_problem
 from optimizers import run
@@ -56,7 +56,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
             if y < best:
                 best = y
                 rows.append({**facts, "queries": n, "x1": z[0], "x2": z[1], "value": best})
-        rows.append({**facts, "queries": "final", "value": math.log10(max(best - problem.minimum, 1e-16))})
+        rows.append({**facts, "queries": "final", "value": log10_gap(best, problem.minimum)})
     return rows
 
 
@@ -90,12 +90,15 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """ZoRD against RGF on these surfaces."""
     finals = where(rows, queries="final")
-    cells = {
-        name: by_seed(finals, problem=name, method="zord") - by_seed(finals, problem=name, method="rgf")
-        for name in settings.problems
-    }
-    claim = f"with {settings.queries} queries ZoRD ends lower than RGF in two dimensions"
-    return [judge(claim, "difference of the final log10 gap", cells, seeds_of(rows), below=0.0)]
+    return judge_pairs(
+        [("zord", "rgf", False)],
+        f"with {settings.queries} queries {{}} ends lower than {{}} in two dimensions",
+        "difference of the final log10 gap",
+        lambda name, method: by_seed(finals, problem=name, method=method),
+        {name: name for name in settings.problems},
+        seeds_of(rows),
+        below=0.0,
+    )
 
 
 EXPERIMENT = Experiment(

@@ -15,13 +15,13 @@ import math
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, curve, seeds_of
+from experiments.harness.records import Row, Rows, curve, final, mean_curve, seeds_of
+from experiments.harness.style import MethodStyle
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import descent
 from experiments.workloads.problems import standard_problem
@@ -82,68 +82,47 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     """Curves of the spectral norm's thresholds above, final gaps of all measures below."""
     figure, axes = style.panels(2, len(settings.problems), width=4.6, height=3.0)
     paper, thresholds = settings.thresholds[0]
-    for column, name in enumerate(settings.problems):
-        for threshold, color, marker in zip(thresholds, _shades(len(thresholds)), MARKERS, strict=False):
+    shades = colormaps["Purples"](np.linspace(0.4, 1.0, len(thresholds)))
+    for (upper, lower), name in zip(axes.T, settings.problems, strict=True):
+        for threshold, shade, marker in zip(thresholds, shades, MARKERS, strict=False):
             found = curve(rows, "queries", problem=name, uncertainty=paper, threshold=threshold)
-            _draw(axes[0, column], found.x, found.mean, found.standard_error, color, marker, f"c = {threshold:g}")
-            axes[0, column].lines[-1].set_markevery(max(1, len(found.x) // 6))
+            style.draw(upper, MethodStyle(f"c = {threshold:g}", to_hex(shade), marker), found)
         for (uncertainty, chosen), color, marker in zip(settings.thresholds, COLORS, MARKERS, strict=False):
-            finals = [descent.final(rows, problem=name, uncertainty=uncertainty, threshold=c) for c in chosen]
-            means = np.array([values.mean() for values in finals])
-            errors = np.array(
-                [values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0 for values in finals]
-            )
-            label = uncertainty.replace("_", " ")
-            places = np.array([_place(uncertainty, c, chosen) for c in chosen])
-            _draw(axes[1, column], places, means, errors, color, marker, label)
-        axes[0, column].set_title(f"{name.capitalize()}, d = {settings.dim}: spectral norm")
-        axes[1, column].set_title(f"{name.capitalize()}, d = {settings.dim}: measures")
-        axes[0, column].set_xlabel("queries")
-        axes[1, column].set_xlabel("threshold, from strict to loose")
-        axes[1, column].set_xticks(np.arange(1, max(len(known) for _, known in THRESHOLDS) + 1))
+            known = dict(THRESHOLDS).get(uncertainty, chosen)  # the reduced scale has some of them
+            places = [1 + (known if c in known else chosen).index(c) for c in chosen]
+            finals = (final(rows, problem=name, uncertainty=uncertainty, threshold=c) for c in chosen)
+            style.draw(lower, MethodStyle(uncertainty.replace("_", " "), color, marker), mean_curve(places, finals))
+        upper.set(title=f"{name.capitalize()}, d = {settings.dim}: spectral norm", xlabel="queries")
+        upper.legend(fontsize=7)
+        lower.set(title=f"{name.capitalize()}, d = {settings.dim}: measures", xlabel="threshold, from strict to loose")
+        lower.set_xticks(np.arange(1, max(len(known) for _, known in THRESHOLDS) + 1))
     for row in axes:
         row[0].set_ylabel("log₁₀ of the gap")
-    for upper in axes[0]:
-        upper.legend(fontsize=7)
     style.shared_legend(figure, axes[1, 0], 5)
     return figure
 
 
-def _shades(count: int) -> list[str]:
-    return [to_hex(shade) for shade in colormaps["Purples"](np.linspace(0.4, 1.0, count))]
-
-
-def _place(uncertainty: str, threshold: float, chosen: tuple[float, ...]) -> int:
-    """From strict to loose, 1 to 5, also where only some of the thresholds were run."""
-    known = dict(THRESHOLDS).get(uncertainty, chosen)
-    return 1 + (known if threshold in known else chosen).index(threshold)
-
-
-def _draw(axes: Axes, x: np.ndarray, mean: np.ndarray, error: np.ndarray, color: str, marker: str, label: str) -> None:
-    axes.plot(x, mean, color=color, marker=marker, label=label)
-    axes.fill_between(x, mean - error, mean + error, color=color, alpha=0.2, lw=0)
-
-
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Dynamic steps against one step a query, and the other measures against the spectral norm."""
-    seeds, verdicts = seeds_of(rows), []
-
-    def gap(name: str, uncertainty: str, threshold: float) -> np.ndarray:
-        return descent.final(rows, problem=name, uncertainty=uncertainty, threshold=threshold)
-
+    seeds, verdicts = seeds_of(rows), list[Verdict]()
     paper, thresholds = settings.thresholds[0]
     statistic = "difference of the final log10 gap"
+    gaps = {
+        (name, uncertainty, c): final(rows, problem=name, uncertainty=uncertainty, threshold=c)
+        for name in settings.problems
+        for uncertainty, chosen in settings.thresholds
+        for c in chosen
+    }
+
+    def best(name: str, uncertainty: str, chosen: tuple[float, ...]) -> np.ndarray:
+        return min((gaps[name, uncertainty, c] for c in chosen), key=np.mean)
+
     for threshold in thresholds[1:]:
-        cells = {name: gap(name, paper, threshold) - gap(name, paper, thresholds[0]) for name in settings.problems}
+        cells = {name: gaps[name, paper, threshold] - gaps[name, paper, thresholds[0]] for name in settings.problems}
         claim = f"virtual steps under c = {threshold:g} end lower than one step a query (c = {thresholds[0]:g})"
         verdicts.append(judge(claim, statistic, cells, seeds, below=0.0))
     for uncertainty, chosen in settings.thresholds[1:]:
-        cells = {}
-        for name in settings.problems:
-            best = min(gap(name, paper, c).mean() for c in thresholds)
-            reference = next(c for c in thresholds if gap(name, paper, c).mean() == best)
-            means = [gap(name, uncertainty, c).mean() for c in chosen]
-            cells[name] = gap(name, uncertainty, chosen[int(np.argmin(means))]) - gap(name, paper, reference)
+        cells = {name: best(name, uncertainty, chosen) - best(name, paper, thresholds) for name in settings.problems}
         claim = f"{uncertainty.replace('_', ' ')} at its best threshold ends lower than the spectral norm at its best"
         verdicts.append(judge(claim, statistic, cells, seeds, below=0.0, control=True))
     return verdicts

@@ -60,16 +60,16 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Parameters of each controller."""
     figure, axes = style.panels(1, 1, width=7.5, height=3.0)
-    for i, name in enumerate(settings.environments):
-        for quantity, color, shift in (("parameters", style.BLUE, -0.2), ("expected", style.GREY, 0.2)):
-            value = by_seed(rows, environment=name, quantity=quantity)[0]
-            label = None if i else {"parameters": "here", "expected": "expected"}[quantity]
-            axes[0, 0].bar(i + shift, value, width=0.4, color=color, label=label)
-            axes[0, 0].text(i + shift, value, f"{value:.0f}", ha="center", va="bottom", fontsize=7)
-    axes[0, 0].set_xticks(range(len(settings.environments)), [TITLES[name] for name in settings.environments])
-    axes[0, 0].set_xlabel("environment")
-    axes[0, 0].set_ylabel("parameters of the controller")
-    style.shared_legend(figure, axes[0, 0], 2)
+    (panel,), places = axes[0], np.arange(len(settings.environments))
+    for quantity, label, color, shift in (
+        ("parameters", "here", style.BLUE, -0.2),
+        ("expected", "expected", style.GREY, 0.2),
+    ):
+        values = [by_seed(rows, environment=name, quantity=quantity)[0] for name in settings.environments]
+        panel.bar_label(panel.bar(places + shift, values, width=0.4, color=color, label=label), fontsize=7)
+    panel.set_xticks(places, [TITLES[name] for name in settings.environments])
+    panel.set(xlabel="environment", ylabel="parameters of the controller")
+    style.shared_legend(figure, panel, 2)
     return figure
 
 
@@ -81,15 +81,8 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         found, expected = (by_seed(rows, environment=name, quantity=q) for q in ("parameters", "expected"))
         wrong += found != expected
     trials = np.full(len(seeds), len(settings.environments))
-    return [
-        never(
-            "controllers have the dimensions that are expected",
-            "share of environments that differ",
-            wrong,
-            trials,
-            seeds,
-        )
-    ]
+    claim = "controllers have the dimensions that are expected"
+    return [never(claim, "share of environments that differ", wrong, trials, seeds)]
 
 
 def table(settings: Settings, rows: Rows) -> Table:

@@ -13,7 +13,6 @@ f is a function; the reward is the best so far. With one rate and radius for all
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,12 @@ from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of
-from experiments.harness.tables import Table
-from experiments.harness.verdicts import Verdict, judge
-from experiments.papers.zord.descent import as_printed
+from experiments.harness.records import Row, Rows, best_so_far, by_seed, checkpoints, seeds_of
+from experiments.harness.tables import Table, with_sd
+from experiments.harness.verdicts import Verdict, judge_pairs
+from experiments.papers.zord.searches import search
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
 from optimizers import Evaluator, Optimizer, latin_hypercube, run
-from optimizers.registry import method_class
 
 BASELINES = ("es", "rgf", "prgf", "gld", "turbo1")
 WINDOW = 300
@@ -71,38 +69,27 @@ def start_of(settings: Settings, fun: Controller, seed: int) -> tuple[Tensor, Te
 
 def searcher(settings: Settings, method: str, fun: Controller, X: Tensor, y: Tensor, seed: int) -> Optimizer:
     """A method at the best of the Latin hypercube."""
-    options: dict[str, Any] = {"update_rule": lambda p: torch.optim.Adam([p], lr=settings.rate)}
-    d = fun.dimension
+    options: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
     if method == "turbo1":
-        options = {"candidates": settings.turbo_candidates, "initial_points": min(50, settings.max_queries // 2)}
-    elif method == "gld":
-        options = {}
-    elif method.startswith("zord"):
-        options |= {"history": (X, y), "window": WINDOW, "radius": RADIUS}
-        if method == "zord":
-            options |= as_printed(d)
-    else:  # ES's directions are normal, the others' unit vectors
-        options["smoothing_radius"] = RADIUS / (math.sqrt(d) if method == "es" else 1.0)
-    name = {"zord_kept": "zord", "turbo1": "turbo"}.get(method, method)
-    common: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
-    return method_class(name)(X[int(y.argmin())], **common, **options)
+        options |= {"candidates": settings.turbo_candidates, "initial_points": min(50, settings.max_queries // 2)}
+    if method.startswith("zord"):
+        options |= {"history": (X, y), "window": WINDOW}
+    return search(method, X[int(y.argmin())], rate=settings.rate, radius=RADIUS, **options)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
     """The best reward so far of every method in every environment, from that of the Latin hypercube."""
     rows: Rows = []
-    counts = sorted({*range(0, settings.max_queries + 1, settings.every), settings.max_queries})
     for name in settings.environments:
         fun = Controller(name, settings.episodes, 1000 * seed, settings.horizon)
         X, y = start_of(settings, fun, seed)
         for method in ("latin_hypercube", *settings.methods):
-            values = np.full(settings.max_queries + 1, np.nan)
-            values[0] = float(y.min())
+            found = np.empty(0)
             if method != "latin_hypercube":
                 found = run(searcher(settings, method, fun, X, y, seed), Evaluator(fun)).history.y.numpy()
-                values[1 : len(found) + 1] = found
-            best = np.fmin.accumulate(values)
+            best = best_so_far(found, settings.max_queries, float(y.min()))
             key: Row = {"seed": seed, "environment": name, "method": method}
+            counts = checkpoints(settings.max_queries, settings.every)
             rows += [key | {"queries": n, "value": -float(best[n])} for n in counts]
     return rows
 
@@ -114,57 +101,52 @@ def last(settings: Settings, rows: Rows, environment: str, method: str) -> np.nd
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The best reward against queries, a panel for each environment."""
-    columns = min(3, len(settings.environments))
-    lines = math.ceil(len(settings.environments) / columns)
-    figure, axes = style.panels(lines, columns, width=3.6, height=2.8)
-    for panel in axes.flat[len(settings.environments) :]:
-        panel.remove()
-    for panel, name in zip(axes.flat, settings.environments, strict=False):
-        for method in ("latin_hypercube", *settings.methods):
-            found = curve(rows, "queries", environment=name, method=method)
-            style.draw(panel, method, found)
-            panel.lines[-1].set_markevery(max(1, len(found.x) // 6))
-        panel.set_title(TITLES[name])
-        panel.set_xlabel(f"queries after {settings.design} of a Latin hypercube")
-    for row in range(lines):
-        axes[row, 0].set_ylabel("best reward, mean ± SE")
-    style.shared_legend(figure, axes[0, 0], min(2 * columns, 4))
-    return figure
+    columns, methods = min(3, len(settings.environments)), ("latin_hypercube", *settings.methods)
+    return style.grid(
+        {TITLES[name]: name for name in settings.environments},
+        lambda panel, name: style.draw_methods(panel, rows, "queries", methods, environment=name),
+        columns=columns,
+        xlabel=f"queries after {settings.design} of a Latin hypercube",
+        ylabel="best reward, mean ± SE",
+        legend=min(2 * columns, 4),
+        width=3.6,
+        height=2.8,
+    )
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """ZoRD's last reward, and the default's, against the others', in units of the environment's spread."""
-    seeds = seeds_of(rows)
 
-    def more(method: str, other: str) -> Verdict:
-        cells = {}
-        for name in settings.environments:
-            all_methods = ("latin_hypercube", *settings.methods)
-            spread = float(np.concatenate([last(settings, rows, name, m) for m in all_methods]).std())
-            difference = last(settings, rows, name, method) - last(settings, rows, name, other)
-            cells[TITLES[name]] = difference / (spread or 1.0)
-        labels = [style.METHODS[name].label for name in (method, other)]
-        claim = f"{labels[0]} ends with more reward than {labels[1]}"
-        statistic = "difference in standard deviations of the environment's last rewards"
-        control = method != "zord" or other == "latin_hypercube"
-        return judge(claim, statistic, cells, seeds, above=0.0, control=control)
+    def spread(name: str) -> float:
+        every = [last(settings, rows, name, method) for method in ("latin_hypercube", *settings.methods)]
+        return float(np.concatenate(every).std()) or 1.0
 
-    ours = [m for m in ("zord", "zord_kept") if m in settings.methods]
-    others = [m for m in BASELINES if m in settings.methods]
-    return [more(method, other) for method in ours for other in (*others, "latin_hypercube")]
+    spreads = {name: spread(name) for name in settings.environments}
+    others = [method for method in (*BASELINES, "latin_hypercube") if method in ("latin_hypercube", *settings.methods)]
+    return judge_pairs(
+        [
+            (method, other, method != "zord" or other == "latin_hypercube")
+            for method in ("zord", "zord_kept")
+            for other in others
+            if method in settings.methods
+        ],
+        "{} ends with more reward than {}",
+        "difference in standard deviations of the environment's last rewards",
+        lambda name, method: last(settings, rows, name, method) / spreads[name],
+        {TITLES[name]: name for name in settings.environments},
+        seeds_of(rows),
+        above=0.0,
+    )
 
 
 def table(settings: Settings, rows: Rows) -> Table:
     """Mean ± sd of the last reward."""
-    columns = ("environment", *(style.METHODS[m].label for m in ("latin_hypercube", *settings.methods)))
-    cells = []
-    for name in settings.environments:
-        line = [TITLES[name]]
-        for method in ("latin_hypercube", *settings.methods):
-            found = last(settings, rows, name, method)
-            sd = found.std(ddof=1) if len(found) > 1 else 0.0
-            line.append(f"{found.mean():.4g} ± {sd:.2g}")
-        cells.append(tuple(line))
+    methods = ("latin_hypercube", *settings.methods)
+    columns = ("environment", *(style.METHODS[method].label for method in methods))
+    cells = (
+        (TITLES[name], *(with_sd(last(settings, rows, name, method)) for method in methods))
+        for name in settings.environments
+    )
     caption = (
         f"Best mean return of {settings.episodes} episodes, mean ± sd of the trials; the printed values are not known."
     )

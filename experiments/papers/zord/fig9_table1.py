@@ -1,0 +1,352 @@
+"""ZoRD, Table 1 and Figure 9: attacks on images, each method from δ = 0 until the victim falls for it.
+
+Table 1 has the queries to a successful attack, mean ± sd of 5 runs; printed for MNIST (ε = 0.3): ZoRD 248, the others
+654 to 1780; for CIFAR-10 (ε = 0.2): 384, and 638 to 4133. Figure 9 has the share of images that are attacked with
+success against queries: a curve is the mean over seeds with its standard error.
+
+Readings: f is the margin of log-probabilities, and an attack has succeeded at its first query with f ≤ 0; every query
+counts, those of initial designs too. The paper does not say how many images a run of Table 1 is over: here it is the
+mean over the images of a seed, and an attack that fails within the budget counts as the budget. The box [−ε, ε]^d is
+searched as [0, 10]^d, as the synthetic functions are (Appx. C), in which Adam's 0.5 is a twentieth of the box. RGF,
+PRGF and GLD have n = 10 and λ = 0.01; ZoRD's lengthscale is 0.67 √d with at most 10 virtual steps, as in Figure 3. The
+victim is one small CNN, the images are test images that it recognizes, other ones with every seed.
+
+Each method has one number that is tuned, by factors of two on a grid of five (``KNOBS``): Adam's rate; GLD's widest
+radius; TuRBO's first side, for TuRBO-10 its default. ``tune`` gives the mean log10 of the queries over
+``tuning_seeds``, which no figure uses. On the stand-in the best of them are at or near the upper ends, where a step of
+Adam reaches the box's sides: attacks like these want signs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Rows, by_seed, mean_curve, seeds_of, where
+from experiments.harness.tables import Table, with_sd
+from experiments.harness.verdicts import Verdict, judge_pairs
+from experiments.papers.zord.searches import search
+from experiments.workloads.attack import Attack, chosen
+from experiments.workloads.cache import FOLDER
+from experiments.workloads.images import TITLES, Images, load_images, stand_in
+from experiments.workloads.victims import FULL, Training, Victim, trained_victim
+from experiments.workloads.victims import QUICK as QUICK_TRAINING
+from optimizers import Evaluator, Optimizer, run
+
+RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
+RADII = (5.0, 10.0, 20.0, 40.0, 80.0)
+SIDES = (0.1, 0.2, 0.4, 0.8, 1.6)
+KNOBS = {"zord": RATES, "zord_kept": RATES, "rgf": RATES, "prgf": RATES, "gld": RADII, "turbo1": SIDES, "turbom": SIDES}
+"""The grid of each method's number."""
+
+BASELINES = ("rgf", "prgf", "gld", "turbo1", "turbom")
+PRINTED = {"zord": 0.5, "zord_kept": 0.5, "rgf": 0.5, "prgf": 0.5, "gld": 5.0, "turbo1": 0.8, "turbom": 0.8}
+"""The paper's numbers, and where it is silent the methods' own."""
+
+PAPER = {"mnist": ("248", "654 to 1780"), "cifar10": ("384", "638 to 4133")}
+"""What Table 1 prints: ZoRD's queries, and the range of the others'."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is attacked and with what.
+
+    Attributes:
+        datasets: names of the images.
+        bounds: ε of each.
+        methods: the attackers.
+        images: attacked with each seed.
+        max_queries: the budget, after which an attack has failed.
+        knobs: each method's tuned number, in the order of ``methods``; empty: ``PRINTED``.
+        side: pixels a side of the stand-in.
+        training: the victim's.
+        victim_seed: the victim's.
+        turbo_points: initial queries of TuRBO, over all of its regions; None: 2d a region.
+        turbo_candidates: Thompson sampling's; None: its default.
+        every: queries from one point of a curve to the next.
+        tuning_seeds: for ``tune``.
+        data: folder of the data sets.
+        cache: folder of the victims.
+    """
+
+    datasets: tuple[str, ...] = ("mnist", "cifar10")
+    bounds: tuple[float, ...] = (0.3, 0.2)
+    methods: tuple[str, ...] = ("zord", "zord_kept", *BASELINES)
+    images: int = 15
+    max_queries: int = 10_000
+    knobs: tuple[float, ...] = ()
+    side: int = 28
+    training: Training = FULL
+    victim_seed: int = 0
+    turbo_points: int | None = 100
+    turbo_candidates: int | None = None
+    every: int = 50
+    tuning_seeds: tuple[int, ...] = (1000, 1001)
+    data: str = ""
+    cache: str = FOLDER
+
+    def knob(self, method: str) -> float:
+        """A method's tuned number."""
+        return self.knobs[self.methods.index(method)] if self.knobs else PRINTED[method]
+
+    def titles(self) -> dict[str, str]:
+        """A title for each data set."""
+        names = [TITLES[name] if self.data else f"digits for {TITLES[name]}" for name in self.datasets]
+        return {
+            f"{name}, ε = {bound:g}": dataset
+            for name, bound, dataset in zip(names, self.bounds, self.datasets, strict=False)
+        }
+
+
+REDUCED: dict[str, Any] = {
+    "knobs": (4.0, 4.0, 8.0, 8.0, 80.0, 0.8, 0.8),
+    "side": 8,
+    "max_queries": 500,
+    "turbo_candidates": 500,
+    "every": 10,
+    "turbo_points": 20,
+}
+"""For two cores: the digits' own size, d = 64."""
+
+QUICK: dict[str, Any] = {
+    "methods": ("zord", "zord_kept", "rgf", "gld", "turbo1", "turbom"),
+    "side": 8,
+    "images": 1,
+    "max_queries": 16,
+    "turbo_points": 12,
+    "turbo_candidates": 50,
+    "every": 4,
+    "training": QUICK_TRAINING,
+    "cache": "",
+}
+
+
+@lru_cache(maxsize=4)
+def task(settings: Settings, dataset: str) -> tuple[Images, Victim, torch.Tensor]:
+    """Images, the victim, and which test images it recognizes."""
+    images = load_images(dataset, settings.data, settings.side)
+    victim = trained_victim(images, settings.training, settings.victim_seed, cache=settings.cache)
+    return images, victim, victim.predict(images.test) == images.test_labels
+
+
+def attacks(settings: Settings, dataset: str, seed: int) -> list[Attack]:
+    """The seed's attacks on one data set."""
+    images, victim, recognized = task(settings, dataset)
+    bound = settings.bounds[settings.datasets.index(dataset)]
+    picked = chosen(images, recognized, settings.images, seed)
+    return [Attack(victim, image, label, bound) for image, label in picked]
+
+
+def attacker(settings: Settings, method: str, attack: Attack, knob: float, seed: int) -> Optimizer:
+    """A method at δ = 0 that stops where f ≤ 0."""
+    options: dict[str, Any] = {"bounds": attack.bounds, "max_queries": settings.max_queries, "target": 0.0}
+    if method == "gld":
+        options["widest"] = knob
+    if method in ("turbo1", "turbom"):
+        regions, points = 1 if method == "turbo1" else 10, settings.turbo_points
+        options |= {
+            "regions": regions,
+            "batch_size": 10,
+            "initial_points": None if points is None else max(2, points // regions),
+            "candidates": settings.turbo_candidates,
+            "length_init": knob,
+        }
+    return search(method, attack.start, rate=knob, seed=seed, **options)
+
+
+def queries_to_success(optimizer: Optimizer, attack: Attack) -> tuple[int, bool]:
+    """The query that succeeded, counted from 1, and True; or the budget and False."""
+    values = run(optimizer, Evaluator(attack, batched=True)).history.y
+    hits = (values <= 0.0).nonzero().flatten()
+    return (int(hits[0]) + 1, True) if len(hits) else (optimizer.max_queries, False)
+
+
+def run_seed(settings: Settings, seed: int) -> Rows:
+    """Every method on every image: queries to success, or the budget where ``success`` is 0."""
+    rows: Rows = []
+    for dataset in settings.datasets:
+        for i, attack in enumerate(attacks(settings, dataset, seed)):
+            for method in settings.methods:
+                optimizer = attacker(settings, method, attack, settings.knob(method), seed)
+                queries, success = queries_to_success(optimizer, attack)
+                rows.append(
+                    {
+                        "seed": seed,
+                        "dataset": dataset,
+                        "method": method,
+                        "image": i,
+                        "success": int(success),
+                        "largest": float(optimizer.best_x.abs().max()),
+                        "value": queries,
+                    }
+                )
+    return rows
+
+
+def tune(settings: Settings, method: str) -> dict[float, float]:
+    """For each number of the method's grid the mean log10 of the queries over ``tuning_seeds``, images and sets."""
+    tried = [
+        (seed, attack)
+        for seed in settings.tuning_seeds
+        for dataset in settings.datasets
+        for attack in attacks(settings, dataset, seed)
+    ]
+
+    def needed(knob: float) -> list[int]:
+        return [queries_to_success(attacker(settings, method, one, knob, seed), one)[0] for seed, one in tried]
+
+    return {knob: float(np.mean(np.log10(needed(knob)))) for knob in KNOBS[method]}
+
+
+def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of queries, and the share of a seed's images that have succeeded by then, ``seeds x counts``."""
+    counts = np.arange(0, settings.max_queries + 1, settings.every)
+    shares = []
+    for seed in seeds_of(rows):
+        found = where(rows, dataset=dataset, method=method, seed=seed)
+        needed = [float(row["value"]) if row["success"] else np.inf for row in found]
+        shares.append((np.array(needed)[:, None] <= counts).mean(0))
+    return counts, np.array(shares)
+
+
+def plot_table1(settings: Settings, rows: Rows) -> Figure:
+    """Mean and standard deviation over seeds, a panel for each data set."""
+    looks = [style.METHODS[method] for method in settings.methods]
+
+    def draw(panel: Axes, dataset: str) -> None:
+        for i, (method, look) in enumerate(zip(settings.methods, looks, strict=True)):
+            found = by_seed(rows, dataset=dataset, method=method)
+            sd = found.std(ddof=1) if len(found) > 1 else 0.0
+            panel.errorbar(found.mean(), -i, xerr=sd, color=look.color, marker=look.marker, capsize=3, label=look.label)
+        panel.set_yticks(-np.arange(len(looks)), [look.label for look in looks])
+
+    label = "queries to success, mean ± sd of the seeds"
+    return _grid(settings, draw, xlabel=label, ylabel="method", width=3.8)
+
+
+def plot_fig9(settings: Settings, rows: Rows) -> Figure:
+    """Success rates against queries, a panel for each data set."""
+
+    def draw(panel: Axes, dataset: str) -> None:
+        for method in settings.methods:
+            counts, shares = success_rates(settings, rows, dataset, method)
+            style.draw(panel, method, mean_curve(counts, shares.T))
+        panel.set_ylim(-0.03, 1.03)
+
+    return _grid(settings, draw, xlabel="queries", ylabel="success rate, mean ± SE", width=4.2)
+
+
+def _grid(settings: Settings, draw: Callable[[Axes, str], None], **options: Any) -> Figure:
+    sets = len(settings.datasets)
+    return style.grid(settings.titles(), draw, columns=sets, legend=2 * sets, height=3.0, sharey=True, **options)
+
+
+def compared(
+    settings: Settings, rows: Rows, lead: Callable[[str, str], np.ndarray], claim: str, statistic: str
+) -> list[Verdict]:
+    """ZoRD, and the library's default where it ran, against every baseline on the same images.
+
+    Args:
+        settings: what was attacked.
+        rows: the records.
+        lead: of a data set and a method, one number a seed, larger where the method is better.
+        claim: formats the labels of two methods.
+        statistic: what the difference of their leads is.
+    """
+    others = [method for method in BASELINES if method in settings.methods]
+    pairs = [("zord", other, False) for other in others]
+    if "zord_kept" in settings.methods:
+        pairs += [("zord_kept", other, True) for other in (*others, "zord")]
+    return judge_pairs(pairs, claim, statistic, lead, settings.titles(), seeds_of(rows), above=0.0)
+
+
+def claims_of_table1(settings: Settings, rows: Rows) -> list[Verdict]:
+    """The queries that ZoRD and the library's default need, against every baseline's."""
+
+    def lead(dataset: str, method: str) -> np.ndarray:
+        return -np.log10(by_seed(rows, dataset=dataset, method=method))
+
+    return compared(settings, rows, lead, "{} needs fewer queries than {}", "log10 of the ratio of the queries")
+
+
+def claims_of_fig9(settings: Settings, rows: Rows) -> list[Verdict]:
+    """The success rate over all numbers of queries, ZoRD's and the default's against every baseline's."""
+
+    def lead(dataset: str, method: str) -> np.ndarray:
+        return success_rates(settings, rows, dataset, method)[1].mean(1)
+
+    statistic = "difference of the success rate, mean over the numbers of queries"
+    return compared(settings, rows, lead, "{} succeeds more often than {} at equal queries", statistic)
+
+
+def table(settings: Settings, rows: Rows) -> Table:
+    """Mean ± sd of the queries and the share of successful attacks, the printed numbers beside them."""
+    columns = ["method"]
+    for title, dataset in settings.titles().items():
+        columns += [title, "succeeded", f"paper, {TITLES[dataset]}"]
+    cells = []
+    for method in settings.methods:
+        line = [style.METHODS[method].label]
+        for dataset in settings.datasets:
+            won = [int(row["success"]) for row in where(rows, dataset=dataset, method=method)]
+            ours, others = PAPER[dataset]
+            printed = ours if method == "zord" else "" if method == "zord_kept" else f"in {others}"
+            found = with_sd(by_seed(rows, dataset=dataset, method=method), ".0f", ".0f")
+            line += [found, f"{sum(won)} of {len(won)}", printed]
+        cells.append(tuple(line))
+    caption = f"Queries to success, mean ± sd over seeds; a failed attack counts as {settings.max_queries}."
+    return Table(tuple(columns), tuple(cells), caption)
+
+
+def check(settings: Settings) -> None:
+    """Read the data; raises ``DataError`` where they are not what is expected."""
+    for name in settings.datasets:
+        load_images(name, settings.data, settings.side)
+
+
+def experiment(images: int, quick: Settings, **what: Any) -> Experiment:
+    """One of both; ``images`` are the reduced scale's."""
+    return Experiment(
+        scales={"paper": Settings(), "reduced": Settings(images=images, **REDUCED), "quick": quick},
+        run_seed=run_seed,
+        seeds=5,
+        extra="experiments",
+        data=("mnist", "cifar10"),
+        stand_in=lambda settings: stand_in(settings.datasets, settings.data, settings.side),
+        check=check,
+        **what,
+    )
+
+
+EXPERIMENTS = (
+    experiment(
+        3,
+        Settings(**QUICK),
+        id="zord-table1",
+        source="ZoRD, Table 1",
+        shows="queries to a successful black-box attack within an L∞ bound",
+        claim="ZoRD needs 2 to 10 times fewer queries than RGF, PRGF, GLD, TuRBO-1 and TuRBO-10.",
+        plot=plot_table1,
+        claims=claims_of_table1,
+        table=table,
+    ),
+    experiment(
+        5,
+        Settings(datasets=("mnist",), bounds=(0.3,), **QUICK),
+        id="zord-fig9",
+        source="ZoRD, Fig. 9",
+        shows="success rate of black-box attacks over 15 images against queries",
+        claim="ZoRD has the highest success rate at every number of queries.",
+        plot=plot_fig9,
+        claims=claims_of_fig9,
+    ),
+)
