@@ -19,8 +19,10 @@ standard deviation 0.1 of the prior's.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,55 +142,33 @@ def _monotone_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tenso
     return rows
 
 
-_LINES = ("-", "--", ":", "-.")
-
-
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Coverage against its nominal level, Theorem 1's failures against δ, uncertainty against n."""
     figure, axes = style.panels(1, 3, width=3.7, height=3.2)
     coverage, theorem, falling = axes[0]
     most = max(settings.num_observations)
-    for kernel in settings.kernels:
-        looks = style.METHODS[kernel]
-        for dim, line in zip(settings.dims, _LINES, strict=False):
-            chosen = where(rows, kernel=kernel, dim=dim)
-            last = where(chosen, num_observations=most)
-            options = {"color": looks.color, "ls": line}
-            found = curve(where(last, quantity="coverage"), "level")
-            label = f"{looks.label}, d = {dim}"
-            coverage.errorbar(
-                found.x,
-                100 * (found.mean - found.x),
-                100 * found.standard_error,
-                marker=looks.marker,
-                label=label,
-                **options,
-            )
-            found = curve(where(last, quantity="theorem1"), "level")
-            theorem.plot(found.x, found.mean, marker=looks.marker, **options)
-            for measure, width in (("trace", 1.6), ("spectral_norm", 0.8)):
-                found = curve(where(chosen, quantity=measure), "num_observations")
-                falling.plot(found.x, found.mean, lw=width, **options)
+    for kernel, (dim, line) in itertools.product(settings.kernels, zip(settings.dims, ("-", "--", ":"), strict=False)):
+        look, chosen = style.METHODS[kernel], where(rows, kernel=kernel, dim=dim)
+        drawn: Any = {"color": look.color, "ls": line}
+        found = curve(chosen, "level", num_observations=most, quantity="coverage")
+        height, error = 100 * (found.mean - found.x), 100 * found.standard_error
+        coverage.errorbar(found.x, height, error, marker=look.marker, label=f"{look.label}, d = {dim}", **drawn)
+        found = curve(chosen, "level", num_observations=most, quantity="theorem1")
+        theorem.plot(found.x, found.mean, marker=look.marker, **drawn)
+        for measure, width in (("trace", 1.6), ("spectral_norm", 0.8)):
+            found = curve(chosen, "num_observations", quantity=measure)
+            falling.plot(found.x, found.mean, lw=width, **drawn)
     coverage.axhline(0, color=style.BLACK, lw=0.8)
-    coverage.set(
-        title=f"bands, n = {most}",
-        xlabel="nominal coverage",
-        ylabel="coverage − nominal (percentage points)",
-    )
-    coverage.set_ylim(-5, 5)
+    label = "coverage − nominal (percentage points)"
+    coverage.set(title=f"bands, n = {most}", xlabel="nominal coverage", ylabel=label, ylim=(-5, 5))
     bars = np.array(settings.deltas)
     theorem.plot(bars, bars, color=style.BLACK, ls="-", lw=0.8)
     theorem.annotate("allowed", (bars[0], bars[0]), ha="right", va="bottom", fontsize=8)
     theorem.set_xscale("log")
     theorem.set_yscale("symlog", linthresh=1e-3)
     theorem.set(title=f"Theorem 1, n = {most}", xlabel="δ", ylabel="share of points beyond the bound", ylim=(-2e-4, 1))
-    falling.set_xscale("log")
-    falling.set(
-        title="Theorem 2 (thick: trace, thin: spectral norm)",
-        xlabel="observations n",
-        ylabel="uncertainty / prior's",
-        ylim=(0, 1.05),
-    )
+    title, label = "Theorem 2 (thick: trace, thin: spectral norm)", "uncertainty / prior's"
+    falling.set(title=title, xscale="log", xlabel="observations n", ylabel=label, ylim=(0, 1.05))
     style.shared_legend(figure, coverage, 4)
     return figure
 
@@ -198,35 +178,31 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     seeds = seeds_of(rows)
     settled: list[tuple[str, dict[str, Value]]] = [
         (f"{kernel} d={dim} n={n}", {"kernel": kernel, "dim": dim, "num_observations": n})
-        for kernel in settings.kernels
-        for dim in settings.dims
-        for n in settings.num_observations
+        for kernel, dim, n in itertools.product(settings.kernels, settings.dims, settings.num_observations)
     ]
 
-    def cells(quantity: str, level: float | None = None) -> dict[str, np.ndarray]:
-        chosen = where(rows, quantity=quantity) if level is None else where(rows, quantity=quantity, level=level)
+    def cells(quantity: str, **level: float) -> dict[str, np.ndarray]:
+        chosen = where(rows, quantity=quantity, **level)
         return {label: by_seed(chosen, **conditions) for label, conditions in settled}
 
     verdicts = []
     for level in (0.8, 0.95):
         claim = f"{level:.0%} bands of partial derivatives cover {level:.0%}, to 2 points"
-        covered = cells("coverage", level)
+        covered = cells("coverage", level=level)
         verdicts.append(judge(claim, "coverage", covered, seeds, above=level - 0.02, below=level + 0.02, control=True))
     ratio = cells("error_over_trace")
     claim = "the expected squared error of the gradient is the trace of its covariance, to 10%"
     verdicts.append(judge(claim, "squared error / trace", ratio, seeds, above=0.9, below=1.1, control=True))
-    beyond = {
-        f"{label} δ={delta:g}": values
+    slack = {
+        f"{label} δ={delta:g}": delta - values
         for delta in settings.deltas
-        for label, values in cells("theorem1", delta).items()
+        for label, values in cells("theorem1", level=delta).items()
     }
-    slack = {label: float(label.rsplit("=", 1)[1]) - values for label, values in beyond.items()}
     claim = "Theorem 1: the error is beyond α‖∂σ²‖ with probability at most δ"
     verdicts.append(judge(claim, "δ minus the share beyond", slack, seeds, above=0.0))
     for measure, name in MEASURES.items():
         designs = len(settings.kernels) * len(settings.dims)
-        counts = designs * by_seed(rows, quantity=f"rises_{measure}")
-        trials = designs * by_seed(rows, quantity=f"trials_{measure}")
+        counts, trials = (designs * by_seed(rows, quantity=f"{what}_{measure}") for what in ("rises", "trials"))
         claim = f"Theorem 2: an observation never raises the uncertainty ({name})"
         verdicts.append(never(claim, "share of observations that do", counts, trials, seeds))
     return verdicts

@@ -9,8 +9,7 @@ are orthogonal in blocks, ``sobol`` ones quasi-random.
 Settings: RBF kernel (FZooS's), n = 150 data uniform in the unit cube, values drawn from that prior plus noise
 of variance 0.01, five more points for the error; the same kernel and noise are the surrogates'. The lengthscale
 is set by the root mean square distance √(d/6) of two points, one lengthscale or half of one: it decides how
-much orthogonality brings, which errs least at short distances (in M = 10,000, d = 300: a sixth of the cosine
-features' error at a quarter of a lengthscale, all of it at two).
+much orthogonality brings, which errs least at short distances.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
+from experiments.harness.records import Row, Rows, by_seed, mean_curve, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
 from surrogates import DerivedGP, FourierFeatures, FourierSurrogate, gaussian_likelihood, rbf_kernel
 
@@ -64,13 +64,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
                 features = FourierFeatures(kernel, dim, M, seed, kind=kind)
                 surrogate = FourierSurrogate(features, settings.noise).fit(X, Y)
                 error = (surrogate.gradient(at) - exact).norm(dim=-1) / exact.norm(dim=-1)
-                key: Row = {
-                    "seed": seed,
-                    "dim": dim,
-                    "separation": separation,
-                    "method": kind,
-                    "num_features": M,
-                }
+                key: Row = {"seed": seed, "dim": dim, "separation": separation, "method": kind, "num_features": M}
                 rows.append(key | {"value": float(error.mean())})
     return rows
 
@@ -79,25 +73,19 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     """A column for each dimension and separation, the ratio to the paper's features below."""
     cells = list(itertools.product(settings.dims, settings.separations))
     figure, axes = style.panels(2, len(cells), width=2.9, sharex=True, sharey="row")
-    for column, (dim, separation) in enumerate(cells):
+    for (upper, lower), (dim, separation) in zip(axes.T, cells, strict=True):
         chosen = where(rows, dim=dim, separation=separation)
-        paper = {M: by_seed(chosen, method="cosine", num_features=M) for M in settings.num_features}
+        style.draw_methods(upper, chosen, "num_features", KINDS)
+        counts = settings.num_features
+        errors = {kind: [by_seed(chosen, method=kind, num_features=M) for M in counts] for kind in KINDS}
         for kind in KINDS:
-            style.draw(axes[0, column], kind, curve(chosen, "num_features", method=kind))
-            ratios: Rows = [
-                {"seed": seed, "M": M, "value": float(ratio)}
-                for M in settings.num_features
-                for seed, ratio in zip(
-                    seeds_of(rows), by_seed(chosen, method=kind, num_features=M) / paper[M], strict=True
-                )
-            ]
-            style.draw(axes[1, column], kind, curve(ratios, "M"))
-        slope = curve(chosen, "num_features", method="cosine")
-        reference = slope.mean[0] * np.sqrt(slope.x[0] / slope.x)
-        axes[0, column].plot(slope.x, reference, color=style.BLACK, lw=0.8, ls=":", label="slope of 1/√M")
-        axes[0, column].set(xscale="log", yscale="log", title=f"d = {dim}, data {separation:g} ℓ apart")
-        axes[1, column].axhline(0.5, color=style.BLACK, lw=0.8, ls="--")
-        axes[1, column].set(xlabel="number of features M", ylim=(0, 1.5))
+            ratios = (ours / theirs for ours, theirs in zip(errors[kind], errors["cosine"], strict=True))
+            style.draw(lower, kind, mean_curve(counts, ratios))
+        slope = errors["cosine"][0].mean() * np.sqrt(counts[0] / np.array(counts))
+        upper.plot(counts, slope, color=style.BLACK, lw=0.8, ls=":", label="slope of 1/√M")
+        upper.set(xscale="log", yscale="log", title=f"d = {dim}, data {separation:g} ℓ apart")
+        lower.axhline(0.5, color=style.BLACK, lw=0.8, ls="--")
+        lower.set(xlabel="number of features M", ylim=(0, 1.5))
     axes[0, 0].set_ylabel("gradient error / ‖∇μ‖")
     axes[1, 0].set_ylabel("error / cosine features' error")
     style.shared_legend(figure, axes[0, 0], 5)
@@ -107,34 +95,32 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """The rate of the paper's features, and what orthogonal ones gain."""
     seeds = seeds_of(rows)
-    least, most = min(settings.num_features), max(settings.num_features)
-    cells = list(itertools.product(settings.dims, settings.separations))
+    least, most, high = min(settings.num_features), max(settings.num_features), max(settings.dims)
+    cells = {f"d={dim} {gap:g}ℓ": (dim, gap) for dim, gap in itertools.product(settings.dims, settings.separations)}
     errors = {
-        (kind, M, cell): by_seed(rows, dim=cell[0], separation=cell[1], method=kind, num_features=M)
-        for kind, M, cell in itertools.product(KINDS, (least, most), cells)
+        (kind, M, label): by_seed(rows, dim=dim, separation=separation, method=kind, num_features=M)
+        for kind, M in itertools.product(KINDS, (least, most))
+        for label, (dim, separation) in cells.items()
     }
 
-    def against_cosine(kind: str, chosen: list[tuple[int, float]]) -> dict[str, np.ndarray]:
-        return {_label(cell): errors[kind, most, cell] / errors["cosine", most, cell] for cell in chosen}
+    def against_cosine(kind: str, chosen: Iterable[str]) -> dict[str, np.ndarray]:
+        return {label: errors[kind, most, label] / errors["cosine", most, label] for label in chosen}
 
     rates = {
-        _label(cell): np.log(errors["cosine", least, cell] / errors["cosine", most, cell]) / math.log(most / least)
-        for cell in cells
+        label: np.log(errors["cosine", least, label] / errors["cosine", most, label]) / math.log(most / least)
+        for label in cells
     }
-    claim = f"the error of cosine features falls as 1/√M from M = {least} to {most}, to 0.1 in the exponent"
-    verdicts = [judge(claim, "−exponent of M", rates, seeds, above=0.4, below=0.6)]
-    high = max(settings.dims)
-    claim = f"orthogonal features have at most half of the cosine features' error at d = {high}, M = {most}"
-    ratios = against_cosine("orthogonal", [cell for cell in cells if cell[0] == high])
-    verdicts.append(judge(claim, "ratio of errors", ratios, seeds, below=0.5, control=True))
+    falls = f"the error of cosine features falls as 1/√M from M = {least} to {most}, to 0.1 in the exponent"
+    half = f"orthogonal features have at most half of the cosine features' error at d = {high}, M = {most}"
+    ratios = against_cosine("orthogonal", [label for label, (dim, _) in cells.items() if dim == high])
+    verdicts = [
+        judge(falls, "−exponent of M", rates, seeds, above=0.4, below=0.6),
+        judge(half, "ratio of errors", ratios, seeds, below=0.5, control=True),
+    ]
     for kind in KINDS[1:]:
         claim = f"{kind} features are nearer than cosine features at M = {most}"
         verdicts.append(judge(claim, "ratio of errors", against_cosine(kind, cells), seeds, below=1.0, control=True))
     return verdicts
-
-
-def _label(cell: tuple[int, float]) -> str:
-    return f"d={cell[0]} {cell[1]:g}ℓ"
 
 
 EXPERIMENT = Experiment(
