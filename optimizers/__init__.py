@@ -6,14 +6,12 @@ from optimizers.adapters.scipy_method import scipy_method
 from optimizers.batch import Batch
 from optimizers.designs import latin_hypercube, local_cloud, sobol
 from optimizers.directions.directions import Directions
-from optimizers.estimators.gradient_estimators import (
-    AllQueriesFailedError,
-    CoordinateDifferences,
-    FiniteDifferences,
-    GradientEstimate,
-    GradientEstimator,
-    LeastSquaresDifferences,
-)
+from optimizers.estimators.coordinate_differences import CoordinateDifferences
+from optimizers.estimators.estimator import AllQueriesFailedError, GradientEstimate, GradientEstimator
+from optimizers.estimators.finite_differences import FiniteDifferences
+from optimizers.estimators.least_squares import LeastSquaresDifferences
+from optimizers.estimators.prior_guided import PriorGuidedDifferences
+from optimizers.estimators.search_gradient import SearchGradient
 from optimizers.evaluation import Evaluator, FailedQueryError
 from optimizers.first_order import FirstOrder
 from optimizers.methods.bayesian.cobbo import CobBO
@@ -70,9 +68,11 @@ __all__ = [
     "ModuleObjective",
     "NoProx",
     "Optimizer",
+    "PriorGuidedDifferences",
     "ProjectedZO",
     "Prox",
     "Ridge",
+    "SearchGradient",
     "Simplex",
     "StopReason",
     "TuRBO",

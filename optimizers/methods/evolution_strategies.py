@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
-import torch
-from torch import Tensor
-
-from optimizers.batch import Batch
-from optimizers.first_order import FirstOrder, UpdateRule, adam
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, positive, positive_integer
-
-Shaping = Literal["centred_ranks", "none"]
+from optimizers.estimators.search_gradient import SearchGradient, Shaping
+from optimizers.first_order import UpdateRule, adam
+from optimizers.methods.estimated_descent import EstimatedDescent
+from optimizers.options import CommonOptions
 
 
-def shape_values(values: Tensor, shaping: Shaping) -> Tensor:
-    """The fitness sᵢ of values that are all finite, shape ``n``.
-
-    ``"centred_ranks"``: rank/(n − 1) − 1/2, from −1/2 for the least value to 1/2 for the largest, ties
-    sharing their mean rank (0 where n = 1); ``"none"``: the values themselves.
-    """
-    if shaping == "none":
-        return values
-    ordered = values.sort().values
-    below, through = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
-    ranks = (below + through - 1).to(values.dtype) / 2.0
-    return ranks / max(len(values) - 1, 1) - (0.5 if len(values) > 1 else 0.0)
-
-
-@dataclass
-class ESState:
-    """The first-order rule's state; the iterate is the base's."""
-
-    rule: FirstOrder
-
-
-class ES(Optimizer):
+class ES(EstimatedDescent):
     """Evolution strategies (Salimans et al., 2017), as ZoRD's baseline (Sec. 5, Appx. C).
 
     At x it queries f(x + λuᵢ), i = 1…n, uᵢ standard normal, and steps along
@@ -45,8 +18,8 @@ class ES(Optimizer):
         g = 1/(nλ) Σᵢ sᵢ uᵢ
 
     by a first-order rule, then the prox; sᵢ are the centred ranks of the values, so that the step does not
-    change under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. Failed
-    queries leave the sum and n, with their pair; where all fail the iterate returns to the best point.
+    change under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. Failed queries: see
+    ``EstimatedDescent``; fewer than two values left are no estimate.
 
     Args:
         x0: initial point, shape ``d``.
@@ -61,7 +34,6 @@ class ES(Optimizer):
     """
 
     method = "es"
-    state: ESState
 
     def __init__(
         self,
@@ -75,50 +47,16 @@ class ES(Optimizer):
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.directions = positive_integer("directions", directions)
-        self.smoothing_radius = positive("smoothing_radius", smoothing_radius)
-        if antithetic and directions % 2:
-            raise ValueError(f"antithetic=True takes directions in pairs, got directions={directions}")
-        if directions < 2:
-            raise ValueError("directions must be at least 2: one value alone has no direction of descent")
-        if shaping not in ("centred_ranks", "none"):
-            raise ValueError(f"shaping must be 'centred_ranks' or 'none', got {shaping!r}")
+        self.directions, self.smoothing_radius = directions, smoothing_radius
         self.antithetic, self.shaping = bool(antithetic), shaping
         self.query_iterate, self.update_rule = query_iterate, update_rule
         super().__init__(x0, **common)
 
-    def _start(self) -> None:
-        if self.query_iterate is None:
-            self.query_iterate = self.prox is not None or not self.confine_queries
-        self.state = ESState(FirstOrder(self.update_rule, self._x))
-
-    def _next_queries(self) -> int:
-        own = int(bool(self.query_iterate))
-        n = max(2, min(self.directions, self.remaining - own))
-        return own + (n - n % 2 if self.antithetic else n)
-
-    def _ask(self) -> Batch:
-        own = int(bool(self.query_iterate))
-        n = self._next_queries() - own
-        scales = torch.full((own + n,), self.smoothing_radius, dtype=torch.float64)
-        scales[:own] = 0.0
-        if self.antithetic:
-            scales[own + 1 :: 2] = -self.smoothing_radius
-            rows = [i // 2 for i in range(n)]
-        else:
-            rows = list(range(n))
-        return self._directions_batch([0] * own + rows, scales)
-
-    def _tell(self, batch: Batch, values: Tensor) -> None:
-        moved = batch.scales.to(values.device) != 0.0
-        used = moved & ~values.isnan()
-        if self.antithetic:
-            own = len(moved) - int(moved.sum())
-            used[own:] = used[own:].view(-1, 2).all(dim=1).repeat_interleave(2)
-        n = int(used.sum())
-        if n == 0:
-            self.retreat()
-            return
-        coefficients = torch.zeros_like(values)
-        coefficients[used] = shape_values(values[used], self.shaping) / (n * self.smoothing_radius)
-        self._descend(self.state.rule, batch.combine(coefficients * batch.scales.to(values.device).sign()))
+    @property
+    def _estimator(self) -> SearchGradient:
+        own = self.query_iterate
+        if own is None:
+            own = self.prox is not None or not self.confine_queries
+        return SearchGradient(
+            self.directions, self.smoothing_radius, self.shaping, self.antithetic, bool(own), seed=self.seed
+        )

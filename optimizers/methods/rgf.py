@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Unpack
 
-import torch
-from torch import Tensor
-
-from optimizers.batch import Batch
-from optimizers.first_order import FirstOrder, UpdateRule, adam
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, positive, positive_integer
+from optimizers.estimators.finite_differences import FiniteDifferences
+from optimizers.first_order import UpdateRule, adam
+from optimizers.methods.estimated_descent import EstimatedDescent
+from optimizers.options import CommonOptions
 
 
-@dataclass
-class RGFState:
-    """The first-order rule's state; the iterate is the base's."""
-
-    rule: FirstOrder
-
-
-class RGF(Optimizer):
+class RGF(EstimatedDescent):
     """Random gradient-free method (Nesterov and Spokoiny, 2017), as ZoRD's baseline (Sec. 5, Appx. C).
 
     At x it queries f(x) and f(x + λuᵢ), i = 1…n, and steps along
@@ -29,10 +18,8 @@ class RGF(Optimizer):
         g = (d/n) Σᵢ (f(x + λuᵢ) − f(x))/λ · uᵢ
 
     by a first-order rule, then the prox. The uᵢ are orthonormal in blocks of at most d and Haar-distributed,
-    so E g = ∇f(x) + O(λ) (ZoRD's eq. 2 prints the sum without the factor d/n), and g is the full forward
-    difference gradient in a rotated basis where n = d. Failed directions leave the sum and n; where f(x)
-    itself fails, the iterate returns to the best point. The last batch has as many directions as the budget
-    holds.
+    so E g = ∇f(x) + O(λ²) (ZoRD's eq. 2 prints the sum without the factor d/n), and g is the full forward
+    difference gradient in a rotated basis where n = d. Failed queries: see ``EstimatedDescent``.
 
     Args:
         x0: initial point, shape ``d``.
@@ -43,7 +30,6 @@ class RGF(Optimizer):
     """
 
     method = "rgf"
-    state: RGFState
 
     def __init__(
         self,
@@ -54,30 +40,9 @@ class RGF(Optimizer):
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.directions = positive_integer("directions", directions)
-        self.smoothing_radius = positive("smoothing_radius", smoothing_radius)
-        self.update_rule = update_rule
+        self.directions, self.smoothing_radius, self.update_rule = directions, smoothing_radius, update_rule
         super().__init__(x0, **common)
 
-    def _start(self) -> None:
-        self.state = RGFState(FirstOrder(self.update_rule, self._x))
-
-    def _next_queries(self) -> int:
-        return max(2, min(self.directions + 1, self.remaining))
-
-    def _ask(self) -> Batch:
-        n = self._next_queries() - 1
-        scales = [0.0] + [self.smoothing_radius] * n
-        return self._directions_batch([0, *range(n)], scales, distribution="orthonormal")
-
-    def _tell(self, batch: Batch, values: Tensor) -> None:
-        if bool(values[0].isnan()):
-            self.retreat()
-            return
-        differences = (values - values[0]) / self.smoothing_radius
-        succeeded = ~differences.isnan()
-        n = int(succeeded.sum()) - 1
-        if n == 0:
-            return
-        gradient = batch.combine(torch.where(succeeded, differences, 0.0) * (self.dimension / n))
-        self._descend(self.state.rule, gradient)
+    @property
+    def _estimator(self) -> FiniteDifferences:
+        return FiniteDifferences(self.directions, self.smoothing_radius, "orthonormal", seed=self.seed)

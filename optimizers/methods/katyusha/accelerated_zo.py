@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.methods.katyusha.projected_zo import two_point_batch, two_point_gradient
+from optimizers.methods.katyusha.projected_zo import two_point
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
 from optimizers.options import positive
 
@@ -92,14 +92,14 @@ class AcceleratedZO(SmoothMethod):
         return 2
 
     def _method_ask(self) -> Batch:
-        return two_point_batch(self, self._momentum()[2])
+        return self._batch(two_point(self), self._momentum()[2])
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
-        if bool(values.isnan().any()):
+        estimate = two_point(self).from_values(batch, values)
+        if estimate is None:
             return
-        state, y = self.state, batch.base
+        state, y, g = self.state, batch.base, estimate.gradient
         h, alpha, _ = self._momentum()
-        g = two_point_gradient(batch, values, self.current_smoothing_radius)
         inner = (1.0 - alpha) * state.gamma + alpha * self.mu_f
         x = y - h * g
         v = ((1.0 - alpha) * state.gamma * state.v + alpha * (self.mu_f * y - g)) / inner

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Unpack
 
-import torch
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.estimators.axis_differences import axis_derivatives
+from optimizers.estimators.estimator import GradientEstimator
+from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
 from optimizers.options import positive
 
@@ -24,17 +24,9 @@ def diminishing_step(initial: float, mu: float, iteration: int, delay: float) ->
     return initial / math.sqrt(1.0 + iteration / delay)
 
 
-def two_point_batch(method: SmoothMethod, x: Tensor) -> Batch:
-    """x + βu and x − βu, u uniform on the unit sphere."""
-    return method._directions_batch(
-        [0, 0], [method.current_smoothing_radius, -method.current_smoothing_radius], distribution="sphere", base=x
-    )
-
-
-def two_point_gradient(batch: Batch, values: Tensor, smoothing_radius: float) -> Tensor:
-    """Eq. 2: g = d (f(x + βu) − f(x − βu))/(2β) u, unbiased to O(β²); E‖g‖² = d‖∇f‖²; NaN where one failed."""
-    slope = float(values[0] - values[1]) / (2.0 * smoothing_radius)
-    return batch.combine(torch.tensor([batch.dimension * slope, 0.0], dtype=torch.float64))
+def two_point(method: SmoothMethod) -> FiniteDifferences:
+    """Eq. 2's estimator: g = d (f(x + βu) − f(x − βu))/(2β) u, u uniform on the unit sphere; E‖g‖² = d‖∇f‖²."""
+    return FiniteDifferences(1, method.current_smoothing_radius, "sphere", "central", method.seed)
 
 
 class ProjectedZO(SmoothMethod):
@@ -96,18 +88,19 @@ class ProjectedZO(SmoothMethod):
     def _restart(self) -> None:
         return
 
+    @property
+    def _estimator(self) -> GradientEstimator:
+        return two_point(self) if self.estimator == "two_point" else self._coordinates()
+
     def _method_queries(self) -> int:
-        return 2 if self.estimator == "two_point" else self.dimension + 1
+        return self._estimator.queries_needed(self.dimension)
 
     def _method_ask(self) -> Batch:
-        if self.estimator == "two_point":
-            return two_point_batch(self, self._x)
-        return self._axes_batch(self._x, range(self.dimension))
+        return self._batch(self._estimator, self._x)
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
-        if self.estimator == "two_point":
-            if not bool(values.isnan().any()):
-                self._step(two_point_gradient(batch, values, self.current_smoothing_radius), self.step_size)
-        elif not self._base_failed(values):
-            g = axis_derivatives(batch, values).to(self._x)
-            self._step(g.nan_to_num(nan=0.0), self.step_size)
+        estimate = self._estimator.from_values(batch, values)
+        if estimate is not None:
+            self._step(estimate.gradient, self.step_size)
+        if self.estimator == "coordinates":
+            self._base_failed(values)

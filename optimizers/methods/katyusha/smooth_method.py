@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.estimators.axis_differences import axes_batch
+from optimizers.estimators.coordinate_differences import CoordinateDifferences
+from optimizers.estimators.estimator import GradientEstimator
 from optimizers.optimizer import Optimizer
 from optimizers.options import CommonOptions, nonnegative, positive
 
@@ -220,5 +222,9 @@ class SmoothMethod(Optimizer):
         if bool(z.isfinite().all()):
             self._x = self._prox(z, step)
 
-    def _axes_batch(self, x: Tensor, axes: Any, info: dict[str, Any] | None = None) -> Batch:
-        return axes_batch(self.iterations, x, axes, self.current_smoothing_radius, self.domain, info)
+    def _coordinates(self, axes: Sequence[int] | None = None) -> CoordinateDifferences:
+        """The estimator of eq. 3: D_j(x) = (f(x + βe_j) − f(x))/β for some coordinates, or all."""
+        return CoordinateDifferences(self.current_smoothing_radius, axes=axes)
+
+    def _batch(self, estimator: GradientEstimator, x: Tensor) -> Batch:
+        return estimator.batch(x, self.iterations, number=self.iterations, domain=self.domain)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.estimators.axis_differences import axis_derivatives
 from optimizers.methods.katyusha.parameters import KatyushaParameters, coordinate_batch, full_batch, general_convex
 from optimizers.methods.katyusha.smooth_method import LARGEST, SmoothMethod, SmoothOptions, SmoothState
 from optimizers.options import check_integer
@@ -24,6 +24,13 @@ def couple(parameters: KatyushaParameters, z: Tensor, w: Tensor, y: Tensor) -> T
     """Line 2: x = θ₁z + θ₂w + (1 − θ₁ − θ₂)y, shape ``batch x d``."""
     q = parameters
     return q.theta1 * z + q.theta2 * w + (1.0 - q.theta1 - q.theta2) * y
+
+
+def drawn_axes(generator: np.random.Generator, d: int, size: int) -> list[int]:
+    """S: so many coordinates, uniform without replacement."""
+    if size == 1:
+        return [int(generator.integers(d))]
+    return generator.choice(d, size, replace=False, shuffle=False).tolist()
 
 
 def variance_reduced(reference: Tensor, axes: Tensor, derivatives: Tensor) -> Tensor:
@@ -111,15 +118,13 @@ class ZOLKatyusha(SmoothMethod):
     Which numbers are whose: eqs. 3 and 4, the roles of p and S, and Corollary 2's M are the paper's, with
     line 4's missing d, eq. 3's β and M's missing |S| put right and θ₁ ≤ 1/2. The z- and y-steps and the
     choice θ₁ = min{√(μ/(Mp)), 1/2}, θ₂ = 1/2, η = 1/(3θ₁) are loopless Katyusha's (Kovalev, Horváth and
-    Richtárik 2020; Qian, Qu and Richtárik 2019) in these units. The constants are derived by us:
-    ``katyusha_parameters.one_step_bound`` proves them right, smoothing bias included.
+    Richtárik 2020; Qian, Qu and Richtárik 2019) in these units. The constants are ours; see
+    ``optimizers.methods.katyusha.parameters``.
 
     μ = μ_f + μ_ψ > 0 converges linearly to a floor of order β². Where μ = 0, or is not known,
     ``general_convex`` sets θ₁: Katyusha^ns's schedule over the references renewed, held up by the curvature
     met on the way, with a restart of the momentum where the proximal gradient at a new reference points
-    along w⁺ − w; no rate is promised. (Tried with L and μ unknown at 6,000-8,000 queries, gaps: logistic in
-    a box 2e-9, Katyusha^ns alone 9e-6, θ₁ = 1/2 alone 3e-6; quadratic with κ = 1,000 6e-5, 5e-5 and 6e-3;
-    Rosenbrock, d = 10, 2e-3, 1e-4 and 8.) A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and
+    along w⁺ − w; no rate is promised. A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and
     doubles where f + ψ rises twice in a row in the first renewals after a restart.
 
     A failed derivative counts as 0 in the reference, which leaves eq. 4 unbiased, and leaves S in a step;
@@ -213,23 +218,21 @@ class ZOLKatyusha(SmoothMethod):
     def _method_ask(self) -> Batch:
         state = self.state
         if self._full:
-            return self._axes_batch(couple(self._current, state.z, self._x, self._x), range(self.dimension))
+            return self._batch(self._coordinates(), couple(self._current, state.z, self._x, self._x))
         if state.wanted is not None:
-            return self._axes_batch(state.wanted, range(self.dimension))
+            return self._batch(self._coordinates(), state.wanted)
         generator = self._generator()
-        if self._size == 1:
-            axes = [int(generator.integers(self.dimension))]
-        else:
-            axes = generator.choice(self.dimension, self._size, replace=False, shuffle=False).tolist()
+        axes = drawn_axes(generator, self.dimension, self._size)
         renew = bool(generator.random() < self._current.probability)
-        return self._axes_batch(couple(self._current, state.z, state.w, self._x), axes, {"renew": renew})
+        batch = self._batch(self._coordinates(axes), couple(self._current, state.z, state.w, self._x))
+        return replace(batch, info={"renew": renew})
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
         if self._base_failed(values):
             if self.state.reference is not None:
                 self.state.wanted = None
             return
-        derivatives = axis_derivatives(batch, values).to(self._x)
+        derivatives = self._coordinates().derivatives(batch, values).to(self._x)
         if self._full:
             g = derivatives.nan_to_num(nan=0.0)
             self._learn(batch.base, g, self._total(batch, values))
@@ -248,12 +251,9 @@ class ZOLKatyusha(SmoothMethod):
         if not bool(kept.all()):
             axes, derivatives = axes[kept], derivatives[kept]
         if len(axes):
-            self._move(batch.base, self._gradient(state.reference, axes, derivatives))
+            self._move(batch.base, variance_reduced(state.reference, axes, derivatives))
         if batch.info["renew"]:
             state.wanted = y
-
-    def _gradient(self, reference: Tensor, axes: Tensor, derivatives: Tensor) -> Tensor:
-        return variance_reduced(reference, axes, derivatives)
 
     def _move(self, x: Tensor, g: Tensor) -> None:
         """The z- and y-steps; none where they would not stay finite."""

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.estimators.axis_differences import axis_derivatives
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
-from optimizers.methods.katyusha.zo_l_katyusha import variance_reduced
+from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, variance_reduced
 from optimizers.options import check_integer, positive
 
 
@@ -88,20 +87,16 @@ class ZOSVRG(SmoothMethod):
         return (self.dimension if self.state.reference is None else self.coordinates) + 1
 
     def _method_ask(self) -> Batch:
-        d = self.dimension
         if self.state.reference is None:
-            return self._axes_batch(self._x, range(d))
-        generator = self._generator()
-        if self.coordinates == 1:
-            return self._axes_batch(self._x, [int(generator.integers(d))])
-        axes = generator.choice(d, self.coordinates, replace=False, shuffle=False)
-        return self._axes_batch(self._x, axes.tolist())
+            return self._batch(self._coordinates(), self._x)
+        axes = drawn_axes(self._generator(), self.dimension, self.coordinates)
+        return self._batch(self._coordinates(axes), self._x)
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
         state = self.state
         if self._base_failed(values):
             return
-        derivatives = axis_derivatives(batch, values).to(self._x)
+        derivatives = self._coordinates().derivatives(batch, values).to(self._x)
         if state.reference is None:
             state.reference = derivatives.nan_to_num(nan=0.0)
             return

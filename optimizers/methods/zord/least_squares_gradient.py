@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.estimators.gradient_estimators import least_squares
+from optimizers.estimators.least_squares import least_squares
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
 from optimizers.options import check_integer, nonnegative, positive_integer
 from surrogates import Trajectory

@@ -3,26 +3,21 @@ import math
 import pytest
 import torch
 
-from optimizers.estimators.axis_differences import axes_batch, axis_derivatives
-from optimizers.methods.katyusha.parameters import (
-    KatyushaParameters,
+from optimizers import CoordinateDifferences
+from optimizers.methods.katyusha.parameters import KatyushaParameters, coordinate_batch, full_batch, general_convex
+from optimizers.methods.katyusha.zo_l_katyusha import couple, variance_reduced, y_step, z_step
+from tests.optimizers.composite import PROXES, logistic, quadratic
+from tests.optimizers.methods.katyusha.bounds import (
     contraction,
-    coordinate_batch,
-    full_batch,
-    general_convex,
     lyapunov,
     one_step_bound,
-    single_coordinate,
     smoothing_bias,
     theorem_bound,
 )
-from optimizers.methods.katyusha.zo_l_katyusha import couple, variance_reduced, y_step, z_step
-from tests.optimizers.composite import PROXES, logistic, quadratic
 
 
 def derivatives(problem, x, smoothing_radius):
-    batch = axes_batch(0, x, range(problem.d), smoothing_radius)
-    return axis_derivatives(batch, problem.f(batch.points()))
+    return CoordinateDifferences(smoothing_radius)(problem.f, x, batched=True).gradient
 
 
 def points(problem, count=20, seed=3):
@@ -37,7 +32,6 @@ def test_corollaries():
     assert abs(q.M - (4 * 40 * 2.0 / (3 * 4) + 2.0 / 3)) < 1e-12
     assert q.probability == 0.1 and q.theta2 == 0.5 and q.mu == pytest.approx(0.4)
     assert q.theta1 == pytest.approx(math.sqrt(0.4 / (q.M * 0.1))) and q.eta == pytest.approx(1 / (3 * q.theta1))
-    assert single_coordinate(2.0, 0.1, 0.3, 40) == coordinate_batch(2.0, 0.1, 0.3, 40, 1)
     full = full_batch(2.0, 0.1, 0.3)
     assert abs(full.M - 8 / 3) < 1e-12 and full.theta2 == 0.0 and full.probability == 1.0
     assert coordinate_batch(1.0, 1.0, 0.0, 2, 2).theta1 <= 0.5
@@ -148,8 +142,8 @@ def test_one_step_bound_exactly(prox, option, full):
     """E Ψ⁺ summed over all coordinates and both coins is at most the bound, from many points and for any share."""
     problem = quadratic(prox)
     d, smoothing_radius = problem.d, 1e-4
-    q = (full_batch if full else single_coordinate)(problem.L, 1.0, problem.mu_psi, *(() if full else (d,)))
-    size, tightest = (d if full else 1), math.inf
+    L, mu_psi, tightest = problem.L, problem.mu_psi, math.inf
+    q, size = (full_batch(L, 1.0, mu_psi), d) if full else (coordinate_batch(L, 1.0, mu_psi, d, 1), 1)
     constants = {"L": problem.L, "d": d, "size": size, "smoothing_radius": smoothing_radius}
     for y, z, w in points(problem):
         x = couple(q, z, y if full else w, y)

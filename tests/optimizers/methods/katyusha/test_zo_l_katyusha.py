@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from optimizers import Box, BoxRidge, minimize, run
-from optimizers.methods.katyusha.parameters import coordinate_batch, full_batch, lyapunov, theorem_bound
+from optimizers.methods.katyusha.parameters import coordinate_batch, full_batch
 from optimizers.methods.katyusha.zo_l_katyusha import ZOLKatyusha, couple, variance_reduced, y_step, z_step
 from optimizers.testing import quadratic as battery_quadratic
 from tests.optimizers.composite import PROXES, logistic, quadratic
+from tests.optimizers.methods.katyusha.bounds import lyapunov, theorem_bound
 
 RADIUS = 1e-6
 
@@ -16,9 +17,9 @@ def constants(problem):
     return {"smoothness": problem.L, "strong_convexity": problem.mu_f, "smoothing_radius": RADIUS}
 
 
-def solve(problem, max_queries, method=ZOLKatyusha, **options):
+def solve(problem, max_queries, **options):
     x0 = torch.zeros(problem.d, dtype=torch.float64)
-    opt = method(x0, prox=problem.prox, max_queries=max_queries, **options)
+    opt = ZOLKatyusha(x0, prox=problem.prox, max_queries=max_queries, **options)
     while not opt.stopped:
         batch = opt.ask()
         opt.tell(batch, problem.f(batch.points()))
@@ -152,28 +153,6 @@ def test_linear_convergence_at_theory_parameters_on_figure_1(prox, option):
     problem = logistic(prox)
     opt = solve(problem, 32_000, option=option, **constants(problem))
     assert abs(float(problem.gap(opt.x))) < 1e-10
-
-
-class Line4AsPrinted(ZOLKatyusha):
-    """Line 4 without eq. 4's factor d."""
-
-    def _gradient(self, reference, axes, derivatives):
-        return super()._gradient(reference, axes, derivatives) / self.dimension
-
-
-def test_line_4_needs_the_factor_d():
-    ridge = quadratic(BoxRidge(-0.5, 0.5, 20.0), d=4, kappa=10.0)
-    right = solve(ridge, 1000, **constants(ridge))
-    wrong = solve(ridge, 1000, Line4AsPrinted, **constants(ridge))
-    assert abs(float(ridge.gap(right.x))) < 1e-10
-    assert float(ridge.gap(wrong.x)) > 1e-2
-    longer = solve(ridge, 3000, Line4AsPrinted, **constants(ridge))
-    assert float(ridge.gap(longer.x)) == pytest.approx(float(ridge.gap(wrong.x)), rel=1e-3)
-
-
-def test_on_a_pure_box_the_missing_factor_does_not_show():
-    box = quadratic(Box(-0.5, 0.5), d=4, kappa=10.0)
-    assert abs(float(box.gap(solve(box, 3000, Line4AsPrinted, **constants(box)).x))) < 1e-9
 
 
 @pytest.mark.parametrize("size", [1, 4])

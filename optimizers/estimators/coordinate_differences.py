@@ -1,0 +1,101 @@
+"""Differences along coordinate axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.bounds import Domain
+from optimizers.directions.axes import Axes
+from optimizers.estimators.estimator import GradientEstimator, check_choice, check_moved
+from optimizers.estimators.finite_differences import SCHEMES
+from optimizers.options import positive
+
+
+@dataclass(frozen=True)
+class CoordinateDifferences(GradientEstimator):
+    """Differences along every coordinate, or some: g_j, no draw (Katyusha eq. 3, whose printed 2β is β).
+
+    Forward, d + 1 queries (x first): g_j = (f(x + λe_j) − f(x))/λ, exact for linear f, error λ/2 ∂²f/∂x_j²
+    to first order. Central, 2d queries (all x + λe_j, then all x − λe_j): g_j = (f(x + λe_j) −
+    f(x − λe_j))/(2λ), exact for quadratic f. A sample of coordinates that estimates all of ∇f is
+    ``FiniteDifferences(n, distribution="coordinate")``.
+
+    λ is the displacement as it was rounded and confined. The forward sign is + except where queries are confined
+    to a box that has more room on the other side: x at its upper bound would otherwise never see the derivative
+    that leads away from it. Where the box leaves no room the derivative is 0, and so it is where a query failed;
+    ``differences`` is then below d.
+
+    Args:
+        smoothing_radius: λ, in x's units.
+        scheme: ``"forward"`` or ``"central"``.
+        axes: The coordinates j; None: all. g is 0 in the others.
+    """
+
+    smoothing_radius: float = 1e-6
+    scheme: str = "forward"
+    axes: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        positive("smoothing_radius", self.smoothing_radius)
+        check_choice("scheme", self.scheme, SCHEMES)
+
+    def queries_needed(self, d: int) -> int:
+        """|axes| + 1 forward, 2 |axes| central."""
+        n = d if self.axes is None else len(self.axes)
+        return n + 1 if self.scheme == "forward" else 2 * n
+
+    def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
+        """The points in the class's order; ``step`` is not used, see `GradientEstimator.batch`."""
+        axes = list(range(len(x)) if self.axes is None else self.axes)
+        scales = torch.full((len(axes),), self.smoothing_radius, dtype=torch.float64)
+        rows = [(0, int(j)) for j in axes]
+        if self.scheme == "central":
+            scales, rows = torch.cat((scales, -scales)), 2 * rows
+        else:
+            if domain is not None and domain.confine:
+                above, below = domain.search_upper[axes] - x[axes], x[axes] - domain.search_lower[axes]
+                scales[((above < self.smoothing_radius) & (below > above)).cpu()] *= -1.0
+            scales, rows = torch.cat((scales.new_zeros(1), scales)), [(0, 0), *rows]
+        return Batch(number, x, scales, tuple(rows), Axes(len(x)), domain=domain)
+
+    def derivatives(self, batch: Batch, values: Tensor) -> Tensor:
+        """The partial derivatives along a batch's axes, in their order; NaN where a query failed."""
+        x, first = batch.base, int(self.scheme == "forward")
+        at = self._axes(batch)
+        if batch.explicit is None:
+            ends = x[at] + batch.scales[first:].to(x)
+            if batch.domain is not None and batch.domain.confine:
+                ends = torch.clamp(ends, batch.domain.search_lower[at], batch.domain.search_upper[at])
+        else:
+            ends = batch.explicit[first:].gather(1, at[:, None])[:, 0]
+        if first:
+            displacement, difference = ends - x[at], values[1:] - values[0]
+        else:
+            (plus, minus), (above, below) = ends.chunk(2), values.chunk(2)
+            displacement, difference = plus - minus, above - below
+        if batch.explicit is not None:
+            check_moved(displacement[:, None])
+        displacement = displacement.to(values.dtype)
+        return torch.where(displacement == 0.0, 0.0 * difference, difference / displacement)
+
+    def _axes(self, batch: Batch) -> Tensor:
+        """The axis of each point but x."""
+        first = int(self.scheme == "forward")
+        if batch.explicit is None:
+            axes = [j for _, j in batch.addresses[first:]]
+        else:
+            axes = [*(range(batch.dimension) if self.axes is None else self.axes)] * (2 - first)
+        return torch.tensor(axes, device=batch.base.device)
+
+    def _terms(self, batch: Batch, values: Tensor) -> Tensor:
+        return self.derivatives(batch, values)
+
+    def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
+        gradient = torch.zeros_like(batch.base)
+        gradient[self._axes(batch)[: len(terms)]] = terms.to(gradient)
+        return gradient

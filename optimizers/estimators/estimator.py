@@ -1,0 +1,195 @@
+"""A gradient estimator: points to query, values to a gradient, failed queries left out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.bounds import Domain
+from optimizers.directions.directions import Directions
+from optimizers.options import positive, positive_integer
+from optimizers.values import parse_values
+
+
+class AllQueriesFailedError(ValueError):
+    """No difference of two finite values is left to estimate a gradient from."""
+
+
+@dataclass(frozen=True, eq=False)
+class GradientEstimate:
+    """An estimate of ∇f(x) and what it cost.
+
+    Attributes:
+        gradient: Shape ``d``.
+        queries: Function values it was given, failed ones and that at x included.
+        differences: Differences of values that it rests on; n values make n − 1 of them.
+    """
+
+    gradient: Tensor
+    queries: int
+    differences: int
+
+
+class GradientEstimator(ABC):
+    """Chooses points around x and turns their values into an estimate of ∇f(x).
+
+    An optimizer names its queries by ``batch(x, step)`` and takes the gradient of their values from
+    ``from_values(batch, values)``. A user calls ``estimator(fun, x, step)``, which is ``estimate(x, points,
+    values)`` with points = ``points(x, step)`` and values = fun at each.
+
+    **Failed queries**, NaN or infinite, are counted. A difference with a failed value leaves the sum and the
+    number that the sum is divided by; two opposite points leave together. Where no difference is left, which is so
+    where all are taken to f(x) and that failed, or where the gradient would not be finite, there is no estimate:
+    ``from_values`` returns None and ``estimate`` raises.
+
+    A subclass says ``queries_needed``, ``batch``, the terms of its sum in ``_terms`` (NaN where failed), and what
+    the gradient is, given those that are left, in ``_combine``. Constructors raise ``TypeError`` for a number of
+    directions or a seed that is no integer, and ``ValueError`` for an argument outside what is stated.
+    """
+
+    fewest: ClassVar[int] = 1
+    """Terms that an estimate needs: one difference, or two values."""
+
+    any_points: ClassVar[bool] = False
+    """Whether ``estimate`` takes other points than those of ``points``."""
+
+    @abstractmethod
+    def queries_needed(self, d: int) -> int:
+        """Number of points for one estimate in d dimensions."""
+
+    @abstractmethod
+    def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
+        """The points to query.
+
+        Args:
+            x: Where the gradient is wanted, shape ``d``, in search coordinates where there is a domain.
+            step: Address of the directions, an integer in [0, 2^56): another step, another draw.
+            number: The batch's number in its run.
+            domain: The run's box and change of coordinates.
+
+        Returns:
+            A batch of `queries_needed` points around x.
+        """
+
+    @abstractmethod
+    def _terms(self, batch: Batch, values: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor: ...
+
+    def from_values(self, batch: Batch, values: Tensor) -> GradientEstimate | None:
+        """The gradient's estimate from the values of a batch; None where too many queries failed.
+
+        Args:
+            batch: What `batch` returned, perhaps with fewer directions; or explicit points around its base.
+            values: float64, shape ``q``; NaN where a query failed.
+        """
+        terms = self._terms(batch, values)
+        kept = terms.isfinite()
+        n = int(kept.sum())
+        if n < self.fewest:
+            return None
+        gradient = self._combine(batch, torch.where(kept, terms, 0.0), kept)
+        if not bool(gradient.isfinite().all()):
+            return None
+        return GradientEstimate(gradient, len(values), n + 1 - self.fewest)
+
+    def points(self, x: Tensor, step: int = 0) -> Tensor:
+        """The points to query, dense.
+
+        Args:
+            x: Where the gradient is wanted, a finite floating tensor of shape ``d``.
+            step: Address of the directions, an integer in [0, 2^56): another step, another draw.
+
+        Returns:
+            Tensor, ``queries_needed(d) x d``.
+
+        Raises:
+            TypeError: If x is not a floating tensor.
+            ValueError: If x is not a finite vector or step is outside its range.
+        """
+        return self.batch(_point(x), step).points()
+
+    def estimate(self, x: Tensor, points: Tensor, values: Any) -> GradientEstimate:
+        """The gradient's estimate from the values at the points, whose displacements count as they were rounded.
+
+        Args:
+            x: Where the gradient is wanted, shape ``d``.
+            points: What `points` returned for x, shape ``q x d``.
+            values: The function's values there, in the same order, shape ``q``.
+
+        Returns:
+            The estimate, in x's dtype and on its device.
+
+        Raises:
+            TypeError: If x or points are not floating tensors or values not real.
+            ValueError: If shapes differ from what is stated, or the points from x by nothing at all.
+            AllQueriesFailedError: If no difference of finite values is left.
+        """
+        x = _point(x)
+        points = points.detach() if isinstance(points, Tensor) else torch.as_tensor(points, dtype=x.dtype)
+        if points.dim() != 2 or points.shape[1] != len(x) or len(points) == 0:
+            raise ValueError(f"points have shape {tuple(points.shape)}; accepted: q x {len(x)}")
+        if not self.any_points and len(points) != self.queries_needed(len(x)):
+            raise ValueError(f"{len(points)} points are given; accepted: {self.queries_needed(len(x))}, as `points`")
+        y = parse_values(values, len(points)).to(x.device)
+        batch = Batch(0, x, torch.zeros(len(points), dtype=torch.float64), explicit=points.to(x))
+        found = self.from_values(batch, y)
+        if found is None:
+            raise AllQueriesFailedError(
+                f"no finite difference is left of {len(y)} values, {int(y.isnan().sum())} failed"
+            )
+        return found
+
+    def __call__(
+        self, fun: Callable[[Tensor], Any], x: Tensor, step: int = 0, *, batched: bool = False
+    ) -> GradientEstimate:
+        """Queries fun at `points` and estimates its gradient at x; raises as `points` and `estimate`.
+
+        Args:
+            fun: Function of one point, shape ``d``; with ``batched``, of ``q x d`` points at once.
+            x: Where the gradient is wanted, shape ``d``.
+            step: Address of the directions.
+            batched: Whether fun takes all points in one call.
+        """
+        points = self.points(x, step)
+        values = fun(points) if batched else [float(fun(point)) for point in points]
+        return self.estimate(x, points, values)
+
+
+def check_moved(displacements: Tensor) -> Tensor:
+    """The displacements, shape ``n x d``; ``ValueError`` where rounding left a point where x is."""
+    if (displacements == 0).all(-1).any():
+        kind = displacements.dtype
+        raise ValueError(f"a point does not differ from x in {kind}; accepted: a larger smoothing radius")
+    return displacements
+
+
+def check_draw(directions: int, smoothing_radius: float, seed: int) -> None:
+    """Raises for a number of random directions, a radius or a seed outside of their range."""
+    positive_integer("directions", directions)
+    positive("smoothing_radius", smoothing_radius)
+    Directions(seed, 1)
+
+
+def check_choice(name: str, value: str, accepted: tuple[str, ...]) -> None:
+    """Raises ``ValueError`` for an option that is not one of the accepted names."""
+    if value not in accepted:
+        raise ValueError(f"{name} is {value!r}; accepted: {', '.join(accepted)}")
+
+
+def _point(x: Tensor) -> Tensor:
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"x is given as {kind}; accepted: a floating torch.Tensor")
+    if x.dim() != 1 or len(x) == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}; accepted: d, at least 1")
+    if not x.isfinite().all():
+        raise ValueError(f"{int((~x.isfinite()).sum())} entries of x are NaN or inf; accepted: finite numbers")
+    return x.detach()

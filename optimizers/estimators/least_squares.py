@@ -1,0 +1,103 @@
+"""The gradient of the linear function that fits values best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.bounds import Domain
+from optimizers.estimators.estimator import GradientEstimator, check_choice
+from optimizers.estimators.finite_differences import FiniteDifferences
+from optimizers.options import nonnegative
+
+CENTERS = ("nearest", "mean")
+
+
+@dataclass(frozen=True)
+class LeastSquaresDifferences(GradientEstimator):
+    """The gradient of the linear function that fits the values best: y_i − y_0 ≈ g · (x_i − x_0).
+
+    g minimises Σ (y_i − y_0 − g · (x_i − x_0))² + r s² ‖g‖², s the largest singular value of the
+    displacements; with r = 0 the least-norm minimiser, so that with fewer points than dimensions g is
+    ∇f's projection onto their span (for linear f). x_0 is the nearest point to x with a finite value, x
+    itself where it was queried; with ``center="mean"`` it is the points' mean and y_0 their values' mean,
+    which fits the intercept too. Points whose query failed are left out.
+
+    `points` gives x and n points x + λu_i, n + 1 queries. `estimate` takes any points and values, such as
+    an optimizer's last queries.
+
+    Args:
+        directions: n.
+        smoothing_radius: λ, in x's units.
+        distribution: One of `Directions`'.
+        ridge: r, at least 0, relative to s².
+        center: ``"nearest"`` or ``"mean"``.
+        seed: Of the directions.
+    """
+
+    fewest: ClassVar[int] = 2
+    any_points: ClassVar[bool] = True
+
+    directions: int
+    smoothing_radius: float = 0.01
+    distribution: str = "orthonormal"
+    ridge: float = 0.0
+    center: str = "nearest"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        nonnegative("ridge", self.ridge)
+        check_choice("center", self.center, CENTERS)
+        self._proposal  # noqa: B018
+
+    @property
+    def _proposal(self) -> FiniteDifferences:
+        return FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=self.seed)
+
+    def queries_needed(self, d: int) -> int:
+        """n + 1."""
+        return self._proposal.queries_needed(d)
+
+    def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
+        """x and the x + λu_i, those of `FiniteDifferences`; see `GradientEstimator.batch`."""
+        return self._proposal.batch(x, step, number=number, domain=domain)
+
+    def _terms(self, batch: Batch, values: Tensor) -> Tensor:
+        return values
+
+    def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
+        points, values = replace(batch, domain=None).points()[kept], terms[kept]
+        if self.center == "mean":
+            displacements, differences = points - points.mean(0), values - values.mean()
+        else:
+            nearest = int((points - batch.base).square().sum(-1).argmin())
+            displacements, differences = points - points[nearest], values - values[nearest]
+        return least_squares(displacements, differences, self.ridge)
+
+
+def least_squares(displacements: Tensor, differences: Tensor, ridge: float = 0.0) -> Tensor:
+    """The g of least ‖D g − y‖² + ridge s² ‖g‖², s = ‖D‖₂; of those, the one of least norm.
+
+    Through the singular values of D, those below ε max(n, d) s taken for zero: O(min(n, d) n d).
+
+    Args:
+        displacements: D, ``n x d``.
+        differences: y, ``n``.
+        ridge: At least 0.
+
+    Returns:
+        Tensor, ``d``, in D's dtype.
+
+    Raises:
+        ValueError: If D is zero.
+    """
+    left, s, right = torch.linalg.svd(displacements, full_matrices=False)
+    if not s[0] > 0:
+        raise ValueError("all points coincide; accepted: at least two that differ")
+    kept = s > torch.finfo(s.dtype).eps * max(displacements.shape) * s[0]
+    filtered = torch.where(kept, s / (s.square() + ridge * s[0].square()), 0.0)
+    return right.mH @ (filtered * (left.mH @ differences.to(s.dtype)))

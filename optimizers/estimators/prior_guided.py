@@ -1,0 +1,87 @@
+"""Differences along a prior direction and random ones orthonormal to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.bounds import Domain
+from optimizers.directions.directions import Directions
+from optimizers.directions.fixed_order import orthonormalize
+from optimizers.estimators.estimator import GradientEstimator, check_choice, check_draw, check_moved
+
+Scaling = Literal["projection", "unbiased"]
+
+
+@dataclass(frozen=True, eq=False)
+class PriorGuidedDifferences(GradientEstimator):
+    """Forward differences along a prior p and directions uniform in its complement (Cheng et al., 2021).
+
+    At x and x + λu for n orthonormal directions, p and u_1 … u_{n−1}, with ∂f/∂u = (f(x + λu) − f(x))/λ:
+
+        g = (∂f/∂p) p + s Σ_i (∂f/∂u_i) u_i,   s = 1 or (d − 1)/(n − 1)
+
+    s = 1 is the projection of ∇f onto the span (Cheng et al.), s = (d − 1)/(n − 1) has E g = ∇f(x) + O(λ). Of
+    linear f both are ∇f where n = d. Failed differences leave the sum and n.
+
+    Args:
+        prior: p, a unit vector of shape ``d``, float64.
+        directions: n, p among them; at most d are used.
+        smoothing_radius: λ, in x's units.
+        scaling: ``"projection"``, s = 1, or ``"unbiased"``.
+        seed: Of the directions.
+    """
+
+    prior: Tensor
+    directions: int
+    smoothing_radius: float = 0.01
+    scaling: str = "projection"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_draw(self.directions, self.smoothing_radius, self.seed)
+        check_choice("scaling", self.scaling, get_args(Scaling))
+
+    def queries_needed(self, d: int) -> int:
+        """n + 1, and at most d + 1."""
+        return min(self.directions, d) + 1
+
+    def within(self, queries: int) -> PriorGuidedDifferences:
+        """This estimator with as many of its directions as so many queries allow, at least one."""
+        return replace(self, directions=max(1, min(self.directions, queries - 1)))
+
+    def frame(self, step: int) -> Tensor:
+        """The prior and n − 1 directions orthonormal to it and to each other, float64, ``n x d``.
+
+        The others are Gram-Schmidt's of standard normals, hence Haar-distributed in the prior's complement.
+        """
+        d = len(self.prior)
+        frame = torch.empty(min(self.directions, d), d, dtype=torch.float64, device=self.prior.device)
+        frame[0] = self.prior
+        if len(frame) > 1:
+            frame[1:] = Directions(self.seed, d).block(step, len(frame) - 1, device=frame.device)
+        return orthonormalize(frame, 1)
+
+    def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
+        """x and x + λu, explicit, for the rows u of the frame, which is in ``info``; see `GradientEstimator.batch`."""
+        frame = self.frame(step).to(x)
+        points = torch.cat([x[None], x + self.smoothing_radius * frame])
+        scales = torch.zeros(len(points), dtype=torch.float64)
+        return Batch(number, x, scales, explicit=points, domain=domain, info={"frame": frame})
+
+    def _terms(self, batch: Batch, values: Tensor) -> Tensor:
+        return (values[1:] - values[0]) / self.smoothing_radius
+
+    def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
+        others = int(kept[1:].sum())
+        if self.scaling == "unbiased" and others:
+            terms[1:] *= (batch.dimension - 1) / others
+        assert batch.explicit is not None
+        frame = batch.info.get("frame")
+        if frame is None:
+            frame = check_moved(batch.explicit[1:] - batch.base) / self.smoothing_radius
+        return terms.to(batch.base.dtype) @ frame

@@ -1,0 +1,104 @@
+"""The search gradient of evolution strategies: perturbations weighted by what their values are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.bounds import Domain
+from optimizers.directions.directions import Directions
+from optimizers.estimators.estimator import GradientEstimator, check_choice, check_draw, check_moved
+
+Shaping = Literal["centred_ranks", "none"]
+
+
+def shape_values(values: Tensor, shaping: str) -> Tensor:
+    """The fitness sᵢ of values that are all finite, shape ``n``.
+
+    ``"centred_ranks"``: rank/(n − 1) − 1/2, from −1/2 for the least value to 1/2 for the largest, ties
+    sharing their mean rank; ``"none"``: the values themselves.
+    """
+    if shaping == "none":
+        return values
+    ordered = values.sort().values
+    below, through = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
+    return (below + through - 1).to(values.dtype) / 2.0 / (len(values) - 1) - 0.5
+
+
+@dataclass(frozen=True)
+class SearchGradient(GradientEstimator):
+    """The search gradient of a normal distribution around x (Salimans et al., 2017).
+
+        g = 1/(nλ) Σᵢ sᵢ uᵢ,   sᵢ the fitness of f(x + λuᵢ), uᵢ standard normal
+
+    With the raw values for sᵢ this has the mean ∇f(x) + O(λ²), and a variance that grows with f(x)²/λ²; with
+    ``antithetic`` pairs ±u a constant cancels. Centred ranks do not change under increasing transformations of f,
+    and say a direction only, no length. Failed queries leave the sum and n, with their pair.
+
+    Args:
+        directions: n, at least 2; even with ``antithetic``.
+        smoothing_radius: λ, in x's units.
+        shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
+        antithetic: n/2 pairs of opposite directions.
+        query_center: Query f(x) too, first, which the estimate does not use.
+        seed: Of the directions.
+    """
+
+    fewest: ClassVar[int] = 2
+
+    directions: int
+    smoothing_radius: float = 0.01
+    shaping: str = "centred_ranks"
+    antithetic: bool = False
+    query_center: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_draw(self.directions, self.smoothing_radius, self.seed)
+        check_choice("shaping", self.shaping, get_args(Shaping))
+        if self.antithetic and self.directions % 2:
+            raise ValueError(f"antithetic=True takes directions in pairs, got directions={self.directions}")
+        if self.directions < 2:
+            raise ValueError("directions must be at least 2: one value alone has no direction of descent")
+
+    def queries_needed(self, d: int) -> int:
+        """n, and one more with ``query_center``."""
+        return self.directions + int(self.query_center)
+
+    def within(self, queries: int) -> SearchGradient:
+        """This estimator with as many of its directions as so many queries allow, at least two."""
+        n = max(2, min(self.directions, queries - int(self.query_center)))
+        return replace(self, directions=n - n % 2 if self.antithetic else n)
+
+    def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
+        """x, where it is asked for, and the x + λuᵢ, pairs side by side; see `GradientEstimator.batch`."""
+        own, n = int(self.query_center), self.directions
+        scales = torch.full((own + n,), self.smoothing_radius, dtype=torch.float64)
+        scales[:own] = 0.0
+        if self.antithetic:
+            scales[own + 1 :: 2] *= -1.0
+        rows = [0] * own + [i // 2 if self.antithetic else i for i in range(n)]
+        return Batch(
+            number, x, scales, tuple((step, row) for row in rows), Directions(self.seed, len(x)), domain=domain
+        )
+
+    def _terms(self, batch: Batch, values: Tensor) -> Tensor:
+        values = values[int(self.query_center) :]
+        if self.antithetic:
+            whole = values.view(-1, 2).isfinite().all(dim=1).repeat_interleave(2)
+            values = torch.where(whole, values, torch.nan)
+        return values
+
+    def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
+        own, radius = int(self.query_center), self.smoothing_radius
+        coefficients = torch.zeros_like(terms)
+        coefficients[kept] = shape_values(terms[kept], self.shaping) / (int(kept.sum()) * radius)
+        if batch.explicit is not None:
+            moved = check_moved(batch.explicit[own:] - batch.base)
+            return (coefficients / radius).to(moved.dtype) @ moved
+        signed = coefficients * batch.scales[own:].sign().to(terms.device)
+        return batch.combine(torch.cat((terms.new_zeros(own), signed)))
