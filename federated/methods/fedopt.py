@@ -10,22 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Unpack, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
 
-from federated.core.acceptance import ACCEPTS, Accept
-from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError, RoundSkipped
+from federated.core.algorithm import NoReportError, RoundSkipped
 from federated.core.client import Client
 from federated.core.configuration import check_choice
-from federated.core.messages import Broadcast, MessageSpec, Report
+from federated.core.messages import Broadcast, Report
 from federated.core.server import Server
-from federated.methods.fedzo import AveragingServer
+from federated.methods.averaging import LocalSteps
 from federated.methods.local_descent import LocalGradientDescent, sgd
-from optimizers.first_order import FirstOrder, UpdateRule
-from optimizers.methods.hiso.scalar_only import fraction
-from optimizers.options import positive
+from optimizers.first_order import UpdateRule
+from optimizers.options import nonnegative, positive
 
 Conventions = Literal["reddi", "flower"]
 CONVENTIONS: tuple[Conventions, ...] = ("reddi", "flower")
@@ -75,7 +73,7 @@ class GradientClient(Client):
         return self.optimizer.state.gradients
 
 
-class FedAvg(Algorithm):
+class FedAvg(LocalSteps):
     """FedAvg (McMahan et al. 2017): the clients' mean after T gradient steps each.
 
     A step is one value of fᵢ, by which a failure is known, and one gradient; d numbers go each way. Equal to
@@ -84,38 +82,15 @@ class FedAvg(Algorithm):
     Args:
         x0: initial point, shape ``d``.
         update_rule: factory of the local rule, a torch optimizer.
-        reset_rule: whether the rule's moments are forgotten at the start of each round.
-        accept: as in ``FedZO``; the server's moments of a round that is taken back stay.
-        **common: see ``Algorithm``.
+        **options: see ``LocalSteps``. Where ``accept`` takes a round back the server's moments of it stay.
     """
 
     name = "fedavg"
-    server_class: ClassVar[type[Server]] = AveragingServer
     client_class = GradientClient
     needs_gradient = True
 
-    def __init__(
-        self,
-        x0: Any,
-        *,
-        update_rule: UpdateRule = sgd,
-        reset_rule: bool = True,
-        accept: Accept = "always",
-        **common: Unpack[FederatedOptions],
-    ) -> None:
-        self.update_rule, self.reset_rule = update_rule, bool(reset_rule)
-        self.accept = check_choice("accept", accept, ACCEPTS)
-        self.asks_acceptance = self.accept == "monotone"
-        super().__init__(x0, **common)
-        FirstOrder(update_rule, self.x0)
-
-    def broadcasts(self, phase: str) -> MessageSpec:
-        """x down."""
-        return MessageSpec({"x": self.vector})
-
-    def reports(self, phase: str) -> MessageSpec:
-        """x up."""
-        return MessageSpec({"x": self.vector})
+    def __init__(self, x0: Any, *, update_rule: UpdateRule = sgd, **options: Any) -> None:
+        super().__init__(x0, update_rule=update_rule, **options)
 
 
 class MomentServer(Server):
@@ -177,8 +152,8 @@ class AdaptiveFedOpt(FedAvg):
         conventions: Conventions = "reddi",
         **options: Any,
     ) -> None:
-        self.beta1, self.beta2 = fraction("beta1", beta1), fraction("beta2", beta2)
-        if max(self.beta1, self.beta2) == 1.0:
+        self.beta1, self.beta2 = nonnegative("beta1", beta1), nonnegative("beta2", beta2)
+        if max(self.beta1, self.beta2) >= 1.0:
             raise ValueError(f"beta1 and beta2 must be under 1, got {beta1} and {beta2}")
         self.tau = positive("tau", tau)
         self.conventions = cast(Conventions, check_choice("conventions", conventions, CONVENTIONS))

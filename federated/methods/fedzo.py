@@ -10,41 +10,16 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from federated.core.acceptance import ACCEPTS, Accept
-from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError
+from federated.core.algorithm import NoReportError
 from federated.core.client import Client
-from federated.core.configuration import check_choice
-from federated.core.messages import Broadcast, MessageSpec, Report
-from federated.core.server import Server
+from federated.core.messages import Broadcast
+from federated.methods.averaging import LocalSteps
 from federated.methods.local_descent import FiniteDifferenceDescent, Redraw, adam
 from optimizers.first_order import UpdateRule
-
-
-@dataclass
-class ServerState:
-    """The model x_r, shape ``d``."""
-
-    x: Tensor
-
-
-class AveragingServer(Server):
-    """Sends x, and moves it to the mean of the clients' iterates."""
-
-    state: ServerState
-
-    def _start(self) -> None:
-        self.state = ServerState(self.algorithm.x0)
-
-    def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
-        return {"x": self.state.x}
-
-    def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
-        self.state = ServerState(self.moved(self.state.x, self.combine("x", reports)))
 
 
 class DescentClient(Client):
@@ -57,10 +32,12 @@ class DescentClient(Client):
         self.optimizer = self.algorithm.local_optimizer(self.number)
 
     def _receive(self, phase: str, message: Broadcast) -> None:
-        a = self.algorithm
-        self.optimizer.begin(
-            message.tensors["x"], address=a.address(message.round), steps=a.local_steps, reset=a.reset_rule
-        )
+        self._begin(message.tensors["x"], message.round)
+
+    def _begin(self, x: Tensor, round_number: int, correction: Tensor | None = None) -> None:
+        """Start the local steps of a round at x, each corrected by b."""
+        a, address = self.algorithm, self.algorithm.address(round_number)
+        self.optimizer.begin(x, address=address, steps=a.local_steps, correction=correction, reset=a.reset_rule)
 
     def _busy(self, phase: str) -> bool:
         return self.optimizer.busy
@@ -77,7 +54,7 @@ class DescentClient(Client):
         return estimate
 
 
-class FedZO(Algorithm):
+class FedZO(LocalSteps):
     """FedZO (Fang et al. 2022; FZooS eq. 87): the clients' mean after T zeroth-order steps each.
 
         ĝ = (1/(Q E[u_j²])) Σ_q (fᵢ(x + λu_q) − fᵢ(x))/λ · u_q,    x_r = Σᵢ pᵢ x_{r,T}^{(i)}
@@ -93,14 +70,10 @@ class FedZO(Algorithm):
         distribution: of u, one of ``Directions``'.
         redraw: whether u is drawn anew for every ``"step"``, every ``"round"``, or ``"never"`` (FZooS, Prop. F.4).
         update_rule: factory of the local first-order rule, a torch optimizer.
-        reset_rule: whether the rule's moments are forgotten at the start of each round, as FZooS's programs do.
-        accept: ``"always"``, or ``"monotone"``: a round that does not lower F over its clients leaves x where it
-            was, at a query and d numbers down a client (``federated.core.acceptance``).
-        **common: see ``Algorithm``.
+        **options: see ``LocalSteps``.
     """
 
     name = "fedzo"
-    server_class: ClassVar[type[Server]] = AveragingServer
     client_class: ClassVar[type[Client]] = DescentClient
     pull = 0.0
 
@@ -113,29 +86,12 @@ class FedZO(Algorithm):
         distribution: str = "orthonormal",
         redraw: Redraw = "step",
         update_rule: UpdateRule = adam,
-        reset_rule: bool = True,
-        accept: Accept = "always",
-        **common: Unpack[FederatedOptions],
+        **options: Any,
     ) -> None:
-        self.directions, self.smoothing_radius, self.distribution, self.redraw = (
-            directions,
-            smoothing_radius,
-            distribution,
-            redraw,
-        )
-        self.update_rule, self.reset_rule = update_rule, bool(reset_rule)
-        self.accept = check_choice("accept", accept, ACCEPTS)
-        self.asks_acceptance = self.accept == "monotone"
-        super().__init__(x0, **common)
+        self.directions, self.smoothing_radius = directions, smoothing_radius
+        self.distribution, self.redraw = distribution, redraw
+        super().__init__(x0, update_rule=update_rule, **options)
         self.local_optimizer(0)
-
-    def broadcasts(self, phase: str) -> MessageSpec:
-        """x down."""
-        return MessageSpec({"x": self.vector})
-
-    def reports(self, phase: str) -> MessageSpec:
-        """x up."""
-        return MessageSpec({"x": self.vector})
 
     def local_optimizer(self, number: int) -> FiniteDifferenceDescent:
         """A client's optimizer; raises for options out of range."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.directions.directions import DISTRIBUTIONS
+from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.first_order import FirstOrder, UpdateRule
 from optimizers.methods.gradient_descent import GradientDescent, GradientDescentState
 from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, positive, positive_integer
+from optimizers.options import CommonOptions, positive
 
 Redraw = Literal["step", "round", "never"]
 REDRAWS: tuple[Redraw, ...] = ("step", "round", "never")
@@ -95,16 +95,11 @@ class FiniteDifferenceDescent(Optimizer):
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.directions, self.smoothing_radius = (
-            positive_integer("directions", directions),
-            positive("smoothing_radius", smoothing_radius),
-        )
-        if distribution not in DISTRIBUTIONS:
-            raise ValueError(f"distribution must be one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}")
+        self.directions, self.smoothing_radius, self.distribution = directions, smoothing_radius, distribution
         if redraw not in REDRAWS:
             raise ValueError(f"redraw must be one of {', '.join(REDRAWS)}, got {redraw!r}")
         self.pull = float(pull) if pull == 0.0 else positive("pull", pull)
-        self.distribution, self.redraw, self.update_rule = distribution, redraw, update_rule
+        self.redraw, self.update_rule = redraw, update_rule
         super().__init__(x0, **common)
 
     def begin(
@@ -153,42 +148,32 @@ class FiniteDifferenceDescent(Optimizer):
         s = self.state
         return s.total / s.estimates if s.estimates else None
 
+    @property
+    def _estimator(self) -> FiniteDifferences:
+        return FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=self.seed)
+
     def _start(self) -> None:
         self.state = LocalState(FirstOrder(self.update_rule, self._x), self._x, torch.zeros_like(self._x))
 
     def _next_queries(self) -> int:
-        return self.directions + 1
+        return self._estimator.queries_needed(self.dimension)
 
     def _ask(self) -> Batch:
-        n, s = self.directions, self.state
+        s = self.state
         step = s.address + (s.steps if self.redraw == "step" else 0)
-        scales = [0.0] + [self.smoothing_radius] * n
-        return self._directions_batch([0, *range(n)], scales, distribution=self.distribution, step=step)
+        return self._estimator.batch(self._x, step, number=self.iterations, domain=self.domain)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
-        estimate = self._estimate(batch, values)
-        s = self.state
+        estimate, s = self._estimator.from_values(batch, values), self.state
         if estimate is None:
             self.state = replace(s, steps=s.steps + 1)
             return
-        self.state = replace(s, steps=s.steps + 1, estimates=s.estimates + 1, total=s.total + estimate)
+        g = estimate.gradient
+        self.state = replace(s, steps=s.steps + 1, estimates=s.estimates + 1, total=s.total + g)
         if s.moves:
-            g = estimate if s.correction is None else estimate + s.correction
+            g = g if s.correction is None else g + s.correction
             g = g + self.pull * (self._x - s.anchor) if self.pull else g
             self._descend(s.rule, g)
-
-    def _estimate(self, batch: Batch, values: Tensor) -> Tensor | None:
-        """δ, shape ``d``; None where it cannot be made or is not finite."""
-        if bool(values[0].isnan()):
-            return None
-        differences = (values - values[0]) / self.smoothing_radius
-        succeeded = ~differences.isnan()
-        n = int(succeeded.sum()) - 1
-        if n == 0 or batch.directions is None:
-            return None
-        factor = 1.0 / (n * batch.directions.second_moment)
-        estimate = batch.combine(torch.where(succeeded, differences, 0.0) * factor)
-        return estimate if bool(torch.isfinite(estimate).all()) else None
 
 
 @dataclass

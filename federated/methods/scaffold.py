@@ -159,17 +159,11 @@ class TableClient(DescentClient):
         self.state = OwnControl()
 
     def _receive(self, phase: str, message: Broadcast) -> None:
-        a, latest = self.algorithm, self.optimizer.mean_estimate
+        latest = self.optimizer.mean_estimate
         own = self.state.control if latest is None else latest
         self.state = OwnControl(own)
         correction = None if own is None else message.tensors["control"] - own
-        self.optimizer.begin(
-            message.tensors["x"],
-            address=a.address(message.round),
-            steps=a.local_steps,
-            correction=correction,
-            reset=a.reset_rule,
-        )
+        self._begin(message.tensors["x"], message.round, correction)
 
     def _report(self, phase: str) -> Mapping[str, Tensor]:
         return {"x": self.optimizer.x, "control": self._estimate()}

@@ -62,12 +62,29 @@ def test_estimates_are_unbiased(distribution):
     estimates = []
     while optimizer.busy:
         batch = optimizer.ask()
-        estimates.append(optimizer._estimate(batch, torch.stack([f.value(x) for x in batch])))
+        before = optimizer.state.total
         optimizer.tell(batch, [f.value(x) for x in batch])
+        estimates.append(optimizer.state.total - before)
     stacked = torch.stack(estimates).numpy()
     error = stacked.mean(0) - f.gradient(X0).numpy()
     assert (np.abs(error) < 4.5 * stacked.std(0) / np.sqrt(draws)).all()
     np.testing.assert_allclose(optimizer.mean_estimate, stacked.mean(0), atol=1e-12)
+
+
+def test_a_failed_query_is_left_out_and_without_a_difference_there_is_no_step():
+    f = Quadratic(0, dimension=D)
+    optimizer = FiniteDifferenceDescent(X0, directions=4, distribution="sphere", update_rule=sgd, max_queries=1 << 40)
+    for lost, rest in (([], 4), ([2, 4], 2), ([1, 2, 3, 4], 0), ([0], 0)):
+        optimizer.begin(X0, address=3, steps=1)
+        batch = optimizer.ask()
+        values = torch.stack([f.value(x) for x in batch])
+        values[lost] = float("nan")
+        optimizer.tell(batch, values)
+        assert not optimizer.busy and (optimizer.mean_estimate is None) == (rest == 0)
+        expected = torch.zeros(D, dtype=torch.float64)
+        for i in set(range(1, 5)) - set(lost) if rest else ():
+            expected += D / rest * (values[i] - values[0]) / 0.01 * batch.direction_rows([i])[0]
+        torch.testing.assert_close((X0 - optimizer.x) / 0.05, expected, rtol=1e-11, atol=1e-11)
 
 
 def test_fedprox_without_pull_is_fedzo_bitwise():

@@ -1,0 +1,76 @@
+"""What FedZO, FedAvg and their kin share: x down, local steps by a first-order rule, x up, and the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from federated.core.acceptance import ACCEPTS, Accept
+from federated.core.algorithm import Algorithm, FederatedOptions
+from federated.core.configuration import check_choice
+from federated.core.messages import MessageSpec, Report
+from federated.core.server import Server
+from optimizers.first_order import FirstOrder, UpdateRule
+
+
+@dataclass
+class ServerState:
+    """The model x_r, shape ``d``."""
+
+    x: Tensor
+
+
+class AveragingServer(Server):
+    """Sends x, and moves it to the mean of the clients' iterates."""
+
+    state: ServerState
+
+    def _start(self) -> None:
+        self.state = ServerState(self.algorithm.x0)
+
+    def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
+        return {"x": self.state.x}
+
+    def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
+        self.state = ServerState(self.moved(self.state.x, self.combine("x", reports)))
+
+
+class LocalSteps(Algorithm):
+    """Options and messages of an algorithm whose clients make T local steps from x_{r−1} and report where they end.
+
+    Args:
+        x0: initial point, shape ``d``.
+        update_rule: factory of the local first-order rule, a torch optimizer.
+        reset_rule: whether the rule's moments are forgotten at the start of each round, as FZooS's programs do.
+        accept: ``"always"``, or ``"monotone"``: a round that does not lower F over its clients leaves x where it
+            was, at a query and d numbers down a client (``federated.core.acceptance``).
+        **common: see ``Algorithm``.
+    """
+
+    server_class: ClassVar[type[Server]] = AveragingServer
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        update_rule: UpdateRule,
+        reset_rule: bool = True,
+        accept: Accept = "always",
+        **common: Unpack[FederatedOptions],
+    ) -> None:
+        self.update_rule, self.reset_rule = update_rule, bool(reset_rule)
+        self.accept = check_choice("accept", accept, ACCEPTS)
+        self.asks_acceptance = self.accept == "monotone"
+        super().__init__(x0, **common)
+        FirstOrder(update_rule, self.x0)
+
+    def broadcasts(self, phase: str) -> MessageSpec:
+        """x down."""
+        return MessageSpec({"x": self.vector})
+
+    def reports(self, phase: str) -> MessageSpec:
+        """x up."""
+        return MessageSpec({"x": self.vector})
