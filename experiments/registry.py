@@ -27,10 +27,10 @@ ESTIMATION_ERROR = tuple(MODULES)
 """What ``python -m experiments figures`` draws."""
 
 MODULES |= {
-    "zord-fig3": "experiments.papers.zord.fig3",
+    "zord-fig3": "experiments.papers.zord.fig3_fig8",
     "zord-fig5": "experiments.papers.zord.fig5",
     "zord-fig7": "experiments.papers.zord.fig7",
-    "zord-fig8": "experiments.papers.zord.fig8",
+    "zord-fig8": "experiments.papers.zord.fig3_fig8",
     "zord-table1": "experiments.papers.zord.fig9_table1",
     "zord-fig9": "experiments.papers.zord.fig9_table1",
     "zord-fig4": "experiments.papers.zord.fig4",

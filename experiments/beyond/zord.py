@@ -40,9 +40,9 @@ from torch import Tensor
 from experiments.beyond.query_rules import RandomQueries
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, seeds_of
+from experiments.harness.records import Row, Rows, checkpoints, final, log10_gap, seeds_of
 from experiments.harness.tables import Table, with_interval
-from experiments.harness.verdicts import Status, Verdict, judge
+from experiments.harness.verdicts import Status, Verdict, judge_pairs
 from experiments.papers.zord import descent
 from experiments.workloads.problems import Problem, quadratic, standard_problem
 
@@ -179,7 +179,7 @@ RUNS: dict[str, Callable[..., list[float]]] = {
 def start_of(settings: Settings, name: str, problem: Problem, seed: int) -> descent.Start:
     """x₀ and f there, with which every method begins, and nothing more."""
     if name in FROM_TURBO:
-        found = descent.cached_start(name, settings.dim, settings.start_queries, seed, settings.cache, settings.turbo)
+        found = descent.turbo_start(name, settings.dim, settings.start_queries, seed, settings.cache, settings.turbo)
         x0 = found.x
     else:
         points = problem.sample(settings.start_points, torch.Generator().manual_seed(seed))
@@ -196,21 +196,13 @@ def gaps(settings: Settings, name: str, method: str, number: float, seed: int) -
         descent.METHODS["turbo_alone"](recorded, start, settings.queries, seed, length_init=number)
     else:
         RUNS[method](recorded, start, settings.queries, seed, number)
-    told, true = np.array(recorder.told[: settings.queries]), recorder.true[: settings.queries]
-    best, held = np.inf, start.value
-    values = []
+    told, true = recorder.told[: settings.queries], recorder.true[: settings.queries]
+    best, held = np.inf, [start.value]
     for value, without_noise in zip(told, true, strict=True):
-        if value < best:
-            best, held = value, without_noise
-        values.append(held)
-    held_values = values + [held] * (settings.queries - len(values))
-    return _log_gaps(problem, start.value, held_values, settings.every)
-
-
-def _log_gaps(problem: Problem, first: float, values: list[float], every: int) -> list[tuple[int, float]]:
-    counts = sorted({*range(0, len(values) + 1, every), len(values)})
-    padded = [first, *values]
-    return [(n, float(np.log10(max(padded[n] - problem.minimum, 1e-16)))) for n in counts]
+        held.append(without_noise if value < best else held[-1])
+        best = min(best, value)
+    held += held[-1:] * (settings.queries - len(told))
+    return [(n, log10_gap(held[n], problem.minimum)) for n in checkpoints(settings.queries, settings.every)]
 
 
 def number_of(method: str, name: str) -> float:
@@ -239,19 +231,16 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each problem."""
     columns = min(3, len(settings.problems))
-    lines = -(-len(settings.problems) // columns)
-    figure, axes = style.panels(lines, columns, width=4.0, height=3.2)
-    for panel, name in itertools.zip_longest(axes.flat, settings.problems):
-        if name is None:
-            panel.set_axis_off()
-            continue
-        descent.panel(panel, rows, settings.methods, problem=name)
-        panel.set_title(title(settings, name))
-        panel.set_xlabel("queries")
-    for line in axes:
-        line[0].set_ylabel("log₁₀ of the gap")
-    style.shared_legend(figure, axes[0, 0], min(columns + 1, 4))
-    return figure
+    return style.grid(
+        {title(settings, name): name for name in settings.problems},
+        lambda axes, name: style.draw_methods(axes, rows, "queries", settings.methods, problem=name),
+        columns=columns,
+        xlabel="queries",
+        ylabel="log₁₀ of the gap",
+        legend=min(columns + 1, 4),
+        width=4.0,
+        height=3.2,
+    )
 
 
 def title(settings: Settings, name: str) -> str:
@@ -262,9 +251,7 @@ def title(settings: Settings, name: str) -> str:
 
 def mean_ranks(settings: Settings, rows: Rows) -> dict[str, np.ndarray]:
     """Each method's rank by the final gap, 1 the best, mean over problems, one number a seed."""
-    finals = np.array(
-        [[descent.final(rows, problem=name, method=m) for m in settings.methods] for name in settings.problems]
-    )
+    finals = np.array([[final(rows, problem=name, method=m) for m in settings.methods] for name in settings.problems])
     ranks = stats.rankdata(finals, axis=1).mean(axis=0)
     return dict(zip(settings.methods, ranks, strict=True))
 
@@ -274,7 +261,7 @@ def table(settings: Settings, rows: Rows) -> Table:
     ranks = mean_ranks(settings, rows)
     cells = []
     for method in sorted(settings.methods, key=lambda m: float(ranks[m].mean())):
-        finals = (descent.final(rows, problem=name, method=method) for name in settings.problems)
+        finals = (final(rows, problem=name, method=method) for name in settings.problems)
         cells.append((style.METHODS[method].label, *map(with_interval, finals), with_interval(ranks[method])))
     return Table(
         ("method", *(title(settings, name) for name in settings.problems), "mean rank"),
@@ -285,35 +272,31 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """What ours promise against the paper's rule, their controls and the outside methods."""
-    seeds = seeds_of(rows)
 
-    def against(
-        method: str, other: str, claim: str, below: float = 0.0, problems: tuple[str, ...] = (), control: bool = False
-    ) -> Verdict:
-        cells = {
-            title(settings, name): descent.final(rows, problem=name, method=method)
-            - descent.final(rows, problem=name, method=other)
-            for name in problems or settings.problems
-        }
-        return judge(claim, "difference of the final log10 gap", cells, seeds, below=below, control=control)
+    def lower(
+        *pairs: tuple[str, str, bool],
+        claim: str = "{} ends lower than {}",
+        problems: tuple[str, ...] = settings.problems,
+        below: float = 0.0,
+    ) -> list[Verdict]:
+        def measure(name: str, method: str) -> np.ndarray:
+            return final(rows, problem=name, method=method)
 
-    labels = {method: style.METHODS[method].label for method in settings.methods}
+        cells, statistic = {title(settings, name): name for name in problems}, "difference of the final log10 gap"
+        return judge_pairs(pairs, claim, statistic, measure, cells, seeds_of(rows), below=below)
+
     verdicts = []
     if "ill" in settings.problems:
         claim = "kept information ends 0.3 below RGF on the ill-conditioned quadratic"
-        verdicts.append(against("zord_kept", "rgf", claim, MARGIN, ("ill",)))
-    for other in ("zord_kept", "zord_random"):
-        verdicts.append(against("zord_gated", other, f"{labels['zord_gated']} ends lower than {labels[other]}"))
+        verdicts += lower(("zord_kept", "rgf", False), claim=claim, problems=("ill",), below=MARGIN)
+    verdicts += lower(("zord_gated", "zord_kept", False), ("zord_gated", "zord_random", False))
     gated = verdicts[-2]
     if gated.settings > ENOUGH:
         claim = f"gated queries end lower than none on at least {ENOUGH} of the {gated.settings} problems"
         status: Status = "reproduced" if gated.held >= ENOUGH else "partly" if gated.held else "not reproduced"
         verdicts.append(dataclasses.replace(gated, claim=claim, status=status, held=gated.held))
-    for method, other in itertools.product(OURS, settings.methods):
-        if other not in (*OURS, "zord_random"):
-            claim = f"{labels[method]} ends lower than {labels[other]}"
-            verdicts.append(against(method, other, claim, control=True))
-    return verdicts
+    others = [method for method in settings.methods if method not in (*OURS, "zord_random")]
+    return verdicts + lower(*((method, other, True) for method, other in itertools.product(OURS, others)))
 
 
 EXPERIMENT = Experiment(

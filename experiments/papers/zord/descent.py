@@ -12,19 +12,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from scipy import optimize
 from torch import Tensor
 
-from experiments.harness import style
-from experiments.harness.records import Rows, by_seed, curve, where
+from experiments.harness.records import best_so_far, checkpoints, log10_gap
+from experiments.workloads.cache import cached
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import Optimizer, TuRBO, registry, run
 from optimizers.evaluation import Evaluator
@@ -70,6 +67,7 @@ QUICK_TURBO: TurboOptions = (("batch_size", 20), ("candidates", 1000))
 """Some ten times faster than the defaults, batches of 5 and up to 5,000 candidates: for the reduced scale."""
 
 
+@functools.lru_cache(maxsize=4)
 def turbo_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()) -> Start:
     """TuRBO-1 from a uniform point of the seed.
 
@@ -81,22 +79,16 @@ def turbo_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo:
         cache: folder that starts are kept in; empty: none.
         turbo: TuRBO's options.
     """
+
+    def searched() -> dict[str, Any]:
+        problem = standard_problem(name, dim)
+        x0 = problem.sample(1, torch.Generator().manual_seed(1000 + seed))[0]
+        search = TuRBO(x0, bounds=box(problem), max_queries=queries, seed=seed, **dict(turbo))  # type: ignore[arg-type]
+        run(search, Evaluator(problem, batched=True))
+        return vars(Start(search.best_x, search.best_y, *search.observations, search.state_dict(), dict(turbo)))
+
     label = "".join(f"-{option}{value}" for option, value in turbo)
-    path = Path(cache) / f"turbo{queries}-{name}-{dim}-{seed}{label}.pt"
-    if cache and path.exists():
-        return Start(**torch.load(path, weights_only=True))
-    problem = standard_problem(name, dim)
-    x0 = problem.sample(1, torch.Generator().manual_seed(1000 + seed))[0]
-    search = TuRBO(x0, bounds=box(problem), max_queries=queries, seed=seed, **dict(turbo))  # type: ignore[arg-type]
-    run(search, Evaluator(problem, batched=True))
-    X, y = search.observations
-    start = Start(search.best_x, search.best_y, X, y, search.state_dict(), dict(turbo))
-    if cache:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}")
-        torch.save({field.name: getattr(start, field.name) for field in dataclasses.fields(start)}, beside)
-        os.replace(beside, path)
-    return start
+    return Start(**cached(cache, f"turbo{queries}-{name}-{dim}-{seed}{label}", searched))
 
 
 LOST = {"zord_probability_gate": ("experiments.beyond.query_rules", "ProbabilityGate")}
@@ -210,28 +202,6 @@ def log_gaps(
         queries: the budget; a method that ended before keeps what it has.
         every: queries from one record to the next.
     """
-    padded = np.full(queries + 1, np.nan)
-    padded[0], padded[1 : len(values) + 1] = start.value, values
-    best = np.fmin.accumulate(padded)
-    for n in sorted({*range(0, queries + 1, every), queries}):
-        yield n, math.log10(max(best[n] - problem.minimum, 1e-16))
-
-
-@functools.lru_cache(maxsize=4)
-def cached_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()) -> Start:
-    """``turbo_start``, the last few of them kept."""
-    return turbo_start(name, dim, queries, seed, cache, turbo)
-
-
-def final(rows: Rows, **conditions: Any) -> np.ndarray:
-    """Each seed's log gap at the largest number of queries under the conditions."""
-    chosen = where(rows, **conditions)
-    return by_seed(chosen, queries=max(int(row["queries"]) for row in chosen))
-
-
-def panel(axes: Axes, rows: Rows, methods: tuple[str, ...], **conditions: Any) -> None:
-    """A curve for each method: mean and standard error of the log gap over seeds."""
-    for method in methods:
-        found = curve(rows, "queries", method=method, **conditions)
-        style.draw(axes, method, found)
-        axes.lines[-1].set_markevery(max(1, len(found.x) // 6))
+    best = best_so_far(values, queries, start.value)
+    for n in checkpoints(queries, every):
+        yield n, log10_gap(best[n], problem.minimum)

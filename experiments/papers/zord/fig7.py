@@ -60,7 +60,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     rows: Rows = []
     for name in settings.problems:
         problem = standard_problem(name, settings.dim)
-        start = descent.cached_start(name, settings.dim, settings.start_queries, seed, settings.cache, settings.turbo)
+        start = descent.turbo_start(name, settings.dim, settings.start_queries, seed, settings.cache, settings.turbo)
         for uncertainty, thresholds in settings.thresholds:
             for threshold in thresholds:
                 values = descent.METHODS["zord"](

@@ -1,0 +1,191 @@
+"""ZoRD, Figures 3 and 8: gap against queries on Ackley and Levy, all methods from the same starts.
+
+The starts are the best of 300 queries of TuRBO; see ``experiments.papers.zord.descent`` for the readings. Figure 3 has
+d = 20 and 40 (200 queries) and 100 (400). ``zord`` is the paper's rule (spectral norm, fixed ℓ) with its code's start
+of an iteration, the best query; ``zord_last`` starts at the last one, as Algorithm 2 says; ``zord_history`` also knows
+TuRBO's 300 queries. ``zord_kept`` is the library's default (kept information, fitted ℓ), ``zord_gated`` has queries of
+its own for learning, behind the gate of a probability (``query_rules.ProbabilityGate``; ``beyond-zord`` has the
+library's). Outside comparators: CMA-ES and COBYQA. Gradient descent has the true gradient, TuRBO goes on from its own
+300 queries. Figure 8 has CobBO from x₀ with its own initial design, which counts; the paper's dimensions are not given
+beside it, and d = 20 and 40 are taken. At the reduced scale TuRBO has batches of 20, and the largest dimension of each
+figure is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, final, seeds_of
+from experiments.harness.tables import Table, with_interval
+from experiments.harness.verdicts import Verdict, judge_pairs
+from experiments.papers.zord import descent
+from experiments.workloads.problems import standard_problem
+
+BASELINES = ("rgf", "prgf", "gld")
+CONTROLS = ("least_squares_gradient", "gradient_descent", "turbo1", "cma_es", "cobyqa")
+VARIANTS = ("zord_last", "zord_history", "zord_kept", "zord_gated")
+COBBO = ("zord", "zord_kept", "zord_gated", "cobbo", "rgf")
+"""The methods of Figure 8."""
+
+PAIRS = (
+    *(("zord", other, False) for other in BASELINES),
+    *(("zord", other, True) for other in CONTROLS),
+    *((variant, other, True) for variant in VARIANTS for other in ("rgf", "zord")),
+)
+COBBO_PAIRS = (("zord", "cobbo", False), ("zord_kept", "cobbo", True), ("zord_gated", "cobbo", True))
+"""Which methods are compared, and whether that is a control: in Figure 3, and in Figure 8."""
+
+MARGIN = -0.3
+"""What ZoRD's log10 gap is to be below RGF's on Ackley's function, d = 20."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a figure is drawn with."""
+
+    problems: tuple[str, ...] = ("ackley", "levy")
+    budgets: tuple[tuple[int, int], ...] = ((20, 200), (40, 200), (100, 400))
+    methods: tuple[str, ...] = ("zord", *VARIANTS, *BASELINES, *CONTROLS)
+    start_queries: int = 300
+    every: int = 5
+    cache: str = "results/cache"
+    turbo: descent.TurboOptions = ()
+    ours: str = "zord_kept"
+
+    def cells(self) -> dict[str, dict[str, Any]]:
+        """A problem and a dimension for each panel, by its title."""
+        return {
+            f"{name.capitalize()}, d = {dim}": {"problem": name, "dim": dim}
+            for name, (dim, _) in itertools.product(self.problems, self.budgets)
+        }
+
+
+def run_seed(settings: Settings, seed: int) -> Rows:
+    """Every method on every problem in every dimension."""
+    rows: Rows = []
+    for name, (dim, queries) in itertools.product(settings.problems, settings.budgets):
+        problem = standard_problem(name, dim)
+        start = descent.turbo_start(name, dim, settings.start_queries, seed, settings.cache, settings.turbo)
+        for method in settings.methods:
+            values = descent.METHODS[method](problem, start, queries, seed)
+            facts: Row = {"seed": seed, "problem": name, "dim": dim, "method": method}
+            for n, gap in descent.log_gaps(problem, start, values, queries, settings.every):
+                rows.append({**facts, "queries": n, "value": gap})
+    return rows
+
+
+def plot(settings: Settings, rows: Rows) -> Figure:
+    """A row for each problem, a column for each dimension."""
+    return style.grid(
+        settings.cells(),
+        lambda panel, cell: style.draw_methods(panel, rows, "queries", settings.methods, **cell),
+        columns=len(settings.budgets),
+        xlabel="queries",
+        ylabel="log₁₀ of the gap",
+        legend=2 * len(settings.budgets) - 1,
+        width=4.2,
+        height=3.2,
+    )
+
+
+def compared(
+    settings: Settings,
+    rows: Rows,
+    pairs: Iterable[tuple[str, str, bool]],
+    claim: str = "{} ends with a smaller gap than {}",
+    below: float = 0.0,
+) -> list[Verdict]:
+    """A verdict on the final gaps of each pair of methods that ran, in every panel."""
+    return judge_pairs(
+        [pair for pair in pairs if {*pair[:2]} <= {*settings.methods}],
+        claim,
+        "difference of the final log10 gap",
+        lambda cell, method: final(rows, method=method, **cell),
+        {f"{cell['problem']} d={cell['dim']}": cell for cell in settings.cells().values()},
+        seeds_of(rows),
+        below=below,
+    )
+
+
+def claims_of_fig3(settings: Settings, rows: Rows) -> list[Verdict]:
+    """ZoRD against the paper's baselines, and what is beside them."""
+    verdicts = compared(settings, rows, PAIRS)
+    if "ackley" in settings.problems and 20 in dict(settings.budgets):
+        one = dataclasses.replace(settings, problems=("ackley",), budgets=((20, dict(settings.budgets)[20]),))
+        pairs = [(method, "rgf", True) for method in ("zord", "zord_kept", "zord_gated")]
+        claim = f"{{}} ends {-MARGIN:g} below {{}} on Ackley's function, d = 20"
+        verdicts += compared(one, rows, pairs, claim, MARGIN)
+    return verdicts
+
+
+def claims_of_fig8(settings: Settings, rows: Rows) -> list[Verdict]:
+    """ZoRD, and the library's default, against CobBO."""
+    return compared(settings, rows, COBBO_PAIRS)
+
+
+def table(settings: Settings, rows: Rows) -> Table:
+    """Final gaps, and what the library's ZoRD gains over each method with the same queries."""
+    cells, lines = settings.cells(), []
+    for method in settings.methods:
+        line = [style.METHODS[method].label]
+        for cell in cells.values():
+            gap, ours = (final(rows, method=m, **cell) for m in (method, settings.ours))
+            line += [with_interval(gap), "" if method == settings.ours else with_interval(ours - gap)]
+        lines.append(tuple(line))
+    budgets, label = dict(settings.budgets), style.METHODS[settings.ours].label
+    headings = [(f"{title}, {budgets[cell['dim']]} queries", "gain") for title, cell in cells.items()]
+    return Table(
+        ("method", *itertools.chain.from_iterable(headings)),
+        tuple(lines),
+        f"log10 of the final gap, mean over seeds (95% interval); gain: that of “{label}” less the method's, paired",
+    )
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="zord-fig3",
+        source="ZoRD, Fig. 3",
+        shows="gap against queries on Ackley and Levy, all methods from TuRBO's best point",
+        claim="ZoRD needs fewer queries than RGF, PRGF and GLD for the same gap.",
+        scales={
+            "paper": Settings(),
+            "quick": Settings(
+                problems=("ackley",),
+                budgets=((3, 15),),
+                methods=("zord", "zord_history", "zord_gated", "rgf", "gld", "turbo1", "cma_es", "cobyqa"),
+                start_queries=11,
+                cache="",
+                ours="zord_gated",
+            ),
+            "reduced": Settings(budgets=((20, 200), (40, 200)), turbo=descent.QUICK_TURBO),
+        },
+        run_seed=run_seed,
+        plot=plot,
+        claims=claims_of_fig3,
+        table=table,
+        extra="experiments",
+    ),
+    Experiment(
+        id="zord-fig8",
+        source="ZoRD, Fig. 8",
+        shows="gap against queries on Ackley and Levy, with CobBO",
+        claim="ZoRD reaches smaller gaps than CobBO with the same queries.",
+        scales={
+            "paper": Settings(budgets=((20, 200), (40, 200)), methods=COBBO),
+            "quick": Settings(problems=("ackley",), budgets=((3, 12),), methods=COBBO, start_queries=7, cache=""),
+            "reduced": Settings(budgets=((20, 200),), methods=COBBO, turbo=descent.QUICK_TURBO),
+        },
+        run_seed=run_seed,
+        plot=plot,
+        claims=claims_of_fig8,
+        table=table,
+        seeds={"reduced": 5, "paper": 10},
+    ),
+)
