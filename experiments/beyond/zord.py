@@ -40,7 +40,7 @@ from torch import Tensor
 from experiments.beyond.query_rules import RandomQueries
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, checkpoints, final, log10_gap, seeds_of
+from experiments.harness.records import Row, Rows, checkpoints, final, seeds_of
 from experiments.harness.tables import Table, with_interval
 from experiments.harness.verdicts import Status, Verdict, judge_pairs
 from experiments.papers.zord import descent
@@ -202,7 +202,8 @@ def gaps(settings: Settings, name: str, method: str, number: float, seed: int) -
         held.append(without_noise if value < best else held[-1])
         best = min(best, value)
     held += held[-1:] * (settings.queries - len(told))
-    return [(n, log10_gap(held[n], problem.minimum)) for n in checkpoints(settings.queries, settings.every)]
+    counts = checkpoints(settings.queries, settings.every)
+    return [(n, float(np.log10(max(held[n] - problem.minimum, 1e-16)))) for n in counts]
 
 
 def number_of(method: str, name: str) -> float:
@@ -324,6 +325,5 @@ EXPERIMENT = Experiment(
     plot=plot,
     claims=claims,
     table=table,
-    paper="ours",
     extra="experiments",
 )
