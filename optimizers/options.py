@@ -1,4 +1,4 @@
-"""Options: the common ones, their names, and the checks that methods share."""
+"""The options that every method takes, and the checks of options that methods share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Required, TypedDict
+from typing import Any, Required, TypedDict, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +18,7 @@ from surrogates.checks import check_integer, nonnegative, positive, positive_int
 __all__ = [
     "CommonOptions",
     "ProxLike",
+    "check_choice",
     "check_integer",
     "check_prox",
     "check_run",
@@ -25,18 +26,21 @@ __all__ = [
     "nearest_name",
     "nonnegative",
     "option_names",
+    "optional",
     "positive",
     "positive_integer",
     "prox_description",
     "refuse_unknown",
 ]
 
+Checked = TypeVar("Checked")
+
 ProxLike = Callable[[Tensor, Any], Tensor]
-"""``prox(z, step)``: a ``Prox``, or any function of that signature; for HiSo step has shape ``d``."""
+"""``prox(z, step)``: a ``Prox``, or any function of that signature. HiSo gives it a step of shape ``d``."""
 
 
 class CommonOptions(TypedDict, total=False):
-    """Options that every method takes, documented in ``Optimizer``."""
+    """The options that every method takes; ``Optimizer`` documents them."""
 
     bounds: BoundsLike | None
     prox: ProxLike | None
@@ -52,7 +56,10 @@ class CommonOptions(TypedDict, total=False):
 
 
 def nearest_name(name: str, accepted: Iterable[str]) -> str:
-    """A hint for an unknown name: the nearest accepted one, and all of them."""
+    """The end of a message on an unknown name: the nearest accepted name, and all accepted names.
+
+    Case, underscores and hyphens do not count in the comparison.
+    """
     accepted = sorted(accepted)
     plain = {_plain(candidate): candidate for candidate in accepted}
     close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.5)
@@ -62,6 +69,28 @@ def nearest_name(name: str, accepted: Iterable[str]) -> str:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()
+
+
+def check_choice(name: str, value: Any, accepted: Iterable[str]) -> str:
+    """The value itself, if it is an accepted name.
+
+    Raises:
+        ValueError: for anything else, with the nearest accepted name.
+    """
+    if not isinstance(value, str) or value not in accepted:
+        raise ValueError(f"{name} must be one of the accepted names, got {value!r}{nearest_name(str(value), accepted)}")
+    return value
+
+
+def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:
+    """None for None, and what the check returns for any other value.
+
+    Example::
+
+        self.radius = optional(positive, "radius", radius)
+        self.window = optional(check_integer, "window", window, 2)
+    """
+    return None if value is None else check(name, value, *limits)
 
 
 def option_names(cls: type) -> set[str]:
@@ -88,12 +117,11 @@ def refuse_unknown(cls: type, unknown: Iterable[str]) -> None:
 def check_run(
     max_queries: int, seed: int, target: float | None, stagnation: int | None, max_failures: int | None
 ) -> None:
-    """Raises ``TypeError`` or ``ValueError`` for budget, seed or stop rules out of range."""
-    check_integer("max_queries", max_queries, 1)
+    """Raises ``TypeError`` or ``ValueError`` for a budget, a seed or a stopping rule that is out of range."""
+    positive_integer("max_queries", max_queries)
     check_integer("seed", seed, 0, 2**64)
-    for name, value in (("stagnation", stagnation), ("max_failures", max_failures)):
-        if value is not None:
-            check_integer(name, value, 1)
+    optional(positive_integer, "stagnation", stagnation)
+    optional(positive_integer, "max_failures", max_failures)
     if target is not None:
         if isinstance(target, bool) or not isinstance(target, int | float | np.number):
             raise TypeError(f"target must be a number, got {target!r}")
@@ -102,7 +130,7 @@ def check_run(
 
 
 def check_prox(prox: Any, bounded: bool, rescale: bool | None) -> None:
-    """Raises for a prox that is not callable, or that bounds or rescaling do not go with."""
+    """Raises ``TypeError`` for a prox that is not callable, ``ValueError`` for one that bounds or rescaling exclude."""
     if prox is None:
         return
     if not callable(prox):
@@ -114,7 +142,7 @@ def check_prox(prox: Any, bounded: bool, rescale: bool | None) -> None:
 
 
 def prox_description(prox: Any) -> str | None:
-    """A prox's kind and, of a dataclass such as ``L1``, its plain numbers: what a state knows a prox by."""
+    """The name of a prox's class and, for a dataclass such as ``L1``, its numbers: states name their prox by it."""
     if prox is None:
         return None
     fields = dataclasses.fields(prox) if dataclasses.is_dataclass(prox) else ()
