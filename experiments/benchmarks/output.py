@@ -1,26 +1,74 @@
-"""What all benchmarks share: where they write, and what they leave there."""
+"""What all benchmarks share but their clock: options, targets, and what they leave behind."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from experiments.running.results import machine, versions
 
 
-def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
-    """The command line of a benchmark, with ``--out``."""
+class Target(NamedTuple):
+    """A number that is to be at most, or at least, a limit; NaN, which was not measured, misses none."""
+
+    text: str
+    value: float
+    limit: float
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        return not (self.value < self.limit if self.at_least else self.value > self.limit)
+
+
+def options_of(
+    name: str, description: str | None, arguments: Sequence[str], **known: tuple[Any, str]
+) -> argparse.Namespace:
+    """A benchmark's options, read from the command line, and torch set to one thread.
+
+    Args:
+        name: the benchmark's.
+        description: what ``--help`` says first.
+        arguments: of the command line.
+        **known: an option's default, whose type it has, and its help; a tuple takes several values, False is a flag.
+    """
+    torch.set_num_threads(1)
     parser = argparse.ArgumentParser(prog=f"python -m experiments benchmark {name}", description=description)
     parser.add_argument("--out", type=Path, default=Path("results"))
-    return parser
+    for option, (default, said) in known.items():
+        shape: dict[str, Any] = {"type": type(default)}
+        if default is False:
+            shape = {"action": "store_true"}
+        elif isinstance(default, tuple):
+            shape = {"type": type(default[0]), "nargs": "+"}
+        parser.add_argument(f"--{option.replace('_', '-')}", default=default, help=said, **shape)
+    return parser.parse_args(arguments)
 
 
-def write(out: Path, name: str, text: str, **numbers: Any) -> None:
-    """Write ``benchmark-NAME.json``, numbers with machine and versions, and the text beside it; print the text."""
+def target_lines(targets: Iterable[Target]) -> list[str]:
+    """The targets as a list, each met or missed."""
+    lines = ["Targets:"]
+    for target in targets:
+        bar = f"at {'least' if target.at_least else 'most'} {target.limit:g}"
+        lines.append(f"  {'met   ' if target.met else 'MISSED'}  {target.text}, {bar}: {target.value:.3g}")
+    return lines
+
+
+def write(out: Path, name: str, lines: Iterable[str], **numbers: Any) -> int:
+    """Write ``benchmark-NAME.json``, numbers with machine and versions, and the text beside it; print the text.
+
+    Returns:
+        Exit status 0, also where a target is missed, which the text says.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    report = {"machine": machine(), "versions": versions(), **numbers}
+    report, text = {"machine": machine(), "versions": versions(), **numbers}, "\n".join(lines)
     (out / f"benchmark-{name}.json").write_text(json.dumps(report, indent=1))
     (out / f"benchmark-{name}.txt").write_text(text + "\n")
     print(f"{text}\n\nwritten: {out}/benchmark-{name}.json, .txt")
+    return 0

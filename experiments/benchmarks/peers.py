@@ -1,7 +1,7 @@
 """What a user could pick instead of ``DerivedGP`` for the gradient posterior of a Matérn 5/2 GP.
 
-Every peer gets the same data, hyper-parameters and noise, and is warm: what does not depend on the point asked for
-has been computed. Each returns its result, so that the benchmark can check that the numbers agree.
+Every peer gets the same data, hyper-parameters and noise, and is warm: each function here computes what does not depend
+on the points asked for, and gives a call that computes the rest and returns the result.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import sqrt
+from typing import TypeVar
 
 import gpytorch
 import numpy as np
@@ -17,16 +18,18 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.models.utils import gpt_posterior_settings
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.means import ZeroMean
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern
 from torch import Tensor
 
+from experiments.benchmarks.timing import Call
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel
 
 NOISE = 1e-4
+Model = TypeVar("Model", bound=SingleTaskGP)
 
 
 @dataclass
@@ -34,10 +37,10 @@ class Problem:
     """n observations of a smooth function in d dimensions and q points to ask for.
 
     Attributes:
-        n: Observations.
-        d: Inputs.
-        q: Points asked for.
-        seed: Of the data.
+        n: observations.
+        d: inputs.
+        q: points asked for.
+        seed: of the data.
     """
 
     n: int
@@ -56,20 +59,24 @@ class Problem:
 
     @property
     def lengthscale(self) -> float:
-        """Of the order of the distance between the points."""
+        """ℓ, of the order of the distance between the points."""
         return 0.4 * sqrt(self.d)
 
-    @cached_property
-    def gp(self) -> DerivedGP:
-        """Ours."""
-        gp = DerivedGP(
+    def model(self, make: type[Model], kernel: Kernel | None = None) -> Model:
+        """A BoTorch model of the data, with the problem's noise and kernel or another kernel."""
+        return make(
             self.X,
             self.Y,
             likelihood=gaussian_likelihood(NOISE),
-            covar_module=matern_kernel(self.lengthscale),
+            covar_module=matern_kernel(self.lengthscale) if kernel is None else kernel,
             mean_module=ZeroMean(),
             outcome_transform=None,
         )
+
+    @cached_property
+    def gp(self) -> DerivedGP:
+        """``DerivedGP``, warm."""
+        gp = self.model(DerivedGP)
         gp.conditioning  # noqa: B018
         return gp
 
@@ -84,25 +91,29 @@ class Problem:
         return self.gp.conditioning.factor
 
 
-def matrix_vector(problem: Problem) -> Tensor:
+def matrix_vector(problem: Problem) -> Call:
     """One n x d matrix-vector product: the measure of what one reading of the data costs."""
-    return problem.alpha @ problem.X
+    return lambda: problem.alpha @ problem.X
 
 
-def our_mean(problem: Problem) -> Tensor:
+def our_mean(problem: Problem) -> Call:
     """The gradient mean of ``DerivedGP``."""
-    return problem.gp.gradient_posterior(problem.x).mean
+    return lambda: problem.gp.gradient_posterior(problem.x).mean
 
 
-def our_mean_and_trace(problem: Problem) -> tuple[Tensor, Tensor]:
+def our_mean_and_trace(problem: Problem) -> Call:
     """Mean and trace of ``DerivedGP``."""
-    posterior = problem.gp.gradient_posterior(problem.x)
-    return posterior.mean, posterior.trace
+
+    def mean_and_trace() -> tuple[Tensor, Tensor]:
+        posterior = problem.gp.gradient_posterior(problem.x)
+        return posterior.mean, posterior.trace
+
+    return mean_and_trace
 
 
-def our_covariance(problem: Problem) -> Tensor:
+def our_covariance(problem: Problem) -> Call:
     """The dense d x d covariance of ``DerivedGP``."""
-    return problem.gp.gradient_posterior(problem.x).covariance_matrix
+    return lambda: problem.gp.gradient_posterior(problem.x).covariance_matrix
 
 
 def _kernel(x: Tensor, X: Tensor, lengthscale: float) -> Tensor:
@@ -112,33 +123,25 @@ def _kernel(x: Tensor, X: Tensor, lengthscale: float) -> Tensor:
     return (1 + a + a.square() / 3) * torch.exp(-a)
 
 
-def autograd_by_hand(problem: Problem) -> Callable[[], Tensor]:
+def _gradient_of(problem: Problem, mean: Callable[[Tensor], Tensor]) -> Call:
+    """Autograd of a posterior mean ``q x d`` to ``q`` at the problem's points."""
+
+    def gradient() -> Tensor:
+        x = problem.x.clone().requires_grad_(True)
+        return torch.autograd.grad(mean(x).sum(), x)[0]
+
+    return gradient
+
+
+def autograd_by_hand(problem: Problem) -> Call:
     """Autograd of k(x, X) α with α cached."""
-
-    def mean() -> Tensor:
-        x = problem.x.clone().requires_grad_(True)
-        value = (_kernel(x, problem.X, problem.lengthscale) @ problem.alpha).sum()
-        return torch.autograd.grad(value, x)[0]
-
-    return mean
+    return _gradient_of(problem, lambda x: _kernel(x, problem.X, problem.lengthscale) @ problem.alpha)
 
 
-def botorch_autograd(problem: Problem) -> Callable[[], Tensor]:
+def botorch_autograd(problem: Problem) -> Call:
     """BoTorch's ``SingleTaskGP`` posterior mean and autograd."""
-    model = SingleTaskGP(
-        problem.X,
-        problem.Y,
-        likelihood=gaussian_likelihood(NOISE),
-        covar_module=matern_kernel(problem.lengthscale),
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    )
-
-    def mean() -> Tensor:
-        x = problem.x.clone().requires_grad_(True)
-        return torch.autograd.grad(model.posterior(x.unsqueeze(-2)).mean.sum(), x)[0]
-
-    return mean
+    model = problem.model(SingleTaskGP)
+    return _gradient_of(problem, lambda x: model.posterior(x.unsqueeze(-2)).mean)
 
 
 class _PlainGP(gpytorch.models.ExactGP):
@@ -151,41 +154,32 @@ class _PlainGP(gpytorch.models.ExactGP):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def gpytorch_autograd(problem: Problem) -> Callable[[], Tensor]:
+def gpytorch_autograd(problem: Problem) -> Call:
     """GPyTorch's ``ExactGP`` with its default settings, and autograd."""
     model = _PlainGP(problem).eval()
-
-    def mean() -> Tensor:
-        x = problem.x.clone().requires_grad_(True)
-        return torch.autograd.grad(model(x).mean.sum(), x)[0]
-
-    return mean
+    return _gradient_of(problem, lambda x: model(x).mean)
 
 
-def sklearn_differences(problem: Problem) -> Callable[[], Tensor]:
+def sklearn_differences(problem: Problem) -> Call:
     """scikit-learn's GP with one-sided differences of its mean: how the ZoRD authors' program works."""
-    kernel = Matern(length_scale=problem.lengthscale, nu=2.5)
-    model = GaussianProcessRegressor(kernel, alpha=NOISE, optimizer=None).fit(
-        problem.X.numpy(), problem.Y.squeeze(-1).numpy()
-    )
-    step = 1e-6
+    kernel, step = Matern(length_scale=problem.lengthscale, nu=2.5), 1e-6
+    model = GaussianProcessRegressor(kernel, alpha=NOISE, optimizer=None)
+    model.fit(problem.X.numpy(), problem.Y.squeeze(-1).numpy())
 
     def mean() -> Tensor:
-        rows = []
-        for point in problem.x.numpy():
+        gradients = np.empty((problem.q, problem.d))
+        for point, gradient in zip(problem.x.numpy(), gradients, strict=True):
             base = model.predict(point[None])[0]
-            gradient = np.empty(problem.d)
             for i in range(problem.d):
                 moved = point.copy()
                 moved[i] += step
                 gradient[i] = (model.predict(moved[None])[0] - base) / step
-            rows.append(gradient)
-        return torch.from_numpy(np.stack(rows))
+        return torch.from_numpy(gradients)
 
     return mean
 
 
-def jacobian_and_solve(problem: Problem) -> Callable[[], tuple[Tensor, Tensor]]:
+def jacobian_and_solve(problem: Problem) -> Call:
     """Mean and trace from J by ``torch.func.jacrev`` and one triangular solve, prior term by hand."""
     prior = 5 / 3 * problem.d / problem.lengthscale**2
     jacobian = torch.func.jacrev(lambda x: _kernel(x[None], problem.X, problem.lengthscale)[0])
@@ -198,7 +192,7 @@ def jacobian_and_solve(problem: Problem) -> Callable[[], tuple[Tensor, Tensor]]:
     return mean_and_trace
 
 
-def double_jacobian(problem: Problem) -> Callable[[], Tensor]:
+def double_jacobian(problem: Problem) -> Call:
     """The covariance by two nested ``torch.func`` Jacobians of the posterior covariance of values."""
     X, L, lengthscale = problem.X, problem.factor, problem.lengthscale
 
@@ -213,7 +207,7 @@ def double_jacobian(problem: Problem) -> Callable[[], Tensor]:
     return lambda: torch.stack([outer(point, point) for point in problem.x])
 
 
-def kernel_grad(problem: Problem) -> Callable[[], tuple[Tensor, Tensor]]:
+def kernel_grad(problem: Problem) -> Call:
     """Mean and covariance from ``Matern52KernelGrad``'s joint covariance, conditioned on the values."""
     kernel = ScaleKernel(Matern52KernelGrad()).double()
     kernel.base_kernel.lengthscale = torch.tensor(problem.lengthscale, dtype=torch.float64)
@@ -231,20 +225,13 @@ def kernel_grad(problem: Problem) -> Callable[[], tuple[Tensor, Tensor]]:
     return mean_and_covariance
 
 
-def gpytorch_covariance_loop(problem: Problem, rows: int) -> Callable[[], Tensor]:
+def gpytorch_covariance_loop(problem: Problem, rows: int) -> Call:
     """Rows of the gradient covariance by two backward passes each through GPyTorch's posterior covariance.
 
     With ``RBFKernel``, as double autograd through ``MaternKernel`` is wrong where two points coincide; the cost
     is what is compared. Its time is scaled to d rows.
     """
-    model = SingleTaskGP(
-        problem.X,
-        problem.Y,
-        likelihood=gaussian_likelihood(NOISE),
-        covar_module=ScaleKernel(RBFKernel()).double(),
-        mean_module=ZeroMean(),
-        outcome_transform=None,
-    ).eval()
+    model = problem.model(SingleTaskGP, ScaleKernel(RBFKernel()).double()).eval()
 
     def some_rows() -> Tensor:
         x = problem.x[:1].clone().requires_grad_(True)
