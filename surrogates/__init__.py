@@ -7,9 +7,9 @@ from surrogates.gradient_information import GradientInformation
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.kernels.blocks import kernel_blocks, prior_gradient_variance
 from surrogates.kernels.makers import gaussian_likelihood, matern_kernel, rbf_kernel
-from surrogates.kernels.radial import RadialProfile, UnsupportedKernelError, radial_profile
+from surrogates.kernels.stationary import RadialProfile, UnsupportedKernelError, radial_profile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
-from surrogates.linalg.growing_cholesky import GrowingCholesky
+from surrogates.linalg.growing import GrowingCholesky
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.window.nearest_window import NearestWindow

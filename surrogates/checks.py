@@ -1,4 +1,4 @@
-"""Checks of what users give, at the public boundary."""
+"""Checks of what users give, made once, at the public boundary."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from torch import Tensor
 
 
 def check_data(train_X: Tensor, train_Y: Tensor, train_Yvar: Tensor | None = None, prefix: str = "train_") -> None:
-    """Refuse data that a derived GP cannot be conditioned on.
+    """Refuses data that a derived GP cannot be conditioned on.
 
     Args:
-        train_X: ``batch x n x d``, n and d at least 1.
-        train_Y: ``batch x n x 1``.
-        train_Yvar: ``batch x n x 1``, non-negative.
-        prefix: Of X, Y and Yvar in messages.
+        train_X: The inputs, ``batch x n x d`` with n and d at least 1.
+        train_Y: The outcomes, ``batch x n x 1``.
+        train_Yvar: The noise variances, ``batch x n x 1``, non-negative, or None.
+        prefix: What messages put before the names X, Y and Yvar.
 
     Raises:
-        TypeError: For something else than tensors, or tensors that are not floating point.
-        ValueError: For shapes that do not fit, no data, NaN or inf, mixed dtypes or devices, a negative variance.
+        TypeError: If something is no floating point tensor.
+        ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
+            or a variance is negative.
     """
     X, Y, Yvar = (f"{prefix}{name}" for name in ("X", "Y", "Yvar"))
     named = {X: train_X, Y: train_Y}
@@ -48,22 +49,23 @@ def check_data(train_X: Tensor, train_Y: Tensor, train_Yvar: Tensor | None = Non
     for name, tensor in named.items():
         check_same_kind(name, tensor, X, train_X)
         check_finite(name, tensor)
-    if train_Yvar is not None and bool((train_Yvar < 0).any()):
-        raise ValueError(f"{Yvar} must be non-negative, its smallest entry is {train_Yvar.min().item():g}.")
+    if train_Yvar is not None:
+        check_nonnegative(Yvar, train_Yvar)
 
 
 def check_points(X: Tensor, d: int, like: Tensor, name: str = "X") -> None:
-    """Refuse points where a posterior cannot be asked for.
+    """Refuses points where a posterior cannot be asked for.
 
     Args:
-        X: ``batch x q x d``.
+        X: The points, ``batch x q x d`` with q at least 1.
         d: The number of inputs of the model.
         like: A tensor of the model's dtype and device.
-        name: Of X in the message.
+        name: What the message calls X.
 
     Raises:
-        TypeError: For something else than a floating point tensor.
-        ValueError: For another d, fewer than two dimensions, no point, NaN or inf, another dtype or device.
+        TypeError: If X is no floating point tensor.
+        ValueError: If X has another d, fewer than two dimensions, no point, a NaN or infinite entry, or another dtype
+            or device.
     """
     check_floating(name, X)
     if X.dim() < 2 or X.shape[-1] != d or X.shape[-2] == 0:
@@ -75,11 +77,7 @@ def check_points(X: Tensor, d: int, like: Tensor, name: str = "X") -> None:
 
 
 def check_floating(name: str, tensor: object) -> None:
-    """Refuse what is not a floating point tensor.
-
-    Raises:
-        TypeError: With what was given.
-    """
+    """Raises a TypeError unless a tensor of floating point numbers is given."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
     if not tensor.is_floating_point():
@@ -87,11 +85,7 @@ def check_floating(name: str, tensor: object) -> None:
 
 
 def check_same_kind(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    """Refuse a tensor of another dtype or device.
-
-    Raises:
-        ValueError: With both.
-    """
+    """Raises a ValueError, which names both, unless two tensors agree in dtype and device."""
     if tensor.dtype != other.dtype or tensor.device != other.device:
         raise ValueError(
             f"{name} is {tensor.dtype} on {tensor.device} but {other_name} is {other.dtype} on {other.device}; "
@@ -100,11 +94,7 @@ def check_same_kind(name: str, tensor: Tensor, other_name: str, other: Tensor) -
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    """Refuse NaN and inf.
-
-    Raises:
-        ValueError: With the number of such entries.
-    """
+    """Raises a ValueError, which counts them, if a tensor has NaN or infinite entries."""
     # A finite sum proves all finite in one reading; only a doubtful one is counted.
     if not isfinite(tensor.detach().sum().item()):
         bad = int((~torch.isfinite(tensor)).sum())
@@ -115,12 +105,25 @@ def check_finite(name: str, tensor: Tensor) -> None:
             )
 
 
+def check_nonnegative(name: str, tensor: Tensor) -> None:
+    """Raises a ValueError with the smallest entry if one is negative."""
+    if bool((tensor < 0).any()):
+        raise ValueError(f"{name} must be non-negative, its smallest entry is {tensor.min().item():g}.")
+
+
+def check_positive(name: str, tensor: Tensor) -> None:
+    """Raises a ValueError with the first wrong entries unless every one is finite and positive."""
+    wrong = tensor.detach()[~(tensor.isfinite() & (tensor > 0))]
+    if wrong.numel():
+        raise ValueError(f"{name} must be finite and positive, got {wrong[:3].tolist()}.")
+
+
 def check_number(name: str, value: Any) -> float:
-    """The value as a float: any real number, also as a tensor of one element.
+    """Returns the value as a float: a real number, or a tensor of one element.
 
     Raises:
-        TypeError: For what is no number, booleans and strings among it.
-        ValueError: For NaN and inf.
+        TypeError: If it is no number, as booleans and strings are not.
+        ValueError: If it is NaN or infinite.
     """
     if isinstance(value, bool | np.bool_ | str):
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -134,24 +137,14 @@ def check_number(name: str, value: Any) -> float:
 
 
 def positive(name: str, value: Any) -> float:
-    """The value as a float above 0.
-
-    Raises:
-        TypeError: For what is no number.
-        ValueError: For one that is not positive and finite.
-    """
+    """Returns the value as a float; as ``check_number``, and a ValueError unless it is above 0."""
     if (number := nonnegative(name, value, "positive")) == 0.0:
         raise ValueError(f"{name} must be positive and finite, got {number}")
     return number
 
 
 def nonnegative(name: str, value: Any, accepted: str = "at least 0") -> float:
-    """The value as a float of at least 0.
-
-    Raises:
-        TypeError: For what is no number.
-        ValueError: For one that is negative or not finite.
-    """
+    """Returns the value as a float; as ``check_number``, and a ValueError that says ``accepted`` if it is under 0."""
     try:
         number = check_number(name, value)
     except ValueError:
@@ -162,11 +155,11 @@ def nonnegative(name: str, value: Any, accepted: str = "at least 0") -> float:
 
 
 def check_integer(name: str, value: Any, least: int, below: int | None = None) -> int:
-    """The value as an int of at least ``least`` and, where given, under ``below``.
+    """Returns the value as an int of at least ``least`` and, where given, under ``below``.
 
     Raises:
-        TypeError: For what is no integer, booleans among it.
-        ValueError: For one out of range.
+        TypeError: If it is no integer, as booleans are not.
+        ValueError: If it is out of range.
     """
     try:
         number = operator.index(value)
@@ -182,10 +175,5 @@ def check_integer(name: str, value: Any, least: int, below: int | None = None) -
 
 
 def positive_integer(name: str, value: Any) -> int:
-    """The value as an int of at least 1.
-
-    Raises:
-        TypeError: For what is no integer.
-        ValueError: For one under 1.
-    """
+    """Returns the value as an int; as ``check_integer`` with a least value of 1."""
     return check_integer(name, value, 1)

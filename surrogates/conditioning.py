@@ -1,6 +1,6 @@
-"""What gradient posteriors need of a conditioned GP, computed once per data set and kept in float64.
+"""What gradient posteriors need of a GP and one data set, computed once and kept in float64.
 
-With A = K + diag(s²) = L Lᵀ, α = A⁻¹(y − m(X)) and J(x) the n x d matrix of rows ∂k(x, x_τ)/∂x (ZoRD eqs. 3-6):
+With A = K + diag(s²) = L Lᵀ, α = A⁻¹(y − m(X)) and J(x) the ``n x d`` matrix of rows ∂k(x, x_τ)/∂x (ZoRD eqs. 3-6):
 
     gradient mean               ∇m(x) + J(x)ᵀ α
     gradient covariance         ∂ₓ∂ₓ'k(x, x') − J(x)ᵀ A⁻¹ J(x')
@@ -28,12 +28,12 @@ from surrogates.kernels.one_pass import Pass
 
 @dataclass(eq=False)
 class Conditioning:
-    """One data set under one kernel, factorised, with a dense Jacobian: any supported kernel.
+    """One data set under one supported kernel, factorised, with a dense Jacobian.
 
     Attributes:
-        kernel: The GPyTorch kernel.
+        kernel: The GPyTorch kernel k.
         mean_module: The GPyTorch mean m.
-        X: Transformed inputs, ``batch x n x d``.
+        X: The transformed inputs, ``batch x n x d``.
         factor: L, lower, ``batch x n x n``, float64.
         alpha: α, ``batch x n``, float64.
         slope: dz/dx, ``batch x 1 x d``, or None where it is 1.
@@ -56,40 +56,30 @@ class Conditioning:
         """The prior variance of every partial derivative, ``batch x d``, float64.
 
         Raises:
-            ValueError: For Matérn 1/2.
+            ValueError: For Matérn 1/2, whose sample paths have no gradient.
         """
         variance = prior_gradient_variance(self.kernel, self.d).double()
         return variance if self.slope is None else variance * self.slope[..., 0, :].double().square()
 
     @cached_property
     def prior_trace(self) -> Tensor:
-        """The prior trace of the gradient covariance, ``batch x 1``."""
+        """The prior trace of the gradient covariance, ``batch x 1``, float64; errors as ``prior_variance``."""
         return self.prior_variance.sum(-1, keepdim=True)
 
-    def require_gradient(self) -> None:
-        """Refuse a kernel whose sample paths have no gradient.
+    def pass_over_data(self, x: Tensor) -> Pass | None:
+        """What one pass over the data gives at the points, ``... x q x d``, or None for a kernel without such a pass.
 
-        Raises:
-            ValueError: For Matérn 1/2.
+        ``mean`` and ``trace`` take it as ``known``, so that a pass serves both.
         """
-        _ = self.prior_variance
-
-    def observe(self, x: Tensor) -> Pass | None:
-        """What one pass over the data gives at ``... x q x d``, or None for a kernel that has no such pass."""
         return None
 
-    def mean(self, x: Tensor, seen: Pass | None = None) -> Tensor:
-        """∇m(x) + J(x)ᵀ α, ``... x q x d``.
-
-        Args:
-            x: Points, ``... x q x d``.
-            seen: What ``observe(x)`` gave.
-        """
+    def mean(self, x: Tensor, known: Pass | None = None) -> Tensor:
+        """The gradient mean ∇m(x) + J(x)ᵀ α at the points x, ``... x q x d``."""
         jacobian = self.jacobian(x)
         explained = (jacobian.mT @ self.alpha.to(x.dtype)[..., None, :, None]).squeeze(-1)
         return self._plus_prior_mean_gradient(x, explained)
 
-    def trace(self, x: Tensor, seen: Pass | None = None) -> Tensor:
+    def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:
         """The trace of the gradient covariance at every point, ``... x q``, float64."""
         return (self.prior_trace - self._explained_variance(x).sum(-1)).clamp_min(0.0)
 
@@ -103,7 +93,7 @@ class Conditioning:
         return torch.diag_embed(self.prior_variance).unsqueeze(-3) - whitened.mT @ whitened
 
     def cross_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """cov(∂f(x)/∂xᵢ, ∂f(x')/∂x'ⱼ) for every pair, dense, ``... x q x q' x d x d``, float64."""
+        """The covariance of ∂f(x)/∂xᵢ and ∂f(x')/∂x'ⱼ for every pair, dense, ``... x q x q' x d x d``, float64."""
         prior = kernel_blocks(self.kernel, x1, x2, mixed=True).mixed
         assert prior is not None
         if self.slope is not None:
@@ -113,28 +103,28 @@ class Conditioning:
         return prior.double() - first.unsqueeze(-3).mT @ second.unsqueeze(-4)
 
     def value_gradient_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """cov(f(x), ∂f(x')/∂x'ⱼ) for every pair, ``... x q x q' x d``, float64.
+        """The covariance of f(x) and ∂f(x')/∂x'ⱼ for every pair, ``... x q x q' x d``, float64.
 
         Args:
-            x1: Points of the values, ``... x q x d``.
-            x2: Points of the gradients, ``... x q' x d``.
+            x1: The points x of the values, ``... x q x d``.
+            x2: The points x' of the gradients, ``... x q' x d``.
 
         Raises:
             ValueError: For Matérn 1/2.
         """
-        self.require_gradient()
+        _ = self.prior_variance
         prior = self._per_user_unit(kernel_blocks(self.kernel, x2, x1).first).transpose(-3, -2).double()
         solved = torch.cholesky_solve(kernel_values(self.kernel, x1, self.X).mT, self.factor)
         explained = torch.einsum("...nq,...pnd->...qpd", solved, self.jacobian(x2).double())
         return prior - explained
 
     def value_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """cov(f(x), f(x')) of the posterior, ``... x q x q'``, float64."""
+        """The covariance of f(x) and f(x') for every pair, ``... x q x q'``, float64."""
         solved = torch.cholesky_solve(kernel_values(self.kernel, x2, self.X).mT, self.factor)
         return kernel_values(self.kernel, x1, x2) - kernel_values(self.kernel, x1, self.X) @ solved
 
     def joint_covariance(self, x: Tensor) -> Tensor:
-        """cov of (f, ∇f) at q points, ``... x q(d+1) x q(d+1)``, float64, point by point (GPyTorch's order)."""
+        """The covariance of (f, ∇f) at q points, ``... x q(d+1) x q(d+1)``, float64, point by point as GPyTorch's."""
         q, d = x.shape[-2:]
         across = self.value_gradient_covariance(x, x)
         values = torch.cat([self.value_covariance(x, x)[..., None, None], across.unsqueeze(-2)], dim=-1)
@@ -144,7 +134,7 @@ class Conditioning:
         return 0.5 * (joint + joint.mT)
 
     def directional_variance(self, x: Tensor, u: Tensor) -> Tensor:
-        """uᵀ C(x) u, ``... x q``, float64, C the gradient covariance, u ``... x q x d``."""
+        """The variance of uᵀ∇f(x), ``... x q``, float64, for u of ``... x q x d``."""
         along = self.jacobian_times(x, u).unsqueeze(-1)
         whitened = torch.linalg.solve_triangular(self.factor.unsqueeze(-3), along, upper=False)
         prior = (self.prior_variance.unsqueeze(-2) * u.double().square()).sum(-1)
@@ -155,7 +145,7 @@ class Conditioning:
         return self._per_user_unit(kernel_blocks(self.kernel, x, self.X).first)
 
     def jacobian_times(self, x: Tensor, u: Tensor) -> Tensor:
-        """J(x) u, ``... x q x n``, float64, for u ``... x q x d``."""
+        """J(x) u, ``... x q x n``, float64, for u of ``... x q x d``."""
         return (self.jacobian(x).double() @ u.double().unsqueeze(-1)).squeeze(-1)
 
     def whitened_jacobian(self, x: Tensor) -> Tensor:
@@ -163,11 +153,11 @@ class Conditioning:
         return self._whitened(self.jacobian(x).double())
 
     def _explained_variance(self, x: Tensor) -> Tensor:
-        """diag(Jᵀ A⁻¹ J), ``... x q x d``."""
+        """The diagonal of Jᵀ A⁻¹ J, ``... x q x d``."""
         return self.whitened_jacobian(x).square().sum(-2)
 
     def _whitened(self, jacobian: Tensor) -> Tensor:
-        """L⁻¹ J with the columns of all points in one solve, ``... x q x n x d``."""
+        """L⁻¹ J, ``... x q x n x d``, with the columns of all points in one solve."""
         q, n, d = jacobian.shape[-3:]
         columns = jacobian.transpose(-3, -2).reshape(*jacobian.shape[:-3], n, q * d)
         solved = torch.linalg.solve_triangular(self.factor, columns, upper=False)

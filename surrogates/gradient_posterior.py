@@ -24,35 +24,38 @@ class GradientPosterior(Posterior):
     """N(∇μ(x), ∂σ²(x)), the posterior of ∇f at ``batch x q`` points given values of f only (ZoRD eqs. 4-6).
 
     Everything is lazy and in the user's own units, outcome per unit of input. ``mean`` makes one pass over the
-    n x d data; ``trace`` after it costs two n x n products, whatever d is. Both are differentiable in the points
-    (not in the hyper-parameters, which are detached). ``surrogates.DerivedGP.gradient_posterior`` makes one.
+    ``n x d`` data; ``trace`` after it costs two ``n x n`` products, whatever d is. Both are differentiable in the
+    points (not in the hyper-parameters, which are detached). ``surrogates.DerivedGP.gradient_posterior`` makes one.
 
     Args:
-        conditioning: The conditioned GP.
-        x: Transformed points, ``batch x q x d``.
-        scale: dy/dy' of the outcome transform, ``batch x 1``, or None for 1.
+        conditioning: The GP conditioned on the data.
+        x: The transformed points, ``batch x q x d``.
+        scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
+        known: The pass over the data at the points, where it has been made already.
     """
 
-    def __init__(self, conditioning: Conditioning, x: Tensor, scale: Tensor | None = None) -> None:
+    def __init__(
+        self, conditioning: Conditioning, x: Tensor, scale: Tensor | None = None, known: Pass | None = None
+    ) -> None:
         self._conditioning = conditioning
         self._x = x
         self._scale = scale
+        self._known = known
 
     @cached_property
     def mean(self) -> Tensor:
         """∇μ(x) = ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X)), ``batch x q x d``."""
-        return self._scaled(self._conditioning.mean(self._x, self._seen), 1, trailing=1)
+        return self._scaled(self._conditioning.mean(self._x, self._pass), 1, trailing=1)
 
     @cached_property
     def trace(self) -> Tensor:
         """trace ∂σ²(x) = E‖∇f(x) − ∇μ(x)‖², exactly, ``batch x q``."""
-        return self._scaled(self._conditioning.trace(self._x, self._seen), 2)
+        return self._scaled(self._conditioning.trace(self._x, self._pass), 2)
 
     @cached_property
     def prior_trace(self) -> Tensor:
-        """The trace before any observation, ``batch x q``: the same at every point."""
-        prior = self._conditioning.prior_trace
-        return self._scaled(prior.expand(*self._shape[:-1]), 2)
+        """The trace before any observation, ``batch x q``, which is the same at every point."""
+        return self._scaled(self._conditioning.prior_trace.expand(*self._shape[:-1]), 2)
 
     @cached_property
     def variance(self) -> Tensor:
@@ -68,9 +71,9 @@ class GradientPosterior(Posterior):
     def spectral_norm(self) -> Tensor:
         """‖∂σ²(x)‖, the largest eigenvalue, ``batch x q``: the uncertainty that ZoRD thresholds.
 
-        C = D − VᵀV, D the prior's diagonal and V n x d. Where D attains its maximum in more than n inputs
-        (every isotropic kernel with n < d), some of their span is unexplored and the norm is that maximum,
-        whatever has been observed. Else the largest eigenvalue is computed, by Lanczos for d > 1024.
+        It is that of D − VᵀV, where D is the prior's diagonal and V is ``n x d``. Where D attains its maximum in more
+        than n inputs (every isotropic kernel with n < d), some of their span is unexplored and the norm is that
+        maximum, whatever has been observed. Else the eigenvalue is computed, by Lanczos for d > 1024.
         """
         prior = self._conditioning.prior_variance
         largest = prior.amax(-1, keepdim=True)
@@ -89,7 +92,7 @@ class GradientPosterior(Posterior):
         """Var(uᵀ∇f(x)) = uᵀ ∂σ²(x) u, ``batch x q``, in O(nd + n²) a point.
 
         Args:
-            u: ``batch x q x d``, or anything that broadcasts to it; not normalised here.
+            u: The directions, ``batch x q x d`` or what broadcasts to it. They are not normalised here.
 
         Raises:
             TypeError: If u is no floating point tensor.
@@ -104,7 +107,7 @@ class GradientPosterior(Posterior):
         return self._scaled(self._conditioning.directional_variance(self._x, u.to(self.dtype)), 2)
 
     def descent_probability(self) -> Tensor:
-        """P(−∇μ(x) is a descent direction) = Φ(‖∇μ‖² / √(∇μᵀ ∂σ² ∇μ)), ``batch x q``; ½ where ∇μ = 0."""
+        """P(−∇μ(x) is a descent direction) = Φ(‖∇μ‖² / √(∇μᵀ ∂σ² ∇μ)), ``batch x q``, and ½ where ∇μ = 0."""
         norm = self.mean.norm(dim=-1)
         direction = self.mean / norm.clamp_min(torch.finfo(self.dtype).tiny).unsqueeze(-1)
         deviation = self.directional_variance(direction).sqrt()
@@ -131,7 +134,7 @@ class GradientPosterior(Posterior):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The points' dtype, which all results have; n x n algebra is float64 whatever it is."""
+        """The points' dtype, which all results have; ``n x n`` algebra is float64 whatever it is."""
         return self._x.dtype
 
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
@@ -152,12 +155,12 @@ class GradientPosterior(Posterior):
     def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Joint samples of the q gradients, ``sample_shape x batch x q x d``.
 
-        One point with n < d is sampled without a d x d matrix: with W = L⁻¹ J D^(−1/2) and T Tᵀ = I − W Wᵀ,
+        One point with n < d is sampled without a ``d x d`` matrix: with W = L⁻¹ J D^(−1/2) and T Tᵀ = I − W Wᵀ,
         D^(1/2)(z − Wᵀ(W z + T e)) has covariance D − JᵀA⁻¹J (Matheron's rule).
 
         Args:
-            sample_shape: Of the samples; one if omitted.
-            generator: Of the base samples; the global one of the device if omitted, as in BoTorch.
+            sample_shape: The shape of the samples. None stands for one sample.
+            generator: The generator of the base samples. None stands for the device's global one, as in BoTorch.
         """
         sample_shape = torch.Size([1]) if sample_shape is None else torch.Size(sample_shape)
         shape = sample_shape + self.base_sample_shape
@@ -180,8 +183,8 @@ class GradientPosterior(Posterior):
         return self.mean + self._scaled(deviation, 1, trailing=1)
 
     @cached_property
-    def _seen(self) -> Pass | None:
-        return self._conditioning.observe(self._x)
+    def _pass(self) -> Pass | None:
+        return self._known or self._conditioning.pass_over_data(self._x)
 
     @property
     def _shape(self) -> torch.Size:
@@ -193,20 +196,20 @@ class GradientPosterior(Posterior):
         return self._shape[-2] == 1 and self._conditioning.X.shape[-2] < self._shape[-1]
 
     def _deviation_by_cholesky(self, base: Tensor) -> Tensor:
-        """By a factor of the correlations under the prior, so that what has no prior variance does not move."""
+        """A sample less the mean, by a factor of the correlations: what has no prior variance does not move."""
         prior = self._conditioning.prior_variance.unsqueeze(-2).expand(self._shape).flatten(-2)
         inverse = torch.where(prior > 0, prior.rsqrt(), torch.zeros_like(prior))
-        correlation = self._joint_in_model_units() * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
+        if self._shape[-2] == 1:
+            joint = self._conditioning.covariance(self._x).squeeze(-3)
+        else:
+            scale = 1.0 if self._scale is None else self._scale.double().unsqueeze(-1)
+            joint = self.joint_covariance().double() / scale**2
+        correlation = joint * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
         deviation = (psd_safe_cholesky(correlation) @ base.flatten(-2).unsqueeze(-1)).squeeze(-1)
         return (deviation * prior.sqrt()).reshape(base.shape)
 
-    def _joint_in_model_units(self) -> Tensor:
-        if self._shape[-2] == 1:
-            return self._conditioning.covariance(self._x).squeeze(-3)
-        scale = 1.0 if self._scale is None else self._scale.double().unsqueeze(-1)
-        return self.joint_covariance().double() / scale**2
-
     def _deviation_by_matheron(self, base: Tensor) -> Tensor:
+        """A sample less the mean, by the rule that ``rsample`` states."""
         d = self._shape[-1]
         root = self._conditioning.prior_variance.sqrt()
         inverse = torch.where(root > 0, 1 / root, torch.zeros_like(root))
@@ -218,7 +221,7 @@ class GradientPosterior(Posterior):
         return deviation.mT * root.unsqueeze(-2)
 
     def _scaled(self, value: Tensor, power: int, trailing: int = 0) -> Tensor:
-        """Times the outcome's scale, in the points' dtype; value is ``batch x q`` and ``trailing`` dimensions."""
+        """A value of ``batch x q`` and ``trailing`` dimensions times scale^power, in the points' dtype."""
         value = value.to(self.dtype)
         if self._scale is None:
             return value

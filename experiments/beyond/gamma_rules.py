@@ -73,7 +73,7 @@ def gradient_variance(local: WindowSurrogate, x: Tensor) -> float:
     """t = trace ∂σ²(x) · (y − m)ᵀA⁻¹(y − m)/n in f's squared units, with the outputscale that y suggests."""
     local.begin(x)
     conditioning = local.conditioning
-    trace = float(conditioning.trace(x[None], conditioning.observe(x[None])))
+    trace = float(conditioning.trace(x[None]))
     y = local.window.y
     # 1ᵀα = 0, so that any shift of y serves.
     return trace * float((y - y.mean()) @ conditioning.alpha) / len(y) * local.scale

@@ -1,1 +1,1 @@
-"""Fourier features of a kernel, and the linear surrogate on them."""
+"""Fourier features of a kernel, and the surrogate that is linear in them."""

@@ -22,7 +22,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates.checks import check_integer, check_points, check_same_kind, positive_integer
+from surrogates.checks import check_floating, check_integer, check_points, check_same_kind, positive_integer
 from surrogates.fourier.frequencies import (
     GENERATOR,
     PHASES,
@@ -47,7 +47,7 @@ with contextlib.suppress(ImportError):
 
 
 class FingerprintError(ValueError):
-    """Two parties hold different Fourier features; the message says in which argument, where that is known."""
+    """Two parties hold different Fourier features; the message says in which argument they differ, if it is known."""
 
 
 class FourierFeatures:
@@ -59,35 +59,36 @@ class FourierFeatures:
         ``"paired"``, ``"orthogonal"``,       φ(x) = √(2o/M) (cos(v_1ᵀx), …, cos(v_hᵀx), sin(v_1ᵀx), …, sin(v_hᵀx)),
         ``"sobol"``                           h = M/2 frequencies; φ(x)ᵀφ(x) = o exactly
 
-    ``"cosine"`` are the paper's, with independent frequencies, as are ``"paired"``'s. ``"orthogonal"`` frequencies
-    are orthogonal within blocks of d, with radii from equally likely slices of their distribution. ``"sobol"`` ones
-    are a scrambled Sobol' net, better at small d only. The estimate φ(x)ᵀφ(x') of k is unbiased for every kind. The
-    paper prints the scale as 2/√M; √(2/M) is what gives the kernel. Its Φ, M x n, is the transpose of ``features``.
+    ``"cosine"`` features are the paper's; their frequencies are independent, as are those of ``"paired"``.
+    ``"orthogonal"`` frequencies are orthogonal within blocks of d, with radii from equally likely slices of their
+    distribution. ``"sobol"`` ones are a scrambled Sobol' net, better at small d only. The estimate φ(x)ᵀφ(x') of k is
+    unbiased for every kind. The paper prints the scale as 2/√M; √(2/M) is what gives the kernel. Its Φ, ``M x n``, is
+    the transpose of ``features``.
 
     The hyper-parameters are read once, rounded to 12 digits; later changes of the kernel change nothing here. The
     random integers and uniforms behind ``frequencies`` are bitwise the same on every machine, for any number of
     threads and any dtype; the frequencies themselves are float64 and may differ in the last places between builds of
     scipy and LAPACK, which moves φ by as little. ``fingerprint`` is therefore made from the arguments.
 
-    Dtype and device follow the points that are given.
+    Results have the dtype and device of the points that are given.
 
     Args:
         kernel: ``RBFKernel`` or ``MaternKernel`` (ν = 3/2, 5/2) of exactly these types, ARD or not, alone or in
-            ``ScaleKernel``.
+            ``ScaleKernel``s.
         d: The dimension of x.
-        num_features: M, even but for ``"cosine"``.
-        seed: In [0, 2⁶⁴).
+        num_features: M, which is even but for ``"cosine"``.
+        seed: The seed of the draws, in [0, 2⁶⁴).
         kind: One of ``surrogates.fourier.features.KINDS``.
 
     Attributes:
         frequencies: v, ``M x d`` for ``"cosine"`` and ``M/2 x d`` for the others, float64 on the CPU.
-        phases: b, ``M``, None but for ``"cosine"``.
+        phases: b, ``M``, or None but for ``"cosine"``.
         scale: √(2o/M).
 
     Raises:
-        TypeError: For an unsupported kernel, or arguments of another type.
-        ValueError: For an unknown kind, an odd or non-positive M, d < 1, a seed out of range, a kernel that does not
-            fit d, or more dimensions than Sobol' sequences have.
+        TypeError: If the kernel is not supported, or an argument has another type.
+        ValueError: If the kind is unknown, M is odd or not positive, d < 1, the seed is out of range, the kernel does
+            not fit d, or there are more dimensions than Sobol' sequences have.
 
     Example:
         >>> kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
@@ -126,7 +127,7 @@ class FourierFeatures:
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """All that the features are a function of, in plain numbers and strings fit for a message."""
+        """All that the features are a function of, in plain numbers and strings that a message can hold."""
         density = self.density
         isotropic = len(set(density.lengthscale)) == 1
         return {
@@ -143,7 +144,7 @@ class FourierFeatures:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of ``arguments``, in hexadecimal; floating-point numbers enter with all their bits."""
+        """The SHA-256 of ``arguments``, in hexadecimal; floating point numbers enter it with all their bits."""
         exact = {
             name: [float(v).hex() for v in value] if name == "lengthscale" else value
             for name, value in self.arguments.items()
@@ -152,14 +153,14 @@ class FourierFeatures:
         return hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
 
     def check_fingerprint(self, other: str | FourierFeatures | Mapping[str, Any]) -> None:
-        """Make sure that another party holds the same features.
+        """Makes sure that another party holds the same features.
 
         Args:
-            other: Its features, its ``arguments`` (both tell which argument differs), or its fingerprint.
+            other: The party's features or its ``arguments``, which both tell what differs, or its fingerprint.
 
         Raises:
-            FingerprintError: If it does not.
-            TypeError: For anything else.
+            FingerprintError: If its features are others.
+            TypeError: If something else is given.
         """
         if isinstance(other, str):
             if other != self.fingerprint:
@@ -194,10 +195,10 @@ class FourierFeatures:
         return torch.cat((phase.cos(), phase.sin()), dim=-1).mul_(self.scale)
 
     def kernel(self, X: Tensor, X2: Tensor | None = None) -> Tensor:
-        """φ(x)ᵀφ(x'), the estimate of k(x, x'), ``batch x n x n'``; ``X2 = None`` is X.
+        """φ(x)ᵀφ(x'), the estimate of k(x, x'), ``batch x n x n'``; X2 is X where it is None.
 
         Raises:
-            TypeError, ValueError: As ``features``; also if X and X2 differ in dtype or device.
+            TypeError, ValueError: As ``features``, and if X and X2 differ in dtype or device.
         """
         phi = self.features(X)
         if X2 is None:
@@ -220,7 +221,7 @@ class FourierFeatures:
         """∇φ(x)ᵀw, the gradient of φ(x)ᵀw, ``batch x q x d``, for weights w of ``M`` (FZooS eq. 4).
 
         With p_j = v_jᵀx it is √(2o/M) Σ_j (w_{h+j} cos p_j − w_j sin p_j) v_j: two products with the frequencies and
-        no M x d temporary; for one point, compiled, one reading of them.
+        no ``M x d`` temporary, and for one point, compiled, one reading of the frequencies.
 
         Raises:
             TypeError, ValueError: As ``value``.
@@ -253,13 +254,13 @@ class FourierFeatures:
         return phase.sin().mul(-self.scale).unsqueeze(-2)
 
     def prior_gradient_variance(self, X: Tensor) -> Tensor:
-        """Diagonal of ∇φ(x)ᵀ∇φ(x), the prior variance of each partial derivative, ``batch x q x d``."""
+        """The diagonal of ∇φ(x)ᵀ∇φ(x), the prior variance of each partial derivative, ``batch x q x d``."""
         self._check(X)
         V, _ = self._cast(X)
         return self.slopes(X).square().sum(-2) @ V.square()
 
     def prior_gradient_covariance(self, X: Tensor) -> Tensor:
-        """∇φ(x)ᵀ∇φ(x), ``batch x q x d x d``."""
+        """∇φ(x)ᵀ∇φ(x), the prior covariance of the gradient, ``batch x q x d x d``."""
         self._check(X)
         V, _ = self._cast(X)
         weight = self.slopes(X).square().sum(-2)
@@ -298,8 +299,7 @@ class FourierFeatures:
             raise TypeError(f"X must be float32 or float64, got {X.dtype}.")
 
     def _check_weights(self, w: Tensor, X: Tensor) -> None:
-        if not isinstance(w, Tensor):
-            raise TypeError(f"w must be a torch.Tensor, got {type(w).__name__}.")
+        check_floating("w", w)
         if w.shape != (self.num_features,):
             raise ValueError(f"w must be of shape ({self.num_features},), got {tuple(w.shape)}.")
         check_same_kind("w", w, "X", X)

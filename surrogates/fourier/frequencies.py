@@ -36,28 +36,28 @@ def raw_integers(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
 
 
 def to_uniform(raw: NDArray[np.uint64]) -> Array:
-    """(⌊raw/2¹²⌋ + ½)/2⁵², exact in float64 and never 0 or 1."""
+    """(⌊raw/2¹²⌋ + ½)/2⁵², which is exact in float64 and never 0 or 1."""
     return ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def uniforms(seed: int, stream: int, *shape: int) -> Array:
-    """Independent uniforms in (0, 1), bitwise the same everywhere."""
+    """Independent uniforms in (0, 1) of the given shape, bitwise the same everywhere."""
     return to_uniform(raw_integers(seed, stream, int(np.prod(shape)))).reshape(shape)
 
 
 def independent_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
-    """``count x dim`` independent draws of ω; a larger ``count`` keeps the first ones."""
+    """Independent draws of ω, ``count x dim``; a larger ``count`` keeps the first ones."""
     omega = ndtri(uniforms(seed, DIRECTIONS, count, density.dim))
     return omega * density.mixing_scale(uniforms(seed, RADII, count))[:, None]
 
 
 def orthogonal_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
-    """``count x dim`` draws of ω, orthogonal within blocks of ``dim`` rows.
+    """Draws of ω, ``count x dim``, orthogonal within blocks of ``dim`` rows.
 
     Directions are the columns of independent Haar matrices. The radii are independent of them: one from each of
-    ``count`` equally likely slices of the distribution of ‖ω‖, in order. A row picked at random has ω's
-    exact distribution, so averages over the rows are unbiased. Yu et al. draw radii independently; slices cost
-    nothing, tame Matérn's heavy tail, and give a block rows of nearly one length, for which orthogonality helps most.
+    ``count`` equally likely slices of the distribution of ‖ω‖, in order. A row picked at random has ω's exact
+    distribution, so averages over the rows are unbiased. Yu et al. draw radii independently; slices cost nothing, tame
+    Matérn's heavy tail, and give a block rows of nearly one length, for which orthogonality helps most.
     """
     dim = density.dim
     radii = density.radius((np.arange(count) + uniforms(seed, RADII, count)) / count)
@@ -73,7 +73,7 @@ def orthogonal_frequencies(density: SpectralDensity, count: int, seed: int) -> A
 
 
 def haar_columns(normal: Array) -> Array:
-    """The first k columns of Haar-distributed orthogonal matrices, from ``batch x d x k`` normal numbers.
+    """The first k columns of Haar-distributed orthogonal matrices, ``batch x d x k``, from as many normal numbers.
 
     A QR factorisation of a normal matrix meets, in step j, a normal vector of length d − j that is independent of the
     steps before. So the reflections can be made directly from the lower trapezoid (Stewart 1980): half of the work
@@ -90,7 +90,7 @@ def haar_columns(normal: Array) -> Array:
 
 
 def sobol_frequencies(density: SpectralDensity, count: int, seed: int) -> Array:
-    """``count x dim`` draws of ω by inversion of a scrambled Sobol' net, each with its exact distribution.
+    """Draws of ω, ``count x dim``, by inversion of a scrambled Sobol' net, each with its exact distribution.
 
     The points of torch's ``SobolEngine`` get a random linear scramble (a random non-singular lower triangular binary
     matrix per dimension) and a digital shift of 52 bits, both from Philox. For Matérn the first dimension gives the

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surrogates.linalg.cholesky import factor
-from surrogates.linalg.growing_cholesky import GrowingCholesky
+from surrogates.linalg.growing import GrowingCholesky
 
 BLOCK_ROWS = 512
 _CONVERTED_NUMBERS = 2**19
@@ -19,21 +19,21 @@ class LinearPosterior:
 
     Several targets t of the same rows U are columns that share all factors.
 
-    A = L₀(I + WᵀW)L₀ᵀ always, with L₀ the factor of rows absorbed earlier (none at first: L₀ = I) and W = U L₀⁻ᵀ the
-    p rows since. Those are handled in their own space, through C = I + W Wᵀ, p x p, and with e = t − U w₀:
+    A = L₀(I + WᵀW)L₀ᵀ always, with L₀ the factor of rows absorbed earlier (I at first) and W = U L₀⁻ᵀ the p rows
+    since. Those are handled in their own space, through C = I + W Wᵀ, ``p x p``, and with e = t − U w₀:
 
         w̄ = w₀ + L₀⁻ᵀ Wᵀ C⁻¹ e,        A⁻¹ = L₀⁻ᵀ (I − Wᵀ C⁻¹ W) L₀⁻¹.
 
     Rows that would make p exceed M are absorbed with those before, L₀ ← L₀ chol(I + WᵀW). So regressions with
-    n ≤ M rows run in n x n, longer ones in M x M, and appending a row costs O(p² + pM), or O(M²) on the average
-    once rows have been absorbed. C ⪰ I: its factor cannot fail but by rounding. Rows are kept in blocks that are
-    never moved, in the given dtype; all algebra is float64.
+    n ≤ M rows run in ``n x n``, longer ones in ``M x M``, and appending a row costs O(p² + pM), or O(M²) on the
+    average once rows have been absorbed. C ⪰ I: its factor cannot fail but by rounding. Rows are kept in blocks that
+    are never moved, in the given dtype; all algebra is float64.
 
     Args:
-        num_weights: M.
-        dtype: In which rows are kept.
-        device: Where they are.
-        num_targets: k, columns of t.
+        num_weights: M, the number of weights.
+        dtype: The dtype in which rows are kept.
+        device: The device on which they are.
+        num_targets: k, the number of columns of t.
     """
 
     def __init__(self, num_weights: int, dtype: torch.dtype, device: torch.device, num_targets: int = 1) -> None:
@@ -44,14 +44,14 @@ class LinearPosterior:
         self._base_quadratic = self._base_mean.new_zeros(num_targets, num_targets)
         self._rows = _Rows(num_weights, dtype, device)
         self._residuals = self._base_mean.new_empty(0, num_targets)
-        self._cholesky = GrowingCholesky(capacity=64, device=device)
+        self._cholesky = GrowingCholesky(device=device)
         self._solved: tuple[Tensor, Tensor] | None = None
 
     def append(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
-        """Observe ``count`` more rows, given as blocks (U, t) of ``m x M`` and ``m x k``.
+        """Takes ``count`` more rows, given as blocks (U, t) of ``m x M`` and ``m x k``.
 
         Raises:
-            NotPositiveDefiniteError: If rounding has left nothing of I in C; nothing is appended then.
+            NotPositiveDefiniteError: If rounding has left nothing of I in C. Nothing is appended then.
         """
         if len(self._rows) + count > self.num_weights:
             self._absorb(blocks)
@@ -82,14 +82,15 @@ class LinearPosterior:
     def covariance_factors(
         self, B: Callable[[], Tensor], product: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor | None, Tensor]:
-        """Y and Z with Bᵀ A⁻¹ B = YᵀY − ZᵀZ, Y = L₀⁻¹B, Z = C^(−1/2) W Y, for B of ``M x m``.
+        """Y = L₀⁻¹B and Z = C^(−1/2) W Y, with which Bᵀ A⁻¹ B = YᵀY − ZᵀZ, for B of ``M x m``.
 
         Args:
-            B: Makes B; called only where rows have been absorbed.
-            product: Makes W B from rows of W, ``k x M`` to ``k x m``; called only where none have.
+            B: A function that makes B. It is called only where rows have been absorbed.
+            product: A function from rows of W, ``k x M``, to their product with B, ``k x m``. It is called only where
+                none have been absorbed.
 
         Returns:
-            Y, ``M x m``, or None where it is B itself; Z, ``p x m``.
+            Y, ``M x m``, or None where it is B itself, and Z, ``p x m``.
         """
         Y = None if self._base is None else self._whitened(B().double())
         parts = [product(rows) if Y is None else rows @ Y for rows in self._rows]
@@ -150,7 +151,7 @@ class LinearPosterior:
     def _forget_rows(self) -> None:
         self._rows.clear()
         self._residuals = self._base_mean.new_empty(0, self._base_mean.shape[1])
-        self._cholesky = GrowingCholesky(capacity=64, device=self._base_mean.device)
+        self._cholesky = GrowingCholesky(device=self._base_mean.device)
 
     def _whitened(self, B: Tensor) -> Tensor:
         return B if self._base is None else torch.linalg.solve_triangular(self._base, B, upper=False)
@@ -162,7 +163,7 @@ class LinearPosterior:
 
 
 class _Rows:
-    """Rows of length ``width`` in blocks that are filled and never moved; iterating gives them in float64."""
+    """Rows of length ``width`` in blocks that are filled and never moved; iterating yields them in float64."""
 
     def __init__(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype

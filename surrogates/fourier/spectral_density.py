@@ -13,12 +13,16 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
-import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv, gammaincinv
+from torch import Tensor
+
+from surrogates.checks import check_positive
+from surrogates.kernels.stationary import unscaled
 
 SUPPORTED_SPECTRA = "RBFKernel and MaternKernel (nu = 1.5 or 2.5), alone or in ScaleKernel"
 
@@ -27,14 +31,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SpectralDensity:
-    """The spectral density of o h(r²), a normal distribution or a scale mixture of normals.
+    """The spectral density of a kernel o h(r²): a normal distribution or a scale mixture of normals.
 
     Attributes:
-        name: ``"rbf"``, ``"matern32"`` or ``"matern52"``.
-        nu: Matérn's ν, None for RBF.
+        name: The kernel: ``"rbf"``, ``"matern32"`` or ``"matern52"``.
+        nu: Matérn's ν, or None for RBF.
         outputscale: o.
         lengthscale: ℓ, one number for every active dimension.
-        active_dims: The dimensions of x that the kernel reads.
+        active_dims: The dimensions of x that the kernel sees.
     """
 
     name: str
@@ -49,7 +53,7 @@ class SpectralDensity:
         return len(self.active_dims)
 
     def mixing_scale(self, uniform: Array) -> Array:
-        """The factor of a standard normal vector, √(2ν/χ²_2ν), at quantiles ``uniform``; 1 for RBF."""
+        """The factor √(2ν/χ²_2ν) of a standard normal vector at quantiles ``uniform``, which is 1 for RBF."""
         if self.nu is None:
             return np.ones_like(uniform)
         return np.sqrt(self.nu / gammaincinv(self.nu, uniform))
@@ -57,8 +61,8 @@ class SpectralDensity:
     def radius(self, uniform: Array) -> Array:
         """‖ω‖ at quantiles ``uniform`` of its distribution, counted from the upper end for Matérn.
 
-        RBF: ‖ω‖² ~ χ²_d. Matérn: ‖ω‖²/d ~ F(d, 2ν), so ‖ω‖² = 2ν (1 − B)/B with B ~ Beta(ν, d/2); 1 − B has
-        its own inverse, or short radii would lose their digits.
+        For RBF ‖ω‖² ~ χ²_d. For Matérn ‖ω‖²/d ~ F(d, 2ν), so that ‖ω‖² = 2ν (1 − B)/B with B ~ Beta(ν, d/2); 1 − B
+        has its own inverse, or short radii would lose their digits.
         """
         if self.nu is None:
             return np.sqrt(2 * gammaincinv(self.dim / 2, uniform))
@@ -75,27 +79,24 @@ def spectral_density(kernel: Kernel, d: int) -> SpectralDensity:
 
     Args:
         kernel: ``RBFKernel`` or ``MaternKernel`` with ν = 3/2 or 5/2, isotropic or ARD, with ``active_dims`` or
-            without, in any number of ``ScaleKernel``.
+            without, in any number of ``ScaleKernel``s.
         d: The dimension of x.
 
     Raises:
-        TypeError: For another kernel, a subclass of a supported one included. Matérn 1/2 is refused because its
+        TypeError: If the kernel is another, a subclass of a supported one included. Matérn 1/2 is refused because its
             frequencies have no mean, so that gradients of its features converge to nothing.
-        ValueError: For a batched kernel, hyper-parameters that are not finite and positive, or dimensions that do
-            not agree with ``d``.
+        ValueError: If the kernel is batched, a hyper-parameter is not finite and positive, or dimensions do not agree
+            with ``d``.
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel must be a gpytorch kernel ({SUPPORTED_SPECTRA}), got {type(kernel).__name__}.")
     if len(kernel.batch_shape) > 0:
         raise ValueError(f"Fourier features need a kernel without batch, got {tuple(kernel.batch_shape)}.")
-    active = kernel.active_dims
-    outputscale = 1.0
-    base = kernel
-    while type(base) is ScaleKernel:
-        outputscale *= _rounded(base.outputscale, "outputscale")[0]
-        base = base.base_kernel
+    base, outputscales = unscaled(kernel)
+    outputscale = prod((_rounded(scale, "outputscale")[0] for scale in outputscales), start=1.0)
     name, nu = _family(base)
     lengthscale = _rounded(base.lengthscale, "lengthscale")
+    active = kernel.active_dims
     dims = tuple(range(d)) if active is None else tuple(int(i) % d for i in active)
     if len(dims) > d or (active is not None and max(int(i) for i in active) >= d):
         raise ValueError(f"The kernel's active_dims {active.tolist()} do not fit in d = {d} dimensions.")
@@ -122,9 +123,6 @@ def _family(kernel: Kernel) -> tuple[str, float | None]:
     )
 
 
-def _rounded(value: torch.Tensor, name: str) -> tuple[float, ...]:
-    numbers = value.detach().reshape(-1).tolist()
-    for number in numbers:
-        if not (np.isfinite(number) and number > 0):
-            raise ValueError(f"The kernel's {name} must be finite and positive, got {number}.")
-    return tuple(float(f"{number:.12g}") for number in numbers)
+def _rounded(value: Tensor, name: str) -> tuple[float, ...]:
+    check_positive(f"The kernel's {name}", value)
+    return tuple(float(f"{number:.12g}") for number in value.detach().reshape(-1).tolist())

@@ -22,6 +22,7 @@ from surrogates.checks import (
     check_floating,
     check_number,
     check_points,
+    check_positive,
     check_same_kind,
     positive,
 )
@@ -30,7 +31,7 @@ from surrogates.fourier.linear_posterior import BLOCK_ROWS, LinearPosterior
 
 
 class NotFittedError(ValueError):
-    """Something was asked of a Fourier surrogate that needs data it does not have."""
+    """A Fourier surrogate was asked for what it needs data for that it does not have."""
 
 
 class FourierSurrogate:
@@ -44,15 +45,15 @@ class FourierSurrogate:
 
         m = 1ᵀ(ΦᵀΦ + s²I)⁻¹y / 1ᵀ(ΦᵀΦ + s²I)⁻¹1,
 
-    anew whenever data come (``mean="estimated"``). n ≤ M is solved in n x n, n > M in M x M (``LinearPosterior``). The
-    weights are linear in y: over the same features, the mean of clients' ``weights`` is the surrogate of the mean of
-    their surrogates, and all that FZooS sends. Features are computed in the dtype of X, the algebra in float64.
-    Uncertainties are those under a known m.
+    anew whenever data come (``mean="estimated"``). n ≤ M is solved in ``n x n``, n > M in ``M x M``
+    (``LinearPosterior``). The weights are linear in y: over the same features, the mean of clients' ``weights`` is
+    the surrogate of the mean of their surrogates, and all that FZooS sends. Features are computed in the dtype of X,
+    the algebra in float64. Uncertainties are those under a known m.
 
     Args:
-        features: The features.
-        noise: s², the variance of an observation, positive.
-        mean: m, or ``"estimated"``.
+        features: The features φ.
+        noise: s², the variance of an observation in y's squared units, positive.
+        mean: m in y's units, or ``"estimated"``.
 
     Raises:
         TypeError: If ``features`` are not ``FourierFeatures`` or numbers are not numbers.
@@ -72,18 +73,19 @@ class FourierSurrogate:
         self.estimates_mean = isinstance(mean, str) and mean == "estimated"
         # Targets are residuals from this number: the mean, or near an estimated one, for the digits' sake.
         self._offset = 0.0 if mean == "estimated" else check_number("mean", mean)
-        self._given: Tensor | None = None
+        self._given_weights: Tensor | None = None
         self._linear: LinearPosterior | None = None
+        # An empty tensor of the data's dtype and device.
         self._like: Tensor | None = None
 
     @classmethod
     def from_weights(cls, features: FourierFeatures, weights: Tensor, mean: float = 0.0) -> FourierSurrogate:
-        """A surrogate without data: values and gradients, but no uncertainties.
+        """A surrogate without data, which gives values and gradients but no uncertainties.
 
         Args:
             features: The features that the weights belong to (``FourierFeatures.check_fingerprint``).
-            weights: w, ``M``, as the mean of several surrogates' ``weights``.
-            mean: m, added to values.
+            weights: w, ``M``, such as the mean of several surrogates' ``weights``.
+            mean: m, which is added to values.
 
         Raises:
             TypeError: If the weights are not a floating-point tensor.
@@ -94,18 +96,18 @@ class FourierSurrogate:
         if weights.shape != (features.num_features,):
             raise ValueError(f"weights must be of shape ({features.num_features},), got {tuple(weights.shape)}.")
         check_finite("weights", weights)
-        surrogate._given = weights.detach().clone()
-        surrogate._like = surrogate._given.new_empty(0)
+        surrogate._given_weights = weights.detach().clone()
+        surrogate._like = surrogate._given_weights.new_empty(0)
         return surrogate
 
     @property
     def num_data(self) -> int:
-        """n, 0 before ``fit`` and for a surrogate made from weights."""
+        """The number of observations, 0 before ``fit`` and for a surrogate made from weights."""
         return 0 if self._linear is None else self._linear.num_rows
 
     @property
     def mean(self) -> float:
-        """m; 0 before ``fit`` where it is estimated."""
+        """m, which is 0 before ``fit`` where it is estimated."""
         return self._offset + self._beyond_offset
 
     @property
@@ -117,13 +119,13 @@ class FourierSurrogate:
 
     @property
     def weights(self) -> Tensor:
-        """w̄, ``M``, in y's units, of the data's dtype and device; not to be written to.
+        """w̄, ``M``, in y's units, of the data's dtype and device; it must not be written to.
 
         Raises:
             NotFittedError: Before ``fit``.
         """
-        if self._given is not None:
-            return self._given
+        if self._given_weights is not None:
+            return self._given_weights
         like = self._reference
         assert self._linear is not None
         solved = self._linear.mean
@@ -132,46 +134,46 @@ class FourierSurrogate:
         return solved[:, 0].to(like.dtype)
 
     def fit(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
-        """Condition on data, forgetting what was there before; O(n²M + n³/3), or O(nM² + M³/3) for n > M.
+        """Conditions on data, forgetting those before, in O(n²M + n³/3), or O(nM² + M³/3) for n > M.
 
         Args:
-            X: ``n x d``.
-            y: ``n`` or ``n x 1``.
-            noise: Variances of these observations, one number or ``n``; None is the surrogate's.
+            X: The inputs, ``n x d``.
+            y: The values, ``n`` or ``n x 1``.
+            noise: The variances of these observations, one number or ``n``. None stands for the surrogate's.
 
         Returns:
             The surrogate itself.
 
         Raises:
-            TypeError: For something else than floating-point tensors.
-            ValueError: For shapes that do not fit, no data, NaN or inf, mixed dtypes or devices, noise that is not
-                positive, or so small against duplicate points that float64 cannot tell it from zero. The surrogate
-                stays as it was.
+            TypeError: If something is no floating point tensor.
+            ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are
+                mixed, or noise is not positive, or so small against duplicate points that float64 cannot tell it
+                from zero. The surrogate stays as it was.
         """
         y, deviation = self._checked(X, y, noise)
         offset = float(y.mean()) if self.estimates_mean else self._offset
         targets = 2 if self.estimates_mean else 1
         linear = LinearPosterior(self.features.num_features, X.dtype, X.device, targets)
         linear.append(self._blocks(X, y - offset, deviation), len(X))
-        self._linear, self._given, self._like, self._offset = linear, None, X.new_empty(0), offset
+        self._linear, self._given_weights, self._like, self._offset = linear, None, X.new_empty(0), offset
         return self
 
     def append(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
-        """Condition on more data, the same as ``fit`` on all of it; O(n² + nM) a row, O(M²) a row for n > M.
+        """Conditions on more data, as ``fit`` on all of it, in O(n² + nM) a row, or O(M²) for n > M.
 
         Args:
-            X: ``k x d``.
-            y: ``k`` or ``k x 1``.
-            noise: As in ``fit``, for the new observations.
+            X: The new inputs, ``k x d``.
+            y: The new values, ``k`` or ``k x 1``.
+            noise: The variances of the new observations, as in ``fit``.
 
         Returns:
             The surrogate itself.
 
         Raises:
-            TypeError, ValueError: As ``fit``; also if dtype or device are not those of the data before.
+            TypeError, ValueError: As ``fit``, and if dtype or device are not those of the data before.
             NotFittedError: If the surrogate was made from weights.
         """
-        if self._given is not None:
+        if self._given_weights is not None:
             raise NotFittedError("A surrogate made from weights has no data to append to; fit one instead.")
         if self._linear is None:
             return self.fit(X, y, noise)
@@ -184,7 +186,7 @@ class FourierSurrogate:
         """m + φ(x)ᵀw̄, the posterior mean of f, ``batch x q``; differentiable in X.
 
         Raises:
-            TypeError, ValueError: For points that are not ``batch x q x d``, finite, of the data's dtype and device.
+            TypeError, ValueError: If X is not ``batch x q x d``, finite, of the data's dtype and device.
             NotFittedError: Before ``fit``.
         """
         self._check(X)
@@ -199,22 +201,14 @@ class FourierSurrogate:
         self._check(X)
         return self.features.gradient(X, self.weights)
 
-    def gradient_trace(self, X: Tensor) -> Tensor:
-        """trace of the covariance of ∇f(x), ``batch x q``: E‖∇f(x) − ∇φ(x)ᵀw̄‖² under this posterior.
-
-        Raises:
-            TypeError, ValueError, NotFittedError: As ``posterior``.
-        """
-        return self.gradient_posterior(X).trace
-
     def posterior(self, X: Tensor) -> GPyTorchPosterior:
-        """The joint posterior of f at q points, covariance φ(x)ᵀ cov(w) φ(x'), ``batch x q x q``.
+        """The joint posterior of f at q points, with covariance φ(x)ᵀ cov(w) φ(x'), ``batch x q x q``.
 
         Raises:
             TypeError, ValueError: As ``value``.
-            NotFittedError: Before ``fit``, and for a surrogate made from weights.
+            NotFittedError: Before ``fit``, and if the surrogate was made from weights.
         """
-        linear = self._conditioned(X)
+        linear = self._fitted_at(X)
         phi = self.features.features(X.detach().double())
         covariances = [_value_covariance(linear, points.mT) for points in phi.reshape(-1, *phi.shape[-2:])]
         covariance = torch.stack(covariances).reshape(*X.shape[:-1], X.shape[-2]).to(X.dtype)
@@ -226,7 +220,7 @@ class FourierSurrogate:
         Raises:
             TypeError, ValueError, NotFittedError: As ``posterior``.
         """
-        return FourierGradientPosterior(self, self._conditioned(X), X)
+        return FourierGradientPosterior(self, self._fitted_at(X), X)
 
     @property
     def _reference(self) -> Tensor:
@@ -237,14 +231,15 @@ class FourierSurrogate:
     def _check(self, X: Tensor) -> None:
         check_points(X, self.features.d, self._reference)
 
-    def _conditioned(self, X: Tensor) -> LinearPosterior:
+    def _fitted_at(self, X: Tensor) -> LinearPosterior:
+        """The weights' posterior, for uncertainties at X."""
         self._check(X)
         if self._linear is None:
             raise NotFittedError("A surrogate made from weights has no data, hence no uncertainty; fit one instead.")
         return self._linear
 
     def _checked(self, X: Tensor, y: Tensor, noise: float | Tensor | None) -> tuple[Tensor, Tensor]:
-        """Y and the noise's standard deviations, both ``n``, float64."""
+        """The values and the noise's standard deviations, both ``n``, float64."""
         check_floating("X", X)
         check_floating("y", y)
         if X.ndim != 2 or X.shape[-1] != self.features.d:
@@ -258,9 +253,7 @@ class FourierSurrogate:
             if noise.shape not in ((len(X),), (len(X), 1)):
                 raise ValueError(f"noise must be one number or of shape ({len(X)},), got {tuple(noise.shape)}.")
             check_same_kind("noise", noise, "X", X)
-            check_finite("noise", noise)
-            if not bool((noise > 0).all()):
-                raise ValueError(f"noise must be positive, its smallest entry is {noise.min().item():g}.")
+            check_positive("noise", noise)
             variance = noise.detach().reshape(-1).double()
         else:
             number = self.noise if noise is None else positive("noise", noise)
@@ -268,6 +261,7 @@ class FourierSurrogate:
         return y.squeeze(-1).double(), variance.sqrt()
 
     def _blocks(self, X: Tensor, residual: Tensor, deviation: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields rows and targets over their noise's deviation; with an estimated mean the second target is 1."""
         for start in range(0, len(X), BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
             scaled = self.features.features(X[part].detach()) / deviation[part, None].to(X.dtype)
@@ -278,11 +272,12 @@ class FourierSurrogate:
 class FourierGradientPosterior:
     """N(∇φ(x)ᵀw̄, ∇φ(x)ᵀ cov(w) ∇φ(x)) at ``batch x q`` points, each by itself; made by a ``FourierSurrogate``.
 
-    Lazy, and float64 inside. With n ≤ M no M x d is formed: a point costs the n x d product of the data's features
-    with ∇φ(x), O(nMd), and a triangular solve, O(n²d). Uncertainty must be read before the surrogate is changed.
+    It is lazy, and float64 inside. With n ≤ M no ``M x d`` matrix is formed: a point costs the ``n x d`` product of
+    the data's features with ∇φ(x), O(nMd), and a triangular solve, O(n²d). Uncertainties must be read before the
+    surrogate is changed.
 
     Raises:
-        ValueError: On reading an uncertainty after the surrogate was changed.
+        ValueError: If an uncertainty is read after the surrogate was changed.
     """
 
     def __init__(self, surrogate: FourierSurrogate, linear: LinearPosterior, X: Tensor) -> None:
@@ -310,7 +305,7 @@ class FourierGradientPosterior:
 
     @cached_property
     def trace(self) -> Tensor:
-        """trace of the covariance, E‖∇f(x) − mean‖², ``batch x q``."""
+        """The trace of the covariance, E‖∇f(x) − mean‖², ``batch x q``."""
         return self.variance.sum(-1)
 
     @cached_property
@@ -339,17 +334,17 @@ class FourierGradientPosterior:
         return self._X.double().reshape(-1, self._X.shape[-1])
 
     def _factors(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
+        """``LinearPosterior.covariance_factors`` of ∇φ at one point x, ``d``."""
         if self._linear.num_rows != self._num_data:
             raise ValueError("The surrogate has changed since this posterior was made; ask it for a new one.")
         point = x.unsqueeze(0)
         return self._linear.covariance_factors(
-            lambda: self._features.jacobian(point).squeeze(0),
-            lambda rows: self._features.jacobian_product(point, rows),
+            lambda: self._features.jacobian(point).squeeze(0), lambda rows: self._features.jacobian_product(point, rows)
         )
 
 
 def _value_covariance(linear: LinearPosterior, phi: Tensor) -> Tensor:
-    """φᵀ cov(w) φ for φ of ``M x q``."""
+    """φᵀ cov(w) φ, ``q x q``, for φ of ``M x q``."""
     Y, Z = linear.covariance_factors(lambda: phi, lambda rows: rows @ phi)
     root = phi if Y is None else Y
     return root.mT @ root - Z.mT @ Z

@@ -1,1 +1,1 @@
-"""Kernels: their gradient blocks, radial profiles and one pass over the data."""
+"""Kernels: their values, gradient blocks and distances, and the pass over the data that gradients are made of."""

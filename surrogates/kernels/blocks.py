@@ -1,8 +1,8 @@
-"""Derivative blocks of kernels: ∂k/∂x, ∂²k/∂x∂x', for sums and products of stationary kernels too.
+"""Derivative blocks of kernels: ∂k/∂x and ∂²k/∂x∂x', for sums and products of stationary kernels too.
 
 The blocks are dense (``... x q x n x d`` and ``... x q x n x d x d``) and serve every supported kernel. A single
 stationary kernel has no need of them for the mean, the trace and directional variances: there
-``surrogates.conditioning`` works with ``q x n`` numbers only.
+``surrogates.stationary_conditioning`` works with ``q x n`` numbers only.
 """
 
 from __future__ import annotations
@@ -11,41 +11,22 @@ from dataclasses import dataclass
 from functools import reduce
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.kernels.rbf_kernel_grad import RBFKernelGrad
 from torch import Tensor
 
+from surrogates.checks import check_positive
 from surrogates.kernels.distances import pairwise_squared_distances, squared_distances
-from surrogates.kernels.radial import (
-    RadialProfile,
+from surrogates.kernels.stationary import (
+    StationaryKernel,
     UnsupportedKernelError,
+    as_stationary,
     gradient_at_datum,
     no_gradient_covariance,
     radial_profile,
+    unscaled,
 )
-
-
-@dataclass(frozen=True)
-class StationaryKernel:
-    """o h(r²) over some of the inputs, read from a GPyTorch kernel; nothing is copied but hyper-parameters.
-
-    Attributes:
-        profile: h and its derivatives.
-        outputscale: o, ``batch x 1 x 1`` or ``1 x 1``.
-        precision: 1/ℓ², ``batch x 1 x d`` (ARD) or ``batch x 1 x 1`` (isotropic).
-        active_dims: The inputs that the kernel sees, or None for all.
-    """
-
-    profile: RadialProfile
-    outputscale: Tensor
-    precision: Tensor
-    active_dims: Tensor | None
-
-    @property
-    def isotropic(self) -> bool:
-        """Whether one lengthscale serves all inputs."""
-        return self.precision.shape[-1] == 1
 
 
 @dataclass(frozen=True)
@@ -65,43 +46,20 @@ class Blocks:
     mixed: Tensor | None
 
 
-def as_stationary(kernel: Kernel) -> StationaryKernel | None:
-    """The kernel as o h(r²) where it is one stationary kernel in any number of ``ScaleKernel``s, else None.
-
-    Raises:
-        UnsupportedKernelError: For a kernel that is neither that nor a sum or product.
-    """
-    active_dims = kernel.active_dims
-    outputscale: Tensor | None = None
-    while type(kernel) is ScaleKernel:
-        scale = kernel.outputscale.detach()[..., None, None]
-        outputscale = scale if outputscale is None else outputscale * scale
-        kernel = kernel.base_kernel
-    if type(kernel) in (AdditiveKernel, ProductKernel):
-        return None
-    profile = radial_profile(kernel)
-    precision = kernel.lengthscale.detach() ** -2
-    if outputscale is None:
-        outputscale = torch.ones_like(precision[..., :1])
-    return StationaryKernel(profile, outputscale, precision, active_dims)
-
-
 def kernel_blocks(kernel: Kernel, x1: Tensor, x2: Tensor, mixed: bool = False) -> Blocks:
-    """k, ∂k/∂x, ∂k/∂x' and, if asked, ∂²k/∂x∂x' for every pair of points.
+    """k, ∂k/∂x, ∂k/∂x' and, if asked for, ∂²k/∂x∂x' for every pair of points, in the inputs' own units.
+
+    Sums add block by block; a product ab has ∂ᵢ∂'ⱼ(ab) = a ∂ᵢ∂'ⱼb + ∂ᵢa ∂'ⱼb + ∂'ⱼa ∂ᵢb + b ∂ᵢ∂'ⱼa.
 
     Args:
         kernel: RBF, Matérn or RQ, scaled, summed and multiplied; isotropic or ARD, on any ``active_dims``.
-        x1: ``... x q x d``.
-        x2: ``... x n x d``.
+        x1: The points x, ``... x q x d``.
+        x2: The points x', ``... x n x d``.
         mixed: Whether to form the ``d x d`` second derivatives.
 
-    Returns:
-        The blocks in the inputs' own units. Sums add block by block; a product ab has
-        ∂ᵢ∂'ⱼ(ab) = a ∂ᵢ∂'ⱼb + ∂ᵢa ∂'ⱼb + ∂'ⱼa ∂ᵢb + b ∂ᵢ∂'ⱼa.
-
     Raises:
-        UnsupportedKernelError: Where the tree holds a kernel of any other exact type.
-        ValueError: For ``mixed`` blocks of Matérn 1/2.
+        UnsupportedKernelError: If the tree holds a kernel of any other exact type.
+        ValueError: If ``mixed`` blocks of Matérn 1/2 are asked for, or its ∂k/∂x between coincident points.
     """
     stationary = as_stationary(kernel)
     if stationary is not None:
@@ -113,16 +71,16 @@ def kernel_blocks(kernel: Kernel, x1: Tensor, x2: Tensor, mixed: bool = False) -
 
 
 def check_kernel(kernel: Kernel, d: int) -> None:
-    """Refuse what values alone cannot be modelled with, or hyper-parameters that are not finite and positive.
+    """Refuses a kernel that values alone cannot be modelled with, or bad hyper-parameters.
 
     Args:
-        kernel: Of the values.
+        kernel: The covariance of the values.
         d: The number of inputs.
 
     Raises:
-        UnsupportedKernelError: Naming the kernel and those that are supported.
-        TypeError: For a kernel of values and gradients together.
-        ValueError: Naming the hyper-parameter, or for lengthscales or ``active_dims`` that do not fit d.
+        UnsupportedKernelError: If a kernel of the tree is not supported; the message names it and those that are.
+        TypeError: If a kernel is that of values and gradients together.
+        ValueError: If a hyper-parameter is not finite and positive, or lengthscales or ``active_dims`` do not fit d.
     """
     if not isinstance(kernel, Kernel):
         raise UnsupportedKernelError(kernel)
@@ -130,9 +88,9 @@ def check_kernel(kernel: Kernel, d: int) -> None:
         if not bool(((kernel.active_dims >= 0) & (kernel.active_dims < d)).all()):
             raise ValueError(f"The kernel's active_dims must be in [0, {d}), got {kernel.active_dims.tolist()}.")
         d = len(kernel.active_dims)
-    while type(kernel) is ScaleKernel:
-        _check_positive("outputscale", kernel.outputscale)
-        kernel = kernel.base_kernel
+    kernel, outputscales = unscaled(kernel)
+    for outputscale in outputscales:
+        check_positive("The kernel's outputscale", outputscale)
     if type(kernel) in (AdditiveKernel, ProductKernel):
         for part in kernel.kernels:
             check_kernel(part, d)
@@ -144,18 +102,13 @@ def check_kernel(kernel: Kernel, d: int) -> None:
             "observed, give RBFKernel or MaternKernel(nu=2.5): the gradient posterior is the same. Observed gradients "
             "go to DerivedGP.with_gradients."
         )
-    _check_positive("lengthscale", kernel.lengthscale)
+    check_positive("The kernel's lengthscale", kernel.lengthscale)
     if kernel.lengthscale.shape[-1] not in (1, d):
         raise ValueError(
             f"The kernel has {kernel.lengthscale.shape[-1]} lengthscales for {d} inputs; accepted are 1 and {d}."
         )
     if profile.alpha is not None:
-        _check_positive("alpha", profile.alpha)
-
-
-def _check_positive(name: str, value: Tensor) -> None:
-    if not bool((value.isfinite() & (value > 0)).all()):
-        raise ValueError(f"The kernel's {name} must be finite and positive, got {value.detach().flatten().tolist()}.")
+        check_positive("The kernel's alpha", profile.alpha)
 
 
 def kernel_values(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
@@ -166,37 +119,33 @@ def kernel_values(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
 
     Args:
         kernel: Any supported kernel.
-        x1: ``... x q x d``.
-        x2: ``... x n x d``.
+        x1: The points x, ``... x q x d``.
+        x2: The points x', ``... x n x d``.
 
     Raises:
-        UnsupportedKernelError: Where the tree holds a kernel of any other exact type.
+        UnsupportedKernelError: If the tree holds a kernel of any other exact type.
     """
     stationary = as_stationary(kernel)
     if kernel.active_dims is not None:
         x1, x2 = x1[..., kernel.active_dims], x2[..., kernel.active_dims]
     if stationary is not None:
-        r2 = stationary_distances(stationary, x1, x2)
+        if x1 is x2 and not x1.requires_grad:
+            r2 = pairwise_squared_distances(x1, stationary.precision)
+        else:
+            centre, precision = x1.mean(dim=-2, keepdim=True), stationary.precision.to(x1.dtype)
+            r2 = squared_distances(x1 - centre, x2 - centre, precision).double().clamp_min(0.0)
         return stationary.outputscale.double() * stationary.profile.h(r2)
+    base, outputscales = unscaled(kernel)
     scale: Tensor | float = 1.0
-    while type(kernel) is ScaleKernel:
-        scale = scale * kernel.outputscale.detach().double()[..., None, None]
-        kernel = kernel.base_kernel
-    parts = [kernel_values(part, x1, x2) for part in kernel.kernels]
-    combine = torch.add if type(kernel) is AdditiveKernel else torch.mul
+    for outputscale in outputscales:
+        scale = scale * outputscale.detach().double()[..., None, None]
+    parts = [kernel_values(part, x1, x2) for part in base.kernels]
+    combine = torch.add if type(base) is AdditiveKernel else torch.mul
     return scale * reduce(combine, parts)
 
 
-def stationary_distances(kernel: StationaryKernel, x1: Tensor, x2: Tensor) -> Tensor:
-    """r² for every pair, ``... x q x n``, float64, for points of the inputs that the kernel sees."""
-    if x1 is x2 and not x1.requires_grad:
-        return pairwise_squared_distances(x1, kernel.precision)
-    centre = x1.mean(dim=-2, keepdim=True)
-    return squared_distances(x1 - centre, x2 - centre, kernel.precision.to(x1.dtype)).double().clamp_min(0.0)
-
-
 def prior_gradient_variance(kernel: Kernel, d: int) -> Tensor:
-    """The diagonal of ∂ₓ∂ₓ' k at x = x', which is all of it and the same everywhere.
+    """The diagonal of ∂ₓ∂ₓ' k at x = x', which is all of it and the same everywhere, ``batch x d`` or ``d``.
 
     For o h(r²) it is −2 o h'(0)/ℓᵢ². Sums add; in a product every first derivative vanishes at x = x', so each
     factor's diagonal is multiplied by the values of the others.
@@ -204,9 +153,6 @@ def prior_gradient_variance(kernel: Kernel, d: int) -> Tensor:
     Args:
         kernel: Any supported kernel.
         d: The number of inputs.
-
-    Returns:
-        ``batch x d``, or ``d``.
 
     Raises:
         ValueError: For Matérn 1/2.
@@ -217,25 +163,24 @@ def prior_gradient_variance(kernel: Kernel, d: int) -> Tensor:
 def _prior(kernel: Kernel, d: int) -> tuple[Tensor, Tensor]:
     """k(x, x), ``batch x 1``, and the diagonal of ∂∂'k(x, x), ``batch x d``."""
     stationary = as_stationary(kernel)
+    width = d if kernel.active_dims is None else len(kernel.active_dims)
     if stationary is not None:
         value = stationary.outputscale[..., 0, :]
-        width = d if stationary.active_dims is None else len(stationary.active_dims)
         diagonal = (stationary.profile.prior_curvature * value * stationary.precision[..., 0, :]).expand(
             *torch.broadcast_shapes(value.shape[:-1], stationary.precision.shape[:-2]), width
         )
     else:
-        scale: Tensor | float = 1.0
-        node, width = kernel, d if kernel.active_dims is None else len(kernel.active_dims)
-        while type(node) is ScaleKernel:
-            scale = scale * node.outputscale.detach()[..., None]
-            node = node.base_kernel
-        value, diagonal = _prior(node.kernels[0], width)
-        for part in node.kernels[1:]:
+        base, outputscales = unscaled(kernel)
+        value, diagonal = _prior(base.kernels[0], width)
+        for part in base.kernels[1:]:
             other, other_diagonal = _prior(part, width)
-            if type(node) is AdditiveKernel:
+            if type(base) is AdditiveKernel:
                 value, diagonal = value + other, diagonal + other_diagonal
             else:
                 value, diagonal = value * other, diagonal * other + value * other_diagonal
+        scale: Tensor | float = 1.0
+        for outputscale in outputscales:
+            scale = scale * outputscale.detach()[..., None]
         value, diagonal = scale * value, scale * diagonal
     if kernel.active_dims is not None:
         diagonal = diagonal.new_zeros(*diagonal.shape[:-1], d).index_copy(-1, kernel.active_dims, diagonal)
@@ -244,8 +189,7 @@ def _prior(kernel: Kernel, d: int) -> tuple[Tensor, Tensor]:
 
 def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
     d = x1.shape[-1]
-    if kernel.active_dims is not None:
-        x1, x2 = x1[..., kernel.active_dims], x2[..., kernel.active_dims]
+    x1, x2 = kernel.seen_inputs(x1), kernel.seen_inputs(x2)
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     precision = kernel.precision.unsqueeze(-2)
     scaled = difference * precision
@@ -268,18 +212,13 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
 
 
 def _composite_blocks(kernel: Kernel, x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
-    if type(kernel) is ScaleKernel:
-        # A ScaleKernel has taken its base kernel's active_dims for its own: they are applied already.
-        blocks = _composite_blocks(kernel.base_kernel, x1, x2, mixed)
-        return _scaled(blocks, kernel.outputscale.detach())
-    if type(kernel) not in (AdditiveKernel, ProductKernel):
-        raise UnsupportedKernelError(kernel)
-    parts = [kernel_blocks(part, x1, x2, mixed) for part in kernel.kernels]
-    combine = _sum if type(kernel) is AdditiveKernel else _product
-    result = parts[0]
-    for part in parts[1:]:
-        result = combine(result, part)
-    return result
+    # A ScaleKernel has taken its base kernel's active_dims for its own: they are applied already.
+    base, outputscales = unscaled(kernel)
+    parts = [kernel_blocks(part, x1, x2, mixed) for part in base.kernels]
+    blocks = reduce(_sum if type(base) is AdditiveKernel else _product, parts)
+    for outputscale in reversed(outputscales):
+        blocks = _scaled(blocks, outputscale.detach())
+    return blocks
 
 
 def _scaled(blocks: Blocks, outputscale: Tensor) -> Blocks:

@@ -12,15 +12,12 @@ _CHUNK = 1 << 18
 
 
 def squared_distances(x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ (xᵢ − x'ᵢ)² for every pair, to nearly full relative precision, exactly 0 for equal points.
+    """Σᵢ wᵢ (xᵢ − x'ᵢ)² for every pair, ``... x q x n``, to nearly full relative precision, 0 for equal points.
 
     Args:
-        x1: ``... x q x d``, best centred near the points of interest.
-        x2: ``... x n x d``.
-        weights: wᵢ >= 0, ``... x 1 x d`` or ``... x 1 x 1``.
-
-    Returns:
-        ``... x q x n``.
+        x1: The points x, ``... x q x d``, best centred near the points of interest.
+        x2: The points x', ``... x n x d``.
+        weights: The weights wᵢ >= 0, ``... x 1 x d`` or ``... x 1 x 1``.
     """
     weighted = x1 * weights
     norm1 = (weighted * x1).sum(-1, keepdim=True)
@@ -29,17 +26,14 @@ def squared_distances(x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
 
 
 def refined(result: Tensor, scale: Tensor, x1: Tensor, x2: Tensor, weights: Tensor) -> Tensor:
-    """Squared distances with those entries that are small against ``scale`` evaluated from the differences.
+    """Squared distances of which those that are small against ``scale`` are evaluated again from the differences.
 
     Args:
         result: Squared distances by the expansion of the square, ``... x q x n``.
         scale: ‖x‖² + ‖x'‖² about the centre that the expansion was made at, ``... x q x n``.
-        x1: ``... x q x d``.
-        x2: ``... x n x d``.
-        weights: ``... x 1 x d`` or ``... x 1 x 1``.
-
-    Returns:
-        ``... x q x n``.
+        x1: The points x, ``... x q x d``.
+        x2: The points x', ``... x n x d``.
+        weights: The weights, ``... x 1 x d`` or ``... x 1 x 1``.
     """
     with torch.no_grad():
         close = (result < _CANCELLATION * scale).nonzero(as_tuple=True)
@@ -58,16 +52,13 @@ def refined(result: Tensor, scale: Tensor, x1: Tensor, x2: Tensor, weights: Tens
 
 
 def pairwise_squared_distances(x: Tensor, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ (xᵢ − x'ᵢ)² among the rows of x, symmetric with a zero diagonal, in float64.
+    """Σᵢ wᵢ (xᵢ − x'ᵢ)² among the rows of x, ``... x n x n``, symmetric with a zero diagonal, in float64.
 
     The rows are centred at their mean, a block of inputs at a time, so that no second copy of x is made.
 
     Args:
-        x: ``... x n x d``.
-        weights: ``... x 1 x d`` or ``... x 1 x 1``.
-
-    Returns:
-        ``... x n x n``.
+        x: The points, ``... x n x d``.
+        weights: The weights wᵢ >= 0, ``... x 1 x d`` or ``... x 1 x 1``.
     """
     n, d = x.shape[-2:]
     weights = weights.double()
@@ -77,8 +68,8 @@ def pairwise_squared_distances(x: Tensor, weights: Tensor) -> Tensor:
     for start in range(0, d, step):
         block = x[..., start : start + step].double()
         block = block - block.mean(dim=-2, keepdim=True)
-        metric = weights if weights.shape[-1] == 1 else weights[..., start : start + step]
-        gram = gram + (block * metric) @ block.mT
+        block_weights = weights if weights.shape[-1] == 1 else weights[..., start : start + step]
+        gram = gram + (block * block_weights) @ block.mT
     assert isinstance(gram, Tensor)
     norm = torch.diagonal(gram, dim1=-2, dim2=-1)
     scale = norm.unsqueeze(-1) + norm.unsqueeze(-2)

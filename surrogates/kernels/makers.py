@@ -10,7 +10,10 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
+from surrogates.checks import check_positive
+
 NOISE_FLOOR = 1e-8
+"""The variance that ``gaussian_likelihood`` does not go under, in the model's units."""
 
 
 def matern_kernel(
@@ -22,11 +25,11 @@ def matern_kernel(
         lengthscale: One number (isotropic) or one for each of d inputs (ARD).
         outputscale: The variance of f, in the model's (standardised) units.
         nu: 0.5, 1.5 or 2.5; ZoRD uses 2.5.
-        dtype: Of the parameters.
+        dtype: The dtype of the parameters.
 
     Raises:
-        TypeError: For a hyper-parameter that is no number.
-        ValueError: For one that is not finite and positive, lengthscales of more than one dimension, or another nu.
+        TypeError: If a hyper-parameter is no number.
+        ValueError: If one is not finite and positive, lengthscales have more than one dimension, or nu is another.
     """
     if nu not in (0.5, 1.5, 2.5):
         raise ValueError(f"nu must be 0.5, 1.5 or 2.5, got {nu!r}.")
@@ -42,11 +45,11 @@ def rbf_kernel(
     Args:
         lengthscale: One number (isotropic) or one for each of d inputs (ARD).
         outputscale: The variance of f, in the model's (standardised) units.
-        dtype: Of the parameters.
+        dtype: The dtype of the parameters.
 
     Raises:
-        TypeError: For a hyper-parameter that is no number.
-        ValueError: For one that is not finite and positive, or lengthscales of more than one dimension.
+        TypeError: If a hyper-parameter is no number.
+        ValueError: If one is not finite and positive, or lengthscales have more than one dimension.
     """
     scales, ard = _lengthscales(lengthscale, dtype)
     return _scaled(RBFKernel(ard_num_dims=ard), scales, outputscale, dtype)
@@ -55,16 +58,16 @@ def rbf_kernel(
 def gaussian_likelihood(noise: float, dtype: torch.dtype = torch.float64) -> GaussianLikelihood:
     """GaussianLikelihood of the given noise variance, without a prior, with a floor of 1e-8.
 
-    ``SingleTaskGP``'s own has a floor of 1e-4, far above the nugget of 1e-6 that gradient estimates from
-    points a hundredth of a lengthscale apart need.
+    ``SingleTaskGP``'s own has a floor of 1e-4, far above the nugget of 1e-6 that gradient estimates from points a
+    hundredth of a lengthscale apart need.
 
     Args:
         noise: s², in the model's (standardised) units, above 1e-8.
-        dtype: Of the parameter.
+        dtype: The dtype of the parameter.
 
     Raises:
-        TypeError: For a noise that is no number.
-        ValueError: For a noise that is not finite and above the floor.
+        TypeError: If the noise is no number.
+        ValueError: If it is not finite and above the floor.
     """
     value = _as_tensor("noise", noise, dtype)
     if value.numel() != 1 or not NOISE_FLOOR < value.item() < inf:
@@ -74,22 +77,8 @@ def gaussian_likelihood(noise: float, dtype: torch.dtype = torch.float64) -> Gau
     return likelihood
 
 
-def positive(name: str, value: float | Tensor, dtype: torch.dtype) -> Tensor:
-    """The value as a tensor, refused where it is not finite and positive.
-
-    GPyTorch's setters take float values through float32, hence tensors.
-
-    Raises:
-        TypeError: For what is no number.
-        ValueError: With the name and what was given.
-    """
-    tensor = _as_tensor(name, value, dtype)
-    if not bool((tensor.isfinite() & (tensor > 0)).all()):
-        raise ValueError(f"{name} must be finite and positive, got {value!r}.")
-    return tensor
-
-
 def _as_tensor(name: str, value: object, dtype: torch.dtype) -> Tensor:
+    """The value as a tensor: GPyTorch's setters take numbers through float32."""
     try:
         return torch.as_tensor(value, dtype=dtype).detach()
     except (TypeError, ValueError, RuntimeError):
@@ -98,7 +87,8 @@ def _as_tensor(name: str, value: object, dtype: torch.dtype) -> Tensor:
 
 def _lengthscales(value: float | Tensor, dtype: torch.dtype) -> tuple[Tensor, int | None]:
     """The lengthscales and ``ard_num_dims``."""
-    scales = positive("lengthscale", value, dtype)
+    scales = _as_tensor("lengthscale", value, dtype)
+    check_positive("lengthscale", scales)
     if scales.dim() > 1 or not scales.numel():
         raise ValueError(f"lengthscale must be one number or d of them, got shape {tuple(scales.shape)}.")
     return scales, scales.numel() if scales.dim() else None
@@ -107,5 +97,7 @@ def _lengthscales(value: float | Tensor, dtype: torch.dtype) -> tuple[Tensor, in
 def _scaled(base: Kernel, lengthscale: Tensor, outputscale: float, dtype: torch.dtype) -> ScaleKernel:
     kernel = ScaleKernel(base).to(dtype)
     base.lengthscale = lengthscale.reshape(1, -1)
-    kernel.outputscale = positive("outputscale", outputscale, dtype)
+    scale = _as_tensor("outputscale", outputscale, dtype)
+    check_positive("outputscale", scale)
+    kernel.outputscale = scale
     return kernel

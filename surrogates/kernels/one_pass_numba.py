@@ -8,15 +8,13 @@ do not, the share is added in tiles from the far end back, which finds in the ca
 from __future__ import annotations
 
 from math import exp, sqrt
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from surrogates.kernels.one_pass import Metric
+from surrogates.kernels.stationary import StationaryKernel
 
 _TILE = 1024
 _NEAR = 1 << 20
@@ -25,31 +23,31 @@ _PROFILES = {"rbf": 0, "rq": 1, "matern12": 2, "matern32": 3, "matern52": 4}
 _REORDER = {"reassoc", "nsz", "contract"}
 
 
-def one_point(metric: Metric, X: Tensor, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The fields of ``one_pass.Pass`` for x, ``1 x d``."""
+def one_point(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The fields of ``one_pass.Pass`` for one point x, ``1 x d``, the data X, ``n x d``, and α, ``n``."""
     d = X.shape[-1]
     mean = torch.empty_like(x)
     n_vectors = torch.empty((3, 1, X.shape[0]), dtype=torch.float64)
     r2, q, c = n_vectors.numpy()
-    exponent, outputscale, p, v = metric.numbers
-    profile = _PROFILES[metric.profile.name]
+    exponent, outputscale, p, v = kernel.numbers
+    profile = _PROFILES[kernel.profile.name]
     outputs = (mean.numpy()[0], r2[0], q[0], c[0])
     data = (X.numpy(), x.detach().numpy()[0], alpha.numpy())
-    if metric.isotropic:
+    if kernel.isotropic:
         _isotropic(*data, profile, exponent, outputscale, p, v, *outputs)
     else:
-        ps, vs = (m.expand(1, d).contiguous().double().numpy()[0] for m in (metric.precision, metric.gradient))
+        ps, vs = (m.expand(1, d).contiguous().double().numpy()[0] for m in (kernel.precision, kernel.column_scales))
         _ard(*data, profile, exponent, outputscale, ps, vs, *outputs)
     return mean, n_vectors[0], n_vectors[1], n_vectors[2]
 
 
 def trace_explained(c: Tensor, q: Tensor, inverse: Tensor, inverse_times_distances: Tensor) -> float:
-    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c for one point in one reading of both matrices."""
+    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``n``, in one reading of both ``n x n`` matrices."""
     return _explained(c.numpy(), q.numpy(), inverse.numpy(), inverse_times_distances.numpy())
 
 
 @numba.njit(cache=True, nogil=True)
-def _slope(profile, exponent, r2):  # type: ignore[no-untyped-def]
+def _h1(profile, exponent, r2):  # type: ignore[no-untyped-def]
     """h'(r²)."""
     if profile == 0:
         return -0.5 * exp(-0.5 * r2)
@@ -101,7 +99,7 @@ def _weigh(first, last, alpha, profile, exponent, outputscale, p, v, r2, q, c, w
     for i in range(first, last):
         r2[i] *= p
         q[i] = r2[i] * (v * v / p)
-        c[i] = 2 * outputscale * _slope(profile, exponent, r2[i])
+        c[i] = 2 * outputscale * _h1(profile, exponent, r2[i])
         weight[i] = c[i] * alpha[i] * v
 
 
@@ -116,10 +114,7 @@ def _squares(x, a):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True, fastmath=_REORDER)
 def _squares_of_four(x, a0, a1, a2, a3):  # type: ignore[no-untyped-def]
-    s0 = x.dtype.type(0)
-    s1 = x.dtype.type(0)
-    s2 = x.dtype.type(0)
-    s3 = x.dtype.type(0)
+    s0 = s1 = s2 = s3 = x.dtype.type(0)
     for j in range(x.shape[0]):
         difference = x[j] - a0[j]
         s0 += difference * difference
@@ -148,10 +143,7 @@ def _add_four(mean, x, a0, a1, a2, a3, weight):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True, fastmath=_REORDER)
 def _add_four_and_squares_of_four(mean, x, a0, a1, a2, a3, weight, b0, b1, b2, b3):  # type: ignore[no-untyped-def]
     w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
-    s0 = x.dtype.type(0)
-    s1 = x.dtype.type(0)
-    s2 = x.dtype.type(0)
-    s3 = x.dtype.type(0)
+    s0 = s1 = s2 = s3 = x.dtype.type(0)
     for j in range(mean.shape[0]):
         xj = x[j]
         mean[j] += w0 * (xj - a0[j]) + w1 * (xj - a1[j]) + w2 * (xj - a2[j]) + w3 * (xj - a3[j])
@@ -172,15 +164,14 @@ def _ard(X, x, alpha, profile, exponent, outputscale, p, v, mean, r2, q, c):  # 
     mean[:] = 0
     for i in range(n):
         row = X[i]
-        s = x.dtype.type(0)
-        t = x.dtype.type(0)
+        s = t = x.dtype.type(0)
         for j in range(d):
             a = x[j] - row[j]
             s += a * a * p[j]
             t += (a * v[j]) * (a * v[j])
         r2[i] = s
         q[i] = t
-        c[i] = 2 * outputscale * _slope(profile, exponent, r2[i])
+        c[i] = 2 * outputscale * _h1(profile, exponent, r2[i])
         w = x.dtype.type(c[i] * alpha[i])
         for j in range(d):
             mean[j] += w * (x[j] - row[j])

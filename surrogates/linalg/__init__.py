@@ -1,1 +1,1 @@
-"""Cholesky factors that grow, move and are made positive definite."""
+"""Cholesky factors: safe ones, growing ones, and one whose row is replaced."""

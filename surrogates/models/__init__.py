@@ -1,1 +1,1 @@
-"""The derived GP, the GP of observed gradients, and what ties them to GPyTorch and BoTorch."""
+"""Gaussian processes that drop in for BoTorch's, with the posteriors of their gradients."""

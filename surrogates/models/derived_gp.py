@@ -24,24 +24,24 @@ from torch import Tensor
 from surrogates.checks import check_data, check_points
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.kernels.blocks import check_kernel, kernel_values
-from surrogates.models.conditioned_gp import ConditionedGP
+from surrogates.models.cholesky_gp import CholeskyGP
 from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.transforms import check_transforms, freeze_input_bounds, outcome_scale, outcome_shift
 
 
-class DerivedGP(ConditionedGP):
+class DerivedGP(CholeskyGP):
     r"""A ``SingleTaskGP`` that also gives the posterior of the gradient, from function values only.
 
-    With A = K + diag(s²) and J(x) the n x d matrix of rows ∂k(x, x_τ)/∂x, the gradient of f at x given
-    (X, y) is Gaussian (ZoRD eqs. 3-6; FZooS eq. 8) with
+    With A = K + diag(s²) and J(x) the ``n x d`` matrix of rows ∂k(x, x_τ)/∂x, the gradient of f at x given (X, y)
+    is Gaussian (ZoRD eqs. 3-6; FZooS eq. 8) with
 
         mean ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X))   and covariance   ∂ₓ∂ₓ'k(x, x') − J(x)ᵀ A⁻¹ J(x').
 
-    The arguments, their order and their defaults are ``SingleTaskGP``'s: change the name and get the same fit
-    and the same value posterior, computed by Cholesky at any n (GPyTorch alone turns to conjugate gradients
-    above n = 800). The papers' optimizers pass their own kernel and likelihood (``surrogates.matern_kernel``,
-    ``surrogates.gaussian_likelihood``), as the default likelihood cannot go under a noise of 1e-4 in
-    standardised units, and ``FixedNoiseGaussianLikelihood`` not under 1e-6. Batched models are supported.
+    The arguments, their order and their defaults are ``SingleTaskGP``'s: with the name changed, the fit and the value
+    posterior are the same, computed by Cholesky at any n (GPyTorch alone turns to conjugate gradients above n = 800).
+    The papers' optimizers pass their own kernel and likelihood (``surrogates.matern_kernel``,
+    ``surrogates.gaussian_likelihood``), as the default likelihood cannot go under a noise of 1e-4 in standardised
+    units, and ``FixedNoiseGaussianLikelihood`` not under 1e-6. Batched models are supported.
 
     ``Normalize`` and ``InputStandardize`` keep the coefficients that they learn here: refits do not move them.
 
@@ -54,20 +54,20 @@ class DerivedGP(ConditionedGP):
         (torch.Size([5, 3]), torch.Size([5]))
 
     Args:
-        train_X: ``batch x n x d``.
-        train_Y: ``batch x n x 1``; more outcomes are refused with a pointer to ``ModelListGP``.
-        train_Yvar: Noise variances in the user's units, ``batch x n x 1``, or None to infer one noise.
+        train_X: The inputs, ``batch x n x d``.
+        train_Y: The outcomes, ``batch x n x 1``. More than one are refused with a pointer to ``ModelListGP``.
+        train_Yvar: The noise variances in the user's units, ``batch x n x 1``, or None to infer one noise.
         likelihood: A Gaussian likelihood.
-        covar_module: RBF, Matérn 3/2 or 5/2 (1/2: mean only), or RQ, in ``ScaleKernel``s, sums and products,
-            on any ``active_dims``. The default is ``SingleTaskGP``'s ARD RBF kernel.
+        covar_module: RBF, Matérn 3/2 or 5/2 (1/2: mean only), or RQ, in ``ScaleKernel``s, sums and products, on any
+            ``active_dims``. The default is ``SingleTaskGP``'s ARD RBF kernel.
         mean_module: Any GPyTorch mean.
         outcome_transform: ``Standardize`` (the default), a chain of it, or None.
         input_transform: ``Normalize``, ``InputStandardize``, ``AffineInputTransform``, or a chain of them.
 
     Raises:
-        TypeError: For data that are not floating point tensors, or an unsupported kernel.
-        ValueError: For shapes that do not fit, no data, NaN or inf, mixed dtypes or devices, a negative variance, a
-            transform that is not affine, or a hyper-parameter that is not positive.
+        TypeError: If data are not floating point tensors, or the kernel is not supported.
+        ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
+            a variance is negative, a transform is not affine, or a hyper-parameter is not positive.
     """
 
     def __init__(
@@ -88,26 +88,19 @@ class DerivedGP(ConditionedGP):
         if covar_module is not None:
             check_kernel(covar_module, train_X.shape[-1])
         super().__init__(
-            train_X,
-            train_Y,
-            train_Yvar,
-            likelihood,
-            covar_module,
-            mean_module,
-            outcome_transform,
-            input_transform,
+            train_X, train_Y, train_Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform
         )
         freeze_input_bounds(input_transform)
 
     @staticmethod
     def with_gradients(train_X: Tensor, train_Y: Tensor, train_G: Tensor, **options: Any) -> GradientObservationGP:
-        """A GP conditioned on observed gradients too; see ``GradientObservationGP``, which the options go to.
+        """A GP conditioned on observed gradients too.
 
         Args:
-            train_X: n x d.
-            train_Y: n x 1.
-            train_G: n x d, the gradients in outcome units per unit of input.
-            **options: Of ``GradientObservationGP``.
+            train_X: The inputs, ``n x d``.
+            train_Y: The outcomes, ``n x 1``.
+            train_G: The gradients in outcome units per unit of input, ``n x d``.
+            **options: What else ``GradientObservationGP`` takes; it documents all arguments.
         """
         return GradientObservationGP(train_X, train_Y, train_G, **options)
 
@@ -115,7 +108,7 @@ class DerivedGP(ConditionedGP):
         """The Gaussian posterior of ∇f at X, in the user's units of outcome per unit of input.
 
         Args:
-            X: ``batch x q x d``.
+            X: The points, ``batch x q x d``.
 
         Raises:
             TypeError: If X is no floating point tensor.
@@ -128,11 +121,11 @@ class DerivedGP(ConditionedGP):
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, point by point: GPyTorch's interleaved order.
 
-        Equal to conditioning ``RBFKernelGrad`` or ``Matern52KernelGrad`` on values only. Dense:
-        q(d+1) x q(d+1).
+        It equals conditioning ``RBFKernelGrad`` or ``Matern52KernelGrad`` on values only. Its covariance is dense,
+        ``q(d+1) x q(d+1)``.
 
         Args:
-            X: ``batch x q x d``.
+            X: The points, ``batch x q x d``.
 
         Raises:
             TypeError: If X is no floating point tensor.
@@ -141,7 +134,7 @@ class DerivedGP(ConditionedGP):
         conditioning = self.conditioning
         check_points(X, conditioning.d, conditioning.X)
         z = self.transform_inputs(X)
-        mean = torch.cat([self._value_mean(z).unsqueeze(-1), conditioning.mean(z, conditioning.observe(z))], dim=-1)
+        mean = torch.cat([self._value_mean(z).unsqueeze(-1), conditioning.mean(z)], dim=-1)
         covariance = conditioning.joint_covariance(z)
         scale, shift = self.outcome_scale, self.outcome_shift
         if scale is not None:
@@ -153,11 +146,11 @@ class DerivedGP(ConditionedGP):
         return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance.to(mean.dtype))))
 
     def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:
-        """cov(f(x), ∇f(x')) of the posterior for every pair, ``batch x q x q' x d``, in the user's units.
+        """The posterior covariance of f(x) and ∇f(x') for every pair, ``batch x q x q' x d``, in the user's units.
 
         Args:
-            X: Points of the values, ``batch x q x d``.
-            X_gradient: Points of the gradients, ``batch x q' x d``.
+            X: The points x of the values, ``batch x q x d``.
+            X_gradient: The points x' of the gradients, ``batch x q' x d``.
 
         Raises:
             TypeError: If either is no floating point tensor.

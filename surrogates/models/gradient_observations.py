@@ -25,13 +25,14 @@ from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from surrogates.checks import check_data, check_finite, check_floating, check_points, check_same_kind
+from surrogates.checks import check_data, check_finite, check_floating, check_nonnegative, check_points, check_same_kind
 from surrogates.kernels.makers import gaussian_likelihood
-from surrogates.models.caches import Parameters
+from surrogates.kernels.stationary import unscaled
+from surrogates.models.caches import ParameterSnapshot
 
 
 class _InterleavedNoise(FixedNoiseGaussianLikelihood):
-    """Fixed noise of n(d+1) observations: GPyTorch, given n inputs, looks for n variances and drops these."""
+    """Fixed noise of n(d+1) observations: given n inputs, GPyTorch would look for n variances and drop these."""
 
     def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> Any:
         return super()._shaped_noise_covar(base_shape, **kwargs)
@@ -40,23 +41,23 @@ class _InterleavedNoise(FixedNoiseGaussianLikelihood):
 class GradientObservationGP(ExactGP, GPyTorchModel):
     """A GP on n(d+1) observations: the value and the d partial derivatives at every point, point by point.
 
-    Where gradients can be observed they are worth d values each; where only values can,
-    ``surrogates.DerivedGP`` gives the same posterior in O(n³) instead of O(n³d³). Targets are standardised:
-    y' = (y − mean)/scale and ∇y' = ∇y/scale, a gradient having no offset. Not batched.
+    Where gradients can be observed they are worth d values each; where only values can, ``surrogates.DerivedGP``
+    gives the same posterior in O(n³) instead of O(n³d³). Targets are standardised: y' = (y − mean)/scale and
+    ∇y' = ∇y/scale, as a gradient has no offset. There are no batches.
 
     Args:
-        train_X: n x d.
-        train_Y: n x 1.
-        train_G: n x d, in outcome units per unit of input.
-        train_Yvar: Noise variances of the values, n x 1, or None to infer one noise for all observations.
-        train_Gvar: Noise variances of the partial derivatives, n x d; given with ``train_Yvar`` or not at all.
-        covar_module: ``RBFKernelGrad`` or ``Matern52KernelGrad``, in any number of ``ScaleKernel``s; the default
-            is a scaled ARD ``Matern52KernelGrad``.
+        train_X: The inputs, ``n x d``.
+        train_Y: The outcomes, ``n x 1``.
+        train_G: The gradients in outcome units per unit of input, ``n x d``.
+        train_Yvar: The noise variances of the values, ``n x 1``, or None to infer one noise for all observations.
+        train_Gvar: The noise variances of the partial derivatives, ``n x d``, given with ``train_Yvar`` or not at all.
+        covar_module: ``RBFKernelGrad`` or ``Matern52KernelGrad``, in any number of ``ScaleKernel``s. The default is a
+            scaled ARD ``Matern52KernelGrad``.
 
     Raises:
-        TypeError: For data that are not floating point tensors, or another kernel.
-        ValueError: For shapes that do not fit, no data, NaN or inf, mixed dtypes or devices, a negative variance,
-            one variance without the other, or a kernel on some inputs only.
+        TypeError: If data are not floating point tensors, or the kernel is another.
+        ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
+            a variance is negative or given without the other, or the kernel sees some inputs only.
     """
 
     _num_outputs = 1
@@ -87,7 +88,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
         # Point by point: y₁, ∂₁y₁, …, ∂_d y₁, y₂, …
         targets = torch.cat([(train_Y - mean) / scale, train_G / scale], dim=-1).flatten()
         super().__init__(train_X, targets, likelihood)
-        self._parameters_seen: Parameters | None = None
+        self._snapshot: ParameterSnapshot | None = None
         self.register_buffer("_mean", mean)
         self.register_buffer("_scale", scale)
         self.mean_module = ConstantMeanGrad()
@@ -108,14 +109,14 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
         """The posterior of the values, event shape ``q x 1``, for acquisition functions.
 
         Args:
-            X: ``batch x q x d``.
-            output_indices: None or [0], there being one outcome.
-            observation_noise: Not available here: the noise of a value and of a derivative differ.
-            posterior_transform: BoTorch's.
+            X: The points, ``batch x q x d``.
+            output_indices: None or [0], as there is one outcome.
+            observation_noise: False, as the noise of a value and of a derivative differ.
+            posterior_transform: A posterior transform of BoTorch, or None.
 
         Raises:
             TypeError: If X is no floating point tensor.
-            ValueError: For points that do not fit, another outcome, or if observation noise is asked for.
+            ValueError: If the points do not fit, or another outcome or observation noise is asked for.
         """
         if output_indices not in (None, [0]):
             raise ValueError(f"There is one outcome: output_indices must be None or [0], got {output_indices!r}.")
@@ -131,11 +132,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
-        """The joint posterior of the gradients, event shape ``q x d``, dense.
-
-        Args:
-            X: ``batch x q x d``.
-        """
+        """The joint posterior of the gradients at X, ``batch x q x d``, dense, with event shape ``q x d``."""
         mean, covariance = self._joint(X)
         q, d = X.shape[-2:]
         keep = torch.arange(q * (d + 1), device=X.device).reshape(q, d + 1)[:, 1:].flatten()
@@ -145,11 +142,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
         )
 
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
-        """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, interleaved as GPyTorch's.
-
-        Args:
-            X: ``batch x q x d``.
-        """
+        """The joint posterior of (f, ∇f) at X, ``batch x q x d``, with event shape ``q x (d+1)``, as GPyTorch's."""
         mean, covariance = self._joint(X)
         q, d = X.shape[-2:]
         mean = mean.reshape(*mean.shape[:-1], q, d + 1)
@@ -165,9 +158,9 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
         """Mean and covariance of the q(d+1) flattened outcomes in the user's scale, without the values' offset."""
         check_points(X, self._inputs.shape[-1], self._inputs)
         self.eval()
-        if self._parameters_seen is None or not self._parameters_seen.hold(self):
+        if self._snapshot is None or not self._snapshot.matches(self):
             self.prediction_strategy = None
-            self._parameters_seen = Parameters(self)
+            self._snapshot = ParameterSnapshot(self)
         with gpt_posterior_settings(), settings.max_cholesky_size(torch.iinfo(torch.int64).max):
             if botorch_settings.propagate_grads.on():
                 self.prediction_strategy = None
@@ -189,25 +182,19 @@ def _check(X: Tensor, Y: Tensor, G: Tensor, Yvar: Tensor | None, Gvar: Tensor | 
             raise ValueError(f"{name} must be of shape {tuple(X.shape)} as train_X is, got {tuple(tensor.shape)}.")
         check_same_kind(name, tensor, "train_X", X)
         check_finite(name, tensor)
-    if Gvar is not None and bool((Gvar < 0).any()):
-        raise ValueError(f"train_Gvar must be non-negative, its smallest entry is {Gvar.min().item():g}.")
+    if Gvar is not None:
+        check_nonnegative("train_Gvar", Gvar)
 
 
 def _check_kernel(kernel: Kernel) -> None:
-    """Refuse a kernel that does not form the covariance of values and gradients.
-
-    Raises:
-        TypeError: Naming the kernel and those that do.
-        ValueError: For ``active_dims``, under which GPyTorch forms no such covariance.
-    """
+    """Refuses a kernel that does not form the covariance of values and gradients."""
     if kernel.active_dims is not None:
         raise ValueError(
             f"A kernel of values and gradients sees all inputs, got active_dims {kernel.active_dims.tolist()}."
         )
-    while type(kernel) is ScaleKernel:
-        kernel = kernel.base_kernel
-    if type(kernel) not in (RBFKernelGrad, Matern52KernelGrad):
+    base, _ = unscaled(kernel)
+    if type(base) not in (RBFKernelGrad, Matern52KernelGrad):
         raise TypeError(
-            f"{type(kernel).__name__} does not form the joint covariance of values and gradients. Accepted are "
+            f"{type(base).__name__} does not form the joint covariance of values and gradients. Accepted are "
             "exactly RBFKernelGrad and Matern52KernelGrad, in ScaleKernels."
         )

@@ -19,10 +19,9 @@ _AFFINE_INPUTS = (AffineInputTransform, Normalize, InputStandardize)
 
 
 def check_transforms(inputs: InputTransform | None, outcomes: OutcomeTransform | None) -> None:
-    """Refuse transforms through which the gradient is no longer Gaussian or not ours to know.
+    """Raises a ValueError, which names the accepted ones, for transforms that are not affine at all times.
 
-    Raises:
-        ValueError: Naming the transform and those that are accepted.
+    Through any other the gradient is no longer Gaussian, or its chain rule is not known here.
     """
     for transform in _parts(inputs):
         if type(transform) not in _AFFINE_INPUTS:
@@ -44,7 +43,7 @@ def check_transforms(inputs: InputTransform | None, outcomes: OutcomeTransform |
 
 
 def freeze_input_bounds(transform: InputTransform | None) -> None:
-    """Stop input transforms from learning their coefficients anew at every refit.
+    """Stops input transforms from learning their coefficients anew at every refit.
 
     One far point would otherwise change the units of every lengthscale.
     """
@@ -56,8 +55,8 @@ def input_slope(transform: InputTransform | None, X: Tensor) -> Tensor | None:
     """dz/dx of z = (x − offset)/coefficient along every input, ``batch x 1 x d``, or None where it is 1.
 
     Args:
-        transform: An affine input transform or a chain of them.
-        X: Any tensor ``... x d`` of the model's dtype and device.
+        transform: An affine input transform, a chain of them, or None.
+        X: Any tensor of the model's dtype and device, ``... x d``.
     """
     slope: Tensor | None = None
     for part in _parts(transform):

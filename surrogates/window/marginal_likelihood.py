@@ -1,7 +1,7 @@
 """Hyper-parameters of an isotropic Gaussian process by marginal likelihood, from squared distances alone.
 
 One evaluation costs a Cholesky factorisation and an inverse, O(n³), whatever d is: GPyTorch's own fit evaluates
-n x n x d distances anew at every step.
+distances in ``n x n x d`` operations anew at every step.
 
 References:
     C. E. Rasmussen and C. K. I. Williams, Gaussian Processes for Machine Learning, 2006, eqs. 5.8 and 5.9.
@@ -17,23 +17,23 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from surrogates.kernels.radial import RadialProfile
+from surrogates.kernels.stationary import RadialProfile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor
 
 GRID = 8
-"""Lengthscales that a fit compares before it descends from the best of them."""
+"""The number of lengthscales that a fit compares before it descends from the best of them."""
 
 
 @dataclass(frozen=True)
 class IsotropicFit:
-    """Hyper-parameters of y ~ N(m 1, o (H(D/ℓ²) + ρ I)).
+    """The most likely hyper-parameters of y ~ N(m 1, o (h(D/ℓ²) + ρ I)).
 
     Attributes:
         lengthscale: ℓ.
         outputscale: o.
         noise_ratio: ρ, the noise variance over o.
         mean: m, the generalised least squares estimate.
-        log_likelihood: log N(y), maximal.
+        log_likelihood: log N(y), which they maximise.
     """
 
     lengthscale: float
@@ -54,24 +54,24 @@ def fit_isotropic(
     noise: float | None = None,
     steps: int = 30,
 ) -> IsotropicFit:
-    """Maximises the likelihood over ℓ and ρ, m and o being what is best for them.
+    """Maximises the likelihood over ℓ and ρ, where m and o are the best for them.
 
-    With R = H(D/ℓ²) + ρI: m = 1ᵀR⁻¹y / 1ᵀR⁻¹1 and o = (y − m)ᵀR⁻¹(y − m)/n. By L-BFGS-B in log ℓ and log ρ from the
-    best of ``GRID`` lengthscales in equal ratios and of ``start``; a pure function of its arguments. With a known
-    noise variance s², ρ = s²/o and o takes ρ's place.
+    With R = h(D/ℓ²) + ρI these are m = 1ᵀR⁻¹y / 1ᵀR⁻¹1 and o = (y − m)ᵀR⁻¹(y − m)/n. The search is L-BFGS-B in log ℓ
+    and log ρ from the best of ``GRID`` lengthscales in equal ratios and of ``start``; the result is a pure function of
+    the arguments. With a known noise variance s², o = s²/ρ.
 
     Args:
-        D: squared distances (unit lengthscale), ``n x n``, float64.
-        y: values, shape ``n``, float64.
-        profile: h.
-        lengthscales: least and largest ℓ.
-        noise_ratios: least and largest ρ.
-        start: ℓ and ρ of an earlier fit.
-        noise: s² in y's units, or None where it is fitted.
-        steps: most L-BFGS-B iterations.
+        D: The squared distances in the Euclidean metric, ``n x n``, float64.
+        y: The values, ``n``, float64.
+        profile: The profile h of the kernel.
+        lengthscales: The least and the largest ℓ.
+        noise_ratios: The least and the largest ρ.
+        start: ℓ and ρ of an earlier fit, or None.
+        noise: s² in y's squared units, or None where it is fitted.
+        steps: The largest number of L-BFGS-B iterations.
 
     Raises:
-        ValueError: for ranges that are not increasing and positive, or y that is constant or not finite.
+        ValueError: If a range is not increasing and positive, or y is constant or not finite.
     """
     for name, (low, high) in (("lengthscales", lengthscales), ("noise_ratios", noise_ratios)):
         if not 0 < low <= high < inf:
@@ -100,7 +100,7 @@ def negative_log_likelihood(
 ) -> tuple[float, np.ndarray]:
     """−log N(y | m 1, o R) at the best m and o, and its derivatives in (log ℓ, log ρ).
 
-    With a known noise variance, o = noise/ρ. inf, and derivatives of 0, where R is not positive definite.
+    With a known noise variance, o = noise/ρ. Where R is not positive definite, it is inf with derivatives of 0.
     """
     try:
         outputscale, _, L, a = _concentrated(D, y, profile, lengthscale, noise_ratio, noise)

@@ -1,4 +1,8 @@
-"""The window of a trajectory's nearest queries that moves with the current point."""
+"""The window of a trajectory's nearest queries that moves with the current point.
+
+References:
+    Y. Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023 (ZoRD).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surrogates.kernels.radial import RadialProfile
-from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor, replace_row, replacing_pays
-from surrogates.window.nearest import row_squared_distances
+from surrogates.checks import nonnegative, positive, positive_integer
+from surrogates.kernels.stationary import RadialProfile
+from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor
+from surrogates.window.nearest_search import row_squared_distances
 from surrogates.window.trajectory import Trajectory, check_precision
+
+try:
+    from surrogates.linalg.replace_row_numba import replace_row
+except ImportError:  # numba is the optional extra `fast`
+    replace_row = None  # type: ignore[assignment]
 
 # Replaced rows after which the factor is made anew although nothing was found wrong with it.
 _REBUILD_AFTER = 64
@@ -20,31 +30,29 @@ _DRIFT = 8.0
 
 
 class NearestWindow:
-    """The min(size, n) queries nearest to a point, with what a Gaussian process needs of them.
+    """The min(size, n) queries nearest to a point, with what a Gaussian process needs of them (ZoRD, Appx. C.1: 150).
 
-    Moving replaces the rows that left by the rows that came, in their slots, and evaluates again only what
-    depends on these: m k d operations for the distances of m rows among k, and O(k²) for the factor of
+    Moving replaces the rows that left by the rows that came, in their slots, and evaluates again only what depends on
+    these: m k d operations for the distances of m rows among k, and O(k²) for the factor of
 
-        A = o h(D) + diag(s²),   Dᵢⱼ = Σₗ wₗ (Xᵢₗ − Xⱼₗ)²
+        A = o h(D) + diag(s²),   Dᵢⱼ = Σₗ (Xᵢₗ − Xⱼₗ)²/ℓₗ²
 
-    where updating is faster than a new one. An updated factor is compared with A on a fixed vector, and made
-    anew where they differ by more than rounding, and every 64 rows anyhow. The order of the slots depends on
-    the moves; `indices` says what each holds. While the trajectory has fewer queries than ``size``, new ones
-    take new slots.
-
-    ZoRD (Shu et al., 2023, Appx. C.1): the 150 nearest.
+    where updating is faster than a new one. An updated factor is compared with A on a fixed vector, and made anew where
+    they differ by more than rounding, and every 64 rows anyhow. The order of the slots depends on the moves;
+    ``indices`` says what each holds. While the trajectory has fewer queries than ``size``, new ones take new slots.
 
     Args:
-        trajectory: The history; it is read, never changed. After its ``load_state_dict`` or any other change
-            than appending, call `reset`.
-        size: Slots, at most.
-        precision: 1/ℓₗ² of the kernel, one number or d; None for 1.
-        profile: h of the kernel, as a `RadialProfile` or a function of r². None: no factor is kept.
+        trajectory: The history, which is read and never changed. After its ``load_state_dict``, or any other change
+            than appending, ``reset`` must be called.
+        size: The largest number of slots.
+        precision: 1/ℓₗ² of the kernel, one number or ``d``. None stands for 1.
+        profile: h of the kernel, as a ``RadialProfile`` or a function of r². With None no factor is kept.
         outputscale: o > 0.
-        noise: Variance added to the noise of every query, >= 0. With the trajectory's own noise, their sum.
+        noise: A variance >= 0 that is added to the noise of every query, which the trajectory may hold.
 
     Raises:
-        ValueError: If size is not a positive integer, or a hyper-parameter is not finite and in its range.
+        TypeError: If size is no integer, a hyper-parameter no number, or the profile no function.
+        ValueError: If size or a hyper-parameter is not finite and in its range.
     """
 
     def __init__(
@@ -57,15 +65,13 @@ class NearestWindow:
         outputscale: float = 1.0,
         noise: float = 0.0,
     ) -> None:
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"size must be a positive integer, got {size!r}.")
         self.trajectory = trajectory
-        self.size = size
+        self.size = positive_integer("size", size)
         self._set_hyperparameters(precision, profile, outputscale, noise)
         self.reset()
 
     def reset(self) -> None:
-        """Empty every slot."""
+        """Empties every slot."""
         double: dict[str, Any] = {"dtype": torch.float64, "device": self.trajectory.device}
         self._slots: list[int] = []
         self._X = torch.empty(self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device)
@@ -73,46 +79,45 @@ class NearestWindow:
         self._A = torch.zeros(self.size, self.size, **double)
         self._probe = torch.arange(self.size, **double).cos_()
         self._L: Tensor | None = None
-        self._inverse: Tensor | None = None
         self._gradient_D: Tensor | None = None
         self._replaced = 0
 
     def __len__(self) -> int:
-        """Slots in use, k."""
+        """The number of slots in use, k."""
         return len(self._slots)
 
     @property
     def indices(self) -> Tensor:
-        """The trajectory's row in each slot, k."""
+        """The trajectory's row in each slot, ``k``, int64."""
         return torch.tensor(self._slots, dtype=torch.int64, device=self.trajectory.device)
 
     @property
     def X(self) -> Tensor:
-        """The queries, k x d, contiguous; a view that the next move changes."""
+        """The queries, ``k x d``, contiguous: a view that the next move changes."""
         return self._X[: len(self)]
 
     @property
     def y(self) -> Tensor:
-        """Their values, k."""
+        """The queries' values, ``k``."""
         return self.trajectory.y[self.indices]
 
     @property
     def noise(self) -> Tensor:
-        """s², k variances (float64): the window's noise plus the queries' own."""
+        """s², ``k``, float64: the window's noise plus the queries' own."""
         result = torch.full((len(self),), self._noise, dtype=torch.float64, device=self.trajectory.device)
         own = self.trajectory.noise
         return result if own is None else result + own[self.indices]
 
     @property
     def squared_distances(self) -> Tensor:
-        """D, k x k (float64), symmetric with a zero diagonal."""
+        """D, ``k x k``, float64, symmetric with a zero diagonal."""
         return self._scale(self._D[: len(self), : len(self)])
 
     @property
     def gradient_squared_distances(self) -> Tensor:
-        """E, k x k: squared distances in the metric wₗ², which traces of gradient covariances need.
+        """E, ``k x k``: the squared distances in the metric 1/ℓₗ⁴, which traces of gradient covariances need.
 
-        w D for one w; for d different ones k² d/2 operations at the first use after a move.
+        It is D/ℓ² for one ℓ; d different ones cost k² d/2 operations at the first use after a move.
         """
         if self._precision.ndim == 0:
             return self._precision * self.squared_distances
@@ -125,49 +130,35 @@ class NearestWindow:
 
     @property
     def covariance(self) -> Tensor:
-        """A, k x k, noise included; a view that the next move changes.
+        """A, ``k x k``, noise included: a view that the next move changes.
 
         Raises:
-            ValueError: Without a profile.
+            ValueError: If there is no profile.
         """
         self._require_profile()
         return self._A[: len(self), : len(self)]
 
     @property
     def L(self) -> Tensor:
-        """The lower Cholesky factor of A, k x k.
+        """The lower Cholesky factor of A, ``k x k``.
 
         Raises:
-            ValueError: Without a profile, or before the first move.
+            ValueError: If there is no profile, or before the first move.
         """
         self._require_profile()
         if self._L is None:
             raise ValueError("the window is empty: move it to a point first.")
         return self._L
 
-    @property
-    def inverse(self) -> Tensor:
-        """A⁻¹, k x k, made from L at the first use after a move."""
-        if self._inverse is None:
-            self._inverse = torch.cholesky_inverse(self.L)
-        return self._inverse
-
     def move_to(self, x: Tensor) -> Tensor:
-        """Hold the queries nearest to x.
-
-        Args:
-            x: d.
-
-        Returns:
-            The slots whose query changed, ascending (int64).
+        """Makes the window hold the queries nearest to x, ``d``, and returns the slots that changed, ascending, int64.
 
         Raises:
-            TypeError, ValueError: As `Trajectory.nearest`.
-            NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries
-                without noise). The window stays where it was then.
+            TypeError, ValueError: As ``Trajectory.nearest``.
+            NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries without
+                noise). The window stays where it was then.
         """
-        metric = self._precision if self._precision.ndim else None
-        wanted = self.trajectory.nearest(x, self.size, metric, (self._slots, self.X)).tolist()
+        wanted = self.trajectory.nearest(x, self.size, self._ard_precision, (self._slots, self.X)).tolist()
         changed, rows = _assign(self._slots, wanted)
         if not changed:
             return torch.empty(0, dtype=torch.int64, device=self.trajectory.device)
@@ -176,7 +167,7 @@ class NearestWindow:
         at = torch.tensor(changed, dtype=torch.int64, device=self._X.device)
         saved = self._slots, self._X[at], self._D[at], self._A[at]
         try:
-            if self._L is not None and replaced == changed and replacing_pays(len(slots), len(changed), self._X.device):
+            if self._L is not None and replaced == changed and _replacing_pays(len(slots), len(changed), at.device):
                 self._replace(changed, rows)
             else:
                 self._write(changed, rows)
@@ -187,7 +178,7 @@ class NearestWindow:
                 matrix[at] = kept
                 matrix[:, at] = kept.mT
             raise
-        self._inverse = self._gradient_D = None
+        self._gradient_D = None
         return at
 
     def set_kernel(
@@ -198,12 +189,12 @@ class NearestWindow:
         outputscale: float,
         noise: float,
     ) -> None:
-        """Take other hyper-parameters, as after a fit; the queries held stay until the next move.
+        """Takes other hyper-parameters, as after a fit; the queries held stay until the next move.
 
-        Distances are evaluated again where an ARD metric changes, and only scaled where both are isotropic.
+        Distances are evaluated again where an ARD precision changes, and only scaled where both are isotropic.
 
         Raises:
-            ValueError: As the constructor.
+            TypeError, ValueError: As the constructor.
             NotPositiveDefiniteError: If A is not positive definite with them. Nothing changes then.
         """
         names = ("_precision", "_profile", "_outputscale", "_noise", "_D", "_A", "_L", "_replaced")
@@ -220,10 +211,10 @@ class NearestWindow:
         except NotPositiveDefiniteError:
             self.__dict__.update(saved)
             raise
-        self._inverse = self._gradient_D = None
+        self._gradient_D = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Slots and factor; the rest follows from the trajectory and the hyper-parameters."""
+        """The slots and the factor; the rest follows from the trajectory and the hyper-parameters."""
         return {
             "version": 1,
             "size": self.size,
@@ -233,7 +224,7 @@ class NearestWindow:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue bit for bit where `state_dict` was taken, with the same trajectory and hyper-parameters.
+        """Continues bit for bit where ``state_dict`` was taken, with the same trajectory and hyper-parameters.
 
         Raises:
             ValueError: If the state is of another version or size, or does not fit the trajectory.
@@ -259,20 +250,20 @@ class NearestWindow:
         self._replaced = state["replaced"]
 
     def _set_hyperparameters(self, precision: Any, profile: Any, outputscale: float, noise: float) -> None:
-        metric = check_precision(1.0 if precision is None else precision, self.trajectory.d, self.trajectory.device)
-        assert metric is not None
-        scale, variance = float(outputscale), float(noise)
-        if not 0 < scale < float("inf"):
-            raise ValueError(f"outputscale must be finite and positive, got {outputscale!r}.")
-        if not 0 <= variance < float("inf"):
-            raise ValueError(f"noise must be finite and not negative, got {noise!r}.")
+        precision = check_precision(1.0 if precision is None else precision, self.trajectory.d, self.trajectory.device)
+        scale, variance = positive("outputscale", outputscale), nonnegative("noise", noise)
         h = getattr(profile, "h", profile)
         if h is not None and not callable(h):
             raise TypeError(f"profile must be a RadialProfile or a function of r², got {type(profile).__name__}.")
-        self._precision, self._profile, self._outputscale, self._noise = metric, h, scale, variance
+        self._precision, self._profile, self._outputscale, self._noise = precision, h, scale, variance
+
+    @property
+    def _ard_precision(self) -> Tensor | None:
+        """1/ℓₗ², ``d``, or None where one number serves all inputs: distances are kept unscaled then."""
+        return self._precision if self._precision.ndim else None
 
     def _write(self, changed: list[int], rows: list[int]) -> None:
-        """Put queries into slots, with their distances and covariances to all others."""
+        """Puts queries into slots, with their distances and covariances to all others."""
         slots = self._slots + [0] * (max(changed, default=-1) + 1 - len(self._slots))
         for slot, row in zip(changed, rows, strict=True):
             slots[slot] = row
@@ -280,7 +271,7 @@ class NearestWindow:
         self._slots = slots
         if len(changed) == 1:
             slot, k = changed[0], len(slots)
-            distances = row_squared_distances(self.X, self._X[slot], self._precision if self._precision.ndim else None)
+            distances = row_squared_distances(self.X, self._X[slot], self._ard_precision)
             self._D[slot, :k] = distances
             self._D[:k, slot] = distances
             self._cover(slice(slot, slot + 1))
@@ -289,14 +280,13 @@ class NearestWindow:
         self._cover(torch.tensor(changed, dtype=torch.int64, device=self._X.device))
 
     def _measure(self, changed: list[int]) -> None:
-        """Distances between the changed slots and all slots, each pair once; unscaled where isotropic."""
-        open_ = torch.ones(len(self), dtype=torch.bool, device=self._X.device)
-        metric = self._precision if self._precision.ndim else None
+        """Evaluates the distances between the changed slots and all slots, each pair once."""
+        missing = torch.ones(len(self), dtype=torch.bool, device=self._X.device)
         for slot in changed:
-            open_[slot] = False
+            missing[slot] = False
             self._D[slot, slot] = 0
-            others = open_.nonzero().squeeze(-1)
-            distances = row_squared_distances(self._X, self._X[slot], metric, others)
+            others = missing.nonzero().squeeze(-1)
+            distances = row_squared_distances(self._X, self._X[slot], self._ard_precision, others)
             self._D[slot, others] = distances
             self._D[others, slot] = distances
 
@@ -304,7 +294,7 @@ class NearestWindow:
         return self._precision * D if self._precision.ndim == 0 else D
 
     def _cover(self, slots: Tensor | slice) -> None:
-        """Covariances of these slots with all, from the distances."""
+        """Writes the covariances of these slots with all, from the distances."""
         if self._profile is None:
             return
         k = len(self)
@@ -315,7 +305,8 @@ class NearestWindow:
         self._A.diagonal()[:k][slots] += self._noise if self.trajectory.noise is None else self.noise[slots]
 
     def _replace(self, changed: list[int], rows: list[int]) -> None:
-        """`_write` and the factor's update, row after row."""
+        """Does what ``_write`` does and updates the factor, row after row."""
+        assert replace_row is not None
         L = self.L
         for slot, row in zip(changed, rows, strict=True):
             self._write([slot], [row])
@@ -327,7 +318,7 @@ class NearestWindow:
             self._refactor()
 
     def _drifted(self) -> bool:
-        """Whether L Lᵀ z and A z differ by more than rounding for a fixed z, |zᵢ| <= 1."""
+        """Whether L Lᵀ z and A z differ by more than rounding for the fixed z, |zᵢ| <= 1."""
         A, L = self.covariance, self.L
         z = self._probe[: len(self)]
         residual = torch.addmv(torch.mv(A, z), L, torch.mv(L.mT, z), alpha=-1)
@@ -346,8 +337,13 @@ class NearestWindow:
             raise ValueError("this window has no kernel profile, hence no covariance and no factor.")
 
 
+def _replacing_pays(n: int, rows: int, device: torch.device) -> bool:
+    """Whether ``replace_row``, row after row, beats a new factor: compiled, and one row in 150 or fewer."""
+    return replace_row is not None and device.type == "cpu" and 150 * rows <= n
+
+
 def _assign(slots: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
-    """Slots that change and the rows they take: those that came, in order, where others left, then new."""
+    """The slots that change and the rows that they take: those that came, in order, where others left, then new."""
     keep, held = set(wanted), set(slots)
     changed = [slot for slot, row in enumerate(slots) if row not in keep]
     rows = sorted(row for row in wanted if row not in held)

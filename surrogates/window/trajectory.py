@@ -1,4 +1,8 @@
-"""The growing history of queries of one optimizer or client."""
+"""The growing history of queries of one optimizer or client.
+
+References:
+    Y. Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023 (ZoRD).
+"""
 
 from __future__ import annotations
 
@@ -9,30 +13,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surrogates.window.nearest import NearestSearch
+from surrogates.checks import check_positive, positive_integer
+from surrogates.linalg.growing import GrowingRows
+from surrogates.window.nearest_search import NearestSearch
 
 
 class Trajectory:
     """Queries x₁, x₂, … with their values y (and noise variances), appended at constant amortised cost.
 
-    Failed queries (y NaN or infinite) are kept apart, where no model sees them, and are counted. `X`, `y` and
-    `noise` are views into storage that doubles when it is full: appending copies nothing else, and a view
-    taken earlier keeps its values. Storage is at most twice the rows held; while it grows, old and new exist
-    together.
-
-    Values and noise are float64 whatever X is: differences of values are what gradients are made of.
-
-    ZoRD (Shu et al., 2023, Appx. C.1) conditions on the 150 queries nearest to the current point: `nearest`.
+    Failed queries (y NaN or infinite) are kept apart, where no model sees them, and are counted. ``X``, ``y`` and
+    ``noise`` are views into storage that doubles when it is full: appending copies nothing else, and a view taken
+    earlier keeps its values. Values and noise are float64 whatever X is: differences of values are what gradients are
+    made of. ZoRD conditions on the 150 queries that are ``nearest`` to the current point (Appx. C.1).
 
     Args:
-        d: Dimension of the inputs.
-        dtype: torch.float64 or torch.float32, of X.
-        device: Where they live.
-        capacity: Rows that storage is made for at first.
+        d: The dimension of the inputs.
+        dtype: The dtype of X, torch.float64 or torch.float32.
+        device: The device of X, y and noise. None stands for the CPU.
+        capacity: The number of rows that storage is made for at first.
 
     Raises:
-        ValueError: If d or capacity is not a positive integer.
-        TypeError: If dtype is not one of the two.
+        TypeError: If d or capacity is no integer, or dtype is not one of the two.
+        ValueError: If d or capacity is not positive.
     """
 
     def __init__(
@@ -43,66 +45,58 @@ class Trajectory:
         device: torch.device | str | None = None,
         capacity: int = 64,
     ) -> None:
-        for name, value in (("d", d), ("capacity", capacity)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+        self.d = positive_integer("d", d)
+        capacity = positive_integer("capacity", capacity)
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
-        options: dict[str, Any] = {
-            "dtype": dtype,
-            "device": torch.device("cpu" if device is None else device),
-        }
-        self.d = d
-        self._X = torch.empty(capacity, d, **options)
-        self._y = torch.empty(capacity, dtype=torch.float64, device=options["device"])
-        self._noise: Tensor | None = None
-        self._failed_X = torch.empty(0, d, **options)
-        self._length = 0
-        self._failures = 0
+        points = torch.empty(0, self.d, dtype=dtype, device=torch.device("cpu" if device is None else device))
+        self._X, self._failed_X = GrowingRows(points, capacity), GrowingRows(points, 0)
+        self._y = GrowingRows(points.new_empty(0, dtype=torch.float64), capacity)
+        self._noise: GrowingRows | None = None
         self._search = NearestSearch()
 
     def __len__(self) -> int:
-        """Queries that gave a finite value."""
-        return self._length
+        """The number of queries that gave a finite value, n."""
+        return len(self._X)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of X; y and noise are float64."""
-        return self._X.dtype
+        """The dtype of X; y and noise are float64."""
+        return self.X.dtype
 
     @property
     def device(self) -> torch.device:
-        """Device of X, y and noise."""
-        return self._X.device
+        """The device of X, y and noise."""
+        return self.X.device
 
     @property
     def X(self) -> Tensor:
-        """Inputs, n x d, in the order of appending; a view, not to be written to."""
-        return self._X[: self._length]
+        """The inputs, ``n x d``, in the order of appending: a view that must not be written to."""
+        return self._X.rows
 
     @property
     def y(self) -> Tensor:
-        """Values, n, all finite; a view, not to be written to."""
-        return self._y[: self._length]
+        """The values, ``n``, all finite: a view that must not be written to."""
+        return self._y.rows
 
     @property
     def noise(self) -> Tensor | None:
-        """Noise variances, n, or None where none were given; a view, not to be written to."""
-        return None if self._noise is None else self._noise[: self._length]
+        """The noise variances, ``n``, or None where none were given: a view that must not be written to."""
+        return None if self._noise is None else self._noise.rows
 
     @property
     def failed_X(self) -> Tensor:
-        """Where queries failed, in the order of appending."""
-        return self._failed_X[: self._failures]
+        """The inputs where queries failed, in the order of appending."""
+        return self._failed_X.rows
 
     @property
     def failures(self) -> int:
-        """Number of failed queries."""
-        return self._failures
+        """The number of failed queries."""
+        return len(self._failed_X)
 
     @property
     def best(self) -> int:
-        """Row of the lowest value, the first of equals.
+        """The row of the lowest value, the first of equals.
 
         Raises:
             ValueError: If no query has succeeded.
@@ -111,12 +105,12 @@ class Trajectory:
         return int((self.y == self.y.min()).nonzero()[0, 0])
 
     def append(self, X: Tensor, y: Tensor | float, noise: Tensor | float | None = None) -> int:
-        """Append one query or several.
+        """Appends one query or several; where an error is raised, nothing is appended.
 
         Args:
-            X: m x d, or d for one.
-            y: m values, or a number for one. NaN and infinities are failures.
-            noise: m noise variances, or one for all; with every append or with none.
+            X: The inputs, ``m x d``, or ``d`` for one query.
+            y: The values, ``m``, or a number for one query. NaN and infinities are failures.
+            noise: The noise variances, ``m``, or one for all. They are given with every append or with none.
 
         Returns:
             How many of the m failed.
@@ -124,9 +118,8 @@ class Trajectory:
         Raises:
             TypeError: If X is not a tensor of this trajectory's dtype and device, or y or noise are not real numbers
                 on that device.
-            ValueError: If shapes differ, X is not finite, a noise of a successful query is not finite and
-                positive, or noise is given where earlier queries have none (or the other way round).
-                Nothing is appended then.
+            ValueError: If shapes differ, X is not finite, a noise of a successful query is not finite and positive,
+                or noise is given where earlier queries have none (or the other way round).
         """
         X = self._check_points(X)
         y = self._check_values("y", y, X.shape[0])
@@ -140,46 +133,45 @@ class Trajectory:
                     f"{int(bad.nonzero()[0, 0])}."
                 )
         count = int(failed.sum())
-        if count < X.shape[0] and self._length and (noise is None) != (self._noise is None):
+        if count < X.shape[0] and len(self) and (noise is None) != (self._noise is None):
             raise ValueError(
-                f"noise was {'' if noise is None else 'not '}given for the {self._length} earlier queries "
+                f"noise was {'' if noise is None else 'not '}given for the {len(self)} earlier queries "
                 f"and is {'not ' if noise is None else ''}given now: give it with every append or with none."
             )
         if count:
-            self._failed_X = _reserve(self._failed_X, self._failures, count)
-            self._failed_X[self._failures : self._failures + count] = X[failed]
-            self._failures += count
+            self._failed_X.append(X[failed])
             if count == X.shape[0]:
                 return count
             X, y = X[~failed], y[~failed]
             noise = None if noise is None else noise[~failed]
-        self._store(X, y, noise)
+        self._X.append(X)
+        self._y.append(y)
+        if noise is not None:
+            if self._noise is None:
+                self._noise = GrowingRows(noise[:0], 64)
+            self._noise.append(noise)
         return count
 
     def nearest(
-        self,
-        x: Tensor,
-        k: int,
-        precision: Tensor | float | None = None,
-        held: tuple[list[int], Tensor] | None = None,
+        self, x: Tensor, k: int, precision: Tensor | float | None = None, held: tuple[list[int], Tensor] | None = None
     ) -> Tensor:
-        """Rows of the k queries nearest to x in Σⱼ wⱼ (xⱼ − Xᵢⱼ)², nearest first, ties by lower row.
+        """The rows of the k queries nearest to x in Σⱼ (xⱼ − Xᵢⱼ)²/ℓⱼ², nearest first, ties by lower row.
 
-        Exact by float64 evaluation of the differences, and independent of what was asked before. The first
-        question reads the whole history; one for a point near an earlier one evaluates little more than the k
-        rows (see `surrogates.window.nearest`).
+        The answer is exact, by float64 evaluation of the differences, and independent of what was asked before. The
+        first question reads the whole history; one for a point near an earlier one evaluates little more than the k
+        rows (``surrogates.window.nearest_search``).
 
         Args:
-            x: d.
-            k: How many; all n where k > n.
-            precision: 1/ℓⱼ² of an ARD kernel, d of them; None or one number for the Euclidean order.
-            held: k row numbers likely to be near and a compact copy of these rows, for speed alone.
+            x: The point, ``d``.
+            k: The number of queries asked for; all n where k > n.
+            precision: 1/ℓⱼ² of an ARD kernel, ``d``. None or one number stand for the Euclidean order.
+            held: For speed alone: k row numbers that are likely to be near, and a compact copy of these rows.
 
         Returns:
-            min(k, n) row numbers (int64).
+            The row numbers, min(k, n), int64.
 
         Raises:
-            TypeError: If x is not a tensor of this trajectory's dtype and device, or k not an integer.
+            TypeError: If x is not a tensor of this trajectory's dtype and device, or k is no integer.
             ValueError: If the trajectory is empty, k < 1, shapes differ, x is not finite, or precision is not
                 finite and positive.
         """
@@ -187,15 +179,10 @@ class Trajectory:
         x = self._check_points(x)
         if x.shape[0] != 1:
             raise ValueError(f"x must be one point of dimension {self.d}, got {x.shape[0]} points.")
-        if not isinstance(k, int) or isinstance(k, bool):
-            raise TypeError(f"k must be an integer, got {type(k).__name__}.")
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}.")
-        metric = check_precision(precision, self.d, self.device)
-        if metric is not None and metric.ndim == 0:
-            metric = None
-        k = min(k, self._length)
-        return self._search.nearest(self.X, x[0], k, metric, held if held is not None and len(held[0]) >= k else None)
+        k = min(positive_integer("k", k), len(self))
+        checked = None if precision is None else check_precision(precision, self.d, self.device)
+        ard = checked if checked is not None and checked.ndim else None
+        return self._search.nearest(self.X, x[0], k, ard, held if held is not None and len(held[0]) >= k else None)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything held, as tensors that no later append changes; loading it is exact to the bit."""
@@ -209,11 +196,13 @@ class Trajectory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace what is held by what `state_dict` gave, on this trajectory's device.
+        """Replaces what is held by what ``state_dict`` gave, on this trajectory's device.
+
+        Where an error is raised, nothing changes.
 
         Raises:
             ValueError: If the state is of another version or dimension, or does not fit together.
-            TypeError: If its dtype is not this trajectory's. Nothing changes then.
+            TypeError: If its dtype is not this trajectory's.
         """
         expected = {"version", "d", "X", "y", "noise", "failed_X"}
         if set(state) != expected:
@@ -234,24 +223,15 @@ class Trajectory:
             other.append(moved["failed_X"], torch.full(moved["failed_X"].shape[:1], torch.nan, device=self.device))
         self.__dict__.update(other.__dict__)
 
-    def _store(self, X: Tensor, y: Tensor, noise: Tensor | None) -> None:
-        start, stop = self._length, self._length + X.shape[0]
-        self._X, self._y = _reserve(self._X, start, X.shape[0]), _reserve(self._y, start, X.shape[0])
-        self._X[start:stop], self._y[start:stop] = X, y
-        if noise is not None:
-            storage = torch.empty_like(self._y) if self._noise is None else self._noise
-            self._noise = _reserve(storage, start, X.shape[0])
-            self._noise[start:stop] = noise
-        self._length = stop
-
     def _require_data(self) -> None:
-        if not self._length:
-            raise ValueError(f"the trajectory holds no successful query ({self._failures} failed).")
+        if not len(self):
+            raise ValueError(f"the trajectory holds no successful query ({self.failures} failed).")
 
     def _check_points(self, X: Tensor) -> Tensor:
         if not isinstance(X, Tensor):
             raise TypeError(f"points must be a torch tensor, got {type(X).__name__}.")
-        self._check_kind("points", X)
+        if X.dtype != self.dtype or X.device != self.device:
+            raise TypeError(f"points must be {self.dtype} on {self.device}, got {X.dtype} on {X.device}.")
         X = X.detach()
         if X.ndim == 1:
             X = X.unsqueeze(0)
@@ -276,31 +256,15 @@ class Trajectory:
             raise ValueError(f"{name} must be of shape ({m},) for {m} points, got {tuple(values.shape)}.")
         return values
 
-    def _check_kind(self, name: str, values: Tensor) -> None:
-        if values.dtype != self.dtype or values.device != self.device:
-            raise TypeError(f"{name} must be {self.dtype} on {self.device}, got {values.dtype} on {values.device}.")
 
-
-def check_precision(precision: Tensor | float | None, d: int, device: torch.device) -> Tensor | None:
-    """Weights of a diagonal metric as a float64 tensor of shape (d,), or () where they are all one number.
+def check_precision(precision: Tensor | float, d: int, device: torch.device) -> Tensor:
+    """1/ℓ² as a float64 tensor, ``d``, or of no dimension where one number serves all inputs.
 
     Raises:
-        ValueError: If they are neither one number nor d, or not finite and positive.
+        ValueError: If there are neither one nor d numbers, or one is not finite and positive.
     """
-    if precision is None:
-        return None
     result = torch.as_tensor(precision, dtype=torch.float64, device=device).detach().squeeze().contiguous()
     if result.ndim and result.shape != (d,):
         raise ValueError(f"precision must be one number or {d}, got shape {tuple(torch.as_tensor(precision).shape)}.")
-    if not (torch.isfinite(result) & (result > 0)).all():
-        raise ValueError(f"precision must be finite and positive (1/ℓ² of each input), got {precision!r}.")
+    check_positive("precision (1/ℓ² of each input)", result)
     return result
-
-
-def _reserve(storage: Tensor, length: int, rows: int) -> Tensor:
-    """The storage, or one at least twice as long with the first ``length`` rows copied."""
-    if length + rows <= storage.shape[0]:
-        return storage
-    grown = storage.new_empty(max(2 * storage.shape[0], length + rows), *storage.shape[1:])
-    grown[:length] = storage[:length]
-    return grown

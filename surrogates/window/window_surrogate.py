@@ -20,7 +20,7 @@ from torch import Tensor
 
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.kernels.makers import NOISE_FLOOR, gaussian_likelihood, matern_kernel
-from surrogates.kernels.radial import radial_profile
+from surrogates.kernels.stationary import radial_profile
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.stationary_conditioning import StationaryConditioning
 from surrogates.window.marginal_likelihood import fit_isotropic
@@ -143,7 +143,7 @@ class WindowSurrogate:
         if rows is not None:
             # Its X is a view of the window, which holds other queries now.
             known = {name: conditioning.__dict__[name] for name in _SHARED if name in conditioning.__dict__}
-            L, alpha, E = conditioning.factor, conditioning.alpha, conditioning.gradient_distances
+            L, alpha, E = conditioning.factor, conditioning.alpha, conditioning.gradient_squared_distances
             conditioning = conditioning.over(self.trajectory.X[rows], L, alpha, E)
             conditioning.__dict__.update(known)
             self._origin = conditioning, None

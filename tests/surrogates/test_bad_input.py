@@ -20,7 +20,6 @@ from surrogates import (
     matern_kernel,
     rbf_kernel,
 )
-from surrogates.linalg.jitter import extended_factor, jittered_factor
 from tests.surrogates.gp_models import D, derived_gp, kernel_named, outcomes, points
 from tests.surrogates.reference import assert_close
 
@@ -343,19 +342,6 @@ def test_conditioning_on_a_duplicate_without_noise_warns_or_refuses():
     assert any(issubclass(w.category, NumericalWarning) for w in caught)
     assert_close(after.mean, before.mean, 1e-4)
     assert_close(after.trace, before.trace, 1e-4)
-
-
-def test_jitter_is_none_for_definite_matrices_and_an_error_for_indefinite_ones():
-    A = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        L = jittered_factor(A.expand(3, 2, 2))
-        assert_close(L[2] @ L[2].mT, A, 1e-15)
-        assert_close(extended_factor(A[:1, :1].sqrt(), A[1:]), L[0], 1e-15)
-        assert_close(extended_factor(A[:1, :1].sqrt(), A[1:].expand(3, 1, 2)), L, 1e-15)
-    for indefinite in (A - 2 * torch.eye(2, dtype=torch.float64), torch.full((2, 2), torch.nan, dtype=torch.float64)):
-        with pytest.raises(NotPositiveDefiniteError, match="2 observations is not positive definite"):
-            jittered_factor(indefinite)
 
 
 def test_kernel_blocks_name_what_they_do_not_know():

@@ -134,7 +134,7 @@ def test_what_it_refuses():
     with pytest.raises(ValueError, match=r"X_target must be of shape batch x q x 3.*got \(1, 2\)"):
         GradientInformation(gp, TARGET[:, :2])
     for noise in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match="noise must be a non-negative number"):
+        with pytest.raises(ValueError, match="noise must be at least 0 and finite"):
             GradientInformation(gp, TARGET, noise=noise)
     with pytest.raises(ValueError, match="NaN or inf"):
         GradientInformation(gp, TARGET)(torch.full((1, 1, 3), float("nan"), dtype=torch.float64))

@@ -63,7 +63,7 @@ class ClientSurrogates:
         if count >= len(candidates):
             return candidates
         conditioning = self.local.conditioning_at(x)
-        traces = conditioning.trace(candidates, conditioning.observe(candidates))
+        traces = conditioning.trace(candidates)
         return candidates[traces.sort(descending=True, stable=True).indices[:count]]
 
     def fitted_weights(self, x: Tensor) -> Tensor:

@@ -51,9 +51,9 @@ def steps_in_span(
     if step_size is None or not fixed or SPAN_PAYS * len(surrogate.window) > len(x) or stop.uncertainty == "descent":
         return None
     conditioning = surrogate.conditioning
-    metric, v = conditioning.metric, float(conditioning.metric.gradient)
+    kernel, v = conditioning.stationary, float(conditioning.stationary.column_scales)
     outputscale = surrogate.hyperparameters.outputscale
-    r2 = conditioning.observe(x[None]).r2[0]
+    r2 = conditioning.pass_over_data(x[None]).r2[0]
     square = r2 / v
     G = 0.5 * (square[:, None] + square - surrogate.window.squared_distances / v)
     G.diagonal().copy_(square)
@@ -64,7 +64,7 @@ def steps_in_span(
             start = information(uncertainty)
         elif taken and not stop.goes_on(uncertainty, len(x), start):
             break
-        w = metric.slope_weights(r2).reshape(-1) * conditioning.alpha
+        w = kernel.row_scales(r2).reshape(-1) * conditioning.alpha
         moved = a - step_size * (surrogate.scale * outputscale**0.5) * v * (w.sum() * a - w)
         along = G @ moved
         length = float(moved @ along)
@@ -74,7 +74,7 @@ def steps_in_span(
             return None
         a, taken = moved, taken + 1
         r2 = ((length - 2 * along + G.diagonal()) * v).clamp_min(0.0)
-    displaced = weighted_differences(metric, conditioning.inputs, x[None], a[None])[0]
+    displaced = weighted_differences(kernel, conditioning.inputs, x[None], a[None])[0]
     return x - displaced / v, taken
 
 
@@ -97,10 +97,10 @@ class _SpanUncertainty:
     @property
     def trace(self) -> Tensor:
         """The trace of the posterior covariance, shape ``1``."""
-        metric, r2 = self.conditioning.metric, self.r2[None]
-        c = metric.slope_weights(self.r2)[None, :].reshape(1, -1)
+        kernel, r2 = self.conditioning.stationary, self.r2[None]
+        c = kernel.row_scales(self.r2)[None, :].reshape(1, -1)
         return self.outputscale * self.conditioning.trace(
-            self.x[None], Pass(self.x[None], r2, float(metric.gradient) * r2, c)
+            self.x[None], Pass(self.x[None], r2, float(kernel.column_scales) * r2, c)
         )
 
     @property

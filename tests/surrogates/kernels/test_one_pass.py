@@ -1,10 +1,10 @@
 import pytest
 import torch
-from gpytorch.kernels import ScaleKernel
 
-from surrogates import kernel_blocks, radial_profile
+from surrogates import kernel_blocks
 from surrogates.kernels import one_pass
-from surrogates.kernels.one_pass import Metric, differences_along, weighted_differences
+from surrogates.kernels.one_pass import differences_along, squared_distances_to, weighted_differences
+from surrogates.kernels.stationary import as_stationary
 from tests.memory import printed, reads_peak
 from tests.surrogates.gp_models import configured, kernel_named, points
 from tests.surrogates.reference import assert_close
@@ -20,14 +20,6 @@ def path(request, monkeypatch):
     elif one_pass.compiled is None:
         pytest.skip("numba is not installed")
     return request.param
-
-
-def metric_of(kernel, slope=None):
-    """The metric of a scaled stationary kernel, written out."""
-    base = kernel.base_kernel if type(kernel) is ScaleKernel else kernel
-    precision = base.lengthscale.detach() ** -2
-    gradient = precision if slope is None else precision * slope
-    return Metric(radial_profile(base), kernel.outputscale.detach()[..., None, None], precision, gradient)
 
 
 def widened(kernel, d):
@@ -53,13 +45,13 @@ def test_mean_and_distances_of_one_point(name, n, d, path):
     kernel = widened(kernel_named(name), d)
     X, x, alpha = points(n, d, seed=1), points(1, d, seed=2), points(n, 1, seed=3).squeeze(-1)
     slope = 1 + points(1, d, seed=4).abs()
-    metric = metric_of(kernel, slope if name.endswith("ard") else slope[:, :1])
-    seen = one_pass.one_pass(metric, X, x, alpha)
-    assert_close(seen.mean, dense(kernel, X, x, alpha, slope if name.endswith("ard") else slope[:, :1]), 1e-12)
+    stationary = as_stationary(kernel, slope if name.endswith("ard") else slope[:, :1])
+    found = one_pass.one_pass(stationary, X, x, alpha)
+    assert_close(found.mean, dense(kernel, X, x, alpha, slope if name.endswith("ard") else slope[:, :1]), 1e-12)
     difference = x - X
-    assert_close(seen.r2[0], (difference**2 * metric.precision).sum(-1), 1e-13)
-    assert_close(seen.q[0], (difference**2 * metric.gradient**2).sum(-1), 1e-13)
-    assert_close(seen.c, 2 * metric.outputscale * metric.profile.h1(seen.r2), 1e-13)
+    assert_close(found.r2[0], (difference**2 * stationary.precision).sum(-1), 1e-13)
+    assert_close(found.q[0], (difference**2 * stationary.column_scales**2).sum(-1), 1e-13)
+    assert_close(found.c, 2 * stationary.outputscale * stationary.profile.h1(found.r2), 1e-13)
 
 
 @pytest.mark.skipif(one_pass.compiled is None, reason="numba is not installed")
@@ -71,9 +63,9 @@ def test_compiled_and_torch_give_the_same_numbers(name, dtype, strided, monkeypa
     X = points(22, 200, seed=1, dtype=dtype)
     X = X[::2] if strided else X[:11]
     x, alpha = X[4:5].clone(), points(11, 1, seed=3).squeeze(-1)
-    compiled = one_pass.one_pass(metric_of(kernel), X, x, alpha)
+    compiled = one_pass.one_pass(as_stationary(kernel), X, x, alpha)
     monkeypatch.setattr(one_pass, "compiled", None)
-    for a, b in zip(compiled, one_pass.one_pass(metric_of(kernel), X, x, alpha), strict=True):
+    for a, b in zip(compiled, one_pass.one_pass(as_stationary(kernel), X, x, alpha), strict=True):
         assert a.dtype == b.dtype
         assert_close(a, b.double(), 1e-13 if dtype == torch.float64 else 3e-6)
 
@@ -85,11 +77,11 @@ def test_many_points_and_blocks_of_rows(name, monkeypatch):
     x[2] = X[5]
     for rows in (1, 4, 100):
         monkeypatch.setattr(one_pass, "_BLOCK_BYTES", {"cpu": rows * 3 * 8, "cuda": 0})
-        seen = one_pass.one_pass(metric_of(kernel), X, x, alpha)
-        assert_close(seen.mean, dense(kernel, X, x, alpha), 1e-12)
-        assert seen.r2[2, 5] == 0
-    batches = one_pass.one_pass(metric_of(kernel), X, x.reshape(2, 2, 3), alpha)
-    for a, b in zip(batches, seen, strict=True):
+        found = one_pass.one_pass(as_stationary(kernel), X, x, alpha)
+        assert_close(found.mean, dense(kernel, X, x, alpha), 1e-12)
+        assert found.r2[2, 5] == 0
+    batches = one_pass.one_pass(as_stationary(kernel), X, x.reshape(2, 2, 3), alpha)
+    for a, b in zip(batches, found, strict=True):
         assert_close(a.flatten(0, 1), b, 1e-14)
 
 
@@ -97,9 +89,9 @@ def test_many_points_and_blocks_of_rows(name, monkeypatch):
 def test_batches_of_data_and_kernels(name):
     kernel = configured(kernel_named(name).expand_batch(torch.Size([2])))
     X, x, alpha = points(5, seed=1, batch=(2,)), points(3, seed=2, batch=(4, 1)), points(2, 5, seed=3)
-    seen = one_pass.one_pass(metric_of(kernel), X, x, alpha)
-    assert seen.mean.shape == (4, 2, 3, 3)
-    assert_close(seen.mean, dense(kernel, X, x, alpha), 1e-12)
+    found = one_pass.one_pass(as_stationary(kernel), X, x, alpha)
+    assert found.mean.shape == (4, 2, 3, 3)
+    assert_close(found.mean, dense(kernel, X, x, alpha), 1e-12)
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -108,8 +100,8 @@ def test_an_offset_of_a_million_lengthscales_costs_no_digits(name, path):
     X, x, alpha = points(9, seed=1), points(1, seed=2), points(9, 1, seed=3).squeeze(-1)
     # Rounded so that the shift is exact.
     X, x = ((z * 2**20).round() / 2**20 for z in (X, x))
-    expected = one_pass.one_pass(metric_of(kernel), X, x, alpha)
-    for a, b in zip(one_pass.one_pass(metric_of(kernel), X + shift, x + shift, alpha), expected, strict=True):
+    expected = one_pass.one_pass(as_stationary(kernel), X, x, alpha)
+    for a, b in zip(one_pass.one_pass(as_stationary(kernel), X + shift, x + shift, alpha), expected, strict=True):
         assert_close(a, b, 1e-13)
 
 
@@ -117,22 +109,23 @@ def test_products_with_the_jacobian(monkeypatch):
     kernel = kernel_named("matern 5/2 ard")
     X, x, u, w = points(9, seed=1), points(1, seed=2), points(2, seed=3), points(2, 9, seed=4)
     monkeypatch.setattr(one_pass, "_BLOCK_BYTES", {"cpu": 4 * 3 * 8, "cuda": 0})
-    metric = metric_of(kernel)
-    differences = (x - X) * metric.gradient
-    assert_close(differences_along(metric, X, x, u), u @ differences.mT, 1e-13)
-    assert_close(weighted_differences(metric, X, x, w), w @ differences, 1e-13)
+    stationary = as_stationary(kernel)
+    differences = (x - X) * stationary.column_scales
+    assert_close(differences_along(stationary, X, x, u), u @ differences.mT, 1e-13)
+    assert_close(weighted_differences(stationary, X, x, w), w @ differences, 1e-13)
+    assert_close(squared_distances_to(stationary, X, x), ((x - X) ** 2 * stationary.precision).sum(-1)[None], 1e-13)
 
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_mean_and_distances_pass_gradcheck_on_a_datum_too(name):
     kernel = kernel_named(name)
     X, alpha = points(5, seed=1), points(5, 1, seed=3).squeeze(-1)
-    metric = metric_of(kernel)
+    stationary = as_stationary(kernel)
     x = points(2, seed=2).requires_grad_(True)
-    assert torch.autograd.gradcheck(lambda x: tuple(one_pass.one_pass(metric, X, x, alpha)), x)
+    assert torch.autograd.gradcheck(lambda x: tuple(one_pass.one_pass(stationary, X, x, alpha)), x)
     if "3/2" not in name:  # whose mean has no second derivative there
         on_datum = X[1:2].clone().requires_grad_(True)
-        assert torch.autograd.gradcheck(lambda x: one_pass.one_pass(metric, X, x, alpha).mean, on_datum)
+        assert torch.autograd.gradcheck(lambda x: one_pass.one_pass(stationary, X, x, alpha).mean, on_datum)
 
 
 PEAK = """

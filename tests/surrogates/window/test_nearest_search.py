@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from surrogates.window import nearest
-from surrogates.window.nearest import NearestSearch, row_squared_distances
+from surrogates.window import nearest_search
+from surrogates.window.nearest_search import NearestSearch, row_squared_distances
 
 
 @pytest.fixture(params=["compiled", "torch"], autouse=True)
 def path(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(nearest, "_ROWS_KERNELS", None)
-    elif nearest._ROWS_KERNELS is None:
+        monkeypatch.setattr(nearest_search, "_rows", None)
+    elif nearest_search._rows is None:
         pytest.skip("numba is not installed")
 
 
@@ -137,7 +137,7 @@ def test_both_paths_agree_to_rounding(monkeypatch):
     g = generator(7)
     X = torch.randn(50, 333, generator=g, dtype=torch.float64)
     here = row_squared_distances(X, X[0])
-    monkeypatch.setattr(nearest, "_ROWS_KERNELS", None)
+    monkeypatch.setattr(nearest_search, "_rows", None)
     assert torch.allclose(here, row_squared_distances(X, X[0]), rtol=1e-14, atol=0)
 
 

@@ -1,7 +1,21 @@
+import pytest
 import torch
 
-from surrogates.linalg.growing_cholesky import GrowingCholesky
+from surrogates import NotPositiveDefiniteError
+from surrogates.linalg.growing import GrowingCholesky, GrowingRows
 from tests.surrogates.linalg.test_cholesky import backward_error, covariance, is_lower, numpy_factor, points
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 8])
+def test_rows_in_storage_that_doubles(capacity):
+    X = points(40)
+    growing = GrowingRows(X[:3].float(), capacity)
+    view, kept = growing.rows, X[:3].float()
+    for n in range(3, 40):
+        assert torch.equal(growing.append(X[n : n + 1]), X[: n + 1].float())
+    assert len(growing) == 40
+    assert growing._storage.shape[0] <= 80
+    assert torch.equal(view, kept)
 
 
 def test_growing_factor_solves_across_blocks_and_growth():
@@ -35,3 +49,19 @@ def test_a_factor_that_is_there_is_taken_as_it_is():
     growing = GrowingCholesky.from_factor(numpy_factor(A[:7, :7]))
     growing.append(A[7:, :7], A[7:, 7:])
     assert torch.allclose(growing.L, numpy_factor(A), rtol=1e-9, atol=1e-12)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    A, v = covariance(points(5)), torch.ones(4, dtype=torch.float64)
+    growing = GrowingCholesky(A)
+    for attempt in (
+        lambda: GrowingCholesky(A[:3]),
+        lambda: growing.append(v, 1.0),
+        lambda: growing.append(torch.ones(2, 5), torch.ones(1, 1)),
+        lambda: growing.append(torch.ones(1, 5), torch.ones(1, 2)),
+        lambda: growing.append(torch.ones(0, 5), torch.ones(0, 0)),
+    ):
+        with pytest.raises(ValueError) as refused:
+            attempt()
+        assert not isinstance(refused.value, NotPositiveDefiniteError)
+    assert len(growing) == 5

@@ -11,7 +11,8 @@ from gpytorch.kernels import (
 )
 
 from surrogates import UnsupportedKernelError, kernel_blocks, prior_gradient_variance
-from surrogates.kernels.blocks import as_stationary, check_kernel, kernel_values
+from surrogates.kernels.blocks import check_kernel, kernel_values
+from surrogates.kernels.stationary import as_stationary
 from tests.surrogates.gp_models import KERNELS, D, configured, kernel_named, points
 from tests.surrogates.reference import STEP, assert_close, kernel_function, moved, to_mp, to_tensor
 

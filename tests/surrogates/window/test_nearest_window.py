@@ -1,22 +1,22 @@
 import pytest
 import torch
 
-from surrogates.kernels.radial import RadialProfile
-from surrogates.linalg import cholesky
+from surrogates.kernels.stationary import RadialProfile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
-from surrogates.window import nearest
+from surrogates.window import nearest_search, nearest_window
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
 MATERN = RadialProfile("matern52")
+compiled = pytest.mark.skipif(nearest_window.replace_row is None, reason="numba is not installed")
 
 
 @pytest.fixture(params=["compiled", "torch"])
 def path(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(nearest, "_ROWS_KERNELS", None)
-        monkeypatch.setattr(cholesky, "_REPLACE_KERNEL", None)
-    elif cholesky._REPLACE_KERNEL is None:
+        monkeypatch.setattr(nearest_search, "_rows", None)
+        monkeypatch.setattr(nearest_window, "replace_row", None)
+    elif nearest_window.replace_row is None:
         pytest.skip("numba is not installed")
 
 
@@ -75,9 +75,10 @@ def test_moves_over_a_growing_history(path, weights, noise):
             x = trajectory.X[0] + 1.0
 
 
+@compiled
 @pytest.mark.parametrize("noise", [1e-6, 1e-2])
 def test_thousands_of_moves_do_not_drift(noise, monkeypatch):
-    monkeypatch.setattr("surrogates.window.nearest_window.replacing_pays", lambda n, rows, device: 6 * rows <= n)
+    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows, device: 6 * rows <= n)
     trajectory, g = history(900, 2, seed=1)
     window = NearestWindow(trajectory, 60, precision=1.0, profile=MATERN, noise=noise)
     x, updates, worst = trajectory.X[450].clone(), 0, 0.0
@@ -98,14 +99,15 @@ def test_thousands_of_moves_do_not_drift(noise, monkeypatch):
     assert torch.equal(window.covariance[order][:, order], fresh.covariance[other][:, other])
 
 
+@compiled
 def test_a_factor_that_drifted_is_made_anew(monkeypatch):
     trajectory, _ = history(300, 2, seed=2)
     window = NearestWindow(trajectory, 160, precision=1.0, profile=MATERN, noise=1e-3)
-    x = trajectory.X[-1].clone()
+    x, replace_row = trajectory.X[-1].clone(), nearest_window.replace_row
     window.move_to(x)
-    monkeypatch.setattr("surrogates.window.nearest_window.replacing_pays", lambda n, rows, device: True)
+    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows, device: True)
     monkeypatch.setattr(
-        "surrogates.window.nearest_window.replace_row", lambda L, j, row: cholesky.replace_row(L, j, row) * (1 + 1e-9)
+        "surrogates.window.nearest_window.replace_row", lambda L, j, row: replace_row(L, j, row) * (1 + 1e-9)
     )
     trajectory.append(x, 0.0)
     assert window.move_to(x).numel() == 1
@@ -122,7 +124,7 @@ def test_only_one_row_is_evaluated_when_one_query_arrives(monkeypatch):
 
     def counted(X, x, weights=None, index=None):
         rows.append(len(X) if index is None else len(index))
-        return nearest.row_squared_distances(X, x, weights, index)
+        return nearest_search.row_squared_distances(X, x, weights, index)
 
     monkeypatch.setattr("surrogates.window.nearest_window.row_squared_distances", counted)
     assert window.move_to(x).numel() == 0
@@ -143,7 +145,7 @@ def test_float32_history_keeps_float64_algebra():
 
 
 @pytest.mark.parametrize("weights", [0.7, [0.2, 1.0, 3.0]])
-def test_gradient_distances_and_inverse(weights):
+def test_gradient_distances(weights):
     trajectory, _ = history(90, 3)
     metric = torch.as_tensor(weights, dtype=torch.float64)
     window = NearestWindow(trajectory, 25, precision=metric, profile=MATERN, noise=1e-2)
@@ -152,7 +154,6 @@ def test_gradient_distances_and_inverse(weights):
         assert torch.allclose(
             window.gradient_squared_distances, distances(window.X, metric.square()), rtol=1e-12, atol=1e-300
         )
-        assert torch.allclose(window.inverse @ window.covariance, torch.eye(25).double(), atol=1e-9)
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.5, 2.0), (0.5, [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], 0.3)])
@@ -201,10 +202,10 @@ def test_state_round_trip_continues_bitwise(weights):
         assert torch.equal(window.move_to(trajectory.X[row]), other.move_to(trajectory.X[row]))
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("eager", [False, pytest.param(True, marks=compiled)])
 def test_a_singular_window_is_refused_and_stays_where_it_was(eager, monkeypatch):
     if eager:
-        monkeypatch.setattr("surrogates.window.nearest_window.replacing_pays", lambda n, rows, device: True)
+        monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows, device: True)
     trajectory, _ = history(100, 2)
     window = NearestWindow(trajectory, 10, precision=1.0, profile=MATERN)
     x = trajectory.X[50].clone()
@@ -227,8 +228,8 @@ def test_a_singular_window_is_refused_and_stays_where_it_was(eager, monkeypatch)
 
 def test_bad_arguments_are_refused():
     trajectory, _ = history(20, 3)
-    for size in (0, 2.0, True):
-        with pytest.raises(ValueError, match="size"):
+    for size, error in ((0, ValueError), (2.0, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="size"):
             NearestWindow(trajectory, size)
     for options, message in (
         ({"precision": -1.0}, "precision"),

@@ -1,7 +1,7 @@
-"""Radial profiles of the stationary kernels and their derivatives.
+"""Stationary kernels: their radial profiles with derivatives, and what a gradient needs of their hyper-parameters.
 
-A stationary kernel is k(x, x') = o h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ². Everything that a gradient posterior
-needs of a kernel is h, h' and h'' as functions of r²:
+A stationary kernel is k(x, x') = o h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ². Everything that a gradient posterior needs of
+it is h, h' and h'' as functions of r²:
 
     ∂k/∂xᵢ        = 2 o h'(r²) (xᵢ − x'ᵢ)/ℓᵢ²
     ∂²k/∂xᵢ∂x'ⱼ   = −o [2 h'(r²) δᵢⱼ/ℓᵢ² + 4 h''(r²) (xᵢ − x'ᵢ)(xⱼ − x'ⱼ)/(ℓᵢ² ℓⱼ²)]
@@ -13,10 +13,11 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from math import sqrt
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.kernels.rbf_kernel_grad import RBFKernelGrad
 from torch import Tensor
@@ -29,7 +30,7 @@ SUPPORTED_KERNELS = (
 
 
 class UnsupportedKernelError(TypeError):
-    """A kernel whose gradient posterior is not known here; the message names those that are."""
+    """The gradient posterior of a kernel is not known here; the message names the kernels of which it is."""
 
     def __init__(self, kernel: object) -> None:
         super().__init__(
@@ -40,11 +41,11 @@ class UnsupportedKernelError(TypeError):
 
 @dataclass(frozen=True)
 class RadialProfile:
-    """h(r²) of one stationary kernel, h(0) = 1, with its first two derivatives with respect to r².
+    """The function h(r²) of a stationary kernel, h(0) = 1, and its first two derivatives with respect to r².
 
     Attributes:
-        name: ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"`` or ``"rq"``.
-        alpha: The exponent of the rational quadratic kernel, shaped to broadcast with ``batch x q x n``.
+        name: The kernel: ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"`` or ``"rq"``.
+        alpha: The exponent of the rational quadratic kernel, shaped to broadcast with ``batch x q x n``, else None.
     """
 
     name: str
@@ -86,8 +87,8 @@ class RadialProfile:
     def h2(self, r2: Tensor) -> Tensor:
         """d²h/d(r²)², elementwise.
 
-        For Matérn 3/2 it grows as 1/r towards 0, where it only ever multiplies (x − x')(x − x')ᵀ = O(r²); it is
-        given as 0 at r = 0, the limit of the product.
+        For Matérn 3/2 it grows as 1/r towards 0, where it only ever multiplies (x − x')(x − x')ᵀ = O(r²). It is
+        given as 0 at r = 0, so that the product has its limit.
 
         Raises:
             ValueError: For Matérn 1/2.
@@ -107,9 +108,9 @@ class RadialProfile:
 
     @property
     def prior_curvature(self) -> float:
-        """−2h'(0), so that o(−2h'(0))/ℓ² is the prior variance of one partial derivative.
+        """−2h'(0): times o/ℓ², it is the prior variance of one partial derivative.
 
-        1 for RBF and RQ, 5/3 for Matérn 5/2, 3 for Matérn 3/2.
+        It is 1 for RBF and RQ, 5/3 for Matérn 5/2 and 3 for Matérn 3/2.
 
         Raises:
             ValueError: For Matérn 1/2, where it is infinite.
@@ -124,18 +125,92 @@ class RadialProfile:
         return self.alpha
 
 
+@dataclass(frozen=True)
+class StationaryKernel:
+    """A kernel o h(r²) over some of the inputs, with the scales of its Jacobian, read from a GPyTorch kernel.
+
+    With Δ the ``n x d`` matrix of rows x − x_τ, the Jacobian of rows ∂k(x, x_τ)/∂x is J = diag(c) Δ diag(v), where
+    c_τ = 2 o h'(r_τ²) are the row scales and v = (dz/dx)/ℓ² the column scales. Hyper-parameters are detached.
+
+    Attributes:
+        profile: h and its derivatives.
+        outputscale: o, ``batch x 1 x 1`` or ``1 x 1``.
+        precision: 1/ℓ² per unit of the transformed inputs z, ``batch x 1 x d`` (ARD) or ``batch x 1 x 1``.
+        column_scales: v, which has the slope dz/dx of the input transform in it, shaped as ``precision``.
+        active_dims: The inputs that the kernel sees, or None for all of them.
+    """
+
+    profile: RadialProfile
+    outputscale: Tensor
+    precision: Tensor
+    column_scales: Tensor
+    active_dims: Tensor | None = None
+
+    @property
+    def isotropic(self) -> bool:
+        """Whether one number is the precision, and one the column scale, of all inputs."""
+        return self.precision.shape[-1] == 1 and self.column_scales.shape[-1] == 1
+
+    @cached_property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """The exponent (1 but for RQ), o, 1/ℓ² and v of an isotropic kernel without batch."""
+        exponent = 1.0 if self.profile.alpha is None else self.profile.alpha.item()
+        precision, column_scale = (t.reshape(-1)[0].item() for t in (self.precision, self.column_scales))
+        return exponent, self.outputscale.item(), precision, column_scale
+
+    def seen_inputs(self, x: Tensor) -> Tensor:
+        """The inputs that the kernel sees, ``... x d'`` of ``... x d``: x itself where it sees them all."""
+        return x if self.active_dims is None else x[..., self.active_dims]
+
+    def row_scales(self, r2: Tensor) -> Tensor:
+        """c = 2 o h'(r²), float64, shaped as r²."""
+        return 2 * self.outputscale.double() * self.profile.h1(r2.double())
+
+
+def as_stationary(kernel: Kernel, slope: Tensor | None = None) -> StationaryKernel | None:
+    """The kernel as o h(r²) where it is one stationary kernel in any number of ``ScaleKernel``s, else None.
+
+    Args:
+        kernel: A kernel of GPyTorch.
+        slope: dz/dx of the input transform, ``batch x 1 x d``, or None where it is 1.
+
+    Raises:
+        UnsupportedKernelError: If the kernel is neither stationary nor a sum or product.
+    """
+    base, outputscales = unscaled(kernel)
+    if type(base) in (AdditiveKernel, ProductKernel):
+        return None
+    profile = radial_profile(base)
+    precision = base.lengthscale.detach() ** -2
+    scales = [scale.detach()[..., None, None] for scale in outputscales] or [torch.ones_like(precision[..., :1])]
+    outputscale, active_dims = reduce(torch.mul, scales), kernel.active_dims
+    if slope is None:
+        return StationaryKernel(profile, outputscale, precision, precision, active_dims)
+    seen = slope if active_dims is None else slope[..., active_dims]
+    return StationaryKernel(profile, outputscale, precision, precision * seen, active_dims)
+
+
+def unscaled(kernel: Kernel) -> tuple[Kernel, list[Tensor]]:
+    """The kernel within any number of ``ScaleKernel``s, and their outputscales, ``batch``, from outside inwards."""
+    outputscales = []
+    while type(kernel) is ScaleKernel:
+        outputscales.append(kernel.outputscale)
+        kernel = kernel.base_kernel
+    return kernel, outputscales
+
+
 def radial_profile(kernel: Kernel) -> RadialProfile:
     """The profile of a stationary kernel, chosen by its exact type.
 
-    ``RBFKernelGrad`` and ``Matern52KernelGrad`` give the profile of their value part. The hyper-parameters
-    are detached: gradient posteriors are differentiable in the points where they are asked for, not in the
+    ``RBFKernelGrad`` and ``Matern52KernelGrad`` give the profile of their value part. The exponent of RQ is
+    detached: gradient posteriors are differentiable in the points where they are asked for, not in the
     hyper-parameters, which are fitted by the marginal likelihood of the values.
 
     Args:
-        kernel: A GPyTorch kernel without ``ScaleKernel``.
+        kernel: A GPyTorch kernel that is not in a ``ScaleKernel``.
 
     Raises:
-        UnsupportedKernelError: For any other type, a subclass of a supported one included.
+        UnsupportedKernelError: If the type is any other, a subclass of a supported one included.
     """
     kind = type(kernel)
     if kind in (RBFKernel, RBFKernelGrad):
@@ -150,7 +225,7 @@ def radial_profile(kernel: Kernel) -> RadialProfile:
 
 
 def no_gradient_covariance() -> ValueError:
-    """The error for what a Matérn 1/2 kernel does not have."""
+    """The error for the gradient covariance of a Matérn 1/2 kernel."""
     return ValueError(
         "MaternKernel(nu=0.5) has no gradient covariance: its sample paths are not differentiable "
         "(-2h'(0) is infinite). Use nu=1.5, nu=2.5, RBFKernel or RQKernel; only the gradient mean away from "

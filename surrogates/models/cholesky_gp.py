@@ -1,4 +1,4 @@
-"""A SingleTaskGP that keeps one Cholesky factor of its data, grows it, and fills GPyTorch's caches from it."""
+"""BoTorch's SingleTaskGP on one Cholesky factor that is kept, grows with the data, and fills GPyTorch's caches."""
 
 from __future__ import annotations
 
@@ -20,18 +20,23 @@ from torch import Tensor
 from surrogates.checks import check_data, check_finite, check_floating, check_points, check_same_kind
 from surrogates.conditioning import Conditioning
 from surrogates.kernels.blocks import check_kernel, kernel_values
-from surrogates.linalg.jitter import extended_factor, jittered_factor
-from surrogates.models.caches import Conditioned, Parameters, keep_updated_mean_cache, prediction_strategy
-from surrogates.models.growing_data import GrowingData
+from surrogates.linalg.cholesky import extended_factor, jittered_factor
+from surrogates.models.caches import (
+    CachedConditioning,
+    GrowingData,
+    ParameterSnapshot,
+    keep_updated_mean_cache,
+    make_prediction_strategy,
+)
 from surrogates.models.transforms import input_slope
-from surrogates.stationary_conditioning import condition
+from surrogates.stationary_conditioning import make_conditioning
 
 
-class ConditionedGP(SingleTaskGP):
-    """What ``DerivedGP`` is made of beside its gradients: BoTorch's protocol on one factor that is kept.
+class CholeskyGP(SingleTaskGP):
+    """``SingleTaskGP`` by Cholesky at any n: what ``DerivedGP`` is beside its gradients.
 
-    The factor and α are computed by Cholesky at any n, once for the data and hyper-parameters of the moment, and
-    GPyTorch's caches are filled from them. The arguments are ``SingleTaskGP``'s.
+    The factor L and α are computed once for the data and hyper-parameters of the moment, and GPyTorch's caches are
+    filled from them. The arguments are ``SingleTaskGP``'s.
     """
 
     prediction_strategy: DefaultPredictionStrategy | None
@@ -39,50 +44,52 @@ class ConditionedGP(SingleTaskGP):
     mean_module: Mean
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._conditioned: Conditioned | None = None
-        self._parameters_seen: Parameters | None = None
-        # L of the data that this model shares with the one it was conditioned from.
+        self._cached: CachedConditioning | None = None
+        self._snapshot: ParameterSnapshot | None = None
+        # L of the data that a fantasy shares with the model that it was made from.
         self._leading_factor: Tensor | None = None
         super().__init__(*args, **kwargs)
 
     @property
     def conditioning(self) -> Conditioning:
-        """The factor, α and what gradient posteriors derive from them, computed once for the present data.
+        """L, α and what gradient posteriors derive from them, computed once for the present data.
 
-        Puts the model in evaluation mode, as ``posterior`` does. It is computed anew whenever the data or a
-        hyper-parameter have changed, also where GPyTorch's own cache would have stayed.
+        Reading it puts the model in evaluation mode, as ``posterior`` does. It is computed anew whenever the data or
+        a hyper-parameter have changed, also where GPyTorch's own cache would have stayed.
         """
-        return self._conditioned_now().conditioning
+        return self._current().conditioning
 
     @property
     def observation_noise(self) -> Tensor:
-        """s² of one more observation in transformed units, ``batch``, float64: the mean where each has its own."""
+        """s² of one more observation in transformed units, ``batch``, float64: the data's mean where they differ."""
         with torch.no_grad():
             return self._noise(self.train_inputs[0], self.train_targets.shape).mean(-1)
 
     def add_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
-        """Condition on more observations, in place, in O(n²) for each, in amortised storage.
+        """Conditions on more observations, in place, in O(n²) for each, in amortised storage.
 
-        Hyper-parameters and the statistics of the transforms stay as they are. A batched model is factorised
-        anew. BoTorch's ``condition_on_observations`` returns a copy instead, and takes its ``noise`` in
-        transformed units.
+        Hyper-parameters and the statistics of the transforms stay as they are. A batched model is factorised anew.
+        BoTorch's ``condition_on_observations`` returns a copy instead, and takes its ``noise`` in transformed units.
+        Where an error is raised, the model is as it was.
 
         Args:
-            X: ``batch x m x d``.
-            Y: ``batch x m x 1``.
-            Yvar: ``batch x m x 1`` in the user's units; needed where the model was made with ``train_Yvar``.
+            X: The new inputs, ``batch x m x d``.
+            Y: The new outcomes, ``batch x m x 1``.
+            Yvar: Their noise variances in the user's units, ``batch x m x 1``, needed where the model was made with
+                ``train_Yvar`` and refused where it was not.
 
         Raises:
             TypeError: If something is no floating point tensor.
-            ValueError: For shapes, dtypes, devices, NaN or inf, or a Yvar too much or too few; the model is as it
-                was.
-            NotPositiveDefiniteError: If a new point cannot be told from an old one; the model is as it was.
+            ValueError: If shapes, dtypes or devices do not fit, an entry is NaN or infinite, or Yvar is missing or
+                given against the model.
+            NotPositiveDefiniteError: If a new point cannot be told from an old one.
         """
-        conditioned = self._conditioned_now()
+        cached = self._current()
+        d = cached.conditioning.d
         check_data(X, Y, Yvar, prefix="")
-        check_same_kind("X", X, "the model", conditioned.conditioning.X)
-        if X.shape[:-2] != self.batch_shape or X.shape[-1] != conditioned.conditioning.d:
-            accepted = " x ".join(str(size) for size in (*self.batch_shape, "m", conditioned.conditioning.d))
+        check_same_kind("X", X, "the model", cached.conditioning.X)
+        if X.shape[:-2] != self.batch_shape or X.shape[-1] != d:
+            accepted = " x ".join(str(size) for size in (*self.batch_shape, "m", d))
             raise ValueError(f"X must be of shape {accepted}, got {tuple(X.shape)}.")
         fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         if fixed != (Yvar is not None):
@@ -98,18 +105,18 @@ class ConditionedGP(SingleTaskGP):
             # FixedGaussianNoise raises what is under GPyTorch's floor, as at construction.
             targets, noise = Y.squeeze(-1), None if Yvar is None else FixedGaussianNoise(Yvar.squeeze(-1)).noise
             if X.dim() == 2:
-                self._append(conditioned, X, z, targets, noise)
+                self._append(cached, X, z, targets, noise)
             else:
                 self._concatenate(X, z, targets, noise)
 
-    def _append(self, conditioned: Conditioned, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
-        old = conditioned.conditioning
-        kernel, transformed = self.covar_module, hasattr(self, "input_transform")
-        if conditioned.growing is None:
-            known = self.likelihood.noise_covar.noise if noise is not None else None
-            original = self._original_train_inputs if transformed else None
-            conditioned.growing = GrowingData(old.X, original, self.train_targets, known, old.factor)
-        data = conditioned.growing
+    def _append(self, cached: CachedConditioning, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
+        """Appends to the data and the factor of a model without batch."""
+        old, kernel = cached.conditioning, self.covar_module
+        data = cached.growing
+        if data is None:
+            known = None if noise is None else self.likelihood.noise_covar.noise
+            original = self._original_train_inputs if hasattr(self, "input_transform") else None
+            data = GrowingData(old.X, original, self.train_targets, known, old.factor)
         corner = self._noise(z, targets.shape) if noise is None else (noise + self.likelihood.second_noise).double()
         data.factor.append(kernel_values(kernel, z, old.X), kernel_values(kernel, z, z) + torch.diag_embed(corner))
         inputs, all_targets = data.inputs.append(z), data.targets.append(targets)
@@ -118,11 +125,13 @@ class ConditionedGP(SingleTaskGP):
         if data.noise is not None and noise is not None:
             self.likelihood.noise_covar.noise = data.noise.append(noise)
         ExactGP.set_train_data(self, inputs, all_targets, strict=False)
-        alpha = data.alpha(all_targets - self.mean_module(inputs))
-        updated = condition(kernel, self.mean_module, self.train_inputs[0], data.factor.L, alpha, old.slope)
-        self._conditioned = Conditioned(self, updated, data)
+        alpha = data.factor.solve((all_targets - self.mean_module(inputs)).double())
+        X_all = self.train_inputs[0]
+        updated = make_conditioning(kernel, self.mean_module, X_all, data.factor.L, alpha, old.slope)
+        self._cached = CachedConditioning(updated, X_all, self.train_targets, data)
 
     def _concatenate(self, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
+        """Appends to the data of a batched model, whose factor is made anew when it is next asked for."""
         if noise is not None:
             covariance = self.likelihood.noise_covar
             covariance.noise = torch.cat([covariance.noise, noise], dim=-1)
@@ -140,9 +149,9 @@ class ConditionedGP(SingleTaskGP):
         """``SingleTaskGP.posterior``, with X checked.
 
         Args:
-            X: ``batch x q x d``.
-            *args: ``SingleTaskGP.posterior``'s.
-            **kwargs: ``SingleTaskGP.posterior``'s.
+            X: The points, ``batch x q x d``.
+            *args: As ``SingleTaskGP.posterior`` takes them.
+            **kwargs: As ``SingleTaskGP.posterior`` takes them.
 
         Raises:
             TypeError: If X is no floating point tensor.
@@ -165,19 +174,19 @@ class ConditionedGP(SingleTaskGP):
             return super().__call__(*args, **kwargs)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """BoTorch's ``condition_on_observations``, a copy; unlike it, needs no prediction beforehand.
+        """BoTorch's ``condition_on_observations``, which returns a copy; here it needs no prediction beforehand.
 
         Args:
-            X: ``batch x m x d``.
-            Y: ``batch x m x 1``, in the user's units.
-            noise: Noise variances in *transformed* units, as BoTorch has it, ``batch x m x 1``; needed where the
-                model was made with ``train_Yvar``.
-            **kwargs: GPyTorch's.
+            X: The new inputs, ``batch x m x d``.
+            Y: The new outcomes in the user's units, ``batch x m x 1``.
+            noise: Their noise variances in *transformed* units, as BoTorch has it, ``batch x m x 1``, needed where
+                the model was made with ``train_Yvar``.
+            **kwargs: As GPyTorch takes them.
 
         Raises:
             TypeError: If X or Y is no floating point tensor.
-            ValueError: If X has another d, dtype or device than the data, Y another m, X or Y holds NaN or inf, or
-                there is no noise where it is needed.
+            ValueError: If X has another d, dtype or device than the data, Y has another m, X or Y holds NaN or inf,
+                or there is no noise where it is needed.
         """
         check_points(X, self.train_inputs[0].shape[-1], self.train_inputs[0])
         check_floating("Y", Y)
@@ -199,23 +208,24 @@ class ConditionedGP(SingleTaskGP):
         return model
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
-        """GPyTorch's fantasy model; unlike it, needs no prediction beforehand."""
+        """GPyTorch's ``get_fantasy_model``; here it needs no prediction beforehand."""
         self._prepare_prediction()
-        conditioned, seen, leading = self._conditioned, self._parameters_seen, self._leading_factor
-        self._conditioned = self._parameters_seen = self._leading_factor = None
+        # GPyTorch copies the model: what the copy does not need is put aside.
+        cached, snapshot, leading = self._cached, self._snapshot, self._leading_factor
+        self._cached = self._snapshot = self._leading_factor = None
         try:
             with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max):
                 model = cast(Self, super().get_fantasy_model(inputs, targets, **kwargs))
         finally:
-            self._conditioned, self._parameters_seen, self._leading_factor = conditioned, seen, leading
+            self._cached, self._snapshot, self._leading_factor = cached, snapshot, leading
         if not (inputs.requires_grad or targets.requires_grad):
             keep_updated_mean_cache(model.prediction_strategy)
-        model._parameters_seen = Parameters(model)
-        model._leading_factor = leading if conditioned is None else conditioned.conditioning.factor
+        model._snapshot = ParameterSnapshot(model)
+        model._leading_factor = leading if cached is None else cached.conditioning.factor
         return model
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """BoTorch's ``load_state_dict``, in any mode: the inputs are transformed by what has been loaded."""
+        """BoTorch's ``load_state_dict``, in any mode; it transforms the inputs by what has been loaded."""
         training = self.training
         self.train()
         try:
@@ -225,7 +235,7 @@ class ConditionedGP(SingleTaskGP):
             self._clear_cache()
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """GPyTorch's ``set_train_data``: inputs in the user's units, targets in transformed ones, in any mode."""
+        """GPyTorch's ``set_train_data``, in any mode; it takes inputs in the user's units, targets in transformed."""
         if inputs is not None:
             self._leading_factor = None
         if inputs is not None and self._has_transformed_inputs:
@@ -254,24 +264,27 @@ class ConditionedGP(SingleTaskGP):
 
     def _clear_cache(self) -> None:
         super()._clear_cache()
-        self._conditioned = self._parameters_seen = self._leading_factor = None
+        self._cached = self._snapshot = self._leading_factor = None
 
-    def _conditioned_now(self) -> Conditioned:
+    def _current(self) -> CachedConditioning:
+        """The conditioning of the present data under the present hyper-parameters, made anew where it has to be."""
         if self.training:
             self.eval()
         self._forget_other_parameters()
-        if self._conditioned is None or not self._conditioned.holds(self):
+        if self._cached is None or not self._cached.matches(self):
             with torch.no_grad():
-                self._conditioned = Conditioned(self, self._condition())
-        return self._conditioned
+                self._cached = CachedConditioning(self._factorised(), self.train_inputs[0], self.train_targets)
+        return self._cached
 
     def _forget_other_parameters(self) -> None:
-        if self._parameters_seen is not None and self._parameters_seen.hold(self):
+        """Clears what was computed with other modules or hyper-parameters than the present ones."""
+        if self._snapshot is not None and self._snapshot.matches(self):
             return
         self._clear_cache()
-        self._parameters_seen = Parameters(self)
+        self._snapshot = ParameterSnapshot(self)
 
-    def _condition(self) -> Conditioning:
+    def _factorised(self) -> Conditioning:
+        """The conditioning of the present data, from a new factor or one that extends the leading factor."""
         X, leading = self.train_inputs[0], self._leading_factor
         check_kernel(self.covar_module, X.shape[-1])
         known = 0 if leading is None else leading.shape[-1]
@@ -284,7 +297,7 @@ class ConditionedGP(SingleTaskGP):
         residuals = (self.train_targets - self.mean_module(X)).double()
         alpha = torch.cholesky_solve(residuals.unsqueeze(-1), factor).squeeze(-1)
         slope = input_slope(getattr(self, "input_transform", None), X)
-        return condition(self.covar_module, self.mean_module, X, factor, alpha, slope)
+        return make_conditioning(self.covar_module, self.mean_module, X, factor, alpha, slope)
 
     def _noise(self, X: Tensor, shape: torch.Size) -> Tensor:
         """The likelihood's noise at every observation, ``batch x n``, float64."""
@@ -296,8 +309,7 @@ class ConditionedGP(SingleTaskGP):
         return noise
 
     def _prepare_prediction(self) -> None:
-        """Fill GPyTorch's caches from our factor, where they are empty: nothing is factorised twice."""
+        """Fills GPyTorch's caches from our factor where they are empty."""
         self._forget_other_parameters()
-        if self.prediction_strategy is not None:
-            return
-        self.prediction_strategy = prediction_strategy(self, self._conditioned_now().conditioning)
+        if self.prediction_strategy is None:
+            self.prediction_strategy = make_prediction_strategy(self, self.conditioning)

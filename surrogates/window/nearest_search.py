@@ -1,13 +1,13 @@
 """The k rows of a growing matrix that are nearest to a moving point, exactly, without reading every row.
 
-Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)² in float64, never from ‖x‖² + ‖X‖² − 2x·X:
-one pass over X reads the same memory and loses no digits however far the data lie from the origin.
+Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)² in float64, never from ‖x‖² + ‖X‖² − 2x·X: one
+pass over X reads the same memory and loses no digits however far the data lie from the origin.
 
-Most moves need no pass. A lower bound on the distance of every row to the last point asked for, less the
-step from there, is a lower bound at the new point (triangle inequality); exact distances to the last few
-points for which a whole pass was made give |‖X − p‖ − ‖x − p‖|. Rows are evaluated in the order of their
-bounds until the k-th smallest distance is under all bounds that are left. Bounds are widened by the rounding
-errors of what they are made of, so the answer is that of a whole pass, whatever was asked before.
+Most moves need no pass. A lower bound on the distance of every row to the last point asked for, less the step from
+there, is a lower bound at the new point (triangle inequality); exact distances to the last few points for which a
+whole pass was made (the pivots p) give |‖X − p‖ − ‖x − p‖|. Rows are evaluated in the order of their bounds until the
+k-th smallest distance is under all bounds that are left. Bounds are widened by the rounding errors of what they are
+made of, so the answer is that of a whole pass, whatever was asked before.
 """
 
 from __future__ import annotations
@@ -26,51 +26,43 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def _moved(lower, step, slack):  # type: ignore[no-untyped-def]
-    """Lower bounds at a point that is ``step`` away; the last term covers rounding upwards."""
+    """The lower bounds at a point that is ``step`` away; the last term covers rounding upwards."""
     moved = lower - (step * (1 + slack) + _TINY)
     return moved - _EPS * (np.abs(moved) + step)
 
 
 def _raised(lower, distance, step, slack):  # type: ignore[no-untyped-def]
-    """Lower bounds raised to |‖X − p‖ − ‖x − p‖| for a pivot p."""
+    """The lower bounds raised to |‖X − p‖ − ‖x − p‖| for a pivot p."""
     return np.maximum(lower, np.abs(distance - step) - (2 * slack * (distance + step) + _TINY))
 
 
 def _pending(lower, index, values, k, slack):  # type: ignore[no-untyped-def]
-    """Rows not in ``index`` whose bound does not exceed the k-th smallest distance there."""
+    """The rows not in ``index`` whose bound does not exceed the k-th smallest distance there."""
     kth = np.sqrt(np.partition(values, k - 1)[k - 1]) * (1 + slack) + _TINY
     mask = lower <= kth
     mask[index] = False
     return np.flatnonzero(mask)
 
 
-_ROWS_KERNELS: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+_rows: Callable[..., Any] | None = None
 with contextlib.suppress(ImportError):
     import numba
 
-    # Reassociation lets the sum use vector registers. Every row goes through the same code, so equal rows
-    # get equal distances and the answer does not depend on which rows are evaluated together.
+    # Reassociation lets the sum use vector registers. Every row goes through the same code, so equal rows get equal
+    # distances and the answer does not depend on which rows are evaluated together.
     @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-    def _rows(X, x, index, out):  # type: ignore[no-untyped-def]
+    def _rows(X, x, weights, index, out):  # type: ignore[no-untyped-def]
         for i in range(index.shape[0]):
             row = X[index[i]]
             total = 0.0
             for j in range(x.shape[0]):
                 t = np.float64(row[j]) - np.float64(x[j])
-                total += t * t
+                if weights is None:
+                    total += t * t
+                else:
+                    total += t * t * weights[j]
             out[i] = total
 
-    @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-    def _weighted_rows(X, x, weights, index, out):  # type: ignore[no-untyped-def]
-        for i in range(index.shape[0]):
-            row = X[index[i]]
-            total = 0.0
-            for j in range(x.shape[0]):
-                t = np.float64(row[j]) - np.float64(x[j])
-                total += t * t * weights[j]
-            out[i] = total
-
-    _ROWS_KERNELS = (_rows, _weighted_rows)
     _moved, _raised, _pending = (numba.njit(cache=True, nogil=True)(f) for f in (_moved, _raised, _pending))
 
 _CHUNK = 1 << 16
@@ -78,28 +70,22 @@ _PIVOTS = 4
 
 
 def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, index: Tensor | None = None) -> Tensor:
-    """Σⱼ wⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, from the differences.
+    """Σⱼ wⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, float64, from the differences.
 
-    Symmetric in its two points bit for bit, 0 for equal points, and the same for a row whichever other rows
-    are asked for with it.
+    It is symmetric in its two points bit for bit, 0 for equal points, and the same for a row whichever other rows are
+    asked for with it.
 
     Args:
-        X: n x d, contiguous.
-        x: d.
-        weights: d positive weights, or None for ones.
-        index: Row numbers (int64), or None for all.
-
-    Returns:
-        float64 tensor of the length of ``index``.
+        X: The rows, ``n x d``, contiguous.
+        x: The point, ``d``.
+        weights: The weights wⱼ > 0, ``d``, float64, or None for ones.
+        index: The numbers of the rows, int64, or None for all of them.
     """
     if index is None:
         index = torch.arange(X.shape[0], device=X.device)
     out = torch.empty(index.shape[0], dtype=torch.float64, device=X.device)
-    if _ROWS_KERNELS is not None and X.device.type == "cpu":
-        if weights is None:
-            _ROWS_KERNELS[0](X.numpy(), x.numpy(), index.numpy(), out.numpy())
-        else:
-            _ROWS_KERNELS[1](X.numpy(), x.numpy(), weights.numpy(), index.numpy(), out.numpy())
+    if _rows is not None and X.device.type == "cpu":
+        _rows(X.numpy(), x.numpy(), None if weights is None else weights.numpy(), index.numpy(), out.numpy())
         return out
     chunk = max(1, (_CHUNK if X.device.type == "cpu" else 64 * _CHUNK) // max(1, X.shape[1]))
     x = x.double()
@@ -111,22 +97,22 @@ def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, i
 
 
 class NearestSearch:
-    """Nearest-k queries against a matrix that only ever grows by rows at its end.
+    """A search for the k nearest rows of a matrix that only ever grows by rows at its end.
 
-    The state is a cache: answers do not depend on it, and `reset` may be called at any time. It takes
-    5 (n + d) floats. Bounds live on the CPU, distances are evaluated where X is.
+    The state is a cache of 5 (n + d) floats: answers do not depend on it, and ``reset`` may be called at any time.
+    Bounds live on the CPU, distances are evaluated where X is.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget every bound, as after rows of X were changed."""
-        self._weights: Tensor | None = None
+        """Forgets every bound, as is needed after rows of X were changed."""
+        self._precision: Tensor | None = None
         self._points: Tensor | None = None  # (1 + pivots) x d: the last point asked for, then the pivots
         self._lower = np.empty(0)  # lower bounds on the distances to the last point
         self._distances: list[np.ndarray] = []  # distances to each pivot
-        self._oldest = 0
+        self._oldest = 0  # the pivot that is replaced next
         self.rows_evaluated = 0
 
     def nearest(
@@ -134,25 +120,22 @@ class NearestSearch:
         X: Tensor,
         x: Tensor,
         k: int,
-        weights: Tensor | None = None,
+        precision: Tensor | None = None,
         held: tuple[list[int], Tensor] | None = None,
     ) -> Tensor:
-        """The rows with the k smallest distances to x, nearest first, ties by lower row number.
+        """The numbers of the k rows nearest to x, int64, nearest first, ties by lower number.
 
         Args:
-            X: n x d, contiguous; the rows seen at the last call unchanged.
-            x: d.
-            k: How many, 1 <= k <= n.
-            weights: d positive weights (float64), or None for the Euclidean metric.
-            held: At least k different row numbers and a copy of these rows, likely to be near: they are
+            X: The rows, ``n x d``, contiguous. Those of the last call must be unchanged.
+            x: The point, ``d``.
+            k: The number of rows asked for, 1 <= k <= n.
+            precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
+            held: At least k different row numbers and a copy of these rows, which are likely to be near. They are
                 evaluated first, and from the copy, which is compact and warm in a processor's cache.
-
-        Returns:
-            k row numbers (int64).
         """
-        if not _same(self._weights, weights):
+        if not _same(self._precision, precision):
             self.reset()
-            self._weights = None if weights is None else weights.clone()
+            self._precision = None if precision is None else precision.clone()
         n = X.shape[0]
         if self._points is None or 2 * k > n:
             return self._whole_pass(X, x, k)
@@ -193,10 +176,10 @@ class NearestSearch:
 
     def _evaluate(self, X: Tensor, x: Tensor, index: np.ndarray | None = None) -> np.ndarray:
         rows = None if index is None else torch.from_numpy(index).to(X.device)
-        return row_squared_distances(X, x, self._weights, rows).cpu().numpy()
+        return row_squared_distances(X, x, self._precision, rows).cpu().numpy()
 
     def _whole_pass(self, X: Tensor, x: Tensor, k: int) -> Tensor:
-        """Evaluate every row and keep the distances as a pivot's."""
+        """The k nearest rows from all distances, which are kept as a pivot's."""
         squared = self._evaluate(X, x)
         self.rows_evaluated += X.shape[0]
         distance = np.sqrt(squared)
@@ -219,7 +202,7 @@ class NearestSearch:
         return _smallest(squared[candidates], candidates, k).to(X.device)
 
     def _extend(self, X: Tensor) -> bool:
-        """Bounds for rows that were appended: none at the last point, distances to the pivots.
+        """Takes the rows that were appended: their distances to the pivots, and no bound at the last point.
 
         Returns False, and changes nothing, where a distance overflows.
         """
@@ -236,7 +219,7 @@ class NearestSearch:
 
 
 def _slack(X: Tensor) -> float:
-    """Twice a bound on the relative rounding error of a distance, (d/2 + 3) units of 2⁻⁵³, and some room."""
+    """Twice a bound on the relative rounding error of a distance, which is (d/2 + 3) units of 2⁻⁵³, and some room."""
     return (X.shape[1] + 16) * _EPS
 
 

@@ -1,0 +1,148 @@
+"""Rows and Cholesky factors in storage that doubles when it is full, so that appending copies nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from surrogates.linalg.cholesky import factor, schur_factor
+
+_BLOCK = 256
+
+
+class GrowingRows:
+    """Rows that are appended at constant amortised cost; a view taken earlier keeps its values.
+
+    Args:
+        rows: The rows to begin with, ``n x ...``. They are copied.
+        capacity: The number of rows that storage is made for at first.
+    """
+
+    def __init__(self, rows: Tensor, capacity: int) -> None:
+        self._length = rows.shape[0]
+        self._storage = rows.new_empty(max(capacity, self._length), *rows.shape[1:])
+        self._storage[: self._length] = rows
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return self._length
+
+    @property
+    def rows(self) -> Tensor:
+        """All rows, ``n x ...``: a view that must not be written to."""
+        return self._storage[: self._length]
+
+    def append(self, rows: Tensor) -> Tensor:
+        """Appends ``m x ...`` rows, converted to the dtype of those before, and returns all of them."""
+        end = self._length + rows.shape[0]
+        if end > self._storage.shape[0]:
+            grown = self._storage.new_empty(max(2 * self._storage.shape[0], end), *self._storage.shape[1:])
+            grown[: self._length] = self.rows
+            self._storage = grown
+        self._storage[self._length : end] = rows
+        self._length = end
+        return self.rows
+
+
+class GrowingCholesky:
+    """The lower factor L of a matrix A = L Lᵀ that grows at its end, in float64.
+
+    Appending one row to n costs a triangular solve, n² operations, where a new factor costs n³/3.
+
+    Args:
+        A: The matrix to begin with, ``n x n``. None stands for n = 0.
+        capacity: The number of rows that storage is made for at first.
+        device: Where the factor lives if A is None.
+
+    Raises:
+        NotPositiveDefiniteError: If A is not positive definite.
+        ValueError: If A is not square.
+    """
+
+    def __init__(
+        self, A: Tensor | None = None, *, capacity: int = 64, device: torch.device | str | None = None
+    ) -> None:
+        self._n = 0
+        if A is not None:
+            if A.ndim != 2 or A.shape[0] != A.shape[1]:
+                raise ValueError(f"A must be a square matrix, got shape {tuple(A.shape)}.")
+            self._n, device = A.shape[0], A.device
+        rows = max(capacity, self._n)
+        self._storage = torch.zeros(rows, rows, dtype=torch.float64, device=device)
+        if A is not None:
+            self._storage[: self._n, : self._n] = factor(A)
+
+    @classmethod
+    def from_factor(cls, L: Tensor) -> GrowingCholesky:
+        """The growing factor that begins with a lower factor L, ``n x n``, which is copied."""
+        grown = cls(capacity=2 * L.shape[0], device=L.device)
+        grown._n = L.shape[0]
+        grown._storage[: grown._n, : grown._n] = L.tril()
+        return grown
+
+    def __len__(self) -> int:
+        """The number of rows, n."""
+        return self._n
+
+    @property
+    def L(self) -> Tensor:
+        """The factor, ``n x n``, zero above the diagonal: a view that must not be written to."""
+        return self._storage[: self._n, : self._n]
+
+    @property
+    def log_determinant(self) -> Tensor:
+        """The logarithm of det A."""
+        return 2 * self.L.diagonal().log().sum()
+
+    def append(self, K_new_old: Tensor, K_new_new: Tensor | float) -> None:
+        """Appends m rows of A.
+
+        Args:
+            K_new_old: The rows' entries in the columns held so far, ``m x n``, or ``n`` for one row.
+            K_new_new: The rows' entries in their own columns, ``m x m``, or a number for one row.
+
+        Raises:
+            NotPositiveDefiniteError: If the larger matrix is not positive definite. Nothing is appended then.
+            ValueError: If shapes do not fit.
+        """
+        K_new_old = (K_new_old.unsqueeze(0) if K_new_old.ndim == 1 else K_new_old).double()
+        K_new_new = torch.as_tensor(K_new_new, dtype=torch.float64, device=self._storage.device)
+        if K_new_new.ndim == 0:
+            K_new_new = K_new_new.reshape(1, 1)
+        n, m = self._n, K_new_new.shape[-1]
+        if K_new_old.shape != (m, n) or K_new_new.shape != (m, m) or not m:
+            raise ValueError(
+                f"Rows to append to {n} must be of shapes m x {n} and m x m, got {tuple(K_new_old.shape)} and "
+                f"{tuple(K_new_new.shape)}."
+            )
+        below = self.half_solve(K_new_old.mT)
+        corner = schur_factor(K_new_new - below.mT @ below, K_new_new.diagonal(), n + m)
+        if n + m > self._storage.shape[0]:
+            rows = max(2 * self._storage.shape[0], n + m)
+            grown = self._storage.new_zeros(rows, rows)
+            grown[:n, :n] = self.L
+            self._storage = grown
+        self._storage[n : n + m, :n] = below.mT
+        self._storage[n : n + m, n : n + m] = corner
+        self._n += m
+
+    def half_solve(self, B: Tensor) -> Tensor:
+        """L⁻¹ B, for B of ``n`` or ``n x m``."""
+        X = (B.unsqueeze(-1) if B.ndim == 1 else B).to(torch.float64, copy=True)
+        # Block by block: a triangular solve copies what is not contiguous, which the whole factor is not.
+        for i in range(0, self._n, _BLOCK):
+            block = slice(i, min(i + _BLOCK, self._n))
+            if i:
+                X[block] -= self.L[block, :i] @ X[:i]
+            X[block] = torch.linalg.solve_triangular(self.L[block, block], X[block], upper=False)
+        return X.reshape(B.shape)
+
+    def solve(self, B: Tensor) -> Tensor:
+        """A⁻¹ B, for B of ``n`` or ``n x m``."""
+        X = self.half_solve(B.unsqueeze(-1) if B.ndim == 1 else B)
+        for i in reversed(range(0, self._n, _BLOCK)):
+            block = slice(i, min(i + _BLOCK, self._n))
+            if block.stop < self._n:
+                X[block] -= self.L[block.stop :, block].mT @ X[block.stop :]
+            X[block] = torch.linalg.solve_triangular(self.L[block, block].mT, X[block], upper=True)
+        return X.reshape(B.shape)

@@ -1,0 +1,81 @@
+"""The Cholesky factor of a matrix of which one row and column are replaced, compiled, in O(n²).
+
+References:
+    P. E. Gill, G. H. Golub, W. Murray and M. A. Saunders, Methods for modifying matrix factorizations,
+    Mathematics of Computation 28, 1974 (the rank-one formulas).
+    G. H. Golub and C. F. Van Loan, Matrix Computations, 4th ed., 2013, Sec. 6.5.4 (mixed downdating).
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numba
+import torch
+from torch import Tensor
+
+from surrogates.linalg.cholesky import EPS, not_definite
+
+
+def replace_row(L: Tensor, j: int, row: Tensor) -> Tensor:
+    """The factor of A with row and column j replaced; L itself is not changed.
+
+    With l the column of L under the pivot j, and l' the new one, the block below changes by l lᵀ − l' l'ᵀ: an
+    update and a downdate.
+
+    Args:
+        L: The factor of A, ``n x n``, on the CPU.
+        j: The number of the row, 0 <= j < n.
+        row: The new row, ``n``. Its element j becomes the diagonal entry.
+
+    Returns:
+        The new factor, ``n x n``, float64.
+
+    Raises:
+        NotPositiveDefiniteError: If the new matrix is not positive definite.
+    """
+    n = L.shape[0]
+    U = torch.empty(n, n, dtype=torch.float64).copy_(L.detach().mT)
+    if not _replace(U.numpy(), j, row.detach().double().numpy().copy(), n * EPS * float(row[j])):
+        raise not_definite(n)
+    return U.mT
+
+
+# U = Lᵀ, so that a column of L is contiguous. The update returns what the old row took from the block below, the
+# downdate takes what the new one does; both rotations of a column in one sweep.
+@numba.njit(cache=True, nogil=True)
+def _replace(U, j, row, floor):  # type: ignore[no-untyped-def]
+    n = row.shape[0]
+    for i in range(j):
+        y = row[i] / U[i, i]
+        for r in range(i + 1, j):
+            row[r] -= y * U[i, r]
+        for r in range(j + 1, n):
+            row[r] -= y * U[i, r]
+        row[j] -= y * y
+        U[i, j] = y
+    if not row[j] > floor:
+        return False
+    pivot = sqrt(row[j])
+    old = U[j].copy()
+    U[j, j] = pivot
+    for r in range(j + 1, n):
+        row[r] /= pivot
+        U[j, r] = row[r]
+    for i in range(j + 1, n):
+        before = U[i, i]
+        updated = sqrt(before * before + old[i] * old[i])
+        after = (updated - row[i]) * (updated + row[i])
+        if not after > floor:
+            return False
+        after = sqrt(after)
+        c1, s1 = updated / before, old[i] / before
+        c2, s2 = after / updated, row[i] / updated
+        U[i, i] = after
+        for r in range(i + 1, n):
+            value = (U[i, r] + s1 * old[r]) / c1
+            old[r] = c1 * old[r] - s1 * value
+            value = (value - s2 * row[r]) / c2
+            row[r] = c2 * row[r] - s2 * value
+            U[i, r] = value
+    return True
