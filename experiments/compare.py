@@ -13,8 +13,7 @@ from scipy.optimize import Bounds
 from torch import Tensor
 
 from experiments.harness import style
-from experiments.harness.records import Rows, by_seed, curve, where
-from experiments.harness.style import MethodStyle
+from experiments.harness.records import Rows, best_so_far, curve, final
 from experiments.harness.tables import with_interval
 from optimizers import minimize
 from optimizers.bounds import BoundsLike
@@ -31,8 +30,7 @@ PANELS = {
 """Methods that share a panel; those in none, the user's own among them, have one of their own."""
 
 _LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1"}
-_OWN = (style.BLACK, style.VERMILION, style.GREEN, style.PURPLE, style.BLUE, style.ORANGE)
-_MARKERS = "osD^vP"
+"""The names in ``style.METHODS`` that differ."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +47,7 @@ class Comparison:
 
     def final(self, method: str) -> np.ndarray:
         """The least value of each seed at the end of the budget."""
-        rows = where(self.rows, method=method)
-        return by_seed(rows, queries=max(int(row["queries"]) for row in rows))
+        return final(self.rows, method=method)
 
     def ranking(self) -> list[str]:
         """The methods by the mean of their least values, best first."""
@@ -59,19 +56,15 @@ class Comparison:
     def figure(self) -> Figure:
         """Least value against queries: mean and standard error over seeds, a panel for each family."""
         own = tuple(name for name in self.methods if not any(name in family for family in PANELS.values()))
-        families = {
-            title: [m for m in names if m in self.methods] for title, names in {**PANELS, "others": own}.items()
-        }
-        families = {title: names for title, names in families.items() if names}
+        named = {title: [m for m in names if m in self.methods] for title, names in {**PANELS, "others": own}.items()}
+        families = [(title, names) for title, names in named.items() if names]
         with style.applied():
             figure, axes = style.panels(1, len(families), width=3.8, height=3.6, sharey=True)
-            for panel, (title, names) in zip(axes[0], families.items(), strict=True):
-                for i, name in enumerate(names):
-                    found = curve(self.rows, "queries", method=name)
-                    style.draw(panel, _look(name, i), found)
-                    panel.lines[-1].set_markevery(max(1, len(found.x) // 6))
-                panel.set_title(title)
-                panel.set_xlabel("queries")
+            for panel, (title, names) in zip(axes[0], families, strict=True):
+                for name in names:
+                    look = style.METHODS[_LOOKS.get(name, name)]
+                    style.draw(panel, look, curve(self.rows, "queries", method=name))
+                panel.set(title=title, xlabel="queries")
                 panel.legend(fontsize=7)
             if all(float(row["value"]) > 0 for row in self.rows):
                 axes[0, 0].set_yscale("log")
@@ -123,12 +116,10 @@ def compare(
         for label, (method, own) in chosen.items():
             arguments = {"bounds": bounds, "max_queries": max_queries, "seed": seed, **options, **own}
             values = minimize(fun, x0, method, **arguments).history.y.tolist()
-            padded = np.full(max_queries, np.nan)
-            padded[: len(values)] = np.where(np.isfinite(values), values, np.nan)
-            best = np.fmin.accumulate(padded).tolist()
+            best = best_so_far(np.where(np.isfinite(values), values, np.nan), max_queries).tolist()
             rows += [
                 {"seed": seed, "method": label, "queries": n, "value": value}
-                for n, value in enumerate(best, start=1)
+                for n, value in enumerate(best)
                 if np.isfinite(value)
             ]
     return Comparison(rows, tuple(chosen))
@@ -152,8 +143,3 @@ def _starts(bounds: BoundsLike, seeds: int) -> list[Tensor]:
     lower, upper = box.unbind(-1)
     unit = torch.rand(seeds, len(box), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return list(lower + (upper - lower) * unit)
-
-
-def _look(name: str, position: int) -> MethodStyle:
-    found = style.METHODS.get(_LOOKS.get(name, name))
-    return found or MethodStyle(name, _OWN[position % len(_OWN)], _MARKERS[position % len(_MARKERS)])

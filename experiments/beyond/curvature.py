@@ -373,6 +373,5 @@ EXPERIMENT = Experiment(
     plot=plot,
     claims=claims,
     table=table,
-    paper="ours",
     extra="experiments",
 )

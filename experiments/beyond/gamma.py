@@ -346,5 +346,4 @@ EXPERIMENT = Experiment(
     table=table,
     seeds={"quick": 3, "reduced": 10, "paper": 10},
     cost={"paper": "6 h", "reduced": "1 h"},
-    paper="ours",
 )

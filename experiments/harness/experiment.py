@@ -1,23 +1,35 @@
 """What an experiment is: settings, a run for each seed, a picture, verdicts, and where there is one a table.
 
-A module of an experiment defines ``EXPERIMENT`` and has a line in ``registry.MODULES``; nothing else knows of it.
+A new experiment is one module and one line in ``registry.MODULES``; nothing else knows of it. The module defines
+``EXPERIMENT``, or, where figures differ in a setting, ``EXPERIMENTS``, one for each id whose line names the module. Its
+docstring says how the source was read; the page shows it.
 
 Settings are a frozen dataclass, one object a scale: ``paper`` is what the paper ran, ``reduced`` fits a night on two
 cores together with all others (where a module has none: the paper's), ``quick`` takes seconds and is in the tests.
 Two fields of the settings mean the same everywhere and are set from the command line where they exist:
 
-* ``device: str = "cpu"`` — ``--device``.
-* ``data: str = ""`` — ``--data DIR``, the folder in which data set NAME is ``DIR/NAME``; empty: the stand-in.
+* ``device: str = "cpu"`` is ``--device``;
+* ``data: str = ""`` is ``--data DIR``, the folder in which data set NAME is ``DIR/NAME``; empty: the stand-in.
 
-Before any seed runs, ``check(settings)`` raises ``ValueError`` where the data are not what the loader
-expects. Figures are drawn by ``draw``, which puts the stand-in's name above them; ``plot`` need not.
+What every experiment promises, and ``tests/experiments/test_figures.py`` asks of it at its quick scale:
+
+* ``run_seed`` draws from its seed alone: the same records whatever ran before, others for another seed. A record has
+  ``seed``, a finite ``value``, and text or numbers that tell it apart; a method stands in the column ``method``, under
+  a name whose look is in ``style.METHODS`` (methods of one experiment have colours of their own) or any other name.
+* ``plot`` labels its axes: below where x is the panels' own or in the last row, at the left in the first column. The
+  figure has a legend (``style.grid`` and ``style.shared_legend`` make it).
+* ``claims`` gives verdicts over all seeds with finite numbers, at least one of them no control. A claim that fails is
+  reported as it came out.
+* ``table`` has a caption, and a name and a value in each row.
+* With ``data`` there is a ``stand_in``. ``draw`` puts its name above the figure; ``plot`` need not.
+* ``check(settings)`` raises ``ValueError``, before any seed runs, where the data are not what the loader expects.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -25,24 +37,25 @@ from experiments.harness.records import Rows, plain
 from experiments.harness.tables import Table
 from experiments.harness.verdicts import Verdict
 
-PAPERS = ("zord", "fzoos", "hiso", "katyusha", "ours")
+PAPERS = {
+    "zord": "ZoRD (Shu et al. 2023)",
+    "fzoos": "FZooS (Shu et al. 2024)",
+    "hiso": "HiSo (Li et al. 2025)",
+    "katyusha": "ZO-L-Katyusha (Zhang and Tang 2024)",
+    "ours": "Beside the papers",
+}
 SCALES = ("quick", "reduced", "paper")
 
-Paper = Literal["", "zord", "fzoos", "hiso", "katyusha", "ours"]
 
-
-def paper_of(name: str) -> Paper:
+def paper_of(name: str) -> str:
     """The paper that an id begins with, else ``ours``."""
     prefix = name.partition("-")[0]
-    return next((paper for paper in get_args(Paper) if paper == prefix), "ours")
+    return prefix if prefix in PAPERS else "ours"
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """One figure or table.
-
-    A seed is the unit of repetition, of parallel work and of the bootstrap: ``run_seed`` draws from its seed
-    alone, so the records do not depend on how seeds are spread over processes.
 
     Attributes:
         id: paper, then figure or table, such as ``zord-fig2a``.
@@ -51,20 +64,16 @@ class Experiment:
         claim: what its source claims.
         scales: a frozen dataclass of settings for each scale: ``paper``, ``quick`` for tests, and ``reduced``
             where the paper's takes more than its share of a night.
-        run_seed: settings and a seed to long-form records: columns ``seed``, ``value``, and what tells them
-            apart.
+        run_seed: settings and a seed to long-form records. A seed is the unit of repetition, of parallel work and of
+            the bootstrap.
         plot: settings and records to a figure.
         claims: settings and records of at least two seeds to verdicts.
         seeds: how many seeds by default, or that for some scales, ``{"reduced": 5, "paper": 10}``; where quick
             is not named, at most 3.
-        paper: one of ``PAPERS``; by default what the id begins with, else ``ours``.
-        data: names of the data sets that it needs beyond what ships, such as ``("mnist",)``; each is looked for
-            in ``DIR/NAME`` under ``--data DIR``.
-        stand_in: what takes their place without ``--data``, for the figure's title, such as ``scikit-learn's
-            digits for MNIST``; or a function of the settings, empty where the real data are used. A plain text
-            is shown where the settings' ``data`` is empty or missing.
-        check: raises ``ValueError`` for settings that cannot run, such as a data folder that is not what the
-            loader expects; called once, before any seed.
+        data: names of the data sets that it needs beyond what ships, such as ``("mnist",)``.
+        stand_in: what takes their place without ``--data``, such as ``scikit-learn's digits for MNIST``; or a function
+            of the settings, empty where the real data are used.
+        check: raises ``ValueError`` for settings that cannot run; called once, before any seed.
         cost: processor time at a scale, in words, such as ``{"paper": "3 h"}``; measured times go before it.
         table: settings and records to the paper's table with our values beside the printed ones.
         extra: the pip extra that it needs, a key of ``registry.EXTRAS``.
@@ -79,7 +88,6 @@ class Experiment:
     plot: Callable[[Any, Rows], Figure]
     claims: Callable[[Any, Rows], list[Verdict]]
     seeds: int | Mapping[str, int] = 10
-    paper: Paper = ""
     data: tuple[str, ...] = ()
     stand_in: str | Callable[[Any], str] = ""
     check: Callable[[Any], object] | None = None
@@ -87,11 +95,10 @@ class Experiment:
     table: Callable[[Any, Rows], Table] | None = None
     extra: str = ""
 
-    def __post_init__(self) -> None:
-        if not self.paper:
-            object.__setattr__(self, "paper", paper_of(self.id))
-        if self.paper not in PAPERS:
-            raise ValueError(f"{self.id}: unknown paper {self.paper!r}; known are {', '.join(PAPERS)}")
+    @property
+    def paper(self) -> str:
+        """One of ``PAPERS``: the one that the id begins with, else ``ours``."""
+        return paper_of(self.id)
 
     def settings(self, scale: str = "paper") -> Any:
         """The settings at a scale; ``reduced`` is the paper's where there are none of its own.
@@ -129,11 +136,6 @@ class Experiment:
                 legend.set_loc("outside lower center")
         return figure
 
-    def run(self, settings: Any, seeds: Iterable[int], progress: Callable[[], object] | None = None) -> Rows:
-        """The records of all seeds, one seed after another; ``progress()`` is called after each."""
-        rows: Rows = []
-        for seed in seeds:
-            rows += [plain(row) for row in self.run_seed(settings, seed)]
-            if progress is not None:
-                progress()
-        return rows
+    def run(self, settings: Any, seeds: Iterable[int]) -> Rows:
+        """The records of all seeds, one seed after another."""
+        return [plain(row) for seed in seeds for row in self.run_seed(settings, seed)]

@@ -20,6 +20,13 @@ Cell = TypeVar("Cell")
 
 Status = Literal["reproduced", "partly", "not reproduced"]
 
+CONTROL_WORDS: dict[Status, str] = {
+    "reproduced": "holds",
+    "partly": "holds partly",
+    "not reproduced": "does not hold",
+}
+"""What a status says of a control."""
+
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 
@@ -56,17 +63,10 @@ class Verdict:
     def line(self) -> str:
         """One line for a terminal."""
         low, high = self.interval
-        status = f"control, {_OF_A_CONTROL[self.status]}" if self.control else self.status
+        status = f"control, {CONTROL_WORDS[self.status]}" if self.control else self.status
         if self.status == "partly":
             status += f" (in {self.held} of {self.settings} settings)"
         return f"{status}: {self.claim}; {self.statistic} {self.estimate:.3g} ({low:.3g} to {high:.3g})"
-
-
-_OF_A_CONTROL: dict[Status, str] = {
-    "reproduced": "holds",
-    "partly": "holds partly",
-    "not reproduced": "does not hold",
-}
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from experiments.harness.verdicts import Verdict
 from experiments.page.advice import ADVICE, DEFAULTS, INTRODUCTION, Advice, Default, Ground
-
-if TYPE_CHECKING:
-    from experiments.page.report import Entry
+from experiments.page.entries import Entry
 
 
 @dataclasses.dataclass(frozen=True)

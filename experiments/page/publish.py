@@ -21,6 +21,7 @@ from experiments import registry
 from experiments.harness.experiment import SCALES, Experiment
 from experiments.harness.verdicts import Status
 from experiments.page import guide, report
+from experiments.page.entries import Entry, names_in, natural, read_all
 from experiments.running import results
 from experiments.running.results import ResultsError
 
@@ -50,7 +51,7 @@ def publish(
         ResultsError: if the folder holds no results.
     """
     target.mkdir(parents=True, exist_ok=True)
-    chosen = names or report.names_in(folder)
+    chosen = names or names_in(folder)
     lines = []
     for name in chosen:
         try:
@@ -59,7 +60,7 @@ def publish(
             lines.append(f"{name}: left out, {error}")
     _write_costs(target, folder, chosen)
     page, wrong = report.write_page(target, target / "index.html")
-    entries, _ = report.read_all(target)
+    entries, _ = read_all(target)
     table = verdict_table(entries)
     results.replace(target / "verdicts.md", table.encode())
     results.replace(target / "which-method.md", guide.markdown(entries).encode())
@@ -149,11 +150,11 @@ def _write_costs(target: Path, folder: Path, names: Sequence[str]) -> None:
         if scale in SCALES and facts.get("processor_seconds"):
             each = facts["processor_seconds"] / len(facts["seeds"])
             costs.setdefault(name, {})[scale] = float(f"{each:.2g}")
-    ordered = {name: dict(sorted(costs[name].items())) for name in sorted(costs, key=report.natural)}
+    ordered = {name: dict(sorted(costs[name].items())) for name in sorted(costs, key=natural)}
     results.replace(path, (json.dumps(ordered, indent=1) + "\n").encode())
 
 
-def verdict_table(entries: Sequence[report.Entry]) -> str:
+def verdict_table(entries: Sequence[Entry]) -> str:
     """The verdicts as a Markdown table, a row for each figure."""
     lines = ["| figure or table | shows | reproduced | partly | not reproduced |", "|---|---|:-:|:-:|:-:|"]
     for entry in entries:

@@ -1,100 +1,67 @@
 """All results of a folder as one page that needs nothing else: no script, no file beside it, no network.
 
-The page is a function of the folder's files alone, byte for byte.
+The page is HTML and CSS, a function of the folder's files alone, byte for byte: what it says is escaped, what it shows
+is embedded.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import base64
+import html
+import io
+import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from experiments import registry
 from experiments.harness.experiment import PAPERS
-from experiments.harness.verdicts import Verdict
-from experiments.page.report_html import page
-from experiments.running import results
+from experiments.harness.verdicts import CONTROL_WORDS, Status, Verdict
+from experiments.page import guide
+from experiments.page.entries import Entry, read_all
+from experiments.running import costs, results
 from experiments.running.results import ResultsError
 
-NEEDED = ("format", "experiment", "paper", "source", "shows", "claim", "settings", "seeds", "versions", "machine")
+MARKS: dict[Status, tuple[str, str]] = {
+    "reproduced": ("yes", "reproduced"),
+    "partly": ("part", "partly"),
+    "not reproduced": ("no", "not reproduced"),
+}
 
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One experiment's results.
-
-    Attributes:
-        id: its id.
-        facts: what ``ID.settings.json`` holds.
-        verdicts: what came out.
-        picture: the bytes of ``ID.png``.
-    """
-
-    id: str
-    facts: Mapping[str, Any]
-    verdicts: Sequence[Verdict]
-    picture: bytes
-
-    def tally(self) -> Counter[str]:
-        """How many claims of the source came out which way; controls apart."""
-        return Counter(verdict.status for verdict in self.verdicts if not verdict.control)
-
-
-def names_in(folder: Path) -> list[str]:
-    """Ids that have results in a folder, paper by paper.
-
-    Raises:
-        ResultsError: if there is no such folder, or nothing in it.
-    """
-    if not folder.is_dir():
-        raise ResultsError(f"{folder} is no folder; results are made by: python -m experiments run ID --out {folder}")
-    found = [path.name.removesuffix(".settings.json") for path in folder.glob("*.settings.json")]
-    if not found:
-        raise ResultsError(f"{folder} holds no results; make some: python -m experiments run ID --out {folder}")
-    return sorted(found, key=natural)
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key that puts fig2 before fig10."""
-    return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)]
-
-
-def read(folder: Path, name: str) -> Entry:
-    """One experiment's results.
-
-    Raises:
-        ResultsError: if a file is missing, cut, or of another version.
-    """
-    path = folder / f"{name}.settings.json"
-    facts = results.read_json(path)
-    if not isinstance(facts, dict) or any(key not in facts for key in NEEDED) or facts["format"] != results.FORMAT:
-        other = facts.get("format", "none") if isinstance(facts, dict) else "none"
-        raise ResultsError(
-            f"{path} was written by another version (format {other}, this one reads {results.FORMAT}); run {name} again"
-        )
-    picture = folder / f"{name}.png"
-    if not picture.exists():
-        raise ResultsError(f"{picture} is not there; run {name} again")
-    return Entry(name, facts, results.read_verdicts(folder, name), picture.read_bytes())
-
-
-def read_all(folder: Path) -> tuple[list[Entry], list[str]]:
-    """The readable results of a folder in the order of the page, and what is wrong with the others."""
-    entries, wrong = [], []
-    for name in names_in(folder):
-        try:
-            entries.append(read(folder, name))
-        except ResultsError as error:
-            wrong.append(str(error))
-    for path in sorted(folder.glob("*.partial.jsonl")):
-        seeds = max(len(path.read_text().splitlines()) - 1, 0)
-        wrong.append(f"{path.name.removesuffix('.partial.jsonl')} is not finished, {seeds} seeds are")
-    order = {paper: i for i, paper in enumerate(PAPERS)}
-    entries.sort(key=lambda entry: (order.get(entry.facts["paper"], len(order)), natural(entry.id)))
-    return entries, wrong
+STYLE = """
+:root{color-scheme:light;--line:#d9dde3;--soft:#5b6470}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:72rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:#1c2024;background:#fff;
+overflow-wrap:break-word}
+h1{font-size:1.6rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.3rem;margin:2.5rem 0 .5rem}
+h3{font-size:1.1rem;margin:0 0 .25rem}
+a{color:#0b5cad}p{margin:.5rem 0}.soft{color:var(--soft);font-size:.9rem}
+section.one{border-top:1px solid var(--line);padding:1.25rem 0;scroll-margin-top:.5rem}
+.chip{display:inline-block;border-radius:.6rem;padding:0 .55rem;font-size:.82rem;white-space:nowrap;
+margin:0 .2rem .2rem 0}
+.yes{background:#d7f0df;color:#0b4f24}.part{background:#fdeec4;color:#5c4200}.no{background:#fadcd9;color:#7c1610}
+.control{background:#e8eaee;color:#333a44}.stand{background:#e6e0fa;color:#3c2a80}
+table{border-collapse:collapse;width:100%;font-size:.92rem}
+th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line)}
+th{font-weight:600}.summary td:last-child{white-space:nowrap}th.paper{padding-top:1.2rem;font-size:1.02rem}
+.wide{overflow-x:auto;margin:.75rem 0}.wide table{width:auto;min-width:50%}.wide td{white-space:nowrap}
+.figure img{display:block;width:calc(var(--inches)*104px);max-width:100%;height:auto}
+ul.verdicts{list-style:none;padding:0;margin:.75rem 0}ul.verdicts li{margin:0 0 .6rem}
+ul.verdicts small{display:block;color:var(--soft)}
+details{margin:.4rem 0}summary{cursor:pointer;color:var(--soft)}
+pre{overflow-x:auto;white-space:pre-wrap;background:#f5f6f8;padding:.6rem;font-size:.82rem;margin:.4rem 0}
+code{font-family:ui-monospace,monospace;font-size:.88em}
+@media(max-width:40rem){
+body{padding:.75rem;font-size:15px}.figure img{width:calc(var(--inches)*74px);max-width:none}
+.summary tr.heads{display:none}
+.summary td,.summary th{display:block;white-space:normal;border:0;padding:0}.summary tr{display:block;
+border-bottom:1px solid var(--line);padding:.5rem 0}
+}
+"""
 
 
 def build(folder: Path) -> tuple[str, list[str]]:
@@ -117,3 +84,192 @@ def write_page(folder: Path, out: Path) -> tuple[Path, list[str]]:
     out.parent.mkdir(parents=True, exist_ok=True)
     results.replace(out, text.encode())
     return out, left_out
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """The whole page.
+
+    Args:
+        entries: the results, in their order.
+    """
+    papers = list(dict.fromkeys(entry.facts["paper"] for entry in entries))
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>gradient-surrogates: results</title><style>{STYLE}</style></head><body>",
+        "<h1>Four papers' figures and tables, run again</h1>",
+        _introduction(entries),
+    ]
+    parts.append(_summary(papers, entries))
+    parts.append(_guide(entries))
+    for paper in papers:
+        parts.append(f"<h2>{_text(PAPERS[paper])}</h2>")
+        parts += [_section(entry) for entry in entries if entry.facts["paper"] == paper]
+    parts.append("</body></html>\n")
+    return "\n".join(parts)
+
+
+def _introduction(entries: Sequence[Entry]) -> str:
+    counts: Counter[str] = sum((entry.tally() for entry in entries), Counter())
+    dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
+    seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
+    facts = [f"{len(entries)} figures and tables", f"{costs.in_words(seconds)} of processor time"]
+    if dates:
+        facts.append(f"run {dates[0]}" if len(dates) == 1 else f"run from {dates[0]} to {dates[-1]}")
+    return (
+        f"<p>{_chips(counts)}</p><p class=soft>{_text(', '.join(facts))}.</p>"
+        "<p>A claim is judged over the seeds that all methods share: it is <b>reproduced</b> where the bootstrap 95% "
+        "interval lies on the claimed side in every setting, <b>partly</b> where it does in some, and <b>not "
+        "reproduced</b> where it does in none. Grey marks are controls of ours, beside the paper's claims. What was "
+        "found was not tuned to the claims, and what failed is shown as it came out.</p>"
+    )
+
+
+def _summary(papers: Sequence[str], entries: Sequence[Entry]) -> str:
+    rows = ["<tr class=heads><th>figure</th><th>what it shows</th><th>claims</th><th>run at</th></tr>"]
+    for paper in papers:
+        rows.append(f'<tr><th colspan="4" class=paper>{_text(PAPERS[paper])}</th></tr>')
+        rows += [_row(entry) for entry in entries if entry.facts["paper"] == paper]
+    return f"<h2>Verdicts</h2><table class=summary>{''.join(rows)}</table>"
+
+
+def _guide(entries: Sequence[Entry]) -> str:
+    blocks = []
+    for heading, items in guide.parts(entries):
+        blocks.append(f"<h2>{_text(heading)}</h2>")
+        for item, grounds in items:
+            listed = "".join(
+                f'<li><span class="chip {MARKS[f.verdict.status][0]}">{_text(f.word)}</span> {_text(f.verdict.claim)} '
+                f'(<a href="#{_text(f.entry.id)}">{_text(f.entry.facts["source"])}</a>)'
+                f"<small>{_text(f.measured)}</small></li>"
+                for f in grounds
+            )
+            blocks.append(f"<h3>{_text(item.title)}</h3><p>{_marked(item.text)}</p><ul class=verdicts>{listed}</ul>")
+    return "\n".join(blocks)
+
+
+def _row(entry: Entry) -> str:
+    facts = entry.facts
+    stand_in = ' <span class="chip stand">stand-in</span>' if facts.get("stand_in") else ""
+    return (
+        f'<tr><td><a href="#{_text(entry.id)}">{_text(facts["source"])}</a></td>'
+        f"<td>{_text(facts['shows'])}{stand_in}</td><td>{_chips(entry.tally()) or 'controls only'}</td>"
+        f"<td class=soft>{_text(facts.get('scale', ''))}, {_count(len(facts['seeds']), 'seed')}</td></tr>"
+    )
+
+
+def _section(entry: Entry) -> str:
+    facts = entry.facts
+    width, height, inches = _size(entry.picture)
+    picture = base64.b64encode(entry.picture).decode("ascii")
+    parts = [
+        f'<section class=one id="{_text(entry.id)}"><h3>{_text(facts["source"])}: {_text(facts["shows"])}</h3>',
+        f"<p class=soft><code>{_text(entry.id)}</code></p>",
+        f"<p><b>Claimed:</b> {_marked(facts['claim'])}</p>",
+    ]
+    if facts.get("stand_in"):
+        mark = '<span class="chip stand">stand-in</span>'
+        parts.append(f"<p>{mark} {_text(facts['stand_in'])}: the paper's data were not used.</p>")
+    parts.append(
+        f'<div class="wide figure"><img width="{width}" height="{height}" style="--inches:{inches}" '
+        f'alt="{_text(facts["source"])}: {_text(facts["shows"])}" src="data:image/png;base64,{picture}"></div>'
+    )
+    if facts.get("table"):
+        parts.append(_table(facts["table"]))
+    parts.append(_verdicts(entry.verdicts))
+    if facts.get("reading"):
+        parts.append(f"<details><summary>How it was read and run</summary>{_paragraphs(facts['reading'])}</details>")
+    parts.append(_provenance(facts))
+    parts.append("</section>")
+    return "\n".join(parts)
+
+
+def _table(table: Mapping[str, Any]) -> str:
+    head = "".join(f"<th>{_text(name)}</th>" for name in table["columns"])
+    rows = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in table["rows"])
+    caption = f"<p class=soft>{_marked(table['caption'])}</p>" if table.get("caption") else ""
+    return f"{caption}<div class=wide><table><tr>{head}</tr>{rows}</table></div>"
+
+
+def _verdicts(verdicts: Iterable[Verdict]) -> str:
+    listed = sorted(verdicts, key=lambda verdict: verdict.control)
+    return "<ul class=verdicts>" + "".join(map(_verdict, listed)) + "</ul>"
+
+
+def _verdict(verdict: Verdict) -> str:
+    kind, word = MARKS[verdict.status]
+    if verdict.control:
+        kind, word = "control", f"control {CONTROL_WORDS[verdict.status]}"
+    if verdict.status == "partly":
+        word += f", {verdict.held} of {verdict.settings}"
+    low, high = verdict.interval
+    measured = (
+        f"{verdict.statistic}: {verdict.estimate:.3g} ({low:.3g} to {high:.3g}), {_count(len(verdict.seeds), 'seed')}"
+    )
+    detail = f"; {verdict.detail}" if verdict.detail else ""
+    mark = f'<span class="chip {kind}">{word}</span>'
+    return f"<li>{mark} {_text(verdict.claim)}<small>{_text(measured + detail)}</small></li>"
+
+
+def _provenance(facts: Mapping[str, Any]) -> str:
+    machine = facts["machine"]
+    made = [
+        f"{facts.get('scale', 'settings')} scale, {_count(len(facts['seeds']), 'seed')}",
+        f"{costs.in_words(facts.get('processor_seconds', 0.0))} of processor time",
+        ", ".join(f"{value} cores" if key == "cores" else str(value) for key, value in machine.items()),
+        facts.get("date", ""),
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    settings = json.dumps(facts["settings"], indent=1, ensure_ascii=False)
+    return (
+        f"<p class=soft>{_text('; '.join(filter(None, made)))}.</p><pre>{_text(facts.get('command', ''))}</pre>"
+        f"<details><summary>Settings and versions</summary><p class=soft>{_text(versions)}</p>"
+        f"<pre>{_text(_folded(settings))}</pre></details>"
+    )
+
+
+def _folded(text: str) -> str:
+    """JSON with each innermost list on one line."""
+    return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s+", " ", match[0]), text)
+
+
+def _chips(counts: Mapping[str, int]) -> str:
+    return "".join(
+        f'<span class="chip {kind}">{counts[status]} {word}</span>'
+        for status, (kind, word) in MARKS.items()
+        if counts.get(status)
+    )
+
+
+def _paragraphs(text: str) -> str:
+    """A docstring's paragraphs and lists."""
+    found = []
+    for block in text.split("\n\n"):
+        lines = block.strip().splitlines()
+        if lines and all(re.match(r"[-*] | {2,}", line) for line in lines):
+            items = re.split(r"^[-*] ", block.strip(), flags=re.M)[1:]
+            found.append("<ul>" + "".join(f"<li>{_marked(item)}</li>" for item in items) + "</ul>")
+        elif lines:
+            found.append(f"<p>{_marked(' '.join(lines))}</p>")
+    return "".join(found)
+
+
+def _marked(text: str) -> str:
+    """Escaped, with ``code`` as code."""
+    return re.sub(r"``(.+?)``", r"<code>\1</code>", _text(text))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _size(picture: bytes) -> tuple[int, int, float]:
+    """Width and height of a picture in pixels, and its width in inches."""
+    image = Image.open(io.BytesIO(picture))
+    dots = image.info.get("dpi", (100.0, 100.0))[0]
+    return image.width, image.height, round(image.width / dots, 1)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value), quote=True)

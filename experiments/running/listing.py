@@ -9,14 +9,6 @@ from experiments import registry
 from experiments.harness.experiment import PAPERS, SCALES, Experiment
 from experiments.running import costs
 
-_TITLES = {
-    "zord": "ZoRD",
-    "fzoos": "FZooS",
-    "hiso": "HiSo",
-    "katyusha": "ZO-L-Katyusha",
-    "ours": "Beside the papers",
-}
-
 
 def listing(paper: str | None = None, data: Path | None = None) -> str:
     """The experiments under their papers, as text.
@@ -36,7 +28,7 @@ def listing(paper: str | None = None, data: Path | None = None) -> str:
             continue
         found[experiment.paper].append(_entry(experiment, width, data))
     blocks = [
-        "\n".join([_TITLES[name], *entries]) for name, entries in found.items() if entries and paper in (None, name)
+        "\n".join([PAPERS[name], *entries]) for name, entries in found.items() if entries and paper in (None, name)
     ]
     if broken:
         blocks.append("\n".join(["Not to be run here", *(f"  {line}" for line in broken)]))

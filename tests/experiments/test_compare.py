@@ -30,9 +30,9 @@ def test_values_are_those_of_minimize_from_the_same_starts():
             assert rows[-1]["queries"] == 25 and rows[0]["value"] == pytest.approx(bowl(x0))
 
 
-def test_every_method_has_a_panel_and_is_compared_by_default(monkeypatch):
+def test_every_method_is_compared_by_default(monkeypatch):
     grouped = [name for names in PANELS.values() for name in names]
-    assert sorted(grouped) == sorted(set(METHODS) - {"gradient_descent"})
+    assert len(set(grouped)) == len(grouped) and set(grouped) < set(METHODS)
     ran = []
 
     def minimize_no_more(fun, x0, method, **options):
@@ -40,7 +40,11 @@ def test_every_method_has_a_panel_and_is_compared_by_default(monkeypatch):
         return type("Result", (), {"history": type("History", (), {"y": torch.zeros(2)})})
 
     monkeypatch.setattr("experiments.compare.minimize", minimize_no_more)
-    assert set(compare(bowl, bounds=BOX, max_queries=2, seeds=2).methods) == set(grouped) == set(ran)
+    assert (
+        set(compare(bowl, bounds=BOX, max_queries=2, seeds=2).methods)
+        == set(METHODS) - {"gradient_descent"}
+        == set(ran)
+    )
 
 
 def test_a_method_of_ones_own_is_one_entry_and_ranked_by_what_it_reached():

@@ -5,7 +5,9 @@ import pytest
 
 from experiments import registry
 from experiments.harness import style
-from experiments.harness.records import distinct, from_csv, seeds_of, to_csv
+from experiments.harness.records import distinct, from_csv, mean_curve, seeds_of, to_csv
+from experiments.page import report
+from experiments.running.runner import run_experiments
 
 SEEDS = (0, 1, 2)
 FAMILIES = (
@@ -58,10 +60,9 @@ def test_seeds_differ(finished):
 def test_methods_of_an_experiment_have_colours_of_their_own(finished):
     _, _, rows = finished
     if all("method" in row for row in rows):
-        # What style does not know has no colour: drawn along an axis, such as fixed values of γ.
+        # A method without a style of its own may share a colour with another, or is drawn along an axis.
         known = [method for method in distinct(rows, "method") if method in style.METHODS]
-        colors = [style.METHODS[method].color for method in known]
-        assert known and len(set(colors)) == len(colors)
+        assert len({style.METHODS[method].color for method in known}) == len(known)
 
 
 def test_a_table_has_our_values(finished):
@@ -98,16 +99,83 @@ def test_figures_say_what_their_axes_are(finished):
     assert figure.legends and figure.legends[0].get_texts()
 
 
-def test_progress_is_called_once_a_seed():
-    experiment = registry.get("zord-fig10")
-    calls = []
-    experiment.run(experiment.settings("quick"), SEEDS, progress=lambda: calls.append(1))
-    assert len(calls) == len(SEEDS)
-
-
 def test_methods_that_share_a_figure_have_colours_of_their_own():
     labels = [found.label for found in style.METHODS.values()]
     assert len(set(labels)) == len(labels)
     for family in FAMILIES:
         colors = [style.METHODS[method].color for method in family.split()]
         assert len(set(colors)) == len(colors)
+
+
+def test_a_method_without_a_style_gets_one_from_its_name():
+    names = [f"my_method_{i}" for i in range(20)]
+    looks = [style.METHODS[name] for name in names]
+    assert looks == [style.METHODS[name] for name in names] and len({look[1:] for look in looks}) > 10
+    assert looks[3].label == "my method 3" and names[3] not in style.METHODS
+    figure, axes = style.panels(1, 1)
+    for name in names:
+        style.draw(axes[0, 0], name, mean_curve([1, 2], [[0.0, 1.0], [1.0, 2.0]]))
+    figure.canvas.draw()
+    assert [line.get_color() for line in axes[0, 0].lines] == [look.color for look in looks]
+
+
+NEW = '''"""A new contributor's figure: how it was read."""
+import dataclasses
+
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import by_seed, seeds_of
+from experiments.harness.verdicts import judge_pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    counts: tuple[int, ...] = (1, 2)
+
+
+def run_seed(settings, seed):
+    slopes = {"random_search": 2, "rgf": 1}
+    return [
+        {"seed": seed, "method": method, "queries": n, "value": slope * n + seed}
+        for method, slope in slopes.items()
+        for n in settings.counts
+    ]
+
+
+def plot(settings, rows):
+    methods = ("random_search", "rgf")
+    return style.grid(
+        {"a panel": {}},
+        lambda panel, cell: style.draw_methods(panel, rows, "queries", methods, **cell),
+        columns=1, xlabel="queries", ylabel="value", legend=2,
+    )
+
+
+def claims(settings, rows):
+    def last(cell, method):
+        return by_seed(rows, method=method, queries=2)
+
+    pairs = [("random_search", "rgf", False)]
+    return judge_pairs(pairs, "{} ends above {}", "difference", last, {"": None}, seeds_of(rows), above=0.0)
+
+
+EXPERIMENTS = tuple(
+    Experiment(f"new-fig{i}", f"Fig. {i}", "two lines", "One is above.", {"paper": Settings()}, run_seed, plot, claims)
+    for i in (1, 2)
+)
+'''
+
+
+def test_a_new_experiment_is_one_module_and_one_line(tmp_path, monkeypatch):
+    (tmp_path / "new_figures.py").write_text(NEW)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(
+        registry, "MODULES", {"new-fig1": "new_figures", "new-fig2": "new_figures", "new-fig3": "new_figures"}
+    )
+    for outcome in run_experiments(["new-fig1", "new-fig2"], tmp_path / "out", seeds=3, jobs=1, show_progress=False):
+        assert not outcome.failure
+        assert [(v.claim, v.status) for v in outcome.verdicts] == [("random search ends above RGF", "reproduced")]
+    text, wrong = report.build(tmp_path / "out")
+    assert not wrong and "A new contributor&#x27;s figure: how it was read." in text
+    with pytest.raises(registry.UnknownNameError, match="new_figures 'new-fig3'; the nearest are"):
+        registry.get("new-fig3")

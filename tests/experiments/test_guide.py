@@ -9,8 +9,9 @@ import scipy.optimize
 import torch
 
 from experiments.harness.verdicts import judge
-from experiments.page import guide, report
+from experiments.page import guide
 from experiments.page.advice import ADVICE, DEFAULTS, Ground
+from experiments.page.entries import Entry, read_all
 from experiments.page.guide import look_up
 from experiments.page.publish import PUBLISHED, README, with_table
 from federated import Algorithm, make_federation
@@ -18,7 +19,7 @@ from federated.registry import algorithm_class
 from optimizers import L1, ModuleObjective, Optimizer
 from optimizers.registry import method_class
 
-ENTRIES, _ = report.read_all(PUBLISHED)
+ENTRIES, _ = read_all(PUBLISHED)
 
 
 def made(advice):
@@ -85,7 +86,7 @@ def test_other_results_show_other_numbers_and_what_was_not_run_is_left_out():
     (entry,) = [entry for entry in ENTRIES if entry.id == "beyond-gamma"]
     claim = "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"
     worse = judge(claim, "regret", {"a": np.array([0.5, 0.6]), "b": np.zeros(2)}, (0, 1), below=0.25)
-    other = report.Entry(entry.id, entry.facts, [worse], b"")
+    other = Entry(entry.id, entry.facts, [worse], b"")
     (found,) = look_up([Ground("beyond-gamma", claim), Ground("zord-fig3", "ZoRD")], [other])
     assert found.word == "holds in 1 of 2 settings" and found.measured.startswith("regret, mean of 2 settings 0.28")
     text = guide.markdown([other])

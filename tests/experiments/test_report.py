@@ -15,7 +15,7 @@ from PIL import Image
 from experiments import registry
 from experiments.harness.records import to_csv
 from experiments.harness.tables import Table, with_interval
-from experiments.page import report
+from experiments.page import entries, report
 from experiments.page.publish import PUBLISHED, README, publish, settings_of, verdict_table, with_table
 from experiments.running import results
 from experiments.running.results import ResultsError
@@ -179,15 +179,15 @@ def test_the_committed_page_is_built_from_the_committed_files():
     text, wrong = report.build(PUBLISHED)
     assert not wrong
     assert text.encode() == (PUBLISHED / "index.html").read_bytes()
-    entries, _ = report.read_all(PUBLISHED)
-    table = verdict_table(entries)
+    found, _ = entries.read_all(PUBLISHED)
+    table = verdict_table(found)
     assert table == (PUBLISHED / "verdicts.md").read_text()
     assert README.read_text() == with_table(README.read_text(), table, "verdicts") and table in README.read_text()
     assert sum(path.stat().st_size for path in PUBLISHED.iterdir()) < LIMIT
 
 
 def test_the_committed_results_belong_to_this_version():
-    for name in report.names_in(PUBLISHED):
+    for name in entries.names_in(PUBLISHED):
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
         settings_of(registry.get(name), facts)
         assert facts["scale"] in ("reduced", "paper") and facts["date"] and facts["machine"]
@@ -212,7 +212,7 @@ def test_a_committed_experiment_can_be_run_again():
 
 @pytest.mark.slow
 def test_the_committed_verdicts_follow_from_the_committed_records():
-    for name in report.names_in(PUBLISHED):
+    for name in entries.names_in(PUBLISHED):
         experiment = registry.get(name)
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
         settings, _ = settings_of(experiment, facts)

@@ -1,0 +1,92 @@
+"""The results of a folder as the pages need them: what was run, what came out, and the picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.harness.experiment import PAPERS
+from experiments.harness.verdicts import Verdict
+from experiments.running import results
+from experiments.running.results import ResultsError
+
+NEEDED = ("format", "experiment", "paper", "source", "shows", "claim", "settings", "seeds", "versions", "machine")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One experiment's results.
+
+    Attributes:
+        id: its id.
+        facts: what ``ID.settings.json`` holds.
+        verdicts: what came out.
+        picture: the bytes of ``ID.png``.
+    """
+
+    id: str
+    facts: Mapping[str, Any]
+    verdicts: Sequence[Verdict]
+    picture: bytes
+
+    def tally(self) -> Counter[str]:
+        """How many claims of the source came out which way; controls apart."""
+        return Counter(verdict.status for verdict in self.verdicts if not verdict.control)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Ids that have results in a folder, paper by paper.
+
+    Raises:
+        ResultsError: if there is no such folder, or nothing in it.
+    """
+    if not folder.is_dir():
+        raise ResultsError(f"{folder} is no folder; results are made by: python -m experiments run ID --out {folder}")
+    found = [path.name.removesuffix(".settings.json") for path in folder.glob("*.settings.json")]
+    if not found:
+        raise ResultsError(f"{folder} holds no results; make some: python -m experiments run ID --out {folder}")
+    return sorted(found, key=natural)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that puts fig2 before fig10."""
+    return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)]
+
+
+def read(folder: Path, name: str) -> Entry:
+    """One experiment's results.
+
+    Raises:
+        ResultsError: if a file is missing, cut, or of another version.
+    """
+    path = folder / f"{name}.settings.json"
+    facts = results.read_json(path)
+    if not isinstance(facts, dict) or any(key not in facts for key in NEEDED) or facts["format"] != results.FORMAT:
+        other = facts.get("format", "none") if isinstance(facts, dict) else "none"
+        raise ResultsError(
+            f"{path} was written by another version (format {other}, this one reads {results.FORMAT}); run {name} again"
+        )
+    picture = folder / f"{name}.png"
+    if not picture.exists():
+        raise ResultsError(f"{picture} is not there; run {name} again")
+    return Entry(name, facts, results.read_verdicts(folder, name), picture.read_bytes())
+
+
+def read_all(folder: Path) -> tuple[list[Entry], list[str]]:
+    """The readable results of a folder in the order of the page, and what is wrong with the others."""
+    entries, wrong = [], []
+    for name in names_in(folder):
+        try:
+            entries.append(read(folder, name))
+        except ResultsError as error:
+            wrong.append(str(error))
+    for path in sorted(folder.glob("*.partial.jsonl")):
+        seeds = max(len(path.read_text().splitlines()) - 1, 0)
+        wrong.append(f"{path.name.removesuffix('.partial.jsonl')} is not finished, {seeds} seeds are")
+    order = list(PAPERS)
+    entries.sort(key=lambda entry: (order.index(entry.facts["paper"]), natural(entry.id)))
+    return entries, wrong
