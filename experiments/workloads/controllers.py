@@ -3,8 +3,7 @@
 A controller is an MLP with two hidden layers of 10 units and tanh, with biases: its highest output is the action where
 actions are discrete, and tanh of its outputs, spread over the action's range, where they are continuous. Episode e of
 every query begins from the environment's state of seed ``seed + e``: f is a deterministic function. (BipedalWalker
-keeps something from episode to episode: 103.9, 112.2 and 112.3 for one controller and seed. Box2D's environments are
-made anew for each.)
+keeps something from episode to episode, so that Box2D's environments are made anew for each.)
 """
 
 from __future__ import annotations
@@ -32,14 +31,8 @@ ENVIRONMENTS: dict[str, tuple[str, int]] = {
 }
 """gymnasium's name and the controller's number of parameters."""
 
-TITLES = {
-    "acrobot": "Acrobot",
-    "swimmer": "Swimmer",
-    "lunar_lander": "LunarLander",
-    "bipedal_walker": "BipedalWalker",
-    "walker2d": "Walker2d",
-    "half_cheetah": "HalfCheetah",
-}
+TITLES = {name: gym.partition("-")[0] for name, (gym, _) in ENVIRONMENTS.items()}
+BOX2D = ("lunar_lander", "bipedal_walker")
 
 
 @contextlib.contextmanager
@@ -56,9 +49,6 @@ def _quiet_mujoco() -> Iterator[None]:
         yield
     finally:
         mujoco.set_mju_user_warning(before)
-
-
-BOX2D = ("lunar_lander", "bipedal_walker")
 
 
 def make(name: str) -> Any:

@@ -65,21 +65,17 @@ def load_points(data: str = "") -> Points:
 
 
 @lru_cache(maxsize=1)
-def covertype(folder: Path, download: bool = False) -> Points:
-    """Covertype as ``fetch_covtype`` keeps it under ``folder``.
-
-    Args:
-        folder: scikit-learn's ``data_home``.
-        download: fetch it into the folder where it is missing.
+def covertype(folder: Path) -> Points:
+    """Covertype as ``fetch_covtype`` keeps it under its ``data_home``, which is ``folder``.
 
     Raises:
-        DataError: if it is not there and is not to be downloaded, or is not what is expected.
+        DataError: if it is not there, or is not what is expected.
     """
     asked = f"python -c \"from sklearn.datasets import fetch_covtype; fetch_covtype(data_home='{folder}')\""
-    if not folder.is_dir() and not download:
+    if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; this fetches Covertype into it: {asked}")
     try:
-        found = fetch_covtype(data_home=folder, download_if_missing=download)
+        found = fetch_covtype(data_home=folder, download_if_missing=False)
     except Exception as error:
         raise DataError(
             f"{folder} has no Covertype as scikit-learn keeps it ({error}); this fetches it: {asked}"

@@ -1,6 +1,6 @@
 """Test functions with their known minimum, batched over torch tensors.
 
-Formulas: Surjanovic and Bingham, Virtual Library of Simulation Experiments. Every function maps ``... x d``
+Formulas are from Surjanovic and Bingham, Virtual Library of Simulation Experiments. Every function maps ``... x d``
 to ``...``, keeps dtype and device, and is differentiable, so that ``gradient`` is exact (Ackley's has none at
 its minimum, which is a cone's tip).
 """
@@ -22,10 +22,7 @@ def ackley(X: Tensor) -> Tensor:
 
 
 def levy(X: Tensor) -> Tensor:
-    """Levy's function in w = 1 + (x − 1)/4; minimum 0 at 1.
-
-    sin²(πw₁) + Σ_{i<d} (wᵢ−1)²(1 + 10 sin²(πwᵢ+1)) + (w_d−1)²(1 + sin²(2πw_d)).
-    """
+    """sin²(πw₁) + Σ_{i<d} (wᵢ−1)²(1 + 10 sin²(πwᵢ+1)) + (w_d−1)²(1 + sin²(2πw_d)), w = 1 + (x−1)/4; minimum 0 at 1."""
     w = 1.0 + (X - 1.0) / 4.0
     inner = ((w[..., :-1] - 1).square() * (1 + 10 * torch.sin(math.pi * w[..., :-1] + 1).square())).sum(-1)
     last = (w[..., -1] - 1).square() * (1 + torch.sin(2 * math.pi * w[..., -1]).square())
@@ -108,16 +105,13 @@ _STANDARD = {
 }
 
 
-def standard_problem(
-    name: str, dim: int, bounds: tuple[float, float] | None = None, dtype: torch.dtype = torch.float64
-) -> Problem:
-    """Ackley's, Levy's or Rosenbrock's function in ``dim`` dimensions.
+def standard_problem(name: str, dim: int, bounds: tuple[float, float] | None = None) -> Problem:
+    """Ackley's, Levy's or Rosenbrock's function in ``dim`` dimensions, its bounds in float64.
 
     Args:
         name: ``"ackley"``, ``"levy"`` or ``"rosenbrock"``.
         dim: the dimension d.
         bounds: sides of the box in the function's own units; its customary box by default.
-        dtype: of the bounds.
 
     Raises:
         ValueError: for an unknown name, a dimension too small, or empty bounds.
@@ -127,49 +121,33 @@ def standard_problem(
     function, customary, minimizer, least = _STANDARD[name]
     if dim < least:
         raise ValueError(f"{name} needs at least {least} dimensions, got {dim}")
-    lower, upper = bounds or customary
-    if not lower < upper:
+    sides = bounds or customary
+    if not sides[0] < sides[1]:
         raise ValueError(f"bounds must be increasing, got {bounds}")
-    point = torch.full((dim,), minimizer, dtype=dtype)
-    return Problem(
-        name=name.capitalize(),
-        function=function,
-        lower=torch.full((dim,), lower, dtype=dtype),
-        upper=torch.full((dim,), upper, dtype=dtype),
-        minimizer=point,
-        minimum=0.0,
-    )
+    lower, upper, at = (torch.full((dim,), value, dtype=torch.float64) for value in (*sides, minimizer))
+    return Problem(name.capitalize(), function, lower, upper, at, 0.0)
 
 
-def quadratic(curvature: Tensor, minimizer: Tensor | None = None, bounds: tuple[float, float] = (-1.0, 1.0)) -> Problem:
+def quadratic(curvature: Tensor, minimizer: Tensor, bounds: tuple[float, float]) -> Problem:
     """½ (x − x*)ᵀ A (x − x*), minimum 0 at x*.
 
     Args:
-        curvature: A, either its diagonal (d) or the symmetric positive semi-definite matrix (``d x d``).
-        minimizer: x*, d; the origin by default.
+        curvature: A, symmetric and positive semi-definite, ``d x d``.
+        minimizer: x*, d.
         bounds: sides of the box.
 
     Raises:
-        ValueError: if A is neither a vector nor a symmetric square matrix, or not positive semi-definite.
+        ValueError: if A is not such a matrix.
     """
-    dim = curvature.shape[-1]
-    diagonal = curvature.ndim == 1
-    if not diagonal and (curvature.shape != (dim, dim) or not torch.allclose(curvature, curvature.mT)):
-        raise ValueError(f"curvature must be d or a symmetric d x d matrix, got shape {tuple(curvature.shape)}")
-    spectrum = curvature if diagonal else torch.linalg.eigvalsh(curvature)
+    if curvature.shape != (len(minimizer),) * 2 or not torch.allclose(curvature, curvature.mT):
+        raise ValueError(f"curvature must be a symmetric d x d matrix, got shape {tuple(curvature.shape)}")
+    spectrum = torch.linalg.eigvalsh(curvature)
     if spectrum.min() < -1e-12 * spectrum.abs().max():
         raise ValueError(f"curvature must be positive semi-definite, got the eigenvalue {spectrum.min():.3g}")
-    centre = torch.zeros(dim, dtype=curvature.dtype) if minimizer is None else minimizer
 
     def function(X: Tensor) -> Tensor:
-        shift = X - centre
-        return 0.5 * (shift * (shift * curvature if diagonal else shift @ curvature)).sum(-1)
+        shift = X - minimizer
+        return 0.5 * (shift * (shift @ curvature)).sum(-1)
 
-    return Problem(
-        name="Quadratic",
-        function=function,
-        lower=torch.full((dim,), bounds[0], dtype=curvature.dtype),
-        upper=torch.full((dim,), bounds[1], dtype=curvature.dtype),
-        minimizer=centre,
-        minimum=0.0,
-    )
+    lower, upper = (torch.full_like(minimizer, side) for side in bounds)
+    return Problem("Quadratic", function, lower, upper, minimizer, 0.0)

@@ -92,24 +92,10 @@ QUICK = Training(sentences=40, steps=20, batch=16)
 @lru_cache(maxsize=1)
 def vocabulary() -> dict[str, int]:
     """Every word and its number; 0 pads, 1 ends an answer."""
-    lists = (
-        SUBJECTS,
-        DEGREES,
-        *JUDGEMENTS,
-        DEEDS,
-        TOPICS,
-        *SOUGHT,
-        PEOPLE,
-        ADJECTIVES,
-        THINGS,
-        PLACES,
-        *CHOICES.values(),
-    )
-    words = [
-        *itertools.chain(*lists),
-        *" ".join([AROUND, *itertools.chain(*itertools.chain(*BEFORE.values()), *ASKED)]).split(),
-    ]
-    return {word: i for i, word in enumerate(dict.fromkeys([PAD, END, *words]))}
+    lists = (SUBJECTS, DEGREES, *JUDGEMENTS, DEEDS, TOPICS, *SOUGHT, PEOPLE, ADJECTIVES, THINGS, PLACES)
+    phrases = " ".join([AROUND, *itertools.chain(*itertools.chain(*BEFORE.values()), *ASKED)]).split()
+    words = [PAD, END, *itertools.chain(*lists, *CHOICES.values()), *phrases]
+    return {word: i for i, word in enumerate(dict.fromkeys(words))}
 
 
 def words(tokens: object) -> list[str]:

@@ -58,10 +58,6 @@ class Victim:
         chunks = pixels.to(self.parameters[0]).split(1000)
         return torch.cat([self.logits(chunk).argmax(1) for chunk in chunks])
 
-    def accuracy(self, pixels: Tensor, labels: Tensor) -> float:
-        """Share of images that are recognized."""
-        return float((self.predict(pixels) == labels).double().mean())
-
 
 def shapes(image: tuple[int, int, int], training: Training) -> tuple[tuple[int, ...], ...]:
     """Shapes of the parameters for images ``c, h, w``."""

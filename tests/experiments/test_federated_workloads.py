@@ -64,7 +64,7 @@ def test_every_class_is_known_to_p_victims():
     for count in (2, 5, 8):
         known = [c for i in range(10) for c in attacks.classes_of(i, count)]
         assert all(known.count(c) == count for c in range(10))
-    images, victims, recognized = attacks.victims("cifar10", "", 8, ATTACK.training, 2, 3, "")
+    images, victims, recognized = attacks.victims(ATTACK, 3)
     for i, victim in enumerate(victims):
         assert set(victim.predict(images.test).tolist()) <= set(attacks.classes_of(i, 3))
     together = sum(v.logits(images.test.double()).softmax(-1) for v in victims).argmax(-1)

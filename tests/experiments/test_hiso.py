@@ -10,7 +10,7 @@ from experiments import registry
 from experiments.harness.records import where
 from experiments.harness.verdicts import Verdict
 from experiments.papers.hiso import bytes as bytes_experiment
-from experiments.papers.hiso import digits, fig4, training
+from experiments.papers.hiso import digits, fig4, fig5_fig8, training
 from experiments.papers.hiso.accounting import CELLS, Printed, bytes_a_round
 from experiments.papers.hiso.controls import ScalarHessian, noise_hessian
 from experiments.workloads.images import DataError, load_images, mnist
@@ -110,7 +110,7 @@ def test_chunks_of_images_add_up(monkeypatch):
     assert torch.allclose(train.gradient(x), whole[1], rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("experiment", training.EXPERIMENTS, ids=lambda experiment: experiment.id)
+@pytest.mark.parametrize("experiment", fig5_fig8.EXPERIMENTS, ids=lambda experiment: experiment.id)
 def test_mnist_is_trained_on_where_it_is_given(experiment, tmp_path):
     assert experiment.data == ("mnist",) and "digits" in experiment.stands_in(experiment.settings("quick"))
     settings = dataclasses.replace(experiment.settings("quick"), data=str(tmp_path), rounds=1, every=1)
@@ -192,13 +192,13 @@ def test_noise_h_follows_the_runs_scalars_along_other_directions():
 
 
 def test_rounds_to_target_and_paired_runs():
-    settings = dataclasses.replace(training.Digits(), rounds=9, target=0.5)
     rows = [
         {"seed": s, "quantity": "accuracy", "method": "m", "round": r, "value": v}
         for s, values in ((0, [0.1, 0.6, 0.4, 0.7]), (1, [0.1, 0.2, 0.2, 0.3]))
         for r, v in zip((0, 3, 6, 9), values, strict=True)
     ]
-    assert training.rounds_to_target(settings, rows, method="m").tolist() == [3.0, 9.0]
+    rounds, reached = training.rounds_until(rows, [0.5, 0.5])
+    assert rounds.tolist() == [3.0, 9.0] and reached.tolist() == [True, False]
     figure = registry.get("hiso-fig5")
     quick = figure.settings("quick")
     rows = where(figure.run(quick, [0]), quantity="loss")

@@ -54,14 +54,15 @@ def test_dtype_follows_the_input():
     assert standard_problem("ackley", 3)(torch.rand(2, 3, dtype=torch.float32)).dtype == torch.float32
 
 
-def test_quadratic_of_a_diagonal_equals_that_of_its_matrix_and_its_gradient_is_linear():
-    diagonal = torch.tensor([1.0, 10.0, 0.0], dtype=torch.float64)
-    shift = torch.tensor([0.3, -0.1, 0.2], dtype=torch.float64)
-    X = torch.rand(6, 3, generator=_generator(3), dtype=torch.float64)
-    by_diagonal, by_matrix = quadratic(diagonal, shift), quadratic(torch.diag(diagonal), shift)
-    torch.testing.assert_close(by_diagonal(X), by_matrix(X))
-    torch.testing.assert_close(by_matrix.gradient(X), (X - shift) * diagonal)
-    assert float(by_matrix(shift)) == by_matrix.minimum == 0.0
+def test_a_quadratic_is_its_formula_and_its_gradient_is_linear():
+    root, X = torch.randn(2, 3, 3, generator=_generator(3), dtype=torch.float64)
+    curvature, shift = root @ root.mT, torch.tensor([0.3, -0.1, 0.2], dtype=torch.float64)
+    curvature = 0.5 * (curvature + curvature.mT)
+    problem = quadratic(curvature, shift, (-1.0, 2.0))
+    torch.testing.assert_close(problem(X), torch.stack([0.5 * (x - shift) @ curvature @ (x - shift) for x in X]))
+    torch.testing.assert_close(problem.gradient(X), (X - shift) @ curvature)
+    assert float(problem(shift)) == problem.minimum == 0.0
+    assert problem.bounds.tolist() == [[-1.0] * 3, [2.0] * 3] and problem.lower.dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,9 @@ def test_quadratic_of_a_diagonal_equals_that_of_its_matrix_and_its_gradient_is_l
         (lambda: standard_problem("rosenbrock", 1), "at least 2 dimensions, got 1"),
         (lambda: standard_problem("levy", 2, bounds=(1.0, 1.0)), "increasing"),
         (lambda: standard_problem("levy", 2)(torch.zeros(3, 4)), r"dimension 2, got shape \(3, 4\)"),
-        (lambda: quadratic(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
-        (lambda: quadratic(torch.tensor([1.0, -1.0])), "eigenvalue -1"),
+        (lambda: quadratic(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.zeros(2), (-1.0, 1.0)), "symmetric"),
+        (lambda: quadratic(torch.eye(3), torch.zeros(2), (-1.0, 1.0)), "symmetric d x d matrix"),
+        (lambda: quadratic(torch.diag(torch.tensor([1.0, -1.0])), torch.zeros(2), (-1.0, 1.0)), "eigenvalue -1"),
     ],
 )
 def test_bad_input_is_named(make, message):

@@ -130,7 +130,7 @@ def test_a_victim_learns_the_classes_it_is_shown():
     some = trained_victim(task, training, 0, classes=(1, 7))
     assert set(some.predict(task.test).tolist()) <= {1, 7}
     of_them = torch.isin(task.test_labels, torch.tensor([1, 7]))
-    assert some.accuracy(task.test[of_them], task.test_labels[of_them]) > 0.9
+    assert float((some.predict(task.test[of_them]) == task.test_labels[of_them]).double().mean()) > 0.9
 
 
 def test_a_spoilt_cache_is_made_again(tmp_path):

@@ -142,12 +142,11 @@ def classes_of(client: int, count: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=8)
-def victims(
-    dataset: str, data: str, side: int, training: Training, clients: int, count: int, cache: str
-) -> tuple[Images, tuple[Victim, ...], Tensor]:
-    """Images, the clients' victims, and which test images these recognize together."""
-    images = load_images(dataset, data, side)
-    found = tuple(trained_victim(images, training, i, classes_of(i, count), cache) for i in range(clients))
+def victims(settings: Settings, count: int) -> tuple[Images, list[Victim], Tensor]:
+    """Images, the clients' victims that know P = ``count`` classes, and which test images these recognize together."""
+    images, training = load_images(settings.dataset, settings.data, settings.side), settings.training
+    clients = range(settings.clients)
+    found = [trained_victim(images, training, i, classes_of(i, count), settings.cache) for i in clients]
     pixels = images.test.double()
     probabilities = sum(torch.cat([v.logits(part) for part in pixels.split(1000)]).softmax(-1) for v in found)
     assert isinstance(probabilities, Tensor)
@@ -156,8 +155,7 @@ def victims(
 
 def attacks(settings: Settings, count: int, seed: int) -> list[list[Attack]]:
     """For each of the seed's images the clients' attacks on it, of victims that know P = ``count`` classes."""
-    of = (settings.dataset, settings.data, settings.side, settings.training, settings.clients, count, settings.cache)
-    images, found, recognized = victims(*of)
+    images, found, recognized = victims(settings, count)
     picked = chosen(images, recognized, settings.images, seed)
     return [[Attack(v, image, label, settings.bound, smooth=True) for v in found] for image, label in picked]
 

@@ -14,7 +14,6 @@ the start is uniform in the box. ℓ = 1 is the paper's, though a longer one ser
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -42,6 +41,7 @@ CORRECTIONS = {
 }
 """What Figure 5b says is better, the two variants, and whether the claim is ours."""
 
+SEEDS = {"quick": 3, "reduced": 2, "paper": 5}
 QUICK: dict[str, Any] = {"dim": 10, "clients": 3, "local_steps": 3, "rounds": 3, "num_features": 100}
 
 
@@ -124,92 +124,64 @@ def claims_on_corrections(settings: Settings, rows: Rows) -> list[Verdict]:
     ]
 
 
-def experiment(
-    figure: str,
-    paper: Settings,
-    reduced: Mapping[str, Any],
-    few: tuple[float, ...],
-    claims: Callable[[Settings, Rows], list[Verdict]],
-    shows: str,
-    claim: str,
-    *,
-    seeds: int,
-    cost: Mapping[str, str],
-) -> Experiment:
-    """One of the figures.
+def scales(paper: Settings, few: tuple[float, ...], **reduced: Any) -> dict[str, Settings]:
+    """The paper's settings, those of the reduced scale, which differ as given, and small ones with few values."""
+    return {
+        "paper": paper,
+        "reduced": dataclasses.replace(paper, **reduced),
+        "quick": dataclasses.replace(paper, values=few, **QUICK),
+    }
 
-    Args:
-        figure: its number.
-        paper: settings of the paper's scale.
-        reduced: what differs at the reduced scale.
-        few: values of what is varied at the quick scale.
-        claims: settings and records to verdicts.
-        shows: what FZooS's gap is drawn for.
-        claim: the paper's.
-        seeds: of the reduced scale.
-        cost: processor time by scale.
-    """
-    return Experiment(
-        id=f"fzoos-fig{figure}",
-        source=f"FZooS, Fig. {figure}",
-        shows=f"gap of FZooS {shows}",
-        claim=claim,
-        scales={
-            "paper": paper,
-            "reduced": dataclasses.replace(paper, **reduced),
-            "quick": dataclasses.replace(paper, values=few, **QUICK),
-        },
-        run_seed=run_seed,
-        plot=comparison.plot,
-        claims=claims,
-        seeds={"quick": 3, "reduced": seeds, "paper": 5},
-        cost=cost,
-    )
 
+SHARED: dict[str, Any] = {"run_seed": run_seed, "plot": comparison.plot}
 
 EXPERIMENTS = (
-    experiment(
-        "1",
-        Settings("heterogeneity", (0.5, 5.0, 50.0)),
-        {"values": (5.0,)},
-        (0.5, 50.0),
-        claims_on_heterogeneity,
-        "and its baselines on heterogeneous quadratics, against rounds and total queries",
-        "FZooS needs fewer rounds and fewer queries than FedZO, FedProx and SCAFFOLD at every heterogeneity.",
-        seeds=5,
+    Experiment(
+        id="fzoos-fig1",
+        source="FZooS, Fig. 1",
+        shows="gap of FZooS and its baselines on heterogeneous quadratics, against rounds and total queries",
+        claim="FZooS needs fewer rounds and fewer queries than FedZO, FedProx and SCAFFOLD at every heterogeneity.",
+        scales=scales(Settings("heterogeneity", (0.5, 5.0, 50.0)), (0.5, 50.0), values=(5.0,)),
+        claims=claims_on_heterogeneity,
+        seeds={"quick": 3, "reduced": 5, "paper": 5},
         cost={"paper": "40 min", "reduced": "14 min"},
+        **SHARED,
     ),
-    experiment(
-        "4",
-        Settings("local_steps", (5, 10, 20)),
-        {"rounds": 25},
-        (2, 4),
-        claims_on_local_steps,
-        "and its baselines for three numbers of local steps, against rounds and total queries",
-        "FZooS leads whatever the number of local steps is.",
-        seeds=2,
+    Experiment(
+        id="fzoos-fig4",
+        source="FZooS, Fig. 4",
+        shows="gap of FZooS and its baselines for three numbers of local steps, against rounds and total queries",
+        claim="FZooS leads whatever the number of local steps is.",
+        scales=scales(Settings("local_steps", (5, 10, 20)), (2, 4), rounds=25),
+        claims=claims_on_local_steps,
+        seeds=SEEDS,
         cost={"paper": "45 min", "reduced": "6 min"},
+        **SHARED,
     ),
-    experiment(
-        "5a",
-        Settings("num_features", (100, 300, 1000, 10_000), methods=THREE_GAMMAS),
-        {"rounds": 25},
-        (20, 100),
-        claims_on_features,
-        "for four numbers of Fourier features, against rounds and total queries",
-        "More features make better corrections.",
-        seeds=2,
+    Experiment(
+        id="fzoos-fig5a",
+        source="FZooS, Fig. 5a",
+        shows="gap of FZooS for four numbers of Fourier features, against rounds and total queries",
+        claim="More features make better corrections.",
+        scales=scales(Settings("num_features", (100, 300, 1000, 10_000), methods=THREE_GAMMAS), (20, 100), rounds=25),
+        claims=claims_on_features,
+        seeds=SEEDS,
         cost={"paper": "20 min", "reduced": "3 min"},
+        **SHARED,
     ),
-    experiment(
-        "5b",
-        Settings("heterogeneity", (0.5, 5.0, 50.0), methods=tuple(FZOOS), num_features=1000),
-        {"rounds": 25},
-        (0.5, 50.0),
-        claims_on_corrections,
-        "with other choices of γ and of where corrections are taken",
-        "Corrections that adapt, in length and place, end lower than fixed ones.",
-        seeds=2,
+    Experiment(
+        id="fzoos-fig5b",
+        source="FZooS, Fig. 5b",
+        shows="gap of FZooS with other choices of γ and of where corrections are taken",
+        claim="Corrections that adapt, in length and place, end lower than fixed ones.",
+        scales=scales(
+            Settings("heterogeneity", (0.5, 5.0, 50.0), methods=tuple(FZOOS), num_features=1000),
+            (0.5, 50.0),
+            rounds=25,
+        ),
+        claims=claims_on_corrections,
+        seeds=SEEDS,
         cost={"paper": "20 min", "reduced": "4 min"},
+        **SHARED,
     ),
 )

@@ -38,8 +38,8 @@ from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.records import Row, Rows, by_seed, distinct, seeds_of, where
+from experiments.papers.hiso import training
 from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, bytes_a_round
-from experiments.papers.hiso.training import ALGORITHMS
 from experiments.workloads import llm, sentences
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import DataError
@@ -55,31 +55,18 @@ SIZES = {"opt-125m": Size(16, 2, 2), "opt-350m": Size(24, 2, 2), "opt-1.3b": Siz
 """The tiny OPT in the place of each."""
 CLIENT_RATE = 0.1
 
-GRIDS: dict[str, tuple[float, ...]] = {
+ZEROTH_ORDER = ("fedzo", "decomfl", "hiso", "hiso_scalar")
+GRIDS: dict[str, tuple[float, float, float]] = {
     "fedavg": (0.01, 0.03, 0.1),
     "fedadam": (0.001, 0.003, 0.01),
     "fedyogi": (0.001, 0.003, 0.01),
     "fedadagrad": (0.003, 0.01, 0.03),
-    "fedzo": (1e-3, 3e-3, 1e-2),
-    "decomfl": (1e-3, 3e-3, 1e-2),
-    "hiso": (1e-3, 3e-3, 1e-2),
-    "hiso_scalar": (1e-3, 3e-3, 1e-2),
+    **dict.fromkeys(ZEROTH_ORDER, (1e-3, 3e-3, 1e-2)),
 }
 TUNING_SEEDS = (100, 101)
-RATES = {
-    "fedavg": 0.03,
-    "fedadam": 0.003,
-    "fedyogi": 0.003,
-    "fedadagrad": 0.01,
-    "fedzo": 3e-3,
-    "decomfl": 3e-3,
-    "hiso": 3e-3,
-    "hiso_scalar": 3e-3,
-}
-"""The best of each grid, never at its end."""
-REAL_RATES = {
-    method: rate / 1000.0 if method in (*SCALAR_ONLY, "fedzo") else rate / 10.0 for method, rate in RATES.items()
-}
+RATES = {method: rates[1] for method, rates in GRIDS.items()}
+"""The best of each grid, which is the middle one."""
+REAL_RATES = {method: rate / (1000.0 if method in ZEROTH_ORDER else 10.0) for method, rate in RATES.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,43 +192,34 @@ def _sgd(rate: float) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda p: torch.optim.SGD([p], lr=rate)
 
 
-def options_of(settings: Settings, method: str, rate: float) -> dict[str, Any]:
-    """A method's options at a rate of its grid."""
-    radius = settings.smoothing_radius
-    if method in SCALAR_ONLY:
-        log = max(settings.rounds, 1)
-        return {"perturbations": settings.perturbations, "smoothing_radius": radius, "rate": rate, "log_rounds": log}
-    if method == "fedzo":
-        directions: dict[str, Any] = {"directions": settings.perturbations, "distribution": "normal"}
-        return directions | {"smoothing_radius": radius, "update_rule": _sgd(rate)}
-    if method == "fedavg":
-        return {"update_rule": _sgd(rate)}
-    return {"update_rule": _sgd(CLIENT_RATE), "server_rate": rate}
-
-
-def rounds_of(settings: Settings, method: str) -> int:
-    """Rounds of a method."""
-    return settings.first_order_rounds if method in FIRST_ORDER else settings.rounds
-
-
 def federation_of(settings: Settings, problem: Problem, method: str, rate: float, seed: int) -> Federation:
-    """A method's federation at the start."""
+    """A method's federation at the start, at a rate of its grid."""
+    options: dict[str, Any] = {"smoothing_radius": settings.smoothing_radius} if method in ZEROTH_ORDER else {}
+    if method in SCALAR_ONLY:
+        options |= {"perturbations": settings.perturbations, "rate": rate, "log_rounds": max(settings.rounds, 1)}
+    elif method == "fedzo":
+        options |= {"directions": settings.perturbations, "distribution": "normal", "update_rule": _sgd(rate)}
+    elif method == "fedavg":
+        options |= {"update_rule": _sgd(rate)}
+    else:
+        options |= {"update_rule": _sgd(CLIENT_RATE), "server_rate": rate}
     return make_federation(
-        ALGORITHMS.get(method, method),
+        training.ALGORITHMS.get(method, method),
         problem.clients,
         problem.x0,
         local_steps=1,
         participation=settings.participants,
         seed=seed,
         codec=False,
-        **options_of(settings, method, rate),
+        **options,
     )
 
 
 @torch.no_grad()
 def train(settings: Settings, problem: Problem, method: str, rate: float, seed: int) -> tuple[Rows, Federation]:
     """Scores of one run every so many rounds, from round 0, and the federation at its end."""
-    federation, last = federation_of(settings, problem, method, rate, seed), rounds_of(settings, method)
+    federation = federation_of(settings, problem, method, rate, seed)
+    last = settings.first_order_rounds if method in FIRST_ORDER else settings.rounds
     rows: Rows = []
     for r in range(last + 1):
         if r:
@@ -353,17 +331,9 @@ def best(rows: Rows, **conditions: str) -> np.ndarray:
 
 
 def rounds_until(rows: Rows, target: np.ndarray, **conditions: str) -> tuple[np.ndarray, np.ndarray]:
-    """The first recorded round with the target score, at least 1, and whether it was reached; one a seed.
-
-    Where it was not, the last round.
-    """
-    found, rounds, reached = where(rows, quantity="score", **conditions), [], []
-    for seed, wanted in zip(seeds_of(rows), target, strict=True):
-        own = where(found, seed=seed)
-        there = [float(row["round"]) for row in own if float(row["value"]) >= wanted]
-        rounds.append(max(1.0, there[0] if there else float(own[-1]["round"])))
-        reached.append(bool(there))
-    return np.array(rounds), np.array(reached)
+    """``training.rounds_until`` for a score; at least 1."""
+    rounds, reached = training.rounds_until(where(rows, quantity="score", **conditions), target)
+    return np.maximum(rounds, 1.0), reached
 
 
 def bytes_until_best(rows: Rows, **conditions: str) -> np.ndarray:

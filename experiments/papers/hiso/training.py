@@ -1,48 +1,21 @@
-"""HiSo, Figures 5 and 8: training on MNIST with several weights ν of the Hessian's update and with local steps τ.
-
-64 clients have Dirichlet(1) shares of each digit, 8 of them take part in a round, each with the loss of all of its
-images. Without MNIST, scikit-learn's digits and a small MLP stand in (``network="cnn"``: a small CNN).
-
-Beside the paper's curves stand two controls. *Scalar H*: one number in the place of H. *χ²* (Figure 5): the same
-H-update fed with the run's own scalars along unrelated directions. If H holds curvature it must beat the scalar,
-correlate with the loss's squared gradient, and differ from χ².
-
-Readings: the paper gives neither rate, μ, P nor batch; P = 1 and μ = 1e-3 are its programs', the rate 0.01 was best for
-DeComFL and for HiSo on other seeds, and MNIST's CNN has 0.001, as with three times that runs on enlarged digits
-diverged. With τ local steps the rate falls as 1/√τ, as the round's displacement is a sum of τ steps along random
-directions; a round costs 8τP bytes, so Figure 8's second panel has the bytes in its axis.
-"""
+"""Runs of HiSo, DeComFL and the scalar control on MNIST or, with a small MLP, on scikit-learn's digits in its place."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 
-from experiments.harness import style
-from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
-from experiments.harness.style import MethodStyle
-from experiments.harness.verdicts import Verdict, judge
-from experiments.papers.hiso.accounting import bytes_a_round
-from experiments.papers.hiso.controls import ScalarHessian, noise_hessian
+from experiments.harness.records import Row, Rows, seeds_of, where
+from experiments.papers.hiso.controls import ScalarHessian
 from experiments.papers.hiso.digits import MNIST_NETWORK, Loss, federation_of, initial
 from experiments.workloads.images import DataError, load_images
 from federated import Federation, make_federation
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 
 ALGORITHMS: dict[str, Any] = {"decomfl": "decomfl", "hiso": "hiso", "hiso_scalar": ScalarHessian}
-SHADES = (style.INDIGO, style.BLUE, style.PURPLE, style.WINE, style.OLIVE)
-LINES = ("-", "--", "-.", ":")
-COMPARED = ("hiso", "hiso_scalar", "decomfl")
-SCALAR = "one number in the place of H"
-NOISE_SEED = 1 << 40
-RATIO = "log10 of the ratio of the losses"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +23,7 @@ class Digits:
     """The federation that is trained, and for how long.
 
     Attributes:
-        network: of the stand-in; MNIST's is the CNN of the authors' programs.
+        network: of the stand-in, ``"mlp"`` or ``"cnn"``; MNIST's is the CNN of the authors' programs.
         rate: of the stand-in's steps.
         mnist_rate: of MNIST's.
         clients: N.
@@ -80,29 +53,6 @@ class Digits:
     def with_data(self) -> Digits:
         """The same with MNIST's network and rate where MNIST is given."""
         return dataclasses.replace(self, network=MNIST_NETWORK, rate=self.mnist_rate) if self.data else self
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights(Digits):
-    """Figure 5.
-
-    Attributes:
-        weight: ν of everything but the ablation.
-        weights: of the ablation.
-        quantiles: that the sorted H is drawn with.
-    """
-
-    weight: float = 0.05
-    weights: tuple[float, ...] = (0.01, 0.05, 0.1, 0.5)
-    quantiles: int = 100
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalSteps(Digits):
-    """Figure 8, with every τ in ``local_steps``."""
-
-    rounds: int = 500
-    local_steps: tuple[int, ...] = (1, 2, 5, 10)
 
 
 def check(settings: Digits) -> None:
@@ -156,233 +106,20 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
     return Run(federation, training, rows)
 
 
-def log_loss(settings: Digits, rows: Rows, **conditions: Any) -> np.ndarray:
-    """log10 of the last round's loss, one number a seed."""
-    return np.log10(by_seed(rows, quantity="loss", round=settings.rounds, **conditions))
+def rounds_until(rows: Rows, targets: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first recorded round with a target's value, else the last round, and whether it was reached.
 
+    Args:
+        rows: records of one run a seed.
+        targets: one a seed.
 
-def lower(
-    claim: str,
-    cells: Mapping[str, np.ndarray],
-    seeds: Sequence[int],
-    statistic: str = RATIO,
-    *,
-    control: bool = False,
-) -> Verdict:
-    """The verdict on a claim that ratios of losses are under 1; ``cells`` are their logarithms."""
-    return judge(claim, statistic, cells, seeds, below=0.0, control=control)
-
-
-def rounds_to_target(settings: Digits, rows: Rows, **conditions: Any) -> np.ndarray:
-    """The first recorded round with the target accuracy, one a seed; all rounds where it was not reached."""
-    found = where(rows, quantity="accuracy", **conditions)
-    reached: dict[int, float] = {int(row["seed"]): float(settings.rounds) for row in found}
-    for row in reversed(found):
-        if float(row["value"]) >= settings.target:
-            reached[int(row["seed"])] = float(row["round"])
-    return np.array([reached[seed] for seed in sorted(reached)])
-
-
-def run_weights(settings: Weights, seed: int) -> Rows:
-    """Figure 5's runs on the seed's data, and H of the main one beside χ² and the squared gradient."""
-    rows: Rows = []
-    none: Row = {"nu": 0.0, "index": 0}
-    rows += train(settings, "decomfl", seed, none).rows
-    main: Row = {"nu": settings.weight, "index": 0}
-    scalar = train(settings, "hiso_scalar", seed, main, hessian_weight=settings.weight)
-    level = float(scalar.server.state.model.vectors()["hessian"][0])
-    end: Row = {"seed": seed, "method": "hiso_scalar", **main, "round": settings.rounds}
-    rows += [*scalar.rows, end | {"quantity": "scalar_hessian", "value": level}]
-    for nu in sorted({settings.weight, *settings.weights}):
-        key: Row = {"nu": nu, "index": 0}
-        run = train(settings, "hiso", seed, key, hessian_weight=nu)
-        rows += run.rows
-        if nu == settings.weight:
-            found: Row = {"seed": seed, "method": "hiso", **key, "round": settings.rounds}
-            rows += [found | row for row in spectrum(run, seed, settings.quantiles)]
-    return rows
-
-
-def spectrum(run: Run, seed: int, quantiles: int) -> Rows:
-    """H of a run and χ² as so many quantiles in descending order, their contrasts, and H's rank correlation.
-
-    A contrast is log10 of the ratio of the 95% and 5% quantiles; ranks are compared with the squared gradient's.
+    Returns:
+        Rounds and whether, one number a seed each.
     """
-    hessian = run.server.state.model.vectors()["hessian"].double().numpy()
-    noise = noise_hessian(run.server, seed + NOISE_SEED).double().numpy()
-    rows: Rows = []
-    for name, values in (("hessian", hessian), ("chi2", noise)):
-        for i, value in enumerate(np.quantile(values, np.linspace(0.0, 1.0, quantiles))[::-1]):
-            rows.append({"quantity": name, "index": i, "value": value})
-        contrast = np.log10(np.quantile(values, 0.95) / np.quantile(values, 0.05))
-        rows.append({"quantity": f"{name}_contrast", "value": contrast})
-    slope = run.train.gradient(run.server.x).double().numpy() ** 2
-    return [*rows, {"quantity": "rank_correlation", "value": spearmanr(hessian, slope).statistic}]
-
-
-def plot_weights(settings: Weights, rows: Rows) -> Figure:
-    """Accuracy and loss over rounds, and sorted H."""
-    figure, axes = style.panels(1, 3, width=3.8, height=3.2)
-    for panel, quantity, label in zip(axes[0], ("accuracy", "loss"), ("test accuracy", "training loss"), strict=False):
-        of_it = where(rows, quantity=quantity)
-        style.draw_methods(panel, of_it, "round", ("decomfl", "hiso_scalar"))
-        for nu, color in zip(sorted({settings.weight, *settings.weights}), SHADES, strict=False):
-            look = MethodStyle(f"HiSo, ν = {nu:g}", color, "", "-.")
-            style.draw(panel, look, curve(of_it, "round", method="hiso", nu=nu))
-        panel.set(xlabel="round", ylabel=label)
-    sorted_h = axes[0, 2]
-    index = np.linspace(0.0, 1.0, settings.quantiles)
-    for name, label, color, line in (
-        ("hessian", "learned H", style.BLUE, "-"),
-        ("chi2", "χ²: the same scalars, unrelated directions", style.VERMILION, "--"),
-    ):
-        sorted_h.plot(index, curve(rows, "index", quantity=name).mean, color=color, ls=line, label=label)
-    scalar, look = by_seed(rows, quantity="scalar_hessian").mean(), style.METHODS["hiso_scalar"]
-    sorted_h.plot([0.0, 1.0], [scalar, scalar], color=look.color, ls=look.line, label="scalar H")
-    sorted_h.set(xlabel="coordinates in descending order of H, as a share", ylabel="H, mean of seeds", yscale="log")
-    sorted_h.legend(fontsize="small")
-    style.shared_legend(figure, axes[0, 0], 3)
-    return figure
-
-
-def claims_on_weights(settings: Weights, rows: Rows) -> list[Verdict]:
-    """HiSo against DeComFL and the scalar, ν, and whether H is curvature."""
-    seeds = seeds_of(rows)
-    main: dict[str, Any] = {"method": "hiso", "nu": settings.weight}
-
-    def loss_over(**conditions: Any) -> np.ndarray:
-        return log_loss(settings, rows, **main) - log_loss(settings, rows, **conditions)
-
-    def found(quantity: str) -> np.ndarray:
-        return by_seed(rows, quantity=quantity)
-
-    speed, of_decomfl = (
-        np.log10(rounds_to_target(settings, rows, **conditions)) for conditions in (main, {"method": "decomfl"})
-    )
-    tenth = np.log10(1.1)
-    small = [nu for nu in settings.weights if nu != settings.weight and nu <= 0.1]
-    return [
-        lower("HiSo ends with a lower loss than DeComFL", {"": loss_over(method="decomfl")}, seeds),
-        judge(
-            f"HiSo needs fewer rounds than DeComFL to accuracy {settings.target:g}",
-            "log10 of the ratio of the rounds",
-            {"": speed - of_decomfl},
-            seeds,
-            below=0.0,
-        ),
-        judge(
-            "ν up to 0.1 changes the loss by less than a tenth",
-            RATIO,
-            {f"ν={nu:g}": -loss_over(method="hiso", nu=nu) for nu in small},
-            seeds,
-            above=-tenth,
-            below=tenth,
-        ),
-        lower(f"HiSo ends with a lower loss than {SCALAR}", {"": loss_over(method="hiso_scalar")}, seeds, control=True),
-        judge(
-            "H is in the order of the loss's squared gradient",
-            "Spearman's rank correlation",
-            {"": found("rank_correlation")},
-            seeds,
-            above=0.2,
-            control=True,
-        ),
-        judge(
-            "H is spread wider over coordinates than χ² noise is, by more than a tenth",
-            "log10 of the ratio of their 95%/5% contrasts",
-            {"": found("hessian_contrast") - found("chi2_contrast")},
-            seeds,
-            above=tenth,
-            control=True,
-        ),
-    ]
-
-
-def run_local_steps(settings: LocalSteps, seed: int) -> Rows:
-    """Figure 8's runs: all methods at every τ."""
-    rows: Rows = []
-    for method, tau in itertools.product(COMPARED, settings.local_steps):
-        rate = settings.with_data().rate / tau**0.5
-        rows += train(settings, method, seed, {"local_steps": tau}, local_steps=tau, rate=rate).rows
-    return rows
-
-
-def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
-    """Accuracy over rounds and over bytes."""
-    figure, axes = style.panels(1, 2, width=4.4, height=3.4)
-    over_rounds, over_bytes = axes[0]
-    for method in COMPARED:
-        look = style.METHODS[method]
-        for tau, line in zip(settings.local_steps, LINES, strict=False):
-            found = curve(rows, "round", quantity="accuracy", method=method, local_steps=tau)
-            cost = bytes_a_round(method, 1, settings.perturbations, tau)
-            over_rounds.plot(found.x, found.mean, color=look.color, ls=line, label=f"{look.label}, τ = {tau}")
-            over_bytes.plot(found.x * cost, found.mean, color=look.color, ls=line)
-    over_rounds.set(xlabel="round", ylabel="test accuracy")
-    over_bytes.set(xlabel="bytes of a client that takes part in every round", ylabel="test accuracy")
-    style.shared_legend(figure, over_rounds, 3)
-    return figure
-
-
-def claims_on_local_steps(settings: LocalSteps, rows: Rows) -> list[Verdict]:
-    """More local steps at equal rounds, and HiSo against DeComFL and the scalar at each τ."""
-    seeds, taus = seeds_of(rows), settings.local_steps
-    loss = {
-        (method, tau): log_loss(settings, rows, method=method, local_steps=tau)
-        for method, tau in itertools.product(COMPARED, taus)
-    }
-    more = {f"τ={b} against {a}": loss["hiso", b] - loss["hiso", a] for a, b in itertools.pairwise(taus)}
-    decomfl, scalar = (
-        {f"τ={tau}": loss["hiso", tau] - loss[other, tau] for tau in taus} for other in ("decomfl", "hiso_scalar")
-    )
-    last = "log10 of the ratio of the last losses"
-    return [
-        lower("more local steps of HiSo lower the loss at equal rounds", more, seeds, last),
-        lower("HiSo ends with a lower loss than DeComFL at every τ", decomfl, seeds, last),
-        lower(f"HiSo ends with a lower loss than {SCALAR} at every τ", scalar, seeds, last, control=True),
-    ]
-
-
-SMALL: dict[str, Any] = {"clients": 6, "participants": 2}
-SHARED: dict[str, Any] = {
-    "seeds": {"reduced": 5, "paper": 10},
-    "extra": "experiments",
-    "data": ("mnist",),
-    "check": check,
-    "stand_in": "scikit-learn's digits for MNIST, a small MLP for the CNN",
-}
-
-EXPERIMENTS = (
-    Experiment(
-        id="hiso-fig5",
-        source="HiSo, Fig. 5",
-        shows="HiSo for several ν against DeComFL and a scalar H on MNIST, and the learned H against χ² noise",
-        claim="HiSo is faster than DeComFL, hardly depends on ν, and learns a long-tailed H.",
-        scales={
-            "paper": Weights(),
-            "reduced": Weights(rounds=500, target=0.6, weights=(0.01, 0.05, 0.5)),
-            "quick": Weights(rounds=6, every=3, weights=(0.05, 0.1), quantiles=20, **SMALL),
-        },
-        run_seed=run_weights,
-        plot=plot_weights,
-        claims=claims_on_weights,
-        cost={"paper": "15 min", "reduced": "3 min"},
-        **SHARED,
-    ),
-    Experiment(
-        id="hiso-fig8",
-        source="HiSo, Fig. 8",
-        shows="local steps τ of HiSo, DeComFL and a scalar H on MNIST, over rounds and bytes",
-        claim="HiSo gains from local steps.",
-        scales={
-            "paper": LocalSteps(),
-            "reduced": LocalSteps(rounds=150, every=10, local_steps=(1, 2, 5)),
-            "quick": LocalSteps(rounds=4, every=2, local_steps=(1, 3), **SMALL),
-        },
-        run_seed=run_local_steps,
-        plot=plot_local_steps,
-        claims=claims_on_local_steps,
-        cost={"paper": "35 min", "reduced": "2 min"},
-        **SHARED,
-    ),
-)
+    rounds, reached = [], []
+    for seed, target in zip(seeds_of(rows), targets, strict=True):
+        own = where(rows, seed=seed)
+        there = [row for row in own if float(row["value"]) >= target]
+        rounds.append(float((there or own[-1:])[0]["round"]))
+        reached.append(bool(there))
+    return np.array(rounds), np.array(reached)
