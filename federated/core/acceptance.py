@@ -1,50 +1,68 @@
 """``accept="monotone"``: a last phase of each round, in which clients say whether the new model is better.
 
-FZooS's published programs reject a round that does not lower F, and do not count what it costs to know. Here the
-clients are asked: x_r goes down (and x_{r−1} where one of them has not been asked for it), fᵢ(x_r) comes up, one
-counted query and one number.
+The server sends x_r, client i evaluates fᵢ(x_r) and sends the value, and the server puts the model back to x_{r−1}
+unless Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1}) over the clients that reported. A client whose value at x_{r−1} the server does
+not know is sent x_{r−1} too and evaluates both. So the phase costs a client one or two queries and as many numbers up,
+d or 2d numbers down. FZooS's published programs reject rounds likewise, but do not count what that costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from federated.core.algorithm import NoReportError
+from federated.core.messages import Broadcast, MessageError, Report
 from optimizers.batch import Batch
 from optimizers.optimizer import Optimizer
 
-ACCEPT = "accept"
 Accept = Literal["always", "monotone"]
 ACCEPTS: tuple[Accept, ...] = ("always", "monotone")
+"""Values of the option ``accept``."""
 
 
 @dataclass
 class PointValuesState:
-    """The points, shape ``q x d``, and their values, shape ``q``, empty before they are known."""
+    """Points to evaluate, shape ``q x d``, and their values, shape ``q``, or empty before they are told."""
 
     points: Tensor
     values: Tensor
 
 
 class PointValues(Optimizer):
-    """Asks for the values at given points, and moves nowhere."""
+    """A client's half of the phase, an optimizer that asks for the values at given points and does not move."""
 
     method = "point_values"
     rescale_by_default = False
     state: PointValuesState
 
     def begin(self, points: Tensor) -> None:
-        """Set the points, shape ``q x d``; a batch still pending is dropped."""
+        """Sets the points to evaluate, shape ``q x d``; a pending batch is dropped."""
         self.cancel()
         self.state = PointValuesState(self._to_search(points), points.new_empty(0, dtype=torch.float64))
 
+    def receive(self, message: Broadcast) -> None:
+        """Sets the points to x_r and, where the broadcast has it, x_{r−1}."""
+        self.begin(torch.stack([message.tensors[name] for name in ("x", "previous") if name in message.tensors]))
+
+    def report(self) -> dict[str, Tensor]:
+        """The tensors of the client's report: fᵢ(x_r) and, where it was asked for, fᵢ(x_{r−1}), each of shape ``1``.
+
+        Raises:
+            NoReportError: if a query failed.
+        """
+        values = self.state.values
+        if not bool(torch.isfinite(values).all()):
+            raise NoReportError("no value at the new or the previous model: the query failed")
+        return dict(zip(("value", "previous_value"), values.split(1), strict=False))
+
     @property
     def busy(self) -> bool:
-        """Whether the values are still to be asked for."""
+        """Whether the points are still to be evaluated."""
         return len(self.state.values) < len(self.state.points)
 
     def _start(self) -> None:
@@ -62,37 +80,37 @@ class PointValues(Optimizer):
 
 @dataclass
 class Acceptance:
-    """What the server knows of fᵢ at the model that it holds.
+    """The server's half of the phase.
 
     Attributes:
         previous: x_{r−1}, shape ``d``.
-        values: fᵢ(x_{r−1}) of the clients that have said it.
+        values: fᵢ(x_{r−1}) by client, of those clients that have reported it.
     """
 
     previous: Tensor
     values: dict[int, float]
 
-    def message(self, x: Tensor, participants: tuple[int, ...]) -> dict[str, Tensor]:
-        """Tensors of the phase's broadcast."""
-        known = all(client in self.values for client in participants)
-        return {"x": x} if known else {"x": x, "previous": self.previous}
+    def broadcast(self, x: Tensor, participants: tuple[int, ...]) -> dict[str, Tensor]:
+        """The tensors of the phase's broadcast: x_r, and x_{r−1} unless its value is known of all participants."""
+        return {"x": x} if self._known(participants) else {"x": x, "previous": self.previous}
 
-    def decide(self, reports: Mapping[int, Mapping[str, Tensor]], weights: tuple[float, ...]) -> bool:
-        """Whether Σ wᵢ fᵢ fell over the clients that reported; keeps the values of the model that stays."""
-        after = {client: float(tensors["value"]) for client, tensors in reports.items()}
+    def check(self, report: Report, participants: tuple[int, ...]) -> None:
+        """Raises ``MessageError`` unless the report has a value at x_{r−1} exactly where the broadcast had x_{r−1}."""
+        if ("previous_value" in report.tensors) == self._known(participants):
+            raise MessageError("previous_value is wanted where previous was sent, and only there")
+
+    def decide(self, reports: Mapping[int, Report], weights: tuple[float, ...]) -> bool:
+        """Whether Σ wᵢ fᵢ fell over the clients that reported; stores the clients' values at the model that stays."""
+        after = {client: float(report.tensors["value"]) for client, report in reports.items()}
         before = {
-            client: float(tensors["previous_value"]) if "previous_value" in tensors else self.values[client]
-            for client, tensors in reports.items()
+            client: float(report.tensors["previous_value"])
+            if "previous_value" in report.tensors
+            else self.values[client]
+            for client, report in reports.items()
         }
         fell = sum(weights[c] * after[c] for c in reports) < sum(weights[c] * before[c] for c in reports)
         self.values = after if fell else {**self.values, **before}
         return fell
 
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
-        return {"previous": self.previous.clone(), "values": dict(self.values)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a ``state_dict``."""
-        self.previous = state["previous"].to(self.previous.device).clone()
-        self.values = {int(client): float(value) for client, value in state["values"].items()}
+    def _known(self, participants: tuple[int, ...]) -> bool:
+        return all(client in self.values for client in participants)

@@ -1,4 +1,4 @@
-"""Means of clients' vectors, plain and robust."""
+"""Means of the clients' vectors, plain and robust."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import torch
 from torch import Tensor
 
 AGGREGATIONS = ("mean", "median", "trimmed_mean")
+"""Values of the option ``aggregation``."""
 
 
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Σ pᵢ vᵢ with pᵢ = wᵢ/Σw, added in the order given, in float64, rounded once to the vectors' dtype.
+    """Σ pᵢ vᵢ with pᵢ = wᵢ/Σw, summed in the given order in float64 and rounded once to the vectors' dtype.
+
+    Equal weights give Σ vᵢ / N, whatever they are, to the last bit.
 
     Args:
         vectors: N tensors of one shape.
         weights: N positive numbers.
 
     Returns:
-        Tensor of that shape; for equal weights Σ vᵢ / N, rounded as that.
+        A tensor of that shape.
 
     Raises:
-        ValueError: for no vectors or weights that are not as many.
+        ValueError: if there are no vectors, or not as many weights.
     """
     if not vectors or len(vectors) != len(weights):
         raise ValueError(f"{len(vectors)} vectors and {len(weights)} weights are given")
@@ -34,18 +37,18 @@ def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
 
 
 def median(vectors: Sequence[Tensor]) -> Tensor:
-    """The coordinate-wise median (Yin et al. 2018); of an even number the mean of the two in the middle."""
+    """The coordinate-wise median of N vectors (Yin et al. 2018); for even N the mean of the two middle values."""
     stacked = torch.stack(list(vectors)).sort(dim=0).values
     n = len(stacked)
     return stacked[n // 2] if n % 2 else stacked[n // 2 - 1] / 2 + stacked[n // 2] / 2
 
 
 def trimmed_mean(vectors: Sequence[Tensor], trim: float) -> Tensor:
-    """The coordinate-wise mean without the ⌊trim·N⌋ least and as many greatest (Yin et al. 2018).
+    """The coordinate-wise mean without the ⌊trim·N⌋ smallest and as many largest values (Yin et al. 2018).
 
     Args:
         vectors: N tensors of one shape.
-        trim: share that is left out at each end, from 0 to under 1/2.
+        trim: the share left out at each end, in [0, 1/2).
     """
     stacked = torch.stack(list(vectors)).sort(dim=0).values
     cut = int(trim * len(stacked))
@@ -54,7 +57,7 @@ def trimmed_mean(vectors: Sequence[Tensor], trim: float) -> Tensor:
 
 
 def combine(aggregation: str, vectors: Sequence[Tensor], weights: Sequence[float], trim: float) -> Tensor:
-    """The vectors' mean by the name of one of ``AGGREGATIONS``; only ``"mean"`` heeds the weights."""
+    """The mean of the vectors by one of ``AGGREGATIONS``; only ``"mean"`` uses the weights."""
     if aggregation == "median":
         return median(vectors)
     if aggregation == "trimmed_mean":

@@ -8,7 +8,7 @@
 
         def __init__(self, x0, *, directions: int = 20, **common: Unpack[FederatedOptions]):
             self.directions = directions         # every option is kept under its own name, before super().__init__
-            super().__init__(x0, **common)       # x0, clients, seed, weights, dimension, dtype are then known
+            super().__init__(x0, **common)       # which sets x0, clients, seed, weights, dimension
 
         def broadcasts(self, phase): return MessageSpec({"x": self.vector})   # what goes down in a phase
         def reports(self, phase): return MessageSpec({"x": self.vector})      # what comes up; others are refused
@@ -24,32 +24,34 @@
         def _busy(self, phase): return ...                                    # whether it has queries left to ask
         def _report(self, phase): return {"x": self.optimizer.x}              # tensors; CHANGES NO STATE
 
-- **Phases.** ``phases`` names a round's exchanges, ``("local",)`` by default; it may be set in ``__init__``. Each
-  is one broadcast down and one report up, with queries between. Clients whose report of a phase was accepted
-  are those of the next (``Server._next_participants``). What is known from an earlier phase is not sent again.
-- **Messages** are tensors by name, and plain ``values`` (numbers, strings) where ``_broadcast_values`` or
-  ``_report_values`` give some. ``payload_bytes`` counts tensors: send what a paper counts as tensors, and what
-  proves something (a digest) as values. Names, shapes, dtypes and finiteness are checked by the base against
-  the specifications, round, phase, participation and the configuration's fingerprint too; a further check of an
-  algorithm goes into ``Server._check``, which raises ``MessageError`` with the reason.
-- **Where all reports fail** ``_aggregate`` is not called, the round is skipped, and ``_skipped(phase)`` may mend
-  the state. ``_aggregate`` may raise ``RoundSkipped(reason)`` itself, before it changes anything.
+- **Phases.** ``phases`` names a round's exchanges, ``("local",)`` by default; a constructor may set it. In each phase a
+  broadcast goes down, clients query, and a report comes up. Clients whose report was accepted take part in the next
+  phase. What a phase has sent is known in the next and not sent again.
+- **Messages** hold tensors by name, and plain ``values`` (numbers, strings) from ``_broadcast_values`` or
+  ``_report_values``. ``payload_bytes`` counts the tensors: send what a paper counts as tensors, and what proves
+  something, such as a digest, as values. The base checks names, shapes, dtypes and finiteness against the
+  specifications, and round, phase, participation and the configuration's fingerprint. An algorithm's own checks go
+  into ``Server._check``, which raises ``MessageError`` with the reason.
+- **Skipped rounds.** If all reports of a phase fail, the base skips the round: it does not call ``_aggregate``, and
+  calls ``_skipped(phase)``, which may mend the state. ``_aggregate`` may raise ``RoundSkipped(reason)`` itself,
+  before it changes anything.
 - **State.** ``self.state`` of a half is one dataclass, saved as ``optimizers.state`` says (tensors, numbers,
-  strings, lists, dicts, objects with ``state_dict``); a client's optimizer is saved beside it. Give a client none
-  where the optimizer holds everything. Assign a new dataclass in ``_aggregate``; write to no tensor in place.
-- **Queries** are asked by the client's optimizer and counted by it. It is made with ``max_queries=UNLIMITED``,
-  ``max_failures=None``, ``track_best=False`` and ``seed=client_seed(algorithm.seed, number)``; ``common_options()``
-  gives these. Directions are best addressed by round and step, so that a client that lost its state goes on
-  with new ones. A client that cannot report (all its queries failed) raises ``NoReportError`` in ``_report``.
-- **Acceptance.** An algorithm whose clients are sent x each round may set ``self.asks_acceptance`` (as FedZO does by
-  its option ``accept``): the base then adds a phase in which clients say whether F fell, and puts x back by
-  ``Server._take_back`` where it did not.
-- **Catching up.** A client that cannot follow a broadcast (its state is of an older round) raises
-  ``BehindError`` in ``_receive``, having changed nothing. The engine then carries ``Client._position`` up,
-  ``Server._catch_up`` down to ``Client._catch_up``, and gives the broadcast again. Specifications are
-  those of the phases ``"position"`` and ``"catch_up"``. ``personal = True`` if broadcasts differ between clients.
-- **Configuration.** ``configuration`` lists every plain option, the rules and the prox; add by ``_configuration``
-  what both sides must share beyond them, such as the fingerprint of Fourier features.
+  strings, lists, dicts, objects with ``state_dict``), a client's beside its optimizer. A client whose optimizer holds
+  everything has none. ``_aggregate`` assigns a new dataclass and writes to no tensor in place.
+- **Queries** are asked and counted by the client's optimizer, which is made with ``common_options()``: no limit on
+  queries or failures, no best point, and the client's own seed. Directions are best addressed by round and step, so
+  that a client that lost its state draws new ones. A client without anything to report, such as one whose queries all
+  failed, raises ``NoReportError`` in ``_report``.
+- **Acceptance.** An algorithm whose clients receive x each round may set ``self.asks_acceptance``, as FedZO does by its
+  option ``accept``. The base then adds a phase in which clients say whether F fell, and where it did not puts x back by
+  ``Server._take_back``.
+- **Catching up.** A client that cannot follow a broadcast because its state is of an older round raises
+  ``BehindError`` in ``_receive``, before it changes anything. The engine then carries ``Client._position`` to the
+  server and ``Server._catch_up`` to ``Client._catch_up``, and delivers the broadcast again. The specifications of the
+  two messages are those of the phases ``"position"`` and ``"catch_up"``. ``personal = True`` if broadcasts differ
+  between clients.
+- **Configuration.** ``configuration`` describes every option; ``_configuration`` adds what both halves must share
+  beyond them, such as the fingerprint of Fourier features.
 - **Randomness** is addressed by seed, round and step as in ``optimizers``; nothing reads a global generator.
 - **Tests.** ``federated.testing.check_algorithm`` holds an algorithm to all of this.
 """
@@ -60,19 +62,20 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Required, TypedDict
 
 import torch
 from torch import Tensor
 
-from federated.core.acceptance import ACCEPT
 from federated.core.aggregation import AGGREGATIONS
-from federated.core.configuration import check_choice, check_weights, describe_option, participants_per_round
-from federated.core.messages import MessageSpec, TensorSpec
+from federated.core.configuration import check_weights, describe_option, participants_per_round
+from federated.core.messages import Broadcast, Message, MessageSpec, TensorSpec
 from optimizers.bounds import BoundsLike, parse_bounds
 from optimizers.directions.directions import Directions
 from optimizers.options import (
     ProxLike,
+    check_choice,
     check_integer,
     check_prox,
     option_names,
@@ -85,11 +88,14 @@ from optimizers.values import parse_point
 UNLIMITED = 1 << 62
 """The budget of a client's optimizer: a federation ends by its rounds."""
 
+ACCEPT = "accept"
+"""Name of the phase that ``asks_acceptance`` adds; see ``federated.core.acceptance``."""
+
 Gradient = Callable[[Tensor], Any]
 
 
 class FederatedOptions(TypedDict, total=False):
-    """Options that every algorithm takes, documented in ``Algorithm``."""
+    """The options that every algorithm takes; ``Algorithm`` documents them."""
 
     clients: Required[int]
     local_steps: int
@@ -104,33 +110,33 @@ class FederatedOptions(TypedDict, total=False):
 
 
 class RoundSkipped(Exception):
-    """Raised by ``Server._aggregate`` before it changes anything: the round is skipped for this reason."""
+    """``Server._aggregate`` cannot use the reports; the round is skipped with this reason."""
 
 
 class NoReportError(RuntimeError):
-    """Raised by ``Client._report``: the client has nothing to report, for this reason."""
+    """A client has nothing to report in a phase, with the reason."""
 
 
 class Algorithm(ABC):
     """Options of a federated algorithm that minimizes F(x) = Σᵢ pᵢ fᵢ(x) (+ ψ), pᵢ = wᵢ/Σw.
 
     Args:
-        x0: initial point of the server, shape ``d``; its floating dtype and device are the federation's.
-        clients: N.
-        local_steps: T, steps of a client in a round.
+        x0: the server's initial point, shape ``d``; all messages and states have its floating dtype and device.
+        clients: N, the number of clients.
+        local_steps: T, the steps of a client in a round.
         seed: seed of every random number, 0 ≤ seed < 2⁶⁴.
-        participation: clients of a round: an integer is their number, a float their share of N.
-        weights: wᵢ > 0, one a client; None: equal.
-        bounds: box that every iterate and query stays in.
-        prox: proximal operator of ψ; clients apply it after each local step. The mean of proximal points is
-            feasible where ψ is the indicator of a convex set; zeros of an L1 prox do not survive it.
-        server_rate: η_s: x ← x + η_s (mean − x), then into the bounds.
-        aggregation: ``"mean"``, or ``"median"`` or ``"trimmed_mean"``, coordinate-wise and without weights.
-        trim: share that ``"trimmed_mean"`` leaves out at each end, under 1/2.
+        participation: how many clients a round samples: an integer is their number, a float their share of N.
+        weights: wᵢ > 0, one for each client; None stands for equal weights.
+        bounds: the box that every iterate and query stays in.
+        prox: proximal operator of ψ, which clients apply after each local step. The mean of proximal points is
+            feasible if ψ is the indicator of a convex set, but has not the zeros that an L1 prox makes.
+        server_rate: η_s of the server's step x ← x + η_s (mean − x), which is then projected onto the bounds.
+        aggregation: ``"mean"``, or ``"median"`` or ``"trimmed_mean"``, which are coordinate-wise and unweighted.
+        trim: the share that ``"trimmed_mean"`` leaves out at each end, in [0, 1/2).
 
     Raises:
-        TypeError: for a misspelt option, with the nearest name.
-        ValueError: for an argument out of range, no clients, or a sample larger than the federation.
+        TypeError: if an option is misspelt, with the nearest name.
+        ValueError: if an argument is out of range, or a sample larger than the federation.
     """
 
     name: ClassVar[str]
@@ -161,9 +167,7 @@ class Algorithm(ABC):
         refuse_unknown(type(self), unknown)
         self.x0 = parse_point(x0)
         check_integer("clients", clients, 1)
-        check_integer("seed", seed, 0)
-        if seed >= 2**64:
-            raise ValueError(f"seed must be under 2**64, got {seed}")
+        check_integer("seed", seed, 0, 2**64)
         self.clients, self.seed = int(clients), int(seed)
         self.local_steps = positive_integer("local_steps", local_steps)
         self.participation = participation
@@ -186,52 +190,48 @@ class Algorithm(ABC):
 
     @abstractmethod
     def broadcasts(self, phase: str) -> MessageSpec:
-        """What the server's message of a phase holds."""
+        """The specification of a phase's broadcast."""
 
     @abstractmethod
     def reports(self, phase: str) -> MessageSpec:
-        """What a client's message of a phase holds."""
+        """The specification of a client's report of a phase."""
 
     def _configuration(self) -> dict[str, Any]:
-        """What both sides must share beyond the options, in plain values."""
+        """What both halves must share beyond the options, in plain values."""
         return {}
 
     # What its halves use.
 
     @property
     def dimension(self) -> int:
-        """Dimension d."""
+        """The dimension d."""
         return self.x0.numel()
 
     @property
     def vector(self) -> TensorSpec:
-        """A vector like the model: shape ``d``, its dtype, finite."""
+        """Specification of a vector like the model: shape ``d``, in its dtype."""
         return TensorSpec((self.dimension,), self.x0.dtype)
 
     @property
     def exchanges(self) -> tuple[str, ...]:
-        """Names of a round's phases, with the one that ``asks_acceptance`` adds."""
+        """The names of a round's phases, including the one that ``asks_acceptance`` adds."""
         return self.phases + ((ACCEPT,) if self.asks_acceptance else ())
 
-    def broadcast_spec(self, phase: str) -> MessageSpec:
-        """``broadcasts``, or what goes down where clients are asked to accept a model."""
+    def specification(self, kind: type[Message], phase: str) -> MessageSpec:
+        """The specification of a ``Broadcast`` or ``Report`` of a phase, also of that which acceptance adds."""
         if phase != ACCEPT:
-            return self.broadcasts(phase)
-        return MessageSpec({"x": self.vector, "previous": self.vector}, optional=frozenset({"previous"}))
-
-    def report_spec(self, phase: str) -> MessageSpec:
-        """``reports``, or what comes up where clients are asked to accept a model."""
-        if phase != ACCEPT:
-            return self.reports(phase)
-        one = self.scalars(1, torch.float64)
-        return MessageSpec({"value": one, "previous_value": one}, optional=frozenset({"previous_value"}))
+            return self.broadcasts(phase) if kind is Broadcast else self.reports(phase)
+        if kind is Broadcast:
+            return MessageSpec({"x": self.vector, "previous": self.vector}, optional=frozenset({"previous"}))
+        value = self.scalars(1, torch.float64)
+        return MessageSpec({"value": value, "previous_value": value}, optional=frozenset({"previous_value"}))
 
     def scalars(self, count: int, dtype: torch.dtype | None = None) -> TensorSpec:
-        """So many numbers, in the model's dtype unless another is given."""
+        """Specification of a vector of ``count`` numbers, in the model's dtype unless another is given."""
         return TensorSpec((count,), dtype or self.x0.dtype)
 
     def common_options(self, number: int) -> dict[str, Any]:
-        """Options of a client's optimizer that follow from the federation."""
+        """The options of a client's optimizer that follow from the federation's."""
         return {
             "max_queries": UNLIMITED,
             "bounds": self.bounds,
@@ -243,21 +243,16 @@ class Algorithm(ABC):
         }
 
     def server(self) -> Any:
-        """A new ``Server``, at x0."""
+        """A new server, at x0."""
         return self.server_class(self)
 
     def client(self, number: int, gradient: Gradient | None = None) -> Any:
-        """A new ``Client``.
-
-        Args:
-            number: which, 0 … N − 1.
-            gradient: ∇fᵢ, for an algorithm with ``needs_gradient``.
-        """
+        """A new client i, given its number i, 0 … N − 1, and ∇fᵢ if the algorithm has ``needs_gradient``."""
         return self.client_class(self, number, gradient)
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All that server and clients must agree on, in plain values; x0 is not of it, the server sends it."""
+        """All that server and clients must agree on, in plain values; not x0, which the server sends."""
         names = sorted(option_names(type(self)))
         options = {name: describe_option(name, getattr(self, name)) for name in names}
         fixed = {
@@ -269,18 +264,14 @@ class Algorithm(ABC):
         }
         return fixed | options | self._configuration()
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the configuration, in hexadecimal."""
         text = json.dumps(self.configuration, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def check_configuration(self, theirs: Mapping[str, Any], whose: str = "the other party") -> None:
-        """Make sure that another party, or a saved state, has the same configuration.
-
-        Raises:
-            ValueError: with the first name under which they differ.
-        """
+        """Raises ``ValueError`` with the first option in which the configuration of another party differs."""
         ours = self.configuration
         for name in [*theirs, *ours]:
             given, accepted = theirs.get(name), ours.get(name)
@@ -289,6 +280,6 @@ class Algorithm(ABC):
 
 
 def client_seed(seed: int, number: int) -> int:
-    """The seed of a client: 64 bits of SHA-256 of (seed, number)."""
+    """The seed of a client's optimizer: 64 bits of the SHA-256 of the run's seed and the client's number."""
     digest = hashlib.sha256(f"client {number} of {seed}".encode()).digest()
     return int.from_bytes(digest[:8], "little")

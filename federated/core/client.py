@@ -1,18 +1,18 @@
-"""The client's half of a federated algorithm: receive, ask and tell, report."""
+"""The client's half of a federated algorithm: it receives a broadcast, asks and is told values, and reports."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from federated.core.acceptance import ACCEPT, PointValues
-from federated.core.algorithm import Algorithm, Gradient, NoReportError
-from federated.core.codec import decode, frame_limit
-from federated.core.messages import Broadcast, MessageError, Plain, Report
+from federated.core.acceptance import PointValues
+from federated.core.algorithm import ACCEPT, Algorithm, Gradient
+from federated.core.ledger import Spent
+from federated.core.messages import Broadcast, Message, MessageError, Plain, Report
+from federated.core.reception import received
 from optimizers.batch import Batch
 from optimizers.optimizer import Optimizer
 from optimizers.options import check_integer
@@ -20,7 +20,7 @@ from optimizers.state import load_fields, save_fields
 
 
 class Client(ABC):
-    """One client, which is one optimizer; ``federated/core/algorithm.py`` says what a subclass implements.
+    """One client of a federation; ``federated/core/algorithm.py`` says what a subclass implements.
 
     Example::
 
@@ -31,27 +31,24 @@ class Client(ABC):
 
     Attributes:
         algorithm: the options.
-        number: which client, 0 … N − 1.
-        gradient: ∇fᵢ, where the algorithm needs it.
-        optimizer: asks, is told, and counts the queries.
-        round: of the last broadcast that was received; 0 before.
+        number: the client's number i, 0 … N − 1.
+        gradient: ∇fᵢ, if the algorithm needs it.
+        optimizer: the optimizer that asks for values and counts the queries.
+        round: the round of the last broadcast; 0 before the first.
     """
 
     optimizer: Optimizer
     state: Any = None
 
     def __init__(self, algorithm: Algorithm, number: int, gradient: Gradient | None = None) -> None:
-        check_integer("number", number, 0)
-        if number >= algorithm.clients:
-            raise ValueError(f"client {number} is asked for, there are {algorithm.clients}")
+        check_integer("number", number, 0, algorithm.clients)
         if algorithm.needs_gradient and not callable(gradient):
             raise TypeError(f"{algorithm.name} needs gradients: client {number} has {gradient!r}")
         self.algorithm, self.number, self.gradient = algorithm, number, gradient
-        self.fingerprint = algorithm.fingerprint
         self.round = 0
         self._phase: int | None = None
         self._reported = True
-        self._marks = [0, 0, 0]
+        self._began = Spent()
         self._start()
         options = algorithm.common_options(number)
         self._values = PointValues(algorithm.x0, **options) if algorithm.asks_acceptance else None
@@ -60,146 +57,128 @@ class Client(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Make ``self.optimizer``, and ``self.state`` where it does not hold everything."""
+        """Sets ``self.optimizer``, and ``self.state`` if the optimizer does not hold everything."""
 
     @abstractmethod
     def _receive(self, phase: str, message: Broadcast) -> None:
-        """Set the optimizer up for the phase; raise before changing anything."""
+        """Prepares the optimizer for the phase; raises before it changes anything."""
 
     @abstractmethod
     def _busy(self, phase: str) -> bool:
-        """Whether there are queries left to ask in the phase; a pure function of the state."""
+        """Whether the phase has queries left to ask; a pure function of the state."""
 
     @abstractmethod
     def _report(self, phase: str) -> Mapping[str, Tensor]:
-        """Tensors of the report; a pure function of the state."""
+        """The tensors of the report; a pure function of the state."""
 
     def _report_values(self, phase: str) -> Mapping[str, Plain]:
         return {}
 
     def _position(self) -> tuple[Mapping[str, Tensor], Mapping[str, Plain]]:
-        """Tensors and values that say from where the client must be caught up."""
+        """The tensors and values from which the server sees what the client has missed."""
         return {}, {}
 
     def _catch_up(self, message: Broadcast) -> None:
-        """Take what ``Server._catch_up`` sent."""
+        """Brings the state to the present by the message that ``Server._catch_up`` made."""
         raise MessageError(f"{self.algorithm.name} has nothing to catch up with")
 
     @property
     def gradients(self) -> int:
-        """Gradient evaluations since the client began."""
+        """Gradient evaluations since the client was made."""
         return 0
 
     # What an engine calls.
 
     @property
-    def queries(self) -> int:
-        """Queries since the client began, failed ones too."""
-        return self.optimizer.queries + (0 if self._values is None else self._values.queries)
+    def spent(self) -> Spent:
+        """Queries, failed queries and gradient evaluations since the client was made."""
+        asking = [self.optimizer, *([] if self._values is None else [self._values])]
+        return Spent(sum(o.queries for o in asking), sum(o.failures for o in asking), self.gradients)
 
-    @property
-    def failures(self) -> int:
-        """Failed queries since the client began."""
-        return self.optimizer.failures + (0 if self._values is None else self._values.failures)
-
-    @property
-    def remaining(self) -> int:
-        """Queries that the budget of what is asking still holds."""
-        return self._asking(self._present_phase()).remaining
-
-    def receive(self, message: Broadcast | bytes) -> None:
-        """Take a phase's broadcast.
+    def receive(self, message: Message | bytes) -> None:
+        """Begins a phase with the server's broadcast. A message that is refused changes nothing.
 
         Raises:
-            MessageError: for a message that is refused, of an earlier phase, or of a phase whose predecessor
-                this client missed; nothing has changed then.
-            BehindError: if it must be caught up first.
+            MessageError: if the message is no valid broadcast of this federation, if its phase is not later than
+                the last one received, or if the client missed the phase before it in the round.
+            BehindError: if the client must catch up first.
         """
-        a = self.algorithm
-        message = self._parse(message)
-        if message.phase not in a.exchanges:
-            raise MessageError(f"phase {message.phase!r} is unknown, accepted are {list(a.exchanges)}")
-        index = a.exchanges.index(message.phase)
+        phases = self.algorithm.exchanges
+        message = received(message, Broadcast, self.algorithm, phases)
+        index = phases.index(message.phase)
         last = (self.round, -1 if self._phase is None else self._phase)
         if (message.round, index) <= last:
             raise MessageError(f"round {message.round}, phase {message.phase!r} was received before")
         if index > 0 and (last != (message.round, index - 1) or not self._reported):
             raise MessageError(
-                f"phase {message.phase!r} of round {message.round} follows {a.exchanges[index - 1]!r}, "
+                f"phase {message.phase!r} of round {message.round} follows {phases[index - 1]!r}, "
                 f"in which client {self.number} took no part"
             )
-        a.broadcast_spec(message.phase).check(message)
-        message = cast(Broadcast, message.to(a.x0.device))
-        if self._values is not None and message.phase == ACCEPT:
-            names = [name for name in ("x", "previous") if name in message.tensors]
-            self._values.begin(torch.stack([message.tensors[name] for name in names]))
+        if (asked := self._accepting(message.phase)) is not None:
+            asked.receive(message)
         else:
             self._receive(message.phase, message)
         self.round, self._phase, self._reported = message.round, index, False
-        self._marks = [self.queries, self.failures, self.gradients]
+        self._began = self.spent
 
     def ask(self) -> Batch | None:
-        """The batch to evaluate, the same one until it is told; None when the phase has no more."""
+        """The batch to evaluate, which stays the same until it is told; None when the phase has no more."""
         phase = self._present_phase()
         return self._asking(phase).ask() if self._unfinished(phase) else None
 
     def tell(self, batch: Batch, values: Any, *, retries: int = 0) -> None:
-        """Take the values of the pending batch, as ``Optimizer.tell``."""
+        """Takes the values of the pending batch, as ``Optimizer.tell`` does."""
         self._asking(self._present_phase()).tell(batch, values, retries=retries)
 
     def report(self) -> Report:
-        """The phase's report; the same one if asked again.
+        """The report of the phase, which is the same when asked for again.
 
         Raises:
             RuntimeError: if queries are left to ask.
-            NoReportError: if the algorithm has nothing to report.
+            NoReportError: if the client has nothing to report.
         """
         phase = self._present_phase()
         if self._unfinished(phase):
             raise RuntimeError(f"client {self.number} has queries left to ask in phase {phase!r}")
-        if self._values is not None and phase == ACCEPT:
-            report = self._make(phase, _values_by_name(self._values), {})
+        if (asked := self._accepting(phase)) is not None:
+            report = self._make(phase, asked.report(), {})
         else:
             report = self._make(phase, self._report(phase), self._report_values(phase))
         self._reported = True
         return report
 
     def position(self) -> Report:
-        """What a client that is behind tells the server."""
-        self._marks = [self.queries, self.failures, self.gradients]
+        """The message with which a client that is behind asks the server to help it catch up."""
+        self._began = self.spent
         return self._make("position", *self._position())
 
-    def catch_up(self, message: Broadcast | bytes) -> None:
-        """Take what the server sent for a position.
+    def catch_up(self, message: Message | bytes) -> None:
+        """Catches up by the server's answer to ``position``.
 
         Raises:
-            MessageError: for a message that is refused.
+            MessageError: if the message is no valid answer.
         """
-        message = self._parse(message, "catch_up")
-        if message.phase != "catch_up":
-            raise MessageError(f"phase {message.phase!r} is not the one to catch up with")
-        self.algorithm.broadcasts("catch_up").check(message)
-        self._catch_up(cast(Broadcast, message.to(self.algorithm.x0.device)))
+        self._catch_up(received(message, Broadcast, self.algorithm, ("catch_up",)))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the client's future depends on: tensors and plain values."""
+        """Tensors and plain values on which the client's future depends."""
         return {
             "configuration": self.algorithm.configuration,
             "number": self.number,
             "round": self.round,
             "phase": self._phase,
             "reported": self._reported,
-            "marks": list(self._marks),
+            "marks": list(self._began),
             "state": None if self.state is None else save_fields(self.state),
             "optimizer": self.optimizer.state_dict(),
             "values": None if self._values is None else self._values.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``.
+        """Goes on from a ``state_dict``.
 
         Raises:
-            ValueError: if it is of another configuration or client; this client stays as it was.
+            ValueError: if it is of another configuration or client; this client is then unchanged.
         """
         self.algorithm.check_configuration(state["configuration"], "the state")
         if state["number"] != self.number:
@@ -211,7 +190,7 @@ class Client(ABC):
         if self._values is not None:
             self._values.load_state_dict(state["values"])
         self.state, self.round, self._phase = loaded, state["round"], state["phase"]
-        self._reported, self._marks = state["reported"], list(state["marks"])
+        self._reported, self._began = state["reported"], Spent(*state["marks"])
 
     # Parts.
 
@@ -220,52 +199,27 @@ class Client(ABC):
             raise RuntimeError(f"client {self.number} has received nothing yet")
         return self.algorithm.exchanges[self._phase]
 
+    def _accepting(self, phase: str) -> PointValues | None:
+        """The optimizer of the acceptance phase in that phase, None in the algorithm's own."""
+        return self._values if phase == ACCEPT else None
+
     def _asking(self, phase: str) -> Optimizer:
-        return self.optimizer if self._values is None or phase != ACCEPT else self._values
+        return self._accepting(phase) or self.optimizer
 
     def _unfinished(self, phase: str) -> bool:
-        if self._values is not None and phase == ACCEPT:
-            return self._values.busy
+        if (asked := self._accepting(phase)) is not None:
+            return asked.busy
         return self.optimizer.pending is not None or self._busy(phase)
 
-    def _parse(self, message: Broadcast | bytes, phase: str | None = None) -> Broadcast:
-        a = self.algorithm
-        if not isinstance(message, Broadcast):
-            phases = a.exchanges if phase is None else (phase,)
-            limit = frame_limit(max(a.broadcast_spec(p).max_bytes for p in phases))
-            decoded = decode(message, limit)
-            if not isinstance(decoded, Broadcast):
-                raise MessageError(f"a {decoded.kind} is no broadcast")
-            message = decoded
-        if message.algorithm != a.name:
-            raise MessageError(f"the broadcast is of {message.algorithm!r}, this client runs {a.name!r}")
-        if message.fingerprint != self.fingerprint:
-            raise MessageError(
-                f"the configuration's fingerprint is {message.fingerprint[:16]!r}…, "
-                f"this client's is {self.fingerprint[:16]!r}…"
-            )
-        return message
-
     def _make(self, phase: str, tensors: Mapping[str, Tensor], values: Mapping[str, Plain]) -> Report:
-        queries, failures, gradients = self._marks
         return Report(
             algorithm=self.algorithm.name,
-            fingerprint=self.fingerprint,
+            fingerprint=self.algorithm.fingerprint,
             round=self.round,
             phase=phase,
             tensors=dict(tensors),
             values=dict(values),
             client=self.number,
-            queries=self.queries - queries,
-            failures=self.failures - failures,
-            gradients=self.gradients - gradients,
-            total_queries=self.queries,
+            **self.spent.since(self._began)._asdict(),
+            total_queries=self.spent.queries,
         )
-
-
-def _values_by_name(asked: PointValues) -> dict[str, Tensor]:
-    """The values of x_r and, where it was asked for, of x_{r−1}, each of shape ``1``."""
-    values = asked.state.values
-    if not bool(torch.isfinite(values).all()):
-        raise NoReportError("no value at the new or the previous model: the query failed")
-    return dict(zip(("value", "previous_value"), values.split(1), strict=False))

@@ -1,11 +1,12 @@
 """Messages as bytes: a JSON header, raw little-endian tensors, a digest. No pickle.
 
-Layout: ``b"GSFM"``, format version (1 byte), length of the header (4 bytes, little-endian), header (JSON, UTF-8),
-the tensors' bytes in the header's order, SHA-256 of all before (32 bytes).
+A message is ``b"GSFM"``, the format's version (1 byte), the header's length (4 bytes, little-endian), the header (JSON
+in UTF-8), the tensors' bytes in the header's order, and the SHA-256 of all of this (32 bytes).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -18,17 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from federated.core.messages import KINDS, Message, MessageError, Plain, Report
+from federated.core.messages import KINDS, Message, MessageError, Plain
 
 MAGIC = b"GSFM"
 VERSION = 1
 PREFIX = len(MAGIC) + 1 + 4
 DIGEST = 32
 MAX_HEADER = 1 << 16
-"""Bytes of a header at most."""
+"""The largest header, in bytes."""
 
 MAX_MESSAGE = 1 << 33
-"""Bytes of a message at most, where the receiver knows no smaller limit."""
+"""The largest message, in bytes, unless the receiver gives a smaller limit."""
 
 _DTYPES: dict[str, tuple[torch.dtype, str]] = {
     "float64": (torch.float64, "<f8"),
@@ -41,13 +42,12 @@ _DTYPES: dict[str, tuple[torch.dtype, str]] = {
 }
 _NAMES = {dtype: name for name, (dtype, _) in _DTYPES.items()}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_COUNTS = ("client", "queries", "failures", "gradients", "total_queries")
-_FIELDS = {"kind", "algorithm", "fingerprint", "round", "phase", "values", "tensors"}
+_TEXTS = ("algorithm", "fingerprint", "phase")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor as a header lists it: name, dtype and shape."""
+    """Name, dtype and shape of a tensor, as the header lists them."""
 
     name: str
     dtype: str
@@ -55,33 +55,35 @@ class Entry:
 
     @property
     def stored(self) -> str:
-        """NumPy's name of the dtype that its bytes are stored in."""
+        """NumPy's name of the dtype in which the tensor is stored; bfloat16, which NumPy lacks, as its bits."""
         return _DTYPES[self.dtype][1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Bytes of the tensor."""
         return math.prod(self.shape) * _DTYPES[self.dtype][0].itemsize
 
 
 def header_of(message: Message) -> bytes:
-    """The JSON header of a message: all of it but its tensors' numbers.
+    """The JSON header of a message: its fields, and the names, dtypes and shapes of its tensors.
 
     Raises:
-        TypeError: for a tensor of another dtype than ``_DTYPES`` has, or a value that is not plain.
-        ValueError: for a name that is not lower-case letters, digits and underscores, or a header too long.
+        TypeError: if a tensor's dtype is none of ``_DTYPES``, or a value is not plain.
+        ValueError: if a name is not made of lower-case letters, digits and underscores, a value is not finite, or
+            the header is longer than ``MAX_HEADER``.
     """
-    header: dict[str, Any] = {
-        "kind": message.kind,
-        "algorithm": message.algorithm,
-        "fingerprint": message.fingerprint,
-        "round": message.round,
-        "phase": message.phase,
-        "values": _plain(message.values),
-        "tensors": [[_name(k), _dtype_name(k, t), list(t.shape)] for k, t in message.tensors.items()],
-    }
-    if isinstance(message, Report):
-        header |= {name: getattr(message, name) for name in _COUNTS}
+    for name in (*message.values, *message.tensors):
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"names in messages are lower-case letters, digits and underscores, got {name!r}")
+    for name, value in message.values.items():
+        if not isinstance(value, Plain):
+            raise TypeError(f"value {name} must be a number or a string, got {type(value).__name__}")
+    for name, tensor in message.tensors.items():
+        if tensor.dtype not in _NAMES:
+            raise TypeError(f"tensor {name} has dtype {tensor.dtype}, accepted are {sorted(_DTYPES)}")
+    header: dict[str, Any] = {name: getattr(message, name) for name in _fields(type(message))}
+    header["values"] = dict(message.values)
+    header["tensors"] = [[k, _NAMES[t.dtype], list(t.shape)] for k, t in message.tensors.items()]
     try:
         text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except ValueError as error:
@@ -92,7 +94,7 @@ def header_of(message: Message) -> bytes:
 
 
 def encode(message: Message) -> bytes:
-    """The message as bytes, the same bytes for the same message everywhere.
+    """The message as bytes, which are the same for the same message on every machine.
 
     Raises:
         TypeError, ValueError: as ``header_of``.
@@ -107,16 +109,16 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Message:
-    """The message that ``encode`` made the bytes of; tensors are new, on the CPU.
+    """The message of bytes that ``encode`` made; its tensors are new, on the CPU.
 
-    Length, format, digest and header are checked in this order and before anything is allocated.
+    Length, format, digest and header are checked in this order, before a tensor is allocated.
 
     Args:
         data: the bytes.
-        limit: bytes accepted at most.
+        limit: the most bytes that are accepted.
 
     Raises:
-        MessageError: for anything that is not such bytes, with the reason.
+        MessageError: if ``encode`` cannot have made the bytes, with the reason.
         TypeError: if data are not bytes.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
@@ -148,21 +150,21 @@ def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Me
 
 
 def message_of(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Message:
-    """The message of a header that ``read_header`` gave, and of the tensors in its layout."""
+    """The message of a header that ``read_header`` returned, with its tensors."""
     fields = {name: value for name, value in header.items() if name not in ("kind", "tensors")}
     return KINDS[header["kind"]](**fields, tensors=tensors)
 
 
 def frame_limit(payload: int) -> int:
-    """Bytes at most of a message with so many payload bytes."""
+    """The largest size in bytes of a message whose payload has ``payload`` bytes."""
     return PREFIX + MAX_HEADER + payload + DIGEST
 
 
 def read_header(text: bytes) -> tuple[dict[str, Any], list[Entry]]:
-    """The fields that ``header_of`` wrote, checked, and the tensors' layout.
+    """The fields of a header that ``header_of`` made, and the entries of its tensors.
 
     Raises:
-        MessageError: for anything that is not such a header.
+        MessageError: if ``header_of`` cannot have made it, with the reason.
     """
     try:
         header = json.loads(text, parse_constant=_refuse_constant)
@@ -173,20 +175,18 @@ def read_header(text: bytes) -> tuple[dict[str, Any], list[Entry]]:
     kind = header.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise MessageError(f"the message is of kind {kind!r:.40}, accepted are {sorted(KINDS)}")
-    wanted = _FIELDS | (set(_COUNTS) if kind == Report.kind else set())
+    wanted = _fields(KINDS[kind])
     if set(header) != wanted:
         raise MessageError(f"the header has fields {sorted(header)!r:.300}, accepted are {sorted(wanted)}")
-    for name in ("algorithm", "fingerprint", "phase"):
+    for name in _TEXTS:
         if not isinstance(header[name], str) or len(header[name]) > 128:
             raise MessageError(f"{name} is no string of at most 128 characters")
-    for name in ("round", *(_COUNTS if kind == Report.kind else ())):
+    for name in sorted(wanted - {"kind", "values", "tensors", *_TEXTS}):
         number = header[name]
         if type(number) is not int or not 0 <= number < 2**63:
             raise MessageError(f"{name} is {number!r:.40}, accepted are integers from 0")
     values = header["values"]
-    if not isinstance(values, dict) or not all(
-        _NAME.fullmatch(k) and isinstance(v, bool | int | float | str) for k, v in values.items()
-    ):
+    if not isinstance(values, dict) or not all(_NAME.fullmatch(k) and isinstance(v, Plain) for k, v in values.items()):
         raise MessageError("values are no plain numbers and strings by name")
     return header, _layout(header["tensors"])
 
@@ -203,21 +203,21 @@ def _layout(entries: Any) -> list[Entry]:
             raise MessageError(f"a tensor's name is {name!r:.80}")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise MessageError(f"tensor {name} has dtype {dtype!r:.40}, accepted are {sorted(_DTYPES)}")
-        if not (isinstance(shape, list) and len(shape) <= 8 and all(_length(n) for n in shape)):
+        if not (isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and 0 <= n < 2**40 for n in shape)):
             raise MessageError(f"tensor {name} has shape {shape!r:.80}")
         layout.append(Entry(name, dtype, tuple(shape)))
     return layout
 
 
 def tensor_of(data: bytes | memoryview, entry: Entry) -> Tensor:
-    """A new tensor of the little-endian bytes that ``tensor_bytes`` made."""
+    """A new tensor of bytes that ``tensor_bytes`` made."""
     array = np.frombuffer(data, dtype=entry.stored)
     tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
     return tensor.view(_DTYPES[entry.dtype][0]).reshape(entry.shape)
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's numbers, little-endian, in the order of its indices."""
+    """The numbers of a tensor as little-endian bytes, the last index varying fastest."""
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     if flat.dtype == torch.bfloat16:
         flat = flat.view(torch.int16)
@@ -225,28 +225,9 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     return flat.numpy().astype(stored, copy=False).data.cast("B") if len(flat) else memoryview(b"")
 
 
-def _length(n: Any) -> bool:
-    return type(n) is int and 0 <= n < 2**40
-
-
-def _name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"names in messages are lower-case letters, digits and underscores, got {name!r}")
-    return name
-
-
-def _dtype_name(name: str, tensor: Tensor) -> str:
-    if tensor.dtype not in _NAMES:
-        raise TypeError(f"tensor {name} has dtype {tensor.dtype}, accepted are {sorted(_DTYPES)}")
-    return _NAMES[tensor.dtype]
-
-
-def _plain(values: Mapping[str, Plain]) -> dict[str, Plain]:
-    for name, value in values.items():
-        _name(name)
-        if not isinstance(value, bool | int | float | str):
-            raise TypeError(f"value {name} must be a number or a string, got {type(value).__name__}")
-    return dict(values)
+def _fields(kind: type[Message]) -> set[str]:
+    """Names in the header of a message of a kind: its class's fields, and ``kind``."""
+    return {"kind", *(field.name for field in dataclasses.fields(kind))}
 
 
 def _refuse_constant(text: str) -> float:

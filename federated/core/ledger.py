@@ -1,33 +1,44 @@
-"""What a federation cost: queries, bytes and seconds of each client and round."""
+"""The ledger: what each client cost in each round, in queries, bytes and seconds."""
 
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Spent(NamedTuple):
+    """Counts of queries (failed ones included), of failed queries, and of gradient evaluations."""
+
+    queries: int = 0
+    failures: int = 0
+    gradients: int = 0
+
+    def since(self, before: Spent) -> Spent:
+        """The difference to earlier counts."""
+        return Spent(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @dataclass
 class Entry:
-    """One client's costs of one round, over all its phases.
+    """The costs of one client in one round, over all phases.
 
     Attributes:
         round: r, from 1.
-        client: its number.
-        queries: function values, failed ones too; also those whose report was lost or refused.
+        client: the client's number.
+        queries: function values, failed ones and those of lost or refused reports included.
         failures: failed queries.
         gradients: gradient evaluations.
-        payload_up: bytes of the tensors that it sent: what papers count.
-        payload_down: bytes of the tensors that were sent to it.
-        message_up: bytes of its encoded messages: payload, names, digests.
+        payload_up: bytes of the tensors that the client sent, the communication that papers count.
+        payload_down: bytes of the tensors that the server sent to it.
+        message_up: bytes of the client's encoded messages, which have a header and a digest beside the payload.
         message_down: bytes of the encoded messages to it.
-        wire_up: bytes on a wire, HTTP's with them, frames of TLS and TCP not; None where there is no wire.
-        wire_down: the same towards it.
-        seconds: wall time of its work.
-        refused: why reports of it were refused or are missing; empty where all were accepted.
+        wire_up: bytes of the client's HTTP requests, without the frames of TLS and TCP; None in one process.
+        wire_down: bytes of the HTTP responses to it.
+        seconds: wall time of the client's work.
+        refused: the reasons why its reports were refused or are missing, joined by semicolons.
     """
 
     round: int
@@ -50,19 +61,16 @@ COUNTS = COLUMNS[2:-1]
 
 
 class Ledger:
-    """Entries by round and client, in the order in which they were made."""
+    """The entries of all clients and rounds, in the order in which they were begun."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[int, int], Entry] = {}
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, round_number: int, client: int, **counts: Any) -> None:
-        """Add to a client's costs of a round, under the names of ``Entry``.
+    def add(self, round_number: int, client: int, **counts: int | float | None) -> None:
+        """Adds counts, named as in ``Entry``, to a client's entry of a round; None adds nothing.
 
         Raises:
-            TypeError: for a name that is none of ``COUNTS``.
+            TypeError: if a name is none of ``COUNTS``.
         """
         unknown = set(counts) - set(COUNTS)
         if unknown:
@@ -73,12 +81,16 @@ class Ledger:
                 setattr(entry, name, (getattr(entry, name) or 0) + count)
 
     def refuse(self, round_number: int, client: int, reason: str) -> None:
-        """Note why a report of a client was refused or is missing."""
+        """Notes in a client's entry of a round why a report was refused or is missing."""
         entry = self._entry(round_number, client)
         entry.refused = f"{entry.refused}; {reason}" if entry.refused else reason
 
     def total(self, name: str, *, round: int | None = None, client: int | None = None) -> Any:
-        """The sum of a count, of one round or client where given; None for wire bytes where there is no wire."""
+        """The sum of a count over all entries, or those of a round or client; None for wire bytes without a wire.
+
+        Raises:
+            ValueError: if the name is none of ``COUNTS``.
+        """
         if name not in COUNTS:
             raise ValueError(f"the ledger counts {', '.join(COUNTS)}; got {name!r}")
         found = [
@@ -90,34 +102,35 @@ class Ledger:
         return sum(known) if known or not found or not name.startswith("wire") else None
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One dictionary an entry, with the names of ``COLUMNS``, by round and client."""
+        """The entries as dictionaries with the keys of ``COLUMNS``, sorted by round and client."""
         return [asdict(self._entries[key]) for key in sorted(self._entries)]
 
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """The rows as CSV, written to a file too where a path is given; no wire is an empty cell."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.to_rows())
-        if path is not None:
-            Path(path).write_text(text.getvalue(), encoding="utf-8")
-        return text.getvalue()
+    def to_csv(self, path: str | Path) -> None:
+        """Writes the rows to a CSV file, in which None is an empty cell."""
+        write_csv(path, COLUMNS, self.to_rows())
 
     def state_dict(self) -> dict[str, Any]:
-        """The entries as lists, one a column."""
+        """The entries in lists, one for each of ``COLUMNS``."""
         return {name: [getattr(e, name) for e in self._entries.values()] for name in COLUMNS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the entries of a ``state_dict``.
+        """Takes the entries of a ``state_dict``.
 
         Raises:
-            ValueError: for other columns.
+            ValueError: if it has other columns.
         """
         if set(state) != set(COLUMNS):
             raise ValueError(f"the ledger's columns are {list(COLUMNS)}, got {sorted(state)}")
-        rows = zip(*(state[name] for name in COLUMNS), strict=True)
-        entries = [Entry(**dict(zip(COLUMNS, row, strict=True))) for row in rows]
+        entries = [Entry(*row) for row in zip(*(state[name] for name in COLUMNS), strict=True)]
         self._entries = {(entry.round, entry.client): entry for entry in entries}
 
     def _entry(self, round_number: int, client: int) -> Entry:
         return self._entries.setdefault((round_number, client), Entry(round_number, client))
+
+
+def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes rows, as dictionaries with the keys of ``columns``, to a CSV file."""
+    with Path(path).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,4 +1,4 @@
-"""Messages between server and clients: what they are, and what a receiver demands of one."""
+"""Messages between server and clients, and the specifications that a receiver holds them to."""
 
 from __future__ import annotations
 
@@ -6,26 +6,21 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 Plain = bool | int | float | str
-"""What a message's ``values`` hold beside its tensors."""
+"""Type of an entry of ``Message.values``."""
 
 
 class MessageError(ValueError):
-    """A message that is refused; ``reason`` says why, and goes to the ledger."""
-
-    @property
-    def reason(self) -> str:
-        """Why it is refused."""
-        return str(self)
+    """A receiver refuses a message. Its text is the reason, which the server's ledger records."""
 
 
 class BehindError(MessageError):
-    """A client cannot follow a broadcast until it has been caught up (see ``Client.position``)."""
+    """A client's state is of an older round than a broadcast presumes: it must catch up first."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,11 +29,12 @@ class Message:
 
     Attributes:
         algorithm: name of the algorithm.
-        fingerprint: of the federation's configuration (``Algorithm.fingerprint``).
+        fingerprint: SHA-256 of the federation's configuration (``Algorithm.fingerprint``).
         round: r, from 1.
-        phase: name of the round's phase, or ``"catch_up"`` and ``"position"`` between rounds.
-        tensors: what is sent, by name.
-        values: plain numbers and strings that go with it, such as a digest of the model.
+        phase: name of the round's phase; ``"position"`` and ``"catch_up"`` for the two messages of a client that
+            catches up.
+        tensors: the payload, tensors by name.
+        values: plain numbers and strings by name, such as a digest of the model.
     """
 
     kind: ClassVar[str]
@@ -51,11 +47,11 @@ class Message:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of the tensors: what papers count. Names, round and fingerprint are the message's frame."""
+        """Bytes of the tensors, the communication that papers count."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
-    def to(self, device: torch.device) -> Message:
-        """The message with its tensors on a device."""
+    def to(self, device: torch.device) -> Self:
+        """The same message with its tensors on a device."""
         if all(t.device == device for t in self.tensors.values()):
             return self
         return dataclasses.replace(self, tensors={k: t.to(device) for k, t in self.tensors.items()})
@@ -63,21 +59,21 @@ class Message:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Broadcast(Message):
-    """From the server to clients."""
+    """A message of the server to clients."""
 
     kind: ClassVar[str] = "broadcast"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Report(Message):
-    """From a client to the server.
+    """A message of a client to the server.
 
     Attributes:
-        client: number of the client.
-        queries: queries of this phase, failed ones too.
+        client: the client's number.
+        queries: queries of this phase, failed ones included.
         failures: failed queries of this phase.
-        gradients: gradient evaluations of this phase (first-order baselines).
-        total_queries: queries of the client since it began, from which a server sees what lost reports cost.
+        gradients: gradient evaluations of this phase.
+        total_queries: queries that the client has made in all, those of lost reports included.
     """
 
     kind: ClassVar[str] = "report"
@@ -93,29 +89,27 @@ KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (Broadcast, Report)}
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a tensor of a message must be.
+    """The shape and dtype of a tensor in a message; floating tensors must be finite.
 
     Attributes:
-        shape: its shape; None where any length is accepted.
+        shape: its shape; None stands for any length.
         dtype: its dtype.
-        largest: most elements that are accepted, where the shape leaves a length open.
-        finite: whether NaN and inf are refused.
+        largest: the most elements that a shape with None may have.
     """
 
     shape: tuple[int | None, ...]
     dtype: torch.dtype
     largest: int = 1 << 24
-    finite: bool = True
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of the largest tensor that is accepted."""
+        """Bytes of the largest tensor that fits."""
         lengths = [n for n in self.shape if n is not None]
         elements = math.prod(lengths) if len(lengths) == len(self.shape) else self.largest
         return elements * self.dtype.itemsize
 
     def check(self, name: str, tensor: Tensor) -> None:
-        """Raises ``MessageError`` unless the tensor is accepted."""
+        """Raises ``MessageError`` if the tensor does not fit, or holds NaN or inf."""
         if tensor.dtype != self.dtype:
             raise MessageError(f"{name} has dtype {tensor.dtype}, accepted is {self.dtype}")
         fits = tensor.ndim == len(self.shape) and all(
@@ -124,18 +118,18 @@ class TensorSpec:
         if not fits or tensor.numel() * tensor.element_size() > self.max_bytes:
             accepted = tuple("any" if n is None else n for n in self.shape)
             raise MessageError(f"{name} has shape {tuple(tensor.shape)}, accepted is {accepted}")
-        if self.finite and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise MessageError(f"{name} holds NaN or inf")
 
 
 @dataclass(frozen=True)
 class MessageSpec:
-    """What the tensors and values of a phase's message must be.
+    """The tensors and values that a phase's message holds.
 
     Attributes:
         tensors: each tensor's specification, by name.
-        values: each value's type, by name.
-        optional: names among them that may be absent.
+        values: each value's type, by name; floats must be finite.
+        optional: names of tensors and values that may be absent.
     """
 
     tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
@@ -144,13 +138,13 @@ class MessageSpec:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of the largest payload that is accepted."""
+        """Bytes of the largest payload that fits."""
         return sum(spec.max_bytes for spec in self.tensors.values())
 
     def check(self, message: Message) -> None:
-        """Raises ``MessageError`` with what is missing, unknown or unlike its specification."""
-        _check_names("tensors", message.tensors, self.tensors, self.optional)
-        _check_names("values", message.values, self.values, self.optional)
+        """Raises ``MessageError`` with the first name that is missing, unknown or does not fit."""
+        self._check_names("tensors", message.tensors, self.tensors)
+        self._check_names("values", message.values, self.values)
         for name, tensor in message.tensors.items():
             self.tensors[name].check(name, tensor)
         for name, value in message.values.items():
@@ -160,10 +154,7 @@ class MessageSpec:
             if isinstance(value, float) and not math.isfinite(value):
                 raise MessageError(f"{name} is {value}, accepted is a finite number")
 
-
-def _check_names(
-    what: str, given: Mapping[str, object], accepted: Mapping[str, object], optional: frozenset[str]
-) -> None:
-    unknown, missing = set(given) - set(accepted), set(accepted) - set(given) - optional
-    if unknown or missing:
-        raise MessageError(f"{what} are {sorted(given)}, accepted are {sorted(accepted)}")
+    def _check_names(self, what: str, given: Mapping[str, object], accepted: Mapping[str, object]) -> None:
+        unknown, missing = given.keys() - accepted.keys(), accepted.keys() - given.keys() - self.optional
+        if unknown or missing:
+            raise MessageError(f"{what} are {sorted(given)}, accepted are {sorted(accepted)}")

@@ -1,1 +1,1 @@
-"""The in-process engine: rounds, hosts of clients, worker processes, faults."""
+"""Engines that run a federation in one process or over worker processes, and faults to test it with."""

@@ -1,4 +1,4 @@
-"""Faults to put a federation to the test: a plan of what goes wrong, for whom and when."""
+"""Faults to test a federation with: a plan of what goes wrong, for which client, round and phase."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from federated.core.codec import decode, encode
 from federated.core.messages import Report
@@ -18,27 +19,27 @@ KINDS = ("unreachable", "drop", "delay", "corrupt", "crash", "rejoin")
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault of one client.
 
     =================  ==================================================================================
     kind               what happens to the client in the round and phase
     =================  ==================================================================================
-    ``"unreachable"``  the broadcast does not reach it: no queries, no report
-    ``"drop"``         its report is lost: the queries are spent
+    ``"unreachable"``  it does not receive the broadcast: it neither queries nor reports
+    ``"drop"``         its report is lost, after the queries were made
     ``"delay"``        its report arrives ``by`` rounds later, with that round's first reports
-    ``"corrupt"``      its report arrives altered, as ``how`` says (``CORRUPTIONS``)
+    ``"corrupt"``      its report arrives altered, as ``how`` says
     ``"crash"``        it loses its state after ``after`` batches, and is down until it rejoins
-    ``"rejoin"``       it is back from this round on, as new
+    ``"rejoin"``       it is back from this round on, without its state
     =================  ==================================================================================
 
     Attributes:
         kind: one of ``KINDS``.
         round: r, from 1.
-        client: its number.
-        phase: number of the phase, from 0.
-        by: rounds of a delay.
-        how: the corruption.
-        after: batches told before a crash.
+        client: the client's number.
+        phase: the phase's index in the round, from 0.
+        by: the rounds of a delay.
+        how: the corruption, one of ``CORRUPTIONS``.
+        after: the batches that the client is told before it crashes.
     """
 
     kind: str
@@ -59,11 +60,11 @@ class Fault:
 
 
 class FaultPlan:
-    """Faults by round, phase and client; at most one of a kind for each.
+    """The faults of a run, at most one of a kind for each client, round and phase.
 
     Args:
         faults: the faults.
-        seed: of the bytes that corruptions draw.
+        seed: seed of the random numbers in corruptions.
     """
 
     def __init__(self, faults: Iterable[Fault] = (), seed: int = 0) -> None:
@@ -72,18 +73,21 @@ class FaultPlan:
         self._by_address = {(f.kind, f.round, f.phase, f.client): f for f in self.faults}
 
     def find(self, kind: str, round_number: int, phase: int, client: int) -> Fault | None:
-        """The fault of a kind at an address, or None."""
+        """The fault of a kind that a client has in a round and phase, or None."""
         return self._by_address.get((kind, round_number, phase, client))
 
     def rejoining(self, round_number: int) -> list[int]:
-        """Clients that are back from a round on."""
+        """The clients that rejoin in a round."""
         return [f.client for f in self.faults if f.kind == "rejoin" and f.round == round_number]
 
     def corrupted(self, fault: Fault, report: bytes) -> bytes:
-        """The report's bytes as they arrive, a pure function of seed and fault."""
+        """The bytes of a report as they arrive: a pure function of the report, the fault and the seed."""
         key = [self.seed, fault.round * 1_000_003 + fault.client]
         generator = np.random.Generator(np.random.Philox(key=key))
         return CORRUPTIONS[fault.how](report, generator)
+
+
+Corruption = Callable[[bytes, np.random.Generator], bytes]
 
 
 def _flip(data: bytes, generator: np.random.Generator) -> bytes:
@@ -92,85 +96,51 @@ def _flip(data: bytes, generator: np.random.Generator) -> bytes:
     return bytes(altered)
 
 
-def _truncate(data: bytes, generator: np.random.Generator) -> bytes:
-    return data[: int(generator.integers(len(data)))]
-
-
-def _extend(data: bytes, generator: np.random.Generator) -> bytes:
-    return data + generator.bytes(1 + int(generator.integers(64)))
-
-
-def _oversize(data: bytes, generator: np.random.Generator) -> bytes:
-    return data + bytes(1 << 18)
-
-
-def _noise(data: bytes, generator: np.random.Generator) -> bytes:
-    return generator.bytes(len(data))
-
-
-def _altered(**changes: Any) -> Callable[[bytes, np.random.Generator], bytes]:
-    """Well-formed bytes of the report with other fields."""
+def _replaced(changes: Callable[[Report, np.random.Generator], dict[str, Any]]) -> Corruption:
+    """The corruption that encodes the report again with some fields replaced."""
 
     def alter(data: bytes, generator: np.random.Generator) -> bytes:
-        return encode(dataclasses.replace(decode(data), **changes))
+        report = decode(data)
+        assert isinstance(report, Report)
+        return encode(dataclasses.replace(report, **changes(report, generator)))
 
     return alter
 
 
-def _filled(value: float) -> Callable[[bytes, np.random.Generator], bytes]:
-    """Well-formed bytes of the report with one number of each tensor replaced."""
+def _filled(value: float) -> Corruption:
+    """The corruption that replaces one number of each floating tensor."""
 
-    def fill(data: bytes, generator: np.random.Generator) -> bytes:
-        report = decode(data)
+    def fill(report: Report, generator: np.random.Generator) -> dict[str, Any]:
         tensors = {name: tensor.clone() for name, tensor in report.tensors.items()}
         for tensor in tensors.values():
             if tensor.is_floating_point() and tensor.numel():
                 tensor.view(-1)[int(generator.integers(tensor.numel()))] = value
-        return encode(dataclasses.replace(report, tensors=tensors))
+        return {"tensors": tensors}
 
-    return fill
-
-
-def _reshaped(data: bytes, generator: np.random.Generator) -> bytes:
-    report = decode(data)
-    tensors = {k: torch.cat([t.reshape(-1), t.reshape(-1)[:1]]) for k, t in report.tensors.items()}
-    return encode(dataclasses.replace(report, tensors=tensors))
+    return _replaced(fill)
 
 
-def _retyped(data: bytes, generator: np.random.Generator) -> bytes:
-    report = decode(data)
-    tensors = {k: t.to(torch.float16) for k, t in report.tensors.items()}
-    return encode(dataclasses.replace(report, tensors=tensors))
+def _each_tensor(change: Callable[[Tensor], Tensor]) -> Corruption:
+    return _replaced(lambda report, _: {"tensors": {name: change(t) for name, t in report.tensors.items()}})
 
 
-def _replayed(data: bytes, generator: np.random.Generator) -> bytes:
-    report = decode(data)
-    return encode(dataclasses.replace(report, round=max(report.round - 1, 0)))
-
-
-def _impersonating(data: bytes, generator: np.random.Generator) -> bytes:
-    report = decode(data)
-    assert isinstance(report, Report)
-    return encode(dataclasses.replace(report, client=report.client + 1))
-
-
-CORRUPTIONS: dict[str, Callable[[bytes, np.random.Generator], bytes]] = {
+CORRUPTIONS: dict[str, Corruption] = {
     "flip": _flip,
-    "truncate": _truncate,
-    "extend": _extend,
-    "oversize": _oversize,
-    "noise": _noise,
+    "truncate": lambda data, generator: data[: int(generator.integers(len(data)))],
+    "extend": lambda data, generator: data + generator.bytes(1 + int(generator.integers(64))),
+    "oversize": lambda data, _: data + bytes(1 << 18),
+    "noise": lambda data, generator: generator.bytes(len(data)),
     "nan": _filled(float("nan")),
     "inf": _filled(float("inf")),
-    "reshape": _reshaped,
-    "retype": _retyped,
-    "replay": _replayed,
-    "future": _altered(round=1 << 40),
-    "phase": _altered(phase="another"),
-    "fingerprint": _altered(fingerprint="0" * 64),
-    "algorithm": _altered(algorithm="another"),
-    "impersonate": _impersonating,
-    "extra": _altered(values={"extra": 1.0}),
-    "empty": _altered(tensors={}),
+    "reshape": _each_tensor(lambda t: torch.cat([t.reshape(-1), t.reshape(-1)[:1]])),
+    "retype": _each_tensor(lambda t: t.to(torch.float16)),
+    "replay": _replaced(lambda report, _: {"round": max(report.round - 1, 0)}),
+    "future": _replaced(lambda *_: {"round": 1 << 40}),
+    "phase": _replaced(lambda *_: {"phase": "another"}),
+    "fingerprint": _replaced(lambda *_: {"fingerprint": "0" * 64}),
+    "algorithm": _replaced(lambda *_: {"algorithm": "another"}),
+    "impersonate": _replaced(lambda report, _: {"client": report.client + 1}),
+    "extra": _replaced(lambda *_: {"values": {"extra": 1.0}}),
+    "empty": _replaced(lambda *_: {"tensors": {}}),
 }
-"""How a report can be altered, by name; each gives bytes that a server must refuse."""
+"""Ways to alter the bytes of a report, by name; a server must refuse every result."""

@@ -1,4 +1,4 @@
-"""The in-process engine: one server and its clients, round by round."""
+"""The engine: it drives one server and a host of clients round by round."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from federated.core.algorithm import Algorithm
 from federated.core.codec import encode
-from federated.core.ledger import Ledger
-from federated.core.messages import Broadcast, MessageError, Report
+from federated.core.ledger import Ledger, Spent
+from federated.core.messages import Broadcast, Message, MessageError
 from federated.core.server import Arrival, Outcome, Server
 from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
@@ -25,34 +25,47 @@ STATE_VERSION = 1
 
 
 class ClientHost(Protocol):
-    """What the engine asks of ``Host``, of ``WorkerPool`` and of ``flower.grid_host.GridHost``."""
+    """The interface of ``Host``, ``WorkerPool`` and ``flower.grid_host.GridHost``."""
 
-    def absent(self, clients: Sequence[int]) -> dict[int, str]: ...  # noqa: D102
-    def serve_all(self, requests: Sequence[Request]) -> list[Service]: ...  # noqa: D102
-    def catch_up(self, number: int, message: Broadcast | bytes) -> str: ...  # noqa: D102
-    def restart(self, number: int) -> None: ...  # noqa: D102
-    def states(self) -> dict[int, dict[str, Any]]: ...  # noqa: D102
-    def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
+    def absent(self, clients: Sequence[int]) -> dict[int, str]:
+        """The clients among these that no message can reach, with the reasons."""
+
+    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
+        """Carries clients through a phase; the services are in the order of the requests."""
+
+    def catch_up(self, number: int, message: Message | bytes) -> str:
+        """Hands a client the server's answer to its position; returns why it was refused, or an empty string."""
+
+    def restart(self, number: int) -> None:
+        """Replaces a client by a new one, without its state."""
+
+    def states(self) -> dict[int, dict[str, Any]]:
+        """The ``state_dict`` of each client, by number."""
+
+    def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """Goes on from ``states``; clients without a state are new."""
+
+    def close(self) -> None:
+        """Releases the clients and their processes."""
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """A round as it ended; counts are of all rounds so far.
+    """The history's entry of a round; counts are totals of all clients and rounds so far.
 
     Attributes:
-        round: r; 0 is the start.
-        fun: F(x_r), where the global function is given for reporting; NaN where not.
-        queries: queries of all clients.
-        failures: failed ones.
+        round: r; 0 for the start.
+        fun: F(x_r); NaN if the global function is not given.
+        queries: queries, failed ones included.
+        failures: failed queries.
         gradients: gradient evaluations.
         payload_up: payload bytes from the clients.
-        payload_down: payload bytes to them.
-        participants: clients that were asked.
-        accepted: clients whose report of the last phase was used.
-        refused: (client or −1, phase, reason) of every report that was not.
-        skipped: why the round was skipped, or None.
-        rejected: whether the round did not lower F and its model was taken back (``accept="monotone"``).
+        payload_down: payload bytes to the clients.
+        participants: the clients of the round's first phase.
+        accepted: the clients whose report of the last phase was used.
+        refused: client, phase and reason of every report that was refused or is missing.
+        skipped: why the round was skipped; None if it was not.
+        rejected: whether the model was taken back because the round did not lower F (``accept="monotone"``).
     """
 
     round: int
@@ -70,27 +83,20 @@ class RoundRecord:
 
 
 @dataclass
-class InFlight:
-    """A delayed report: the round with which it arrives, its sender, its content."""
-
-    due: int
-    client: int
-    content: Report | bytes
-
-
-@dataclass
 class Federation:
-    """A server and a host of clients, driven round by round; ``simulate`` makes one.
+    """A server and a host of clients, driven round by round; ``make_federation`` makes one.
 
-    The order in which clients are served changes nothing: reports are aggregated by client.
+    The order in which the host serves clients does not matter: reports are aggregated in the order of clients.
 
     Attributes:
         algorithm: the options.
-        host: where the clients live.
-        fun: F for the history, never counted as a query; None: no values.
-        faults: what goes wrong, for tests.
-        codec: whether messages pass as bytes, as they would on a wire; False hands the objects on and counts
-            no message bytes.
+        host: keeps the clients.
+        fun: F, evaluated for the history and not counted as queries; None leaves the history without values.
+        faults: faults, for tests.
+        codec: whether messages are encoded as bytes; False passes the objects and counts no message bytes.
+        server: the server.
+        ledger: each client's costs by round.
+        history: the rounds' records, from round 0.
     """
 
     algorithm: Algorithm
@@ -106,15 +112,15 @@ class Federation:
         self.ledger = Ledger()
         self.history: list[RoundRecord] = [RoundRecord(0, self._value())]
         self._down: set[int] = set()
-        self._in_flight: list[InFlight] = []
+        self._delayed: list[tuple[int, int, Message | bytes]] = []
 
     @property
     def rounds(self) -> int:
-        """Rounds that have ended."""
+        """Number of rounds that have ended."""
         return self.server.round - 1
 
     def run_round(self) -> RoundRecord:
-        """All phases of the next round."""
+        """Runs all phases of the next round and appends its record to the history."""
         number = self.server.round
         for client in self.faults.rejoining(number):
             self.host.restart(client)
@@ -122,12 +128,10 @@ class Federation:
         asked, refused = self.server.participants, []
         while True:
             outcome = self.run_phase()
-            refused += [(-1 if r.client is None else r.client, outcome.phase, r.reason) for r in outcome.refused]
+            refused += [(refusal.client, outcome.phase, refusal.reason) for refusal in outcome.refused]
             if outcome.ended:
                 break
-        totals = {
-            name: self.ledger.total(name) for name in ("queries", "failures", "gradients", "payload_up", "payload_down")
-        }
+        totals = {name: self.ledger.total(name) for name in (*Spent._fields, "payload_up", "payload_down")}
         record = RoundRecord(
             round=number,
             fun=self._value(),
@@ -142,30 +146,28 @@ class Federation:
         return record
 
     def run_phase(self) -> Outcome:
-        """One broadcast, the clients' work, one aggregation."""
+        """Runs the next phase: a broadcast, the clients' work, an aggregation."""
         number, index = self.server.round, self.algorithm.exchanges.index(self.server.phase)
         arrivals: list[Arrival] = []
         services = self.host.serve_all(self._requests(number, index, arrivals))
-        for service in self._caught_up(number, services):
+        for service in [self._caught_up(number, service) for service in services]:
             self._count(number, service)
             arrivals.append(self._arrival(number, index, service))
         if index == 0:
-            due = [late for late in self._in_flight if late.due <= number]
-            self._in_flight = [late for late in self._in_flight if late.due > number]
-            arrivals += [Arrival(late.client, late.content) for late in due]
+            arrivals += [Arrival(client, content) for due, client, content in self._delayed if due <= number]
+            self._delayed = [late for late in self._delayed if late[0] > number]
         outcome = self.server.aggregate(arrivals)
         for refusal in outcome.refused:
-            if refusal.client is not None and refusal.client < self.algorithm.clients:
-                self.ledger.refuse(number, refusal.client, refusal.reason)
+            self.ledger.refuse(number, refusal.client, refusal.reason)
         return outcome
 
     def settle(self, services: Sequence[Service]) -> None:
-        """Count in the last round what came to light after it."""
+        """Adds costs that the host learned of after the last round to that round's entries of the ledger."""
         for service in services:
             self._count(max(self.rounds, 1), service)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole federation between two rounds: tensors and plain values, ``torch.save`` ready."""
+        """The whole federation between two rounds, in tensors and plain values that ``torch.save`` can write."""
         return {
             "version": STATE_VERSION,
             "configuration": self.algorithm.configuration,
@@ -174,14 +176,14 @@ class Federation:
             "ledger": self.ledger.state_dict(),
             "history": [asdict(record) for record in self.history],
             "down": sorted(self._down),
-            "in_flight": [[late.due, late.client, _as_tensor(late.content)] for late in self._in_flight],
+            "in_flight": [[due, client, _as_tensor(content)] for due, client, content in self._delayed],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict`` of the same configuration.
+        """Goes on from a ``state_dict``.
 
         Raises:
-            ValueError: for another version or configuration; nothing has changed then.
+            ValueError: if it is of another version or configuration; this federation is then unchanged.
         """
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"the state has version {state.get('version')!r}, accepted is {STATE_VERSION}")
@@ -189,12 +191,12 @@ class Federation:
         self.host.load_states(state["clients"])
         self.server.load_state_dict(state["server"])
         self.ledger.load_state_dict(state["ledger"])
-        self.history = [_record(entry) for entry in state["history"]]
+        self.history = [RoundRecord(**entry) for entry in state["history"]]
         self._down = set(state["down"])
-        self._in_flight = [InFlight(due, c, content.numpy().tobytes()) for due, c, content in state["in_flight"]]
+        self._delayed = [(due, client, data.numpy().tobytes()) for due, client, data in state["in_flight"]]
 
     def _requests(self, number: int, index: int, arrivals: list[Arrival]) -> list[Request]:
-        """Send the broadcast: what reaches the clients, and an arrival for each that it does not reach."""
+        """The requests to the participants that the broadcast reaches; ``arrivals`` takes why it reaches no other."""
         shared = None if self.algorithm.personal else self._encoded(self.server.broadcast())
         requests = []
         absent = dict.fromkeys(self._down, "the client is down") | self.host.absent(self.server.participants)
@@ -202,8 +204,7 @@ class Federation:
             if client in absent:
                 arrivals.append(Arrival(client, None, absent[client]))
                 continue
-            message, payload = shared or self._encoded(self.server.broadcast(client))
-            self._count_down(number, client, message, payload)
+            message = self._sent(number, client, shared or self._encoded(self.server.broadcast(client)))
             if self.faults.find("unreachable", number, index, client):
                 arrivals.append(Arrival(client, None, "the client could not be reached"))
                 continue
@@ -211,31 +212,24 @@ class Federation:
             requests.append(Request(client, message, crash.after if crash else None))
         return requests
 
-    def _caught_up(self, number: int, services: Sequence[Service]) -> list[Service]:
-        """The services, of clients that were behind after they were caught up."""
-        done: list[Service] = []
-        for service in services:
-            if service.position is None:
-                done.append(service)
-                continue
-            self._count(number, service)
-            try:
-                catch_up, payload = self._encoded(self.server.catch_up(service.position))
-            except MessageError as error:
-                done.append(Service(service.client, reason=f"the position was refused: {error.reason}"))
-                continue
-            self._count_down(number, service.client, catch_up, payload)
-            if reason := self.host.catch_up(service.client, catch_up):
-                done.append(Service(service.client, reason=f"the client could not catch up: {reason}"))
-                continue
-            broadcast, payload = self._encoded(self.server.broadcast(service.client))
-            self._count_down(number, service.client, broadcast, payload)
-            (again,) = self.host.serve_all([Request(service.client, broadcast)])
-            done.append(again)
-        return done
+    def _caught_up(self, number: int, service: Service) -> Service:
+        """The service itself or, from a client that is behind, a new one after the client has caught up."""
+        if service.position is None:
+            return service
+        client = service.client
+        self._count(number, service)
+        try:
+            answer = self.server.catch_up(service.position)
+        except MessageError as error:
+            return Service(client, reason=f"the position was refused: {error}")
+        if reason := self.host.catch_up(client, self._sent(number, client, self._encoded(answer))):
+            return Service(client, reason=f"the client could not catch up: {reason}")
+        broadcast = self._sent(number, client, self._encoded(self.server.broadcast(client)))
+        (again,) = self.host.serve_all([Request(client, broadcast)])
+        return again
 
     def _arrival(self, number: int, index: int, service: Service) -> Arrival:
-        """What of a client's report reaches the server."""
+        """What the server gets of a client's report, given the faults."""
         client, content = service.client, service.report
         if service.crashed:
             self._down.add(client)
@@ -250,28 +244,25 @@ class Federation:
         if (found := fault("corrupt")) and isinstance(content, bytes):
             content = self.faults.corrupted(found, content)
         if found := fault("delay"):
-            self._in_flight.append(InFlight(number + found.by, client, content))
+            self._delayed.append((number + found.by, client, content))
             return Arrival(client, None, "the report is delayed")
         return Arrival(client, content)
 
     def _encoded(self, message: Broadcast) -> tuple[Broadcast | bytes, int]:
         return (encode(message) if self.codec else message), message.payload_bytes
 
-    def _count_down(self, number: int, client: int, message: Broadcast | bytes, payload: int) -> None:
+    def _sent(self, number: int, client: int, encoded: tuple[Broadcast | bytes, int]) -> Broadcast | bytes:
+        """The encoded message, after its bytes are counted as sent to a client."""
+        message, payload = encoded
         size = len(message) if isinstance(message, bytes) else 0
         self.ledger.add(number, client, payload_down=payload, message_down=size)
+        return message
 
     def _count(self, number: int, service: Service) -> None:
         sent = service.report if service.position is None else service.position
-        counts: dict[str, Any] = {
-            "queries": service.queries,
-            "failures": service.failures,
-            "gradients": service.gradients,
-            "payload_up": service.payload,
-            "message_up": len(sent) if isinstance(sent, bytes) else 0,
-            "seconds": service.seconds,
-        }
-        self.ledger.add(number, service.client, **{**counts, **service.traffic})
+        traffic = {"message_up": len(sent) if isinstance(sent, bytes) else 0, **service.traffic}
+        costs = {"payload_up": service.payload, "seconds": service.seconds} | service.spent._asdict()
+        self.ledger.add(number, service.client, **costs, **traffic)
         if service.note:
             self.ledger.refuse(number, service.client, service.note)
 
@@ -279,13 +270,6 @@ class Federation:
         return math.nan if self.fun is None else float(self.fun(self.server.x))
 
 
-def _as_tensor(content: Report | bytes) -> Tensor:
-    data = content if isinstance(content, bytes) else encode(content)
+def _as_tensor(content: Message | bytes) -> Tensor:
+    data = encode(content) if isinstance(content, Message) else content
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def _record(entry: Mapping[str, Any]) -> RoundRecord:
-    values = dict(entry)
-    values["refused"] = tuple((c, phase, reason) for c, phase, reason in values["refused"])
-    values |= {name: tuple(values[name]) for name in ("participants", "accepted")}
-    return RoundRecord(**values)

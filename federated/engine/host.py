@@ -1,64 +1,62 @@
-"""Where clients live: it holds them with their objectives and carries them through a phase."""
+"""The host of clients: it keeps them with their objectives and serves the phases they are asked to take part in."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from federated.core.algorithm import Algorithm, Gradient, NoReportError
+from federated.core.algorithm import UNLIMITED, Algorithm, Gradient, NoReportError
 from federated.core.client import Client
 from federated.core.codec import encode
-from federated.core.messages import BehindError, Broadcast, MessageError, Report
+from federated.core.ledger import Spent
+from federated.core.messages import BehindError, Message, MessageError
+from federated.methods.local_descent import autograd
 from optimizers.batch import SMALL, Batch
 from optimizers.evaluation import Evaluator
 
 
 @dataclass(frozen=True)
 class Request:
-    """A phase that a client is asked to take part in.
+    """A client's invitation to a phase.
 
     Attributes:
-        client: its number.
+        client: the client's number.
         message: the broadcast or its bytes.
-        crash_after: batches after which the client loses its state, for tests; None: it does not.
+        crash_after: number of batches after which the client loses its state, for tests; None if it does not.
     """
 
     client: int
-    message: Broadcast | bytes
+    message: Message | bytes
     crash_after: int | None = None
 
 
 @dataclass(frozen=True)
 class Service:
-    """What a client did for a request.
+    """A client's answer to a request, and what it cost.
 
     Attributes:
-        client: its number.
-        report: the report, bytes where the request was bytes; None where there is none.
-        payload: payload bytes of the report.
+        client: the client's number.
+        report: the report, as bytes if the request was bytes; None if there is none.
+        payload: payload bytes of the report or position.
         reason: why there is no report.
-        position: what the client says where it is behind, or None.
-        queries: queries that it spent.
-        failures: failed ones.
-        gradients: gradient evaluations.
+        position: the message by which a client that is behind asks to catch up, or None.
+        spent: queries, failed queries and gradient evaluations.
         seconds: wall time.
-        crashed: whether its state is lost.
-        traffic: further counts of the ledger, of messages and wire, where the host knows them.
-        note: what the ledger should say beside them.
+        crashed: whether the client has lost its state.
+        traffic: message and wire bytes, named as in ``ledger.Entry``, if the host counts them.
+        note: a remark for the ledger.
     """
 
     client: int
-    report: Report | bytes | None = None
+    report: Message | bytes | None = None
     payload: int = 0
     reason: str = ""
-    position: Report | bytes | None = None
-    queries: int = 0
-    failures: int = 0
-    gradients: int = 0
+    position: Message | bytes | None = None
+    spent: Spent = field(default_factory=Spent)
     seconds: float = 0.0
     crashed: bool = False
     traffic: Mapping[str, int] = field(default_factory=dict)
@@ -67,12 +65,12 @@ class Service:
 
 @dataclass
 class Host:
-    """Clients of one process, made when first asked and kept.
+    """Clients in this process, each made when it is first asked and then kept.
 
     Attributes:
         algorithm: the options.
-        evaluators: each client's objective.
-        gradients: each client's gradient, where the algorithm needs one.
+        evaluators: the clients' objectives, by number.
+        gradients: the clients' gradients, by number, if the algorithm needs them.
     """
 
     algorithm: Algorithm
@@ -81,26 +79,26 @@ class Host:
     _clients: dict[int, Client] = field(default_factory=dict)
 
     def client(self, number: int) -> Client:
-        """A client, new where it has none."""
+        """The client of a number, which is made if there is none."""
         if number not in self._clients:
             self._clients[number] = self.algorithm.client(number, self.gradients.get(number))
         return self._clients[number]
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
-        """Clients among these that nothing can be sent to, with the reasons: none."""
+        """See ``ClientHost.absent``; clients in this process are always there."""
         return {}
 
     def serve_all(self, requests: Sequence[Request]) -> list[Service]:
-        """Serve requests in their order."""
+        """See ``ClientHost.serve_all``; requests are served one after the other."""
         return [self.serve(request) for request in requests]
 
     def serve(self, request: Request) -> Service:
-        """Receive, ask and tell to the end, report.
+        """Carries one client through a phase: it receives, asks and is told until it has no more to ask, and reports.
 
-        What the objective raises under ``on_failure="raise"`` passes through.
+        An exception of the objective under ``on_failure="raise"`` is raised again.
         """
         client, began = self.client(request.client), time.perf_counter()
-        before = (client.queries, client.failures, client.gradients)
+        before = client.spent
         outcome: dict[str, Any]
         try:
             client.receive(request.message)
@@ -112,69 +110,84 @@ class Host:
                 outcome = {"reason": "the client crashed", "crashed": True}
         except BehindError as error:
             position = client.position()
-            outcome = {"reason": error.reason, "position": _as(request.message, position)}
+            outcome = {"reason": str(error), "position": _as(request.message, position)}
             outcome["payload"] = position.payload_bytes
         except MessageError as error:
-            outcome = {"reason": f"the client refused the broadcast: {error.reason}"}
+            outcome = {"reason": f"the client refused the broadcast: {error}"}
         except NoReportError as error:
             outcome = {"reason": str(error)}
-        return Service(
-            request.client,
-            **outcome,
-            queries=client.queries - before[0],
-            failures=client.failures - before[1],
-            gradients=client.gradients - before[2],
-            seconds=time.perf_counter() - began,
-        )
+        spent, seconds = client.spent.since(before), time.perf_counter() - began
+        return Service(request.client, **outcome, spent=spent, seconds=seconds)
 
-    def catch_up(self, number: int, message: Broadcast | bytes) -> str:
-        """Hand a client what the server sent for its position; why it was refused, or nothing."""
+    def catch_up(self, number: int, message: Message | bytes) -> str:
+        """See ``ClientHost.catch_up``."""
         try:
             self.client(number).catch_up(message)
         except MessageError as error:
-            return error.reason
+            return str(error)
         return ""
 
     def restart(self, number: int) -> None:
-        """A client that lost its state comes back new."""
+        """See ``ClientHost.restart``."""
         self._clients.pop(number, None)
 
     def states(self) -> dict[int, dict[str, Any]]:
-        """``state_dict`` of each client that was made."""
+        """See ``ClientHost.states``; clients that were never asked have none."""
         return {number: self._clients[number].state_dict() for number in sorted(self._clients)}
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take clients' states; the others are new."""
-        loaded = {}
+        """See ``ClientHost.load_states``."""
+        loaded = Host(self.algorithm, self.evaluators, self.gradients)
         for number, state in states.items():
-            client = self.algorithm.client(number, self.gradients.get(number))
-            client.load_state_dict(state)
-            loaded[number] = client
-        self._clients = loaded
+            loaded.client(number).load_state_dict(state)
+        self._clients = loaded._clients
 
     def close(self) -> None:
-        """End the host."""
+        """See ``ClientHost.close``."""
         self._clients = {}
 
     def _work(self, client: Client, crash_after: int | None) -> bool:
-        """Ask and tell to the end; False where the client is to crash before."""
+        """Asks and tells until the client has no more to ask; False if it is to crash before."""
         evaluate, told = self.evaluators[client.number], 0
         while (batch := client.ask()) is not None:
             if told == crash_after:
                 return False
-            values, retries = evaluate(_made(batch, evaluate), client.remaining - len(batch))
+            values, retries = evaluate(_made(batch, evaluate), UNLIMITED)
             client.tell(batch, values, retries=retries)
             told += 1
         return crash_after is None
 
 
+def prepared(
+    algorithm: Algorithm, objectives: Mapping[int, Callable[[Any], Any]], **evaluation: Any
+) -> tuple[dict[int, Evaluator], dict[int, Gradient]]:
+    """The evaluators and gradients of clients' objectives, by number.
+
+    Args:
+        algorithm: the options; gradients are empty unless it needs them.
+        objectives: the clients' functions, by number.
+        **evaluation: options of ``Evaluator``.
+
+    Raises:
+        ValueError: if an objective's attribute ``dimension`` is not the algorithm's.
+        TypeError: if an objective is not callable.
+    """
+    for number, objective in objectives.items():
+        dimension = getattr(objective, "dimension", None)
+        if isinstance(dimension, int) and dimension != algorithm.dimension:
+            raise ValueError(f"client {number} has dimension {dimension}, x0 has {algorithm.dimension}")
+    evaluators = {number: Evaluator(objective, **evaluation) for number, objective in objectives.items()}
+    return evaluators, {i: autograd(f) for i, f in objectives.items()} if algorithm.needs_gradient else {}
+
+
 def _made(batch: Batch, evaluator: Evaluator) -> Batch:
-    """The batch with its points made at once where they are small: the same bits, in fewer calls."""
+    """The batch with its points made at once if they are small: the same points to the bit, in fewer calls."""
     in_place = hasattr(evaluator.fun, "evaluate_at")
     if in_place or batch.explicit is not None or len(batch) * batch.dimension > SMALL:
         return batch
     return Batch(batch.id, batch.base, torch.zeros_like(batch.scales), explicit=batch.points())
 
 
-def _as(like: Broadcast | bytes, report: Report) -> Report | bytes:
-    return report if isinstance(like, Broadcast) else encode(report)
+def _as(like: Message | bytes, message: Message) -> Message | bytes:
+    """The message in the form of another: itself, or bytes."""
+    return message if isinstance(like, Message) else encode(message)

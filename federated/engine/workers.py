@@ -1,4 +1,4 @@
-"""Clients spread over worker processes of one machine."""
+"""A host of clients in several worker processes of one machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from federated.core.algorithm import Algorithm, Gradient
-from federated.core.messages import Broadcast
+from federated.core.messages import Message
 from federated.engine.host import Host, Request, Service
 from optimizers.evaluation import Evaluator
 
@@ -18,25 +18,26 @@ START_METHODS = ("spawn", "forkserver", "fork")
 
 
 class WorkerError(RuntimeError):
-    """A worker process ended, or its clients raised what could not be passed on as it was."""
+    """A worker process has ended, or a client raised an exception that cannot be pickled."""
 
 
 class WorkerPool:
-    """A ``Host`` in each of several processes; client i lives in process i mod W.
+    """A ``Host`` in each of W worker processes; client i lives in process i mod W.
 
-    Serves as ``Host`` does, with the same results: clients share nothing, and every worker computes with as many
-    torch threads as this process, as the last bits of large sums depend on them.
+    The results are those of one ``Host`` to the last bit: clients share nothing, and a worker computes with as many
+    torch threads as this process, because the last bits of large sums depend on their number.
 
     Args:
         algorithm: the options.
-        evaluators: each client's objective.
-        gradients: each client's gradient, where the algorithm needs one.
-        workers: W, at most the number of clients.
-        start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``; the last needs nothing to be picklable.
+        evaluators: the clients' objectives, by number.
+        gradients: the clients' gradients, by number, if the algorithm needs them.
+        workers: W; not more than one for each client are started.
+        start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Unless it is the last, the arguments must be
+            picklable.
 
     Raises:
-        ValueError: for an unknown start method.
-        TypeError: where what a worker needs cannot be pickled.
+        ValueError: if the start method is unknown.
+        TypeError: if an argument cannot be pickled.
     """
 
     def __init__(
@@ -69,36 +70,36 @@ class WorkerPool:
             self._processes.append(process)
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
-        """See ``Host.absent``."""
+        """See ``ClientHost.absent``; clients in workers are always there."""
         return {}
 
     def serve_all(self, requests: Sequence[Request]) -> list[Service]:
-        """Serve requests, each worker its clients' at the same time as the others; in the requests' order."""
+        """See ``ClientHost.serve_all``; the workers serve their clients at the same time."""
         shares = {w: [r for r in requests if r.client % self._count == w] for w in range(self._count)}
         given = {w: (share,) for w, share in shares.items() if share}
         by_client = {s.client: s for services in self._call("serve_all", given).values() for s in services}
         return [by_client[request.client] for request in requests]
 
-    def catch_up(self, number: int, message: Broadcast | bytes) -> str:
-        """See ``Host.catch_up``."""
+    def catch_up(self, number: int, message: Message | bytes) -> str:
+        """See ``ClientHost.catch_up``."""
         return self._one("catch_up", number, message)
 
     def restart(self, number: int) -> None:
-        """See ``Host.restart``."""
+        """See ``ClientHost.restart``."""
         self._one("restart", number)
 
     def states(self) -> dict[int, dict[str, Any]]:
-        """See ``Host.states``."""
+        """See ``ClientHost.states``."""
         found = self._call("states", dict.fromkeys(range(self._count), ()))
         return dict(sorted((i, state) for states in found.values() for i, state in states.items()))
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """See ``Host.load_states``."""
+        """See ``ClientHost.load_states``."""
         shares = {w: {i: s for i, s in states.items() if i % self._count == w} for w in range(self._count)}
         self._call("load_states", {w: (share,) for w, share in shares.items()})
 
     def close(self) -> None:
-        """End the workers."""
+        """See ``ClientHost.close``; the workers end."""
         for link in self._links:
             try:
                 link.send_bytes(pickle.dumps(None))
@@ -118,7 +119,10 @@ class WorkerPool:
         return self._call(name, {worker: (number, *arguments)})[worker]
 
     def _call(self, name: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """A host's method in several workers at once; the first error after all have answered."""
+        """Calls a method of the hosts in several workers at once, with arguments and results by worker.
+
+        After all workers have answered, the first exception that one of them raised is raised.
+        """
         answers: dict[int, Any] = {}
         errors: list[BaseException] = []
         for worker, given in arguments.items():
@@ -142,7 +146,7 @@ class WorkerPool:
 
 
 def _work(link: Any, host: Host, threads: int) -> None:
-    """A worker's life: answer calls until told to end, or until the other side is gone."""
+    """Runs in a worker: answers calls until it is sent None or the other side has ended."""
     torch.set_num_threads(threads)
     while True:
         try:

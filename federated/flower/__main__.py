@@ -1,14 +1,14 @@
-"""``python -m federated.flower superlink | supernode | register | run | app``: Flower's commands, made safe.
+"""``python -m federated.flower superlink | supernode | register | run | app``: Flower's commands with safe defaults.
 
 ``superlink`` and ``supernode`` take the arguments of ``flower-superlink`` and ``flower-supernode``. ``run`` and
 ``register KEY`` take those of ``flwr run`` and ``flwr supernode register``, but name the SuperLink as ``supernode``
-does (``--superlink``, ``--root-certificates``), and ``run`` has this package's app. ``app`` prints the folder of
-the app, for ``flwr run`` itself. What they add:
+does (``--superlink``, ``--root-certificates``); ``run`` runs this package's app. ``app`` prints the folder of the app,
+for use with ``flwr run``. The commands differ from Flower's in four things:
 
-- Flower's telemetry, its update check and its installation of packages at run time are off.
+- Flower's telemetry, update check and installation of packages at run time are off.
 - Plain HTTP (``--insecure``) is refused beyond this machine, and is never the default.
 - ``supernode`` counts the bytes that pass between it and the SuperLink, for the ledger.
-- Programs that Flower starts are found beside this Python, modules also in the present folder.
+- Programs that Flower starts are looked for beside this Python, modules also in the present folder.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ OFF = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Environment of every Flower process that is started here."""
+"""Environment variables of every Flower process."""
 
 APP = Path(__file__).parent / "app"
 SUPERLINK = "127.0.0.1:8000"
 PATIENCE = 30.0
-"""Seconds to wait for a SuperLink to listen."""
+"""Seconds to wait until a SuperLink listens."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit status."""
+    """Runs a command and returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m federated.flower", description=__doc__.split("\n\n")[0])
     commands = {"superlink": superlink, "supernode": supernode, "register": register, "run": run, "app": app}
     parser.add_argument("command", choices=list(commands))
@@ -56,14 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def superlink(arguments: list[str]) -> int:
-    """``flower-superlink``."""
+    """Runs ``flower-superlink``."""
     given, _ = _parser("superlink", "--host").parse_known_args(arguments)
     check_insecure(given.insecure, given.host or "127.0.0.1")
     return _flower("flower-superlink", arguments)
 
 
 def supernode(arguments: list[str]) -> int:
-    """``flower-supernode``, its bytes counted."""
+    """Runs ``flower-supernode`` and counts its bytes."""
     given, _ = _parser("supernode", "--superlink").parse_known_args(arguments)
     address = given.superlink or SUPERLINK
     check_insecure(given.insecure, _split(address)[0])
@@ -75,29 +75,25 @@ def supernode(arguments: list[str]) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """``flwr run`` of this package's app, its log streamed."""
+    """Runs ``flwr run`` with this package's app, and shows the run's log."""
     return _flwr("run", arguments, [str(APP), "given", "--stream"])
 
 
 def register(arguments: list[str]) -> int:
-    """``flwr supernode register``: make a node's public key known to a SuperLink that authenticates nodes."""
+    """Runs ``flwr supernode register``, which tells a SuperLink that authenticates nodes a node's public key."""
     if not arguments or arguments[0].startswith("-"):
         raise ValueError("register needs the file of a node's public key, first")
     return _flwr("supernode", arguments[1:], ["register", arguments[0], "given"])
 
 
 def app(arguments: list[str]) -> int:
-    """Print the app's folder."""
+    """Prints the app's folder."""
     sys.stdout.write(f"{APP}\n")
     return 0
 
 
 def check_insecure(insecure: bool, host: str) -> None:
-    """Make sure that plain HTTP stays on this machine.
-
-    Raises:
-        ValueError: if it would not.
-    """
+    """Raises ``ValueError`` if plain HTTP is asked for to another machine."""
     if insecure and not _is_loopback(host):
         raise ValueError(
             f"--insecure is plain HTTP, which is accepted on this machine alone, not at {host!r}: "
@@ -127,7 +123,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _flwr(command: str, arguments: list[str], first: list[str]) -> int:
-    """A command of ``flwr`` to the SuperLink that the arguments name, in a process of its own."""
+    """Runs ``flwr COMMAND FIRST ARGUMENTS`` in another process, against the SuperLink that the arguments name."""
     parser = _parser(command, "--superlink")
     parser.add_argument("--root-certificates")
     given, others = parser.parse_known_args(arguments)
@@ -146,7 +142,7 @@ def _flwr(command: str, arguments: list[str], first: list[str]) -> int:
 
 
 def _wait_for(host: str, port: int) -> None:
-    """Give a SuperLink that is being started time to listen; whether it does is Flower's to say."""
+    """Waits until a SuperLink that is being started listens; if it does not, Flower reports it."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
@@ -159,7 +155,7 @@ def _wait_for(host: str, port: int) -> None:
 
 
 def _flower(command: str, arguments: list[str]) -> int:
-    """One of Flower's programs, in this process."""
+    """Runs one of Flower's programs in this process."""
     os.environ.update(OFF)
     beside, path = str(Path(sys.executable).parent), os.environ.get("PYTHONPATH")
     os.environ["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])

@@ -1,4 +1,4 @@
-"""What clients say they have spent, and what of it the server's ledger has."""
+"""What clients have spent, by their own accounts, so that the server's ledger books each query and byte once."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from federated.core.ledger import Spent
 from federated.engine.host import Service
 from federated.flower.records import ACCOUNT, size_of
 
-SPENT = ("queries", "failures", "gradients")
 PASSED = ("wire-up", "wire-down")
+"""Names of the totals of a node's byte meter in an account."""
 
 
 @dataclass
 class Asked:
-    """A message that awaits its reply.
+    """A message to a node and what became of it.
 
     Attributes:
         node: Flower's number of the node.
-        client: whose it is; None: the node is asked which client it is.
-        reply: the reply, once there.
-        reason: why there is none and none is awaited any more.
-        code: Flower's error, where that is why.
+        client: the node's client; None if the message asks which client it is.
+        reply: the reply, once it has arrived.
+        reason: why there is no reply and none is awaited.
+        code: the code of Flower's error, if one is the reason.
     """
 
     node: int
@@ -37,19 +38,19 @@ class Asked:
 
     @property
     def open(self) -> bool:
-        """Whether the reply is still awaited."""
+        """Whether the reply is awaited."""
         return self.reply is None and not self.reason
 
 
 class ClientAccount:
-    """A client's totals, of which each is booked once.
+    """The totals that a client has reported, of which each reply books the increase.
 
-    A reply brings the totals of the client's own ledger and of its node's byte meter; booked is what has been added
-    since the last reply. Queries whose report was lost are hence booked with the client's next reply, and a note
-    says how many they are. Bytes of a reply itself are on the meter when the next one is made.
+    A reply brings the totals of the client's own ledger (``NodeLedger``) and of its node's byte meter
+    (``wire.Meter``). Queries whose report was lost are therefore booked with the client's next reply, and a note gives
+    their number. The meter counts the bytes of a reply only after it was sent, so that the next reply brings them.
 
-    A ledger begun anew (on another machine) and a meter begun anew (by a SuperNode that was restarted) are known by
-    their names: the ledger's totals then count from 0, the meter's from the node's greeting.
+    Ledgers and meters have names. A ledger with a new name (the client is on another machine) counts from 0, a meter
+    with a new name (the SuperNode was restarted) from its value when the node was greeted.
     """
 
     def __init__(self) -> None:
@@ -57,21 +58,21 @@ class ClientAccount:
         self._carried: list[Service] = []
 
     def greet(self, given: Mapping[str, Any]) -> None:
-        """Take the meter of a node that is new: what passed before was not for this run."""
+        """Takes a new node's meter as it stands: bytes that passed before were not this run's."""
         for name in PASSED:
             self._added(str(given.get("wire", "")), name, given)
 
     def carry(self, service: Service) -> None:
-        """Book a service with the next one."""
+        """Keeps the costs of a service, to be added to those of the next."""
         self._carried.append(service)
 
     def service(self, client: int, sent: RecordDict, entry: Asked) -> Service:
-        """The costs of an exchange, and the reason that its reply gives for having no report.
+        """The costs of a message and its reply, with the reason if the reply has no report.
 
         Args:
-            client: its number.
-            sent: what went down.
-            entry: what came back.
+            client: the client's number.
+            sent: the message's records.
+            entry: the message's state, with the reply if there is one.
         """
         traffic = Counter(message_down=size_of(sent) if entry.node else 0)
         spent, note, seconds, reason = Counter[str](), "", 0.0, entry.reason
@@ -80,35 +81,27 @@ class ClientAccount:
             traffic["message_up"] = size_of(entry.reply.content)
             if (meter := str(given.get("wire", ""))) != "":
                 traffic["wire_up"], traffic["wire_down"] = (self._added(meter, name, given) for name in PASSED)
-            spent = Counter({name: self._added(str(given.get("book", "")), name, given) for name in SPENT})
+            spent = Counter({name: self._added(str(given.get("book", "")), name, given) for name in Spent._fields})
             lost = spent["queries"] - _count(given, "now")
             note = f"{lost} queries are of work whose report was lost" if lost > 0 else ""
             seconds, reason = _seconds(given), str(given.get("reason", ""))
         for earlier in self._carried:
-            spent.update({name: getattr(earlier, name) for name in SPENT})
+            spent.update(earlier.spent._asdict())
             traffic.update(earlier.traffic)
             note, seconds = "; ".join(filter(None, (earlier.note, note))), seconds + earlier.seconds
         self._carried = []
-        return Service(
-            client,
-            reason=reason,
-            queries=spent["queries"],
-            failures=spent["failures"],
-            gradients=spent["gradients"],
-            seconds=seconds,
-            traffic=traffic,
-            note=note,
-        )
+        costs = Spent(*(spent[name] for name in Spent._fields))
+        return Service(client, reason=reason, spent=costs, seconds=seconds, traffic=traffic, note=note)
 
     def _added(self, whose: str, name: str, given: Mapping[str, Any]) -> int:
-        """What a total has grown by since it was last read."""
+        """The increase of a total since it was last booked, which books it."""
         total, before = _count(given, name), self._booked.get((whose, name), 0)
         self._booked[whose, name] = max(total, before)
         return max(total - before, 0)
 
 
 def account_in(content: RecordDict) -> Mapping[str, Any]:
-    """The account that a reply brings; empty where it has none."""
+    """The account in a reply's records; empty if there is none."""
     found = content.get(ACCOUNT)
     return found if isinstance(found, ConfigRecord) else {}
 

@@ -1,14 +1,17 @@
-"""The ``ClientApp``: one client of a federation, which Flower starts anew for every message.
+"""The ``ClientApp``: one client of a federation.
 
-What the client remembers between messages is in ``Context.state``, its queries also in its own ledger. It answers
+Flower starts a process for every message. ``Context.state`` holds the client's state between messages, a file of the
+node its count of queries (``NodeLedger``). The app answers four messages:
 
-===================  ===============================================================================
-``query.hello``      which client it is, after making sure that it can take part: its configuration is the
-                     server's and its objective can be imported; no query is spent
-``train.phase``      a phase's broadcast: receive, ask and tell to the end, report, or its position if it is behind
-``train.catch_up``   what the server sent for a position
-``query.account``    what it has spent, nothing else
-===================  ===============================================================================
+===================  ==================================================================================
+``query.hello``      which client it is, after checks without a query that its configuration is the server's and that
+                     its objective can be imported
+``train.phase``      a phase's broadcast: the report, or the position of a client that is behind
+``train.catch_up``   the server's answer to a position
+``query.account``    what the client has spent
+===================  ==================================================================================
+
+Every reply has the client's account, and the reason if it has no report.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from federated.core.algorithm import Algorithm
-from federated.core.messages import Broadcast, MessageError, Report
+from federated.core.messages import Broadcast, Report
+from federated.core.reception import largest_payload
 from federated.engine.host import Host, Request
 from federated.flower import wire
 from federated.flower.configuration import NodeConfig, RunConfig
@@ -39,7 +43,10 @@ app = ClientApp()
 
 
 def answering(handle: Handler) -> Callable[[Message, Context], Message]:
-    """Reply with a handler's records and the client's account; with the reason where it raises."""
+    """Makes a handler of messages from a function that returns the reply's records.
+
+    The handler adds the client's account, and replies with the reason if the function raises.
+    """
 
     @wraps(handle)
     def answer(message: Message, context: Context) -> Message:
@@ -59,8 +66,7 @@ def answering(handle: Handler) -> Callable[[Message, Context], Message]:
 def account(context: Context) -> dict[str, Any]:
     """What the client has spent in this run, and the bytes that passed between its node and the SuperLink."""
     ledger = _ledger(context, NodeConfig.of(context.node_config))
-    spent = ledger.spent()
-    totals = {"book": ledger.book, "queries": spent.queries, "failures": spent.failures, "gradients": spent.gradients}
+    totals = {"book": ledger.book, **ledger.spent()._asdict()}
     if (meter := wire.reading()) is not None:
         totals |= {"wire": meter.name, "wire-up": meter.up, "wire-down": meter.down}
     return totals
@@ -69,11 +75,11 @@ def account(context: Context) -> dict[str, Any]:
 @app.query("hello")
 @answering
 def hello(message: Message, context: Context) -> dict[str, Any]:
-    """Say which client this is."""
+    """Answers which client this is."""
     algorithm, node = _read(context)
     theirs = json.loads(str(message.content.config_records[HELLO]["configuration"]))
     algorithm.check_configuration(theirs, "the server")
-    node.gradients(algorithm, node.evaluator(algorithm.dimension))
+    node.prepared(algorithm)
     if node.client >= algorithm.clients:
         raise ValueError(f"client {node.client} is configured, there are {algorithm.clients}")
     return {ACCOUNT: ConfigRecord({"reason": "", "client": node.client})}
@@ -82,26 +88,20 @@ def hello(message: Message, context: Context) -> dict[str, Any]:
 @app.train("phase")
 @answering
 def phase(message: Message, context: Context) -> dict[str, Any]:
-    """Take part in a phase."""
+    """Takes part in a phase."""
     algorithm, node = _read(context)
-    try:
-        broadcast = _broadcast(message, algorithm, algorithm.exchanges)
-    except MessageError as error:
-        return {ACCOUNT: ConfigRecord({"reason": f"the client refused the broadcast: {error.reason}"})}
-    host = _host(context, algorithm, node, broadcast)
+    broadcast = message_in(message.content, largest_payload(algorithm, Broadcast, algorithm.exchanges))
+    host = _host(context, algorithm, node, broadcast.round, broadcast.phase)
     service = host.serve(Request(node.client, broadcast))
     save_state(context.state, host.states()[node.client])
     sent = service.report or service.position
-    records: dict[str, Any] = {
-        ACCOUNT: ConfigRecord(
-            {
-                "reason": service.reason,
-                "behind": service.position is not None,
-                "seconds": service.seconds,
-                "now": service.queries,
-            }
-        )
+    said: Any = {
+        "reason": service.reason,
+        "behind": service.position is not None,
+        "seconds": service.seconds,
+        "now": service.spent.queries,
     }
+    records: dict[str, Any] = {ACCOUNT: ConfigRecord(said)}
     if sent is not None:
         assert isinstance(sent, Report)
         # What Flower's strategies weigh and average.
@@ -117,13 +117,10 @@ def phase(message: Message, context: Context) -> dict[str, Any]:
 @app.train("catch_up")
 @answering
 def catch_up(message: Message, context: Context) -> dict[str, Any]:
-    """Take what the server sent for the client's position."""
+    """Catches up by the server's answer to the client's position."""
     algorithm, node = _read(context)
-    try:
-        broadcast = _broadcast(message, algorithm, ("catch_up",))
-    except MessageError as error:
-        return {ACCOUNT: ConfigRecord({"reason": error.reason})}
-    host = _host(context, algorithm, node, broadcast)
+    broadcast = message_in(message.content, largest_payload(algorithm, Broadcast, ("catch_up",)))
+    host = _host(context, algorithm, node, broadcast.round, broadcast.phase)
     reason = host.catch_up(node.client, broadcast)
     save_state(context.state, host.states()[node.client])
     return {ACCOUNT: ConfigRecord({"reason": reason})}
@@ -132,7 +129,7 @@ def catch_up(message: Message, context: Context) -> dict[str, Any]:
 @app.query("account")
 @answering
 def settle(message: Message, context: Context) -> dict[str, Any]:
-    """Say what was spent."""
+    """Answers what was spent, which every reply says."""
     return {}
 
 
@@ -140,21 +137,12 @@ def _read(context: Context) -> tuple[Algorithm, NodeConfig]:
     return RunConfig.of(context.run_config).make_algorithm(), NodeConfig.of(context.node_config)
 
 
-def _broadcast(message: Message, algorithm: Algorithm, phases: tuple[str, ...]) -> Broadcast:
-    limit = max(algorithm.broadcast_spec(p).max_bytes for p in phases)
-    found = message_in(message.content, limit)
-    if not isinstance(found, Broadcast):
-        raise MessageError(f"a {found.kind} is no broadcast")
-    return found
-
-
-def _host(context: Context, algorithm: Algorithm, node: NodeConfig, broadcast: Broadcast) -> Host:
-    """The client as it was after its last message."""
-    ledger, evaluator = _ledger(context, node), node.evaluator(algorithm.dimension)
-    at = (ledger, broadcast.round, broadcast.phase)
-    gradients = {c: CountedGradient(g, *at) for c, g in node.gradients(algorithm, evaluator).items()}
-    evaluators: dict[int, Any] = {node.client: CountedEvaluator(evaluator, *at)}
-    host = Host(algorithm, evaluators, gradients)
+def _host(context: Context, algorithm: Algorithm, node: NodeConfig, *address: Any) -> Host:
+    """A host of the client as after its last message; its queries are counted at an address, (round, phase)."""
+    evaluators, gradients = node.prepared(algorithm)
+    at = (_ledger(context, node), *address)
+    counted: dict[int, Any] = {client: CountedEvaluator(e, *at) for client, e in evaluators.items()}
+    host = Host(algorithm, counted, {client: CountedGradient(g, *at) for client, g in gradients.items()})
     host.client(node.client)
     if (state := load_state(context.state)) is not None:
         host.load_states({node.client: state})

@@ -1,7 +1,8 @@
-"""What a run's and a node's configuration hold, and what of it is refused before the first query.
+"""The configurations of a run and of a node, which are checked before the first query.
 
-Flower's configurations are flat: numbers, booleans and text by name, with hyphens. Text that holds more is TOML:
-``options`` and ``arguments`` are the inside of an inline table, ``x0``, ``bounds`` and ``weights`` a value.
+Flower's configurations are flat: numbers, booleans and text by name, with hyphens in place of underscores. Other values
+are text in TOML: ``options`` and ``arguments`` the inside of an inline table, ``x0``, ``bounds`` and ``weights`` a
+value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from federated.core.algorithm import Algorithm, Gradient
-from federated.methods.local_descent import autograd
+from federated.engine.host import prepared
 from federated.registry import algorithm_class
 from optimizers.evaluation import Evaluator
 from optimizers.options import check_integer, nearest_name, positive
@@ -29,36 +30,36 @@ from optimizers.options import check_integer, nearest_name, positive
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 OBJECTS = ("prox", "update_rule")
-"""Options that are no plain values: their text is an import path."""
+"""Options whose text is the import path of an object."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run, the same for the server and every client: Flower's ``--run-config``, with hyphens for underscores.
+    """The configuration of a run, which the server and all clients share: Flower's ``--run-config``.
 
     Attributes:
         algorithm: a name in ``federated.registry.ALGORITHMS``.
-        clients: N. A run begins when all have connected.
-        rounds: R.
-        local_steps: T, steps of a client in a round.
+        clients: N, the number of clients. The run begins when all have connected.
+        rounds: R, the number of rounds.
+        local_steps: T, the steps of a client in a round.
         seed: seed of the run.
-        participation: clients of a round: an integer is their number, a float their share.
+        participation: how many clients a round samples: an integer is their number, a float their share of N.
         x0: initial point: a number for all coordinates, a list, or the import path of a tensor or of a function that
-            makes one, which all parties must be able to import.
-        dimension: d, where x0 is a number; 0: x0 says it.
-        dtype: of x0, where it is a number or a list.
-        bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty: none.
-        weights: wᵢ as a list, one a client; empty: equal.
-        options: the algorithm's own, and ``server_rate``, ``aggregation``, ``trim``, as in
+            returns one, which the server and all clients must be able to import.
+        dimension: d, needed if x0 is a number; 0 leaves it to x0.
+        dtype: dtype of an x0 that is a number or a list.
+        bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty for none.
+        weights: list of wᵢ, one for each client; empty for equal weights.
+        options: the algorithm's own, ``server_rate``, ``aggregation`` and ``trim``, as in
             ``"directions = 10, smoothing_radius = 0.1"``; ``prox`` and ``update_rule`` are import paths of the
             operator and of the factory, in quotes.
-        fun: import path of F for the history, imported by the server; empty: no values.
-        timeout: seconds in which a client must reply; also its messages' time to live, so that the machines' clocks
-            must agree to well within it.
-        wait: seconds to wait for clients: for all N at the start, for any one of a round later.
+        fun: import path of F, which the server evaluates for the history; empty for none.
+        timeout: seconds in which a client must reply. It is also the time to live of messages, so the machines'
+            clocks must agree to well within it.
+        wait: seconds to wait for clients: for all N before the first round, for any one of a later round.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
-            ``federation.pt``; empty: none.
-        resume: such a checkpoint to go on from. Clients begin anew: a node's state is lost with its run.
+            ``federation.pt``; empty for none.
+        resume: checkpoint to go on from. Clients begin without a state, which Flower deletes with its run.
     """
 
     algorithm: str = "fedzo"
@@ -81,11 +82,11 @@ class RunConfig:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The configuration of a context's ``run_config``.
+        """The configuration in a context's ``run_config``.
 
         Raises:
-            ValueError: for an unknown name, with the nearest one, or a value out of range.
-            TypeError: for a value of another type.
+            ValueError: if a name is unknown, with the nearest one, or a value out of range.
+            TypeError: if a value has another type.
         """
         config = cls(**_fields(cls, given, "run config"))
         check_integer("rounds", config.rounds, 0)
@@ -98,7 +99,7 @@ class RunConfig:
         """The algorithm with its options.
 
         Raises:
-            ValueError, TypeError: as the algorithm's own; for text that is no TOML; for a path that cannot be
+            ValueError, TypeError: if the algorithm refuses an option, a text is no TOML, or a path cannot be
                 imported.
         """
         options = _table("options", self.options)
@@ -124,7 +125,7 @@ class RunConfig:
         )
 
     def global_function(self) -> Callable[[Tensor], Any] | None:
-        """F, where its path is given."""
+        """F, or None if its path is not given."""
         return imported(self.fun, "fun") if self.fun else None
 
     def _point(self) -> Tensor:
@@ -149,18 +150,18 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """A client, known to its node alone: Flower's ``--node-config``, with hyphens for underscores.
+    """The configuration of a client, which its node alone knows: Flower's ``--node-config``.
 
     Attributes:
-        client: its number, 0 … N − 1.
+        client: the client's number, 0 … N − 1.
         objective: import path of its function of one point, ``"package.module:name"``.
-        arguments: where given, even as ``" "``, the path is of a function or class that makes the objective when
-            called with them, as in ``"center = 0.5, scale = 2"``.
-        numpy: hand out NumPy arrays instead of tensors.
-        batched: the objective takes all points of a batch at once.
+        arguments: arguments of the function or class that the path then names and that returns the objective, as in
+            ``"center = 0.5, scale = 2"``; ``" "`` calls it without arguments.
+        numpy: whether the objective is given NumPy arrays instead of tensors.
+        batched: whether the objective is given all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
         retries: evaluations of a failed point beyond the first, under ``"retry"``.
-        ledger: folder of the client's own ledger; empty: ``ledgers`` in Flower's folder (``FLWR_HOME``).
+        ledger: folder of the client's own ledger; empty for ``ledgers`` in Flower's folder (``FLWR_HOME``).
     """
 
     client: int = -1
@@ -174,11 +175,11 @@ class NodeConfig:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The configuration of a context's ``node_config``.
+        """The configuration in a context's ``node_config``.
 
         Raises:
-            ValueError: for an unknown name, with the nearest one, or a client or objective that is missing.
-            TypeError: for a value of another type.
+            ValueError: if a name is unknown, with the nearest one, or the client or objective is missing.
+            TypeError: if a value has another type.
         """
         config = cls(**_fields(cls, given, "node config"))
         if config.client < 0:
@@ -187,46 +188,34 @@ class NodeConfig:
             raise ValueError('the node config names no objective: objective="package.module:name"')
         return config
 
-    def evaluator(self, dimension: int) -> Evaluator:
-        """The objective, ready to be queried.
+    def prepared(self, algorithm: Algorithm) -> tuple[dict[int, Evaluator], dict[int, Gradient]]:
+        """The client's evaluator and, if the algorithm needs it, its gradient, by the client's number.
 
         Raises:
-            ValueError: for a path that cannot be imported, or an objective of another dimension.
-            TypeError: for what is no function.
+            ValueError: if the path cannot be imported, or the objective is of another dimension.
+            TypeError: if the objective is not callable.
         """
         found = imported(self.objective, "objective")
         if self.arguments:
             found = found(**_table("arguments", self.arguments))
-        theirs = getattr(found, "dimension", None)
-        if isinstance(theirs, int) and theirs != dimension:
-            raise ValueError(f"client {self.client} has dimension {theirs}, x0 has {dimension}")
-        return Evaluator(
-            found,
-            numpy=self.numpy,
-            batched=self.batched,
-            on_failure=self.on_failure,  # type: ignore[arg-type]
-            retries=self.retries,
-        )
-
-    def gradients(self, algorithm: Algorithm, evaluator: Evaluator) -> dict[int, Gradient]:
-        """The client's gradient, where the algorithm needs one."""
-        return {self.client: autograd(evaluator.fun)} if algorithm.needs_gradient else {}
+        options = {name: getattr(self, name) for name in ("numpy", "batched", "on_failure", "retries")}
+        return prepared(algorithm, {self.client: found}, **options)
 
     def ledger_folder(self) -> Path:
-        """Where the client keeps its own ledger."""
-        return Path(self.ledger).expanduser() if self.ledger else flower_home() / "ledgers"
-
-
-def flower_home() -> Path:
-    """Flower's own folder."""
-    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+        """The folder of the client's own ledger."""
+        home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
+        return Path(self.ledger).expanduser() if self.ledger else Path(home) / "ledgers"
 
 
 def imported(path: Any, what: str) -> Any:
-    """What an import path ``"package.module:name"`` names.
+    """The object that an import path ``"package.module:name"`` names.
+
+    Args:
+        path: the path.
+        what: the object's role, for the error's text.
 
     Raises:
-        ValueError: if it is no such path, the module cannot be imported, or has no such name.
+        ValueError: if it is no such path, the module cannot be imported, or the module has no such name.
     """
     if not isinstance(path, str) or not PATH.fullmatch(path):
         raise ValueError(f'{what} must be an import path "package.module:name", got {path!r}')
@@ -241,7 +230,7 @@ def imported(path: Any, what: str) -> Any:
 
 
 def _fields(cls: type, given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The given values under the names of a dataclass's fields, each of its default's type."""
+    """The given values under the names of a dataclass's fields, checked to be of the types of their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     taken = {}
     for name, value in given.items():
@@ -258,7 +247,7 @@ def _fields(cls: type, given: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    """A TOML value; None for no text."""
+    """The value of a TOML text; None if the text is empty."""
     if not text.strip():
         return None
     try:
@@ -268,7 +257,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def _table(name: str, text: str) -> dict[str, Any]:
-    """The inside of an inline TOML table."""
+    """The table whose inside is a TOML text."""
     try:
         table: dict[str, Any] = tomllib.loads(f"table = {{{text}}}")["table"]
         return table

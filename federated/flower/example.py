@@ -1,4 +1,4 @@
-"""An objective to try a federation with: a quadratic of its own for each client."""
+"""An objective to try a federation with."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def quadratic(center: float, curvature: float = 1.0) -> Callable[[Tensor], Tensor]:
-    """A client's function f(x) = (curvature/d) Σⱼ (j + 1)/d · (xⱼ − center)², j from 0.
+    """A client's function f(x) = (curvature/d) Σⱼ (j/d) (xⱼ − center)², j = 1 … d.
 
     Args:
-        center: where it is smallest, in each coordinate.
+        center: each coordinate of the minimizer.
         curvature: scale of the values.
     """
 

@@ -1,4 +1,4 @@
-"""Clients beyond a Flower ``Grid``: the host that ``federated.Federation`` drives over SuperNodes."""
+"""The host of clients on SuperNodes, which a ``Federation`` reaches through Flower's ``Grid``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
 from federated.core.algorithm import Algorithm
-from federated.core.messages import Broadcast, MessageError, Report
+from federated.core.messages import Message, MessageError, Report
+from federated.core.reception import largest_payload
 from federated.engine.host import Request, Service
 from federated.flower.accounts import Asked, ClientAccount, account_in
 from federated.flower.records import HEADER, HELLO, message_in, records_of
@@ -22,50 +24,38 @@ from federated.flower.records import HEADER, HELLO, message_in, records_of
 logger = logging.getLogger(__name__)
 
 UNAVAILABLE = 5
-"""Flower's code of a node that has gone."""
+"""Flower's error code for a node that has gone."""
 
 UNABLE = (1, 2, 6, 7)
-"""Flower's codes of a node that cannot run the app: it cannot load it, it raises, its mods or its policy refuse."""
+"""Flower's error codes for a node that cannot run the app: loading it failed, it raised, a mod or policy refused."""
 
 POLL = 0.5
-"""Seconds between two looks for replies."""
+"""Seconds between two requests for replies."""
 
 LOOK = 3.0
-"""Seconds between two looks for new nodes."""
+"""Seconds between two requests for the list of nodes."""
 
 
 class NoClientError(RuntimeError):
-    """Clients did not connect, or cannot take part; the message says which and why."""
+    """Clients did not connect, or cannot take part; the text says which and why."""
 
 
 class GridHost:
-    """Carries phases to SuperNodes and their reports back.
+    """A ``ClientHost`` that sends phases to SuperNodes and takes the reports from their replies.
 
-    Which node is which client the nodes say: a new node is greeted, and from its answer on it is the client that
-    it says it is. So a client may return on another node. A node that does not answer in time, is unavailable or
-    whose process was killed costs its client's report of the phase.
+    A node is the client that it says it is when it is greeted, and it is greeted when it is first seen. So a client
+    may return on another node. The phase has no report of a client whose node does not reply in time or has gone, or
+    whose process was killed.
 
     Args:
         algorithm: the options.
-        grid: Flower's.
+        grid: Flower's grid.
         timeout: seconds in which a client must reply.
         wait: seconds to wait for clients that are not connected.
-        clock: seconds, for tests.
-        sleep: what waits, for tests.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        grid: Grid,
-        *,
-        timeout: float = 600.0,
-        wait: float = 120.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, algorithm: Algorithm, grid: Grid, *, timeout: float = 600.0, wait: float = 120.0) -> None:
         self.algorithm, self.grid, self.timeout, self.wait = algorithm, grid, timeout, wait
-        self._clock, self._sleep = clock, sleep
         self._nodes: dict[int, int] = {}
         self._greeted: set[int] = set()
         self._asked: dict[str, Asked] = {}
@@ -76,10 +66,10 @@ class GridHost:
     # What a server app calls.
 
     def connect(self) -> None:
-        """Wait for all clients.
+        """Waits for all clients.
 
         Raises:
-            NoClientError: if some have not connected in time, cannot take part, or two nodes are the same client.
+            NoClientError: if a client does not connect in time or cannot take part, or two nodes are one client.
         """
         wanted = set(range(self.algorithm.clients))
         self._strict = True
@@ -89,7 +79,7 @@ class GridHost:
             raise NoClientError(f"clients {missing} of {len(wanted)} have not connected in {self.wait:g} s")
 
     def accounts(self) -> list[Service]:
-        """What connected clients spent since their last replies: asked at the end of a run."""
+        """The costs of connected clients since their last replies; the clients are asked for them."""
         contents = {client: RecordDict() for client in sorted(self._nodes)}
         asked = self._ask("query.account", contents, 0)
         return [self._accounts[client].service(client, contents[client], entry) for client, entry in asked.items()]
@@ -97,10 +87,10 @@ class GridHost:
     # What ``Federation`` calls.
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
-        """Clients among these that are not connected; waits for one at least.
+        """See ``ClientHost.absent``; waits until one client is connected.
 
         Raises:
-            NoClientError: if none of them has been connected for ``wait`` seconds.
+            NoClientError: if none is after ``wait`` seconds.
         """
         self._look()
         self._wait_until(lambda: not self._nodes.keys().isdisjoint(clients))
@@ -109,15 +99,15 @@ class GridHost:
         return {client: "the client is not connected" for client in clients if client not in self._nodes}
 
     def serve_all(self, requests: Sequence[Request]) -> list[Service]:
-        """Carry a phase to clients; in the requests' order."""
+        """See ``ClientHost.serve_all``; the clients work at the same time."""
         messages = {request.client: _broadcast(request.message) for request in requests}
         contents = {client: RecordDict(records_of(message)) for client, message in messages.items()}
         round_number = max((message.round for message in messages.values()), default=0)
         asked = self._ask("train.phase", contents, round_number)
         return [self._served(client, messages[client], contents[client], asked[client]) for client in messages]
 
-    def catch_up(self, number: int, message: Broadcast | bytes) -> str:
-        """Hand a client what the server sent for its position; why it was refused, or nothing."""
+    def catch_up(self, number: int, message: Message | bytes) -> str:
+        """See ``ClientHost.catch_up``."""
         message = _broadcast(message)
         content = RecordDict(records_of(message))
         entry = self._ask("train.catch_up", {number: content}, message.round)[number]
@@ -126,38 +116,38 @@ class GridHost:
         return service.reason
 
     def restart(self, number: int) -> None:
-        """Refused: fault plans are for clients in process."""
+        """Raises ``RuntimeError``: faults are for clients on this machine."""
         raise RuntimeError(f"client {number} is on a node of its own, which alone can restart it")
 
     def states(self) -> dict[int, dict[str, Any]]:
-        """None: clients keep their own."""
+        """See ``ClientHost.states``; empty, as nodes keep the states of their clients."""
         return {}
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Nothing to load: clients keep their own.
+        """See ``ClientHost.load_states``.
 
         Raises:
-            ValueError: for states of clients in process.
+            ValueError: if there are states: they are of clients on one machine.
         """
         if states:
             raise ValueError(f"the state has clients {sorted(states)}: it is of a federation in process")
 
     def close(self) -> None:
-        """Await nothing any more."""
+        """See ``ClientHost.close``; replies are not awaited any more."""
         self._asked = {}
 
     # Parts.
 
     def _ask(self, kind: str, contents: Mapping[int, RecordDict], round_number: int) -> dict[int, Asked]:
-        """Send each client its records and wait for the replies, or for the reasons why there are none."""
+        """Sends each client its records, and waits for the replies or for the reasons why there are none."""
         asked = {}
         for client, content in contents.items():
             node = self._nodes.get(client)
             asked[client] = Asked(node or 0, client, reason="" if node else "the client has gone")
             if node:
                 self._push(asked[client], kind, content, round_number)
-        end = self._clock() + self.timeout
-        while any(entry.open for entry in asked.values()) and self._clock() < end:
+        end = time.monotonic() + self.timeout
+        while any(entry.open for entry in asked.values()) and time.monotonic() < end:
             self._poll()
         for entry in asked.values():
             if entry.open:
@@ -167,7 +157,7 @@ class GridHost:
 
     def _push(self, entry: Asked, kind: str, content: RecordDict, round_number: int) -> None:
         group = str(round_number) if round_number else ""
-        message = Message(content, entry.node, kind, ttl=self.timeout, group_id=group)
+        message = FlowerMessage(content, entry.node, kind, ttl=self.timeout, group_id=group)
         pushed = list(self.grid.push_messages([message]))
         if pushed and pushed[0]:
             self._asked[pushed[0]] = entry
@@ -175,19 +165,19 @@ class GridHost:
             entry.reason = "Flower did not take the message: it is too large, or the node has gone"
 
     def _poll(self) -> None:
-        """Take what replies there are, greet new nodes, and wait a little where there was nothing."""
+        """Takes the replies that have come, greets new nodes from time to time, and sleeps if no reply has come."""
         awaited = [i for i, entry in self._asked.items() if entry.open]
         replies = list(self.grid.pull_messages(awaited)) if awaited else []
         for reply in replies:
             entry = self._asked.pop(reply.metadata.reply_to_message_id, None)
             if entry is not None:
                 self._take(entry, reply)
-        if self._clock() - self._looked >= LOOK:
+        if time.monotonic() - self._looked >= LOOK:
             self._look()
         if not replies:
-            self._sleep(POLL)
+            time.sleep(POLL)
 
-    def _take(self, entry: Asked, reply: Message) -> None:
+    def _take(self, entry: Asked, reply: FlowerMessage) -> None:
         if not reply.has_error():
             entry.reply = reply
         else:
@@ -199,8 +189,8 @@ class GridHost:
             self._met(entry)
 
     def _look(self) -> None:
-        """Greet nodes that are new, forget those that have gone."""
-        self._looked = self._clock()
+        """Greets new nodes and forgets those that have gone."""
+        self._looked = time.monotonic()
         present = set(self.grid.get_node_ids())
         for node in (self._greeted | set(self._nodes.values())) - present:
             self._forget(node)
@@ -210,7 +200,7 @@ class GridHost:
             self._push(Asked(node), "query.hello", RecordDict({HELLO: ConfigRecord({"configuration": text})}), 0)
 
     def _met(self, entry: Asked) -> None:
-        """A node says which client it is, or why it can be none."""
+        """Takes the answer to a greeting: which client the node is, or why it can be none."""
         given = {} if entry.reply is None else account_in(entry.reply.content)
         reason, client = entry.reason or str(given.get("reason", "")), given.get("client")
         if not reason and not (type(client) is int and 0 <= client < self.algorithm.clients):
@@ -240,30 +230,27 @@ class GridHost:
         self._nodes = {client: n for client, n in self._nodes.items() if n != node}
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
-        end = self._clock() + self.wait
-        while not done() and self._clock() < end:
+        end = time.monotonic() + self.wait
+        while not done() and time.monotonic() < end:
             self._poll()
 
-    def _served(self, client: int, sent: Broadcast, content: RecordDict, entry: Asked) -> Service:
-        """What a client did for a phase, from its reply."""
+    def _served(self, client: int, sent: Message, content: RecordDict, entry: Asked) -> Service:
+        """A client's service, from its reply to a phase's broadcast."""
         service = self._accounts[client].service(client, content, entry)
         if entry.reply is None or HEADER not in entry.reply.content:
             return service
         behind = account_in(entry.reply.content).get("behind") is True
-        a = self.algorithm
-        spec = a.reports("position") if behind else a.report_spec(sent.phase)
+        phase = "position" if behind else sent.phase
         try:
-            report = message_in(entry.reply.content, spec.max_bytes)
-            if not isinstance(report, Report):
-                raise MessageError(f"a {report.kind} is no report")
+            report = message_in(entry.reply.content, largest_payload(self.algorithm, Report, (phase,)))
         except MessageError as error:
-            return replace(service, reason=error.reason)
+            return replace(service, reason=str(error))
         service = replace(service, payload=report.payload_bytes)
         return replace(service, position=report) if behind else replace(service, report=report)
 
 
-def _broadcast(message: Broadcast | bytes) -> Broadcast:
-    """The message itself: records are made of it here, so that a federation over a grid has ``codec=False``."""
-    if not isinstance(message, Broadcast):
+def _broadcast(message: Message | bytes) -> Message:
+    """The message itself; ``TypeError`` for bytes, as this host makes records of messages."""
+    if not isinstance(message, Message):
         raise TypeError("a federation over a grid passes messages as they are: codec=False")
     return message

@@ -1,4 +1,4 @@
-"""A client's own ledger: every query it spent, in a file that outlives the process that spent it."""
+"""A client's own ledger: a file of its queries, which outlives the processes that make them."""
 
 from __future__ import annotations
 
@@ -12,36 +12,28 @@ import torch
 from torch import Tensor
 
 from federated.core.algorithm import Gradient
+from federated.core.ledger import Spent
 from optimizers.batch import Batch
 from optimizers.evaluation import Evaluator
 
-COLUMNS = ("book", "round", "phase", "event", "queries", "failures", "gradients")
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Totals of a ledger: queries, failed ones too and those begun and never ended, failed ones, gradients."""
-
-    queries: int = 0
-    failures: int = 0
-    gradients: int = 0
+COLUMNS = ("book", "round", "phase", "event", *Spent._fields)
 
 
 class NodeLedger:
-    """Rows of what one client spent in one run.
+    """The queries of one client in one run.
 
-    A batch has a row ``begun`` before its queries and a row ``done`` after them, written through to the operating
-    system at once: when the process is killed between the two, the batch counts as spent. A ``gradient`` has
-    one row.
+    A batch has a row ``begun`` before its queries and a row ``done`` after them, which the operating system has at
+    once. If the process is killed between the two, the batch counts as spent. A gradient evaluation has one row,
+    ``gradient``.
 
     Args:
-        folder: where the file is, made where missing.
+        folder: folder of the file, which is made if there is none.
         run: Flower's number of the run.
-        client: number of the client.
+        client: the client's number.
 
     Attributes:
-        path: the file, CSV with the columns of ``COLUMNS``.
-        book: an identifier made with the file, by which totals of another file are told apart.
+        path: the file, CSV with the columns ``COLUMNS``.
+        book: identifier of the file, by which its totals are told from those of another file.
     """
 
     def __init__(self, folder: Path, run: int, client: int) -> None:
@@ -50,22 +42,15 @@ class NodeLedger:
         rows = self._rows()
         self.book = rows[0]["book"] if rows else uuid.uuid4().hex
         if not rows:
-            self._append(",".join(COLUMNS) + f"\n{self.book},0,,opened,0,0,0")
+            self._append(*COLUMNS)
+            self.write(0, "", "opened", Spent())
 
-    def begun(self, round_number: int, phase: str, queries: int) -> None:
-        """A batch of so many queries begins."""
-        self._append(f"{self.book},{round_number},{phase},begun,{queries},0,0")
-
-    def done(self, round_number: int, phase: str, queries: int, failures: int) -> None:
-        """It ended, with so many queries, retries too."""
-        self._append(f"{self.book},{round_number},{phase},done,{queries},{failures},0")
-
-    def gradient(self, round_number: int, phase: str) -> None:
-        """A gradient is evaluated."""
-        self._append(f"{self.book},{round_number},{phase},gradient,0,0,1")
+    def write(self, round_number: int, phase: str, event: str, spent: Spent) -> None:
+        """Appends a row: ``begun``, ``done`` or ``gradient`` in a round and phase, and what it spends."""
+        self._append(self.book, round_number, phase, event, *spent)
 
     def spent(self) -> Spent:
-        """The totals so far."""
+        """The totals so far; those of batches that were begun and not ended are included."""
         queries = failures = gradients = pending = 0
         for row in self._rows():
             if row["event"] == "begun":
@@ -77,23 +62,24 @@ class NodeLedger:
         return Spent(queries + pending, failures, gradients)
 
     def _rows(self) -> list[dict[str, str]]:
-        """Whole rows; one that a crash cut short has not begun."""
+        """The rows, without one that the end of a process has cut short."""
         if not self.path.exists():
             return []
         with self.path.open(encoding="utf-8", newline="") as file:
             return [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
 
-    def _append(self, line: str) -> None:
+    def _append(self, *cells: object) -> None:
+        """Appends a row, after a line break if the last row was cut short."""
         with self.path.open("a+b") as file:
             end = file.seek(0, 2)
             file.seek(max(end - 1, 0))
             cut = end > 0 and file.read(1) != b"\n"
-            file.write((b"\n" if cut else b"") + line.encode() + b"\n")
+            file.write((b"\n" if cut else b"") + ",".join(map(str, cells)).encode() + b"\n")
 
 
 @dataclass(frozen=True)
 class CountedEvaluator:
-    """An ``Evaluator`` that writes what it spends into a ledger."""
+    """An ``Evaluator`` whose queries are written to a ledger, as those of a round and phase."""
 
     evaluator: Evaluator
     ledger: NodeLedger
@@ -107,16 +93,16 @@ class CountedEvaluator:
 
     def __call__(self, batch: Batch, spare: int = 0) -> tuple[Tensor, int]:
         """See ``Evaluator``."""
-        self.ledger.begun(self.round, self.phase, len(batch))
+        self.ledger.write(self.round, self.phase, "begun", Spent(len(batch)))
         values, retried = self.evaluator(batch, spare)
         failed = int(torch.isnan(values).sum()) + retried
-        self.ledger.done(self.round, self.phase, len(batch) + retried, failed)
+        self.ledger.write(self.round, self.phase, "done", Spent(len(batch) + retried, failed))
         return values, retried
 
 
 @dataclass(frozen=True)
 class CountedGradient:
-    """A gradient whose evaluations a ledger has."""
+    """A gradient whose evaluations are written to a ledger, as those of a round and phase."""
 
     evaluate: Gradient
     ledger: NodeLedger
@@ -125,5 +111,5 @@ class CountedGradient:
 
     def __call__(self, x: Tensor) -> Any:
         """The gradient at x."""
-        self.ledger.gradient(self.round, self.phase)
+        self.ledger.write(self.round, self.phase, "gradient", Spent(gradients=1))
         return self.evaluate(x)

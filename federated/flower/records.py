@@ -1,13 +1,13 @@
-"""Our messages and clients' states as Flower's records, without pickle.
+"""Messages and clients' states as Flower's records.
 
-A message is an ``ArrayRecord`` of its tensors, in NumPy's format and under their own names, so that Flower's
-strategies and mods can work on them, and a ``ConfigRecord`` with the JSON header of ``federated.core.codec``.
+A message becomes an ``ArrayRecord`` of its tensors, in NumPy's format and under their own names, so that Flower's
+strategies and mods can work on them, and a ``ConfigRecord`` with the JSON header of ``federated.core.codec``; there is
+no pickle in it. A client's state, which never leaves its node, is in the format of ``torch.save``.
 """
 
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ Record: TypeAlias = ArrayRecord | MetricRecord | ConfigRecord
 
 
 def records_of(message: Message) -> dict[str, Record]:
-    """The records of a message, by name."""
+    """The records of a message, by record name."""
     text = header_of(message)
     _, layout = read_header(text)
     arrays = ArrayRecord({entry.name: _array(message.tensors[entry.name], entry) for entry in layout})
@@ -39,16 +39,17 @@ def records_of(message: Message) -> dict[str, Record]:
 
 
 def message_in(content: RecordDict, limit: int) -> Message:
-    """The message of its records; tensors are new, on the CPU.
+    """The message of records that ``records_of`` made; its tensors are new, on the CPU.
 
-    Sizes are checked before anything is copied. Integrity is Flower's: it addresses records by their SHA-256.
+    Sizes are checked before a tensor is allocated. Damage is Flower's to detect, which addresses records by their
+    SHA-256.
 
     Args:
-        content: the records; others than a message's are left alone.
-        limit: payload bytes accepted at most.
+        content: the records, perhaps with others.
+        limit: the most payload bytes that are accepted.
 
     Raises:
-        MessageError: for anything that is not such records, with the reason.
+        MessageError: if ``records_of`` cannot have made the records, with the reason.
     """
     header, arrays = content.get(HEADER), content.get(ARRAYS)
     if not isinstance(header, ConfigRecord) or not isinstance(arrays, ArrayRecord):
@@ -66,28 +67,28 @@ def message_in(content: RecordDict, limit: int) -> Message:
 
 
 def size_of(content: RecordDict) -> int:
-    """Bytes of records: their arrays and configurations, names and headers with them."""
+    """Bytes of records: their arrays, configurations and metrics with their names."""
     arrays = sum(len(k) + len(a.data) for record in content.array_records.values() for k, a in record.items())
-    configs = sum(_size(record) for record in content.config_records.values())
-    return arrays + configs + sum(_size(record) for record in content.metric_records.values())
+    others: list[Mapping[str, Any]] = [*content.config_records.values(), *content.metric_records.values()]
+    items = [item for record in others for item in record.items()]
+    return arrays + sum(len(k) + (len(v) if isinstance(v, bytes | str) else 8) for k, v in items)
 
 
 def save_state(records: RecordDict, state: Mapping[str, Any]) -> None:
-    """Keep a client's ``state_dict`` in a node's state: the tree as JSON, tensors as arrays."""
-    tensors: list[Tensor] = []
-    tree = json.dumps(_plain(state, tensors), separators=(",", ":"))
-    records[STATE] = ConfigRecord({"tree": tree})
-    records[f"{STATE}-arrays"] = ArrayRecord({str(i): _raw(t) for i, t in enumerate(tensors)})
+    """Writes a client's ``state_dict`` to a node's state."""
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    records[STATE] = ConfigRecord({"state": buffer.getvalue()})
 
 
 def load_state(records: RecordDict) -> dict[str, Any] | None:
-    """The ``state_dict`` that ``save_state`` kept, or None."""
+    """The ``state_dict`` that ``save_state`` wrote; None if there is none."""
     if STATE not in records:
         return None
-    arrays = records.array_records[f"{STATE}-arrays"]
-    loaded = _restored(json.loads(str(records.config_records[STATE]["tree"])), arrays)
-    assert isinstance(loaded, dict)
-    return loaded
+    data = records.config_records[STATE]["state"]
+    assert isinstance(data, bytes)
+    state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return state
 
 
 def _array(tensor: Tensor, entry: Entry) -> Array:
@@ -96,7 +97,7 @@ def _array(tensor: Tensor, entry: Entry) -> Array:
 
 
 def _tensor(array: Array, entry: Entry) -> Tensor:
-    """The tensor of an array that is exactly what ``_array`` makes for the entry."""
+    """The tensor of an array; raises ``MessageError`` unless ``_array`` can have made it for the entry."""
     start = _npy_header(entry)
     if (array.stype, array.dtype, tuple(array.shape)) != (NUMPY, entry.dtype, entry.shape):
         raise MessageError(
@@ -109,49 +110,8 @@ def _tensor(array: Array, entry: Entry) -> Tensor:
 
 
 def _npy_header(entry: Entry) -> bytes:
-    """What an NPY file of such an array begins with; bfloat16, which NumPy lacks, as its bits."""
+    """The header of an NPY file with the entry's array."""
     out = io.BytesIO()
     described = {"descr": entry.stored, "fortran_order": False, "shape": entry.shape}
     np.lib.format.write_array_header_1_0(out, described)
     return out.getvalue()
-
-
-def _raw(tensor: Tensor) -> Array:
-    """A state's tensor; bool, which messages do not have, as 0 and 1."""
-    tensor = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
-    name = str(tensor.dtype).removeprefix("torch.")
-    return _array(tensor, Entry(name, name, tuple(tensor.shape)))
-
-
-def _plain(value: Any, tensors: list[Tensor]) -> Any:
-    """A state as JSON: tensors by number, tuples and dictionaries marked; other values as they are."""
-    if isinstance(value, Tensor):
-        tensors.append(value.detach())
-        return {"tensor": len(tensors) - 1, "dtype": str(value.dtype).removeprefix("torch.")}
-    if isinstance(value, Mapping):
-        return {"dict": [[_plain(k, tensors), _plain(v, tensors)] for k, v in value.items()]}
-    if isinstance(value, tuple):
-        return {"tuple": [_plain(v, tensors) for v in value]}
-    if isinstance(value, list):
-        return [_plain(v, tensors) for v in value]
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    raise TypeError(f"a state holds tensors and plain values, got {type(value).__name__}")
-
-
-def _restored(value: Any, arrays: Mapping[str, Array]) -> Any:
-    if isinstance(value, list):
-        return [_restored(v, arrays) for v in value]
-    if not isinstance(value, dict):
-        return value
-    if "tensor" in value:
-        name, array = value["dtype"], arrays[str(value["tensor"])]
-        tensor = _tensor(array, Entry(name, array.dtype, tuple(array.shape)))
-        return tensor.to(torch.bool) if name == "bool" else tensor
-    if "tuple" in value:
-        return tuple(_restored(v, arrays) for v in value["tuple"])
-    return {_restored(k, arrays): _restored(v, arrays) for k, v in value["dict"]}
-
-
-def _size(record: Mapping[str, Any]) -> int:
-    return sum(len(k) + (len(v) if isinstance(v, bytes | str) else 8) for k, v in record.items())

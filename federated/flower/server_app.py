@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import math
 import sys
@@ -14,10 +13,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
+from federated.core.ledger import write_csv
 from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
-from federated.simulate import run_rounds
+from federated.simulate import load_checkpoint, run_rounds
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,10 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the federation that the run config describes, and leave its results in ``output``.
+    """Runs the federation that the run config describes, and writes its results to the folder ``output``.
 
     Raises:
-        ValueError, TypeError: for a run config that is refused, with the reason.
+        ValueError, TypeError: if the run config is refused, with the reason.
         NoClientError: if clients do not connect, or cannot take part.
     """
     _log_to_run()
@@ -37,12 +37,12 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, config: RunConfig) -> Federation:
-    """The federation after its rounds: ``main`` for an own ``ServerApp``."""
+    """Does the work of ``main``, also for a ``ServerApp`` of one's own; returns the federation after its rounds."""
     algorithm = config.make_algorithm()
     host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait)
     federation = Federation(algorithm, host, config.global_function(), codec=False)
     if config.resume:
-        federation.load_state_dict(torch.load(Path(config.resume).expanduser(), weights_only=True))
+        federation.load_state_dict(load_checkpoint(Path(config.resume).expanduser()))
     folder = Path(config.output).expanduser().resolve() if config.output else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,13 +59,11 @@ def run(grid: Grid, config: RunConfig) -> Federation:
 
 
 def write(federation: Federation, folder: Path) -> None:
-    """``model.pt``, ``history.csv`` and ``ledger.csv``."""
+    """Writes ``model.pt``, ``history.csv`` and ``ledger.csv``."""
     torch.save(federation.server.x, folder / "model.pt")
     federation.ledger.to_csv(folder / "ledger.csv")
-    with (folder / "history.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(RoundRecord)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(record) for record in federation.history)
+    columns = [field.name for field in fields(RoundRecord)]
+    write_csv(folder / "history.csv", columns, map(asdict, federation.history))
 
 
 def _say(record: RoundRecord, x: Tensor) -> None:
@@ -80,7 +78,7 @@ def _say(record: RoundRecord, x: Tensor) -> None:
 
 
 def _log_to_run() -> None:
-    """Show this package's messages among the run's, which Flower takes from the standard output."""
+    """Logs this package's messages to the standard output, from which Flower takes a run's log."""
     package = logging.getLogger("federated")
     if not package.handlers:
         handler = logging.StreamHandler(sys.stdout)

@@ -1,8 +1,8 @@
-"""Bytes on the wire between a SuperNode and its SuperLink, counted in the SuperNode's process.
+"""A count of the bytes on the wire between a SuperNode and its SuperLink, made in the SuperNode's process.
 
-Counted are the HTTP requests and responses with their headers: all that the two say to each other, the polls and
-heartbeats of an idle node too, but not the frames of TLS and TCP. The counts are in a file of 16 bytes
-whose path the processes that the SuperNode starts find in their environment.
+It includes HTTP requests and responses with their headers, those of an idle node's polls and heartbeats too, but not
+the frames of TLS and TCP. The counts are in a file of 16 bytes, whose path an environment variable gives to the
+processes that the SuperNode starts.
 """
 
 from __future__ import annotations
@@ -11,27 +11,19 @@ import os
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 VARIABLE = "GRADIENT_SURROGATES_WIRE"
-"""Environment variable with the file's path."""
+"""Environment variable with the path of the file."""
 
 LAYOUT = struct.Struct("<qq")
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a meter stands at.
-
-    Attributes:
-        name: of the meter: a SuperNode that is started anew has a new one, from 0.
-        up: bytes sent to the SuperLink.
-        down: bytes received from it.
-    """
+class Reading(NamedTuple):
+    """A meter's name, which a restarted SuperNode changes, and the bytes sent to the SuperLink and received from it."""
 
     name: str
     up: int
@@ -39,10 +31,10 @@ class Reading:
 
 
 class Meter:
-    """Counts bytes into a file.
+    """Counts of bytes, kept in a file.
 
     Args:
-        path: the file, made anew.
+        path: the file, which is overwritten.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,14 +44,14 @@ class Meter:
         self.add(0, 0)
 
     def add(self, up: int, down: int) -> None:
-        """Count what was sent and received."""
+        """Adds bytes that were sent and received."""
         with self._lock:
             self._up, self._down = self._up + up, self._down + down
             os.pwrite(self._file, LAYOUT.pack(self._up, self._down), 0)
 
 
 def reading() -> Reading | None:
-    """The meter of the SuperNode that started this process; None where it counts no bytes."""
+    """The counts of the SuperNode that started this process; None if it has no meter."""
     path = os.environ.get(VARIABLE)
     try:
         return None if path is None else Reading(Path(path).name, *LAYOUT.unpack(Path(path).read_bytes()))
@@ -68,11 +60,11 @@ def reading() -> Reading | None:
 
 
 def count_requests(meter: Meter, port: int) -> None:
-    """From now on, count every HTTP request of this process to a port, and its response.
+    """Makes a meter count this process's HTTP requests to a port, and their responses, from now on.
 
     Args:
-        meter: what to count into.
-        port: the SuperLink's; requests to others are not counted.
+        meter: the meter.
+        port: the SuperLink's port; requests to other ports are not counted.
     """
     transport: Any = httpx.HTTPTransport
     send = transport.handle_request
@@ -92,7 +84,7 @@ def count_requests(meter: Meter, port: int) -> None:
 
 
 class _Counted(httpx.SyncByteStream):
-    """A response's body that is counted as it is read."""
+    """A response's body whose bytes are counted as they are read."""
 
     def __init__(self, stream: httpx.SyncByteStream, meter: Meter) -> None:
         self._stream, self._meter = stream, meter
@@ -107,5 +99,5 @@ class _Counted(httpx.SyncByteStream):
 
 
 def _size(headers: httpx.Headers) -> int:
-    """Bytes of headers as they are sent, with the empty line after them."""
+    """Bytes of headers as they are sent, including the empty line after them."""
     return sum(len(name) + len(value) + 4 for name, value in headers.raw) + 2

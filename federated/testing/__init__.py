@@ -1,6 +1,6 @@
-"""The federated battery: what every ``Algorithm`` must do, also a third party's.
+"""The federated battery: checks that every ``Algorithm`` must pass, also a third party's.
 
-Run it all, or one check a test::
+All checks at once, or each as a test::
 
     check_algorithm("fedzo")
 
@@ -8,8 +8,8 @@ Run it all, or one check a test::
     def test_battery(check):
         check(algorithm_factory("fedzo", directions=4), Promises())
 
-A factory is called ``factory(objectives, x0, **options)`` and returns a new ``Federation``. A check raises
-``AssertionError`` with what was found.
+A factory is a function ``factory(objectives, x0, **options)`` that returns a new ``Federation``. A check raises
+``AssertionError`` with what it found.
 """
 
 from __future__ import annotations
@@ -17,34 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from federated.core.algorithm import Algorithm
-from federated.testing.fault_checks import (
-    check_all_reports_lost,
-    check_corruptions,
-    check_failed_queries,
-    check_faults,
-    check_late_and_double_reports,
-)
+from federated.testing import fault_checks, message_checks, run_checks
 from federated.testing.harness import Factory, Promises, Quadratic, algorithm_factory, problem, start
-from federated.testing.message_checks import (
-    check_bad_broadcasts,
-    check_fingerprints,
-    check_frames,
-    check_idempotence,
-    check_random_bytes,
-)
-from federated.testing.run_checks import (
-    check_bad_arguments,
-    check_codec,
-    check_descent,
-    check_generators,
-    check_ledger,
-    check_participation,
-    check_resume,
-    check_seeds,
-    check_single_precision,
-    check_workers,
-)
-from optimizers.testing.harness import run_checks
+from optimizers.testing.harness import run_checks as run_all
 
 __all__ = [
     "CHECKS",
@@ -57,27 +32,11 @@ __all__ = [
     "start",
 ]
 
-CHECKS: tuple[Callable[[Factory, Promises], None], ...] = (
-    check_descent,
-    check_ledger,
-    check_codec,
-    check_seeds,
-    check_generators,
-    check_participation,
-    check_single_precision,
-    check_resume,
-    check_workers,
-    check_bad_arguments,
-    check_idempotence,
-    check_frames,
-    check_random_bytes,
-    check_bad_broadcasts,
-    check_fingerprints,
-    check_faults,
-    check_corruptions,
-    check_all_reports_lost,
-    check_late_and_double_reports,
-    check_failed_queries,
+CHECKS: tuple[Callable[[Factory, Promises], None], ...] = tuple(
+    check
+    for module in (run_checks, message_checks, fault_checks)
+    for name, check in vars(module).items()
+    if name.startswith("check_")
 )
 """Every check, each called ``check(factory, promises)``."""
 
@@ -87,11 +46,10 @@ def check_algorithm(factory: Factory | str | type[Algorithm], promises: Promises
 
     Args:
         factory: a factory, an algorithm's name, or an ``Algorithm`` subclass.
-        promises: what the algorithm promises.
+        promises: the algorithm's promises.
 
     Raises:
-        AssertionError: for the first check that fails, its name in a note.
+        AssertionError: for the first check that fails, with its name in a note.
     """
-    if isinstance(factory, str | type):
-        factory = algorithm_factory(factory)
-    run_checks(CHECKS, factory, promises or Promises())
+    made = algorithm_factory(factory) if isinstance(factory, str | type) else factory
+    run_all(CHECKS, made, promises or Promises())

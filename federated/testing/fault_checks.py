@@ -1,4 +1,4 @@
-"""Faults: every kind, every corruption, in every phase; the round goes on with the rest."""
+"""Checks with faults: a round goes on without the clients that a fault meets."""
 
 from __future__ import annotations
 
@@ -11,29 +11,20 @@ from federated.core.server import Arrival
 from federated.engine.faults import CORRUPTIONS, Fault
 from federated.engine.federation import Federation, RoundRecord
 from federated.engine.host import Request
-from federated.testing.harness import (
-    CLIENTS,
-    Factory,
-    Promises,
-    faulty,
-    make,
-    problem,
-    quiet,
-    run,
-)
+from federated.testing.harness import CLIENTS, Factory, Promises, make, problem, quiet, run
 
 KINDS = ("unreachable", "drop", "delay", "crash")
 
 
 def check_faults(factory: Factory, promises: Promises) -> None:
-    """A fault of each kind, in each phase: said with its reason, and the round completes with the rest."""
+    """After a fault of any kind in any phase the round ends with the other clients, and the record has the reason."""
     for phase in range(_phases(factory, promises)):
         for kind in KINDS:
             faults = [Fault(kind, 2, 1, phase=phase)]
             if kind == "crash":
                 faults.append(Fault("rejoin", 4, 1))
             objectives = problem()
-            federation = faulty(factory, promises, faults, objectives=objectives)
+            federation = make(factory, promises, objectives, faults)
             records = run(federation, 4)
             _completed(records[1], 1, phase, federation)
             assert records[0].accepted == records[3].accepted == tuple(range(CLIENTS)), (kind, records)
@@ -46,12 +37,12 @@ def check_faults(factory: Factory, promises: Promises) -> None:
 
 
 def check_corruptions(factory: Factory, promises: Promises) -> None:
-    """A report altered in each way, in each phase, is refused with its reason."""
+    """A report that is altered in any way, in any phase, is refused with a reason."""
     for phase in range(_phases(factory, promises)):
         for how in CORRUPTIONS:
             objectives = problem()
             fault = Fault("corrupt", 1, 2, phase=phase, how=how)
-            federation = faulty(factory, promises, [fault], objectives=objectives)
+            federation = make(factory, promises, objectives, [fault])
             records = run(federation, 2)
             _completed(records[0], 2, phase, federation)
             assert records[1].accepted == tuple(range(CLIENTS)), (how, records[1])
@@ -59,11 +50,11 @@ def check_corruptions(factory: Factory, promises: Promises) -> None:
 
 
 def check_all_reports_lost(factory: Factory, promises: Promises) -> None:
-    """Where no valid report of a phase is left the round is skipped, that is said, and the next one goes on."""
+    """A round with a phase without any valid report is skipped, and the next round is not."""
     for phase in range(_phases(factory, promises)):
         faults = [Fault("drop", 2, client, phase=phase) for client in range(CLIENTS)]
         objectives = problem()
-        federation = faulty(factory, promises, faults, objectives=objectives)
+        federation = make(factory, promises, objectives, faults)
         run(federation, 1)
         before = federation.server.x.clone()
         (record,) = run(federation, 1)
@@ -77,7 +68,7 @@ def check_all_reports_lost(factory: Factory, promises: Promises) -> None:
 
 
 def check_late_and_double_reports(factory: Factory, promises: Promises) -> None:
-    """A report of another round, one sent twice, or in another's name is refused; their order does not matter."""
+    """A late report, a second one, and one in another's name are refused; the order of reports does not matter."""
     runs = []
     for order in (1, -1):
         federation = make(factory, promises)
@@ -100,7 +91,7 @@ def check_late_and_double_reports(factory: Factory, promises: Promises) -> None:
 
 
 def check_failed_queries(factory: Factory, promises: Promises) -> None:
-    """Failed queries are counted and survived: one in seven, one whole client, or every one."""
+    """Failed queries are counted and survived, be it one in seven, all of one client, or all."""
     objectives = problem(failing=7)
     federation = make(factory, promises, objectives)
     run(federation, 3)
@@ -126,13 +117,13 @@ def _phases(factory: Factory, promises: Promises) -> int:
 
 
 def _arrivals(federation: Federation) -> list[Arrival]:
-    """What all participants send in the present phase."""
+    """The reports of all participants in the present phase."""
     requests = [Request(c, encode(federation.server.broadcast(c))) for c in federation.server.participants]
     return [Arrival(service.client, service.report) for service in federation.host.serve_all(requests)]
 
 
 def _completed(record: RoundRecord, client: int, phase: int, federation: Federation) -> None:
-    """The round ended without the client's report of the phase, and says why."""
+    """Asserts that a round used all reports but a client's in a phase, and that the ledger has the reason."""
     name = federation.algorithm.exchanges[phase]
     reasons = [reason for c, p, reason in record.refused if c == client and p == name]
     assert len(reasons) == 1 and reasons[0], f"{name}: {record}"

@@ -1,4 +1,4 @@
-"""What the checks run on: promises, a problem, factories, and ways to run and to compare."""
+"""The parts of the checks: promises, a problem, factories, and functions that run and compare federations."""
 
 from __future__ import annotations
 
@@ -25,33 +25,31 @@ DIMENSION = 5
 
 @dataclass(frozen=True)
 class Promises:
-    """What an algorithm promises beyond the interface.
+    """The promises of an algorithm beyond the interface.
 
     Attributes:
-        convergence: the factor by which it reduces F − F* of ``problem`` within ``rounds``.
-        rounds: rounds for that, of ``local_steps`` steps.
-        local_steps: T of every check.
-        seeded: two seeds give two runs.
-        workers: whether the options can be shared with worker processes that were forked.
+        convergence: the factor by which F − F* of ``problem`` falls in ``rounds`` rounds.
+        rounds: the number of these rounds.
+        local_steps: T, in all checks.
+        seeded: whether runs with different seeds differ.
     """
 
     convergence: float = 0.5
     rounds: int = 10
     local_steps: int = 3
     seeded: bool = True
-    workers: bool = True
 
 
 @dataclass
 class Quadratic:
-    """fᵢ(x) = Σⱼ aᵢⱼ (xⱼ − bᵢⱼ)², a in [1/2, 2], b in [0.2, 0.8], with its gradient; counts its queries.
+    """fᵢ(x) = Σⱼ aᵢⱼ (xⱼ − bᵢⱼ)², with aᵢⱼ in [1/2, 2] and bᵢⱼ in [0.2, 0.8], and a count of its queries.
 
     Attributes:
         number: i.
         dimension: d.
-        failing: every so many queries one fails, by NaN and by an exception in turn; 0: none, 1: all.
-        queries: values asked for.
-        failures: those that failed.
+        failing: one in so many queries fails, by an exception and by NaN in turn; 0: none, 1: all.
+        queries: the queries so far.
+        failures: the failed ones among them.
     """
 
     number: int
@@ -67,7 +65,7 @@ class Quadratic:
         return a, 0.5 + 0.3 * torch.cos(2.0 + 5.0 * self.number + 3.0 * j)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The value, counted; or a failure."""
+        """The value at x, or a failure; counts a query."""
         self.queries += 1
         if self.failing and self.queries % self.failing == 0:
             self.failures += 1
@@ -77,7 +75,7 @@ class Quadratic:
         return self.value(x)
 
     def value(self, x: Tensor) -> Tensor:
-        """The value without counting."""
+        """The value at x; counts no query."""
         a, b = self.coefficients(x)
         return (a * (x - b).square()).sum()
 
@@ -88,12 +86,12 @@ class Quadratic:
 
 
 def problem(failing: int = 0) -> list[Quadratic]:
-    """Four clients' functions in five dimensions."""
+    """The functions of four clients in five dimensions."""
     return [Quadratic(i, failing=failing) for i in range(CLIENTS)]
 
 
 def mean_value(x: Tensor) -> float:
-    """F at x for equal weights."""
+    """F(x) for equal weights."""
     return float(sum(float(f.value(x)) for f in problem()) / CLIENTS)
 
 
@@ -120,26 +118,25 @@ def algorithm_factory(algorithm: str | type[Algorithm], **options: Any) -> Facto
 
 
 def make(
-    factory: Factory, promises: Promises, objectives: Sequence[Quadratic] | None = None, **options: Any
+    factory: Factory,
+    promises: Promises,
+    objectives: Sequence[Quadratic] | None = None,
+    faults: Sequence[Fault] = (),
+    **options: Any,
 ) -> Federation:
-    """A new federation on ``problem``."""
-    options.setdefault("local_steps", promises.local_steps)
+    """A new federation on ``problem``, or on other objectives, with faults."""
+    options = {"local_steps": promises.local_steps, "faults": FaultPlan(faults)} | options
     return factory(problem() if objectives is None else objectives, start(), **options)
 
 
 def run(federation: Federation, rounds: int) -> list[RoundRecord]:
-    """The records of so many rounds."""
+    """Runs a number of rounds and returns their records."""
     with quiet():
         return [federation.run_round() for _ in range(rounds)]
 
 
-def faulty(factory: Factory, promises: Promises, faults: Sequence[Fault], **options: Any) -> Federation:
-    """A new federation in which the faults happen."""
-    return make(factory, promises, faults=FaultPlan(faults), **options)
-
-
 def trace(federation: Federation) -> tuple[Any, ...]:
-    """All of a federation that must be the same when it is run again; seconds are not."""
+    """What must be the same of a federation that is run again: model, ledger without seconds, history."""
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in federation.ledger.to_rows()]
     x = federation.server.x
     return (
@@ -151,7 +148,7 @@ def trace(federation: Federation) -> tuple[Any, ...]:
 
 
 def states_equal(a: Any, b: Any) -> bool:
-    """Whether two states are bitwise the same, seconds apart."""
+    """Whether two states are bitwise equal, except for seconds."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         both = isinstance(a, Tensor) and isinstance(b, Tensor)
         return both and a.dtype == b.dtype and a.shape == b.shape and _bits(a) == _bits(b)
@@ -169,7 +166,7 @@ def _bits(tensor: Tensor) -> bytes:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the engine's and the evaluator's warnings: the faults are the checks' own."""
+    """Silences the warnings about faults and failed queries, which the checks cause."""
     loggers = [logging.getLogger(name) for name in ("federated.core.server", "optimizers.evaluation")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

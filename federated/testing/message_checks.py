@@ -1,4 +1,4 @@
-"""What messages a server and a client accept, and what they refuse without a change."""
+"""Checks of messages: which ones a server and a client accept, and that refused ones change nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from federated.core.client import Client
 from federated.core.codec import decode, encode
 from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec, Report
 from federated.core.server import Arrival
+from federated.engine.faults import CORRUPTIONS
 from federated.engine.federation import Federation
 from federated.testing.harness import Factory, Promises, make, problem, quiet, run, states_equal
 from optimizers.testing.harness import raises
@@ -20,14 +21,14 @@ RANDOM_MESSAGES = 1000
 
 
 def check_idempotence(factory: Factory, promises: Promises) -> None:
-    """Broadcasting, asking and reporting again gives the same and changes nothing."""
+    """A message that is made again is the same, and making or checking it changes nothing."""
     federation = make(factory, promises)
     server, client = federation.server, federation.algorithm.client(0, problem()[0].gradient)
     for _ in federation.algorithm.exchanges:
         before = server.state_dict()
         first = encode(server.broadcast(0))
         assert encode(server.broadcast(0)) == first and states_equal(server.state_dict(), before)
-        client.receive(decode_broadcast(first))
+        client.receive(first)
         _work(client)
         report = encode(client.report())
         state = client.state_dict()
@@ -38,7 +39,7 @@ def check_idempotence(factory: Factory, promises: Promises) -> None:
 
 
 def check_frames(factory: Factory, promises: Promises) -> None:
-    """Messages survive the codec, and count as payload the bytes of their tensors."""
+    """Decoding an encoded message gives it back, and its payload is the bytes of its tensors."""
     federation = make(factory, promises)
     for message in _exchange(federation):
         decoded = decode(encode(message))
@@ -50,7 +51,7 @@ def check_frames(factory: Factory, promises: Promises) -> None:
 
 
 def check_random_bytes(factory: Factory, promises: Promises) -> None:
-    """1,000 random strings, altered messages and messages of the wrong kind are refused; nothing changes."""
+    """Random bytes, altered messages and messages of the other kind are refused, and change nothing."""
     federation = make(factory, promises)
     run(federation, 1)
     server, client = federation.server, federation.algorithm.client(1, problem()[1].gradient)
@@ -58,8 +59,8 @@ def check_random_bytes(factory: Factory, promises: Promises) -> None:
     server_state, client_state = server.state_dict(), client.state_dict()
     generator = np.random.default_rng(0)
     for i in range(RANDOM_MESSAGES):
-        base = (b"", report, broadcast)[i % 3]
-        data = _altered(base, generator) if base else generator.bytes(int(generator.integers(600)))
+        damage = CORRUPTIONS[("flip", "truncate", "extend", "noise")[i % 4]]
+        data = damage((report, broadcast)[i // 4 % 2], generator)
         raises(MessageError, lambda data=data: server.check(data, 0))  # type: ignore[misc]
         raises(MessageError, lambda data=data: client.receive(data))  # type: ignore[misc]
     raises(MessageError, lambda: server.check(broadcast, 0))
@@ -68,17 +69,17 @@ def check_random_bytes(factory: Factory, promises: Promises) -> None:
     assert states_equal(server.state_dict(), server_state), "a refused message changed the server"
     assert states_equal(client.state_dict(), client_state), "a refused message changed the client"
     with quiet():
-        outcome = server.aggregate([generator.bytes(300), report])
-    assert outcome.accepted == (0,) and outcome.refused[0].client is None, outcome
+        outcome = server.aggregate([Arrival(1, generator.bytes(300)), Arrival(0, report)])
+    assert outcome.accepted == (0,) and outcome.refused[0].client == 1, outcome
 
 
 def check_bad_broadcasts(factory: Factory, promises: Promises) -> None:
-    """A client refuses what is not finite, misshaped, of a phase that it cannot be in, or received before."""
+    """A client refuses broadcasts that do not fit, of a phase that it cannot be in, or received before."""
     federation = make(factory, promises)
     client, server = federation.algorithm.client(2, problem()[2].gradient), federation.server
     message = server.broadcast(2)
     before = client.state_dict()
-    for bad in _variants(message, federation.algorithm.broadcast_spec(message.phase)):
+    for bad in _variants(message, federation.algorithm.specification(Broadcast, message.phase)):
         raises(MessageError, lambda bad=bad: client.receive(bad))  # type: ignore[misc]
         assert states_equal(client.state_dict(), before), "a refused broadcast changed the client"
     for phase in federation.algorithm.exchanges[1:]:
@@ -93,7 +94,7 @@ def check_bad_broadcasts(factory: Factory, promises: Promises) -> None:
 
 
 def check_fingerprints(factory: Factory, promises: Promises) -> None:
-    """Halves of federations that differ in an option refuse each other, and say in what."""
+    """Halves of federations that differ in an option refuse each other's messages and name the option."""
     ours, theirs = make(factory, promises), make(factory, promises, seed=7)
     server, stranger = ours.server, theirs.algorithm.client(0, problem()[0].gradient)
     error = raises(MessageError, lambda: stranger.receive(server.broadcast(0)))
@@ -106,13 +107,6 @@ def check_fingerprints(factory: Factory, promises: Promises) -> None:
     assert "seed" in str(error)
 
 
-def decode_broadcast(data: bytes) -> Broadcast:
-    """The broadcast of these bytes."""
-    message = decode(data)
-    assert isinstance(message, Broadcast)
-    return message
-
-
 def _work(client: Client) -> None:
     objective = problem()[client.number]
     while (batch := client.ask()) is not None:
@@ -120,7 +114,7 @@ def _work(client: Client) -> None:
 
 
 def _exchange(federation: Federation) -> list[Any]:
-    """The present phase's broadcast, and a new client 0's report of it."""
+    """The present phase's broadcast, and the report of a new client 0."""
     client = federation.algorithm.client(0, problem()[0].gradient)
     broadcast = federation.server.broadcast(0)
     try:
@@ -133,7 +127,7 @@ def _exchange(federation: Federation) -> list[Any]:
 
 
 def _variants(message: Broadcast, spec: MessageSpec) -> list[Broadcast]:
-    """The broadcast with something wrong."""
+    """Copies of a broadcast, each with one field that does not fit its specification."""
 
     def other(**changes: Any) -> Broadcast:
         return dataclasses.replace(message, **changes)
@@ -154,18 +148,6 @@ def _variants(message: Broadcast, spec: MessageSpec) -> list[Broadcast]:
             changed += [torch.full_like(tensor, v) for v in (float("nan"), float("inf"))]
         bad += [other(tensors={**message.tensors, name: t}) for t in changed]
     return bad
-
-
-def _altered(data: bytes, generator: np.random.Generator) -> bytes:
-    """The bytes with one of several kinds of damage."""
-    kind, at = int(generator.integers(4)), int(generator.integers(len(data)))
-    if kind == 0:
-        return data[:at]
-    if kind == 1:
-        return data[:at] + bytes([data[at] ^ (1 + int(generator.integers(255)))]) + data[at + 1 :]
-    if kind == 2:
-        return data[:at] + generator.bytes(1 + int(generator.integers(40))) + data[at:]
-    return data[at:] + data[:at] if at else data[1:]
 
 
 def _plain(value: Any) -> Any:

@@ -30,7 +30,7 @@ def test_the_result_says_what_happened():
     assert result.fun == float(mean_value(result.x)) < result.history[0].fun
     assert result.message == "3 rounds done." and result.algorithm == "fedzo"
     assert [r.queries for r in result.history] == [0, 32, 64, 96]
-    assert len(result.ledger) == 12
+    assert len(result.ledger.to_rows()) == 12
     assert np.isnan(simulate("fedzo", clients(), X0, rounds=0, **OPTIONS).fun)
 
 

@@ -405,7 +405,7 @@ def test_fzoos_sends_the_papers_weights(active, agree):
         torch.from_numpy(START),
         local_steps=T,
         seed=3,
-        evaluation={"numpy": True},
+        numpy=True,
         **project_options("1/t", active, "adam"),
     )
     sent = []

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from federated.core.configuration import check_choice
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
+from optimizers.options import check_choice
 
 NOTHING_TO_CORRECT = 1e-12
 """Share of the clients' squared gradients under which corrections are rounding errors."""

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from federated.core.algorithm import FederatedOptions
 from federated.core.client import Client
-from federated.core.configuration import check_choice
 from federated.core.server import Server
 from federated.methods.scalar.replayed_model import DeComFLModel, GroupProbeModel, HiSoModel, ReplayedModel
 from federated.methods.scalar.scalar_only import ScalarOnlyAlgorithm, ScalarOnlyClient, ScalarOnlyServer
@@ -26,7 +25,7 @@ from optimizers.directions.groups import Groups, GroupsLike
 from optimizers.methods.hiso.group_probe import OPTIONS as PROBE_OPTIONS
 from optimizers.methods.hiso.hiso import CURVATURES, Curvature, HessianUpdate
 from optimizers.methods.hiso.scalar_only import Distribution, Scheme
-from optimizers.options import positive, positive_integer
+from optimizers.options import check_choice, positive, positive_integer
 from optimizers.values import parse_point
 
 PAPER_OPTIONS = (

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError
 from federated.core.client import Client
-from federated.core.configuration import check_choice
 from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec, Plain, Report, TensorSpec
 from federated.core.server import Server
 from federated.methods.scalar.replayed_model import ReplayedModel
 from federated.methods.scalar.scalar_log import LoggedRound, ScalarLog, joined, parse_ranges, ranges
-from optimizers.options import positive_integer
+from optimizers.options import check_choice, positive_integer
 
 logger = logging.getLogger(__name__)
 

@@ -141,9 +141,8 @@ def test_every_changed_byte_is_noticed(at):
     ],
 )
 def test_malformed_messages_are_refused_with_the_reason(data, reason):
-    with pytest.raises(MessageError, match=reason) as caught:
+    with pytest.raises(MessageError, match=reason):
         decode(data)
-    assert reason in caught.value.reason
 
 
 def test_a_limit_is_kept_before_anything_is_read():

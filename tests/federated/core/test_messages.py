@@ -44,7 +44,3 @@ def test_what_is_specified_is_accepted():
 def test_what_is_not_is_refused(bad, reason):
     with pytest.raises(MessageError, match=reason):
         SPEC.check(bad)
-
-
-def test_infinity_may_be_asked_for():
-    TensorSpec((1,), torch.float32, finite=False).check("x", torch.tensor([float("inf")]))

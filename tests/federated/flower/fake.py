@@ -9,6 +9,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from federated.flower import grid_host
 from federated.flower.client_app import app
 
 RUN = 7
@@ -58,11 +59,12 @@ def passed(message):
 
 
 class FakeGrid(Grid):
-    """Nodes by number; time stands still but for ``sleep``."""
+    """Nodes by number, and the time of grid hosts, which stands still but for ``sleep``."""
 
     def __init__(self):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, 1, 1
         self.nodes, self.replies, self.now, self.kinds = {}, {}, 0.0, Counter()
+        grid_host.time = self
 
     def add(self, number, config, run_config, act=None):
         self.nodes[number] = Node(config, run_config, act=act)
@@ -71,7 +73,7 @@ class FakeGrid(Grid):
     def sleep(self, seconds):
         self.now += seconds
 
-    def clock(self):
+    def monotonic(self):
         return self.now
 
     def get_node_ids(self):

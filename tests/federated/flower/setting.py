@@ -45,8 +45,7 @@ def federation_over(grid, config, **options):
     run = RunConfig.of(config)
     algorithm = run.make_algorithm()
     times = {"timeout": run.timeout, "wait": run.wait} | options
-    host = GridHost(algorithm, grid, clock=grid.clock, sleep=grid.sleep, **times)
-    return Federation(algorithm, host, codec=False)
+    return Federation(algorithm, GridHost(algorithm, grid, **times), codec=False)
 
 
 def in_process(config, faults=(), fun=False):

@@ -83,7 +83,9 @@ def test_what_the_command_line_makes_of_the_readmes_text():
     node = NodeConfig.of(
         parse_config_args(['client=1 objective="federated.flower.example:quadratic" arguments="center=0.6"'])
     )
-    f = node.evaluator(3).fun
+    evaluators, gradients = node.prepared(config.make_algorithm())
+    assert not gradients
+    f = evaluators[1].fun
     x = torch.tensor([0.6, 0.7, 0.6], dtype=torch.float64)
     assert float(f(x)) == pytest.approx(0.01 * (2 / 3) / 3)
 

@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from federated import ALGORITHMS, Fault
+from federated.core.ledger import Spent
 from federated.flower import configuration
 from federated.flower.grid_host import NoClientError
 from federated.flower.node_ledger import COLUMNS
@@ -351,16 +351,16 @@ def test_an_own_ledger_outlives_a_line_that_was_cut_short(tmp_path):
     from federated.flower.node_ledger import NodeLedger
 
     ledger = NodeLedger(tmp_path, 1, 0)
-    ledger.begun(1, "local", 4)
-    ledger.done(1, "local", 5, 2)
-    ledger.begun(2, "local", 4)
+    ledger.write(1, "local", "begun", Spent(4))
+    ledger.write(1, "local", "done", Spent(5, 2))
+    ledger.write(2, "local", "begun", Spent(4))
     with ledger.path.open("a") as file:
         file.write(f"{ledger.book},2,loc")
     again = NodeLedger(tmp_path, 1, 0)
-    assert again.book == ledger.book and dataclasses.astuple(again.spent()) == (9, 2, 0)
-    again.gradient(3, "local")
-    again.begun(3, "local", 1)
-    assert dataclasses.astuple(again.spent()) == (10, 2, 1)
+    assert again.book == ledger.book and again.spent() == (9, 2, 0)
+    again.write(3, "local", "gradient", Spent(gradients=1))
+    again.write(3, "local", "begun", Spent(1))
+    assert again.spent() == (10, 2, 1)
     assert tuple(own_header(again.path)) == COLUMNS
     assert NodeLedger(tmp_path, 2, 0).book != ledger.book
 

@@ -15,16 +15,6 @@ from federated.testing.harness import states_equal
 from tests.federated.flower.setting import grid_of, in_process, node_config, run_config
 
 
-@pytest.fixture(autouse=True)
-def own_time(monkeypatch):
-    """The grid's clock, which stands still but for sleeps."""
-
-    def host(algorithm, grid, **options):
-        return GridHost(algorithm, grid, clock=grid.clock, sleep=grid.sleep, **options)
-
-    monkeypatch.setattr(server_app, "GridHost", host)
-
-
 def rows(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))

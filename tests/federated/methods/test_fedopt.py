@@ -42,7 +42,7 @@ def our_models(name, **options):
                 i,
                 Report(
                     algorithm=name,
-                    fingerprint=server.fingerprint,
+                    fingerprint=server.algorithm.fingerprint,
                     round=number,
                     phase="local",
                     client=i,
@@ -159,7 +159,7 @@ def test_a_step_too_large_for_the_second_moment_skips_the_round():
     server = make("fedadam").server()
     report = Report(
         algorithm="fedadam",
-        fingerprint=server.fingerprint,
+        fingerprint=server.algorithm.fingerprint,
         round=1,
         phase="local",
         client=0,
