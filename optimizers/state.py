@@ -1,10 +1,11 @@
-"""A dataclass to plain values and back, for ``state_dict``."""
+"""A dataclass as plain values and back, for ``state_dict``."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -12,39 +13,47 @@ from torch import Tensor
 
 
 def save_fields(state: Any) -> dict[str, Any]:
-    """Fields of a dataclass by name: tensors cloned, objects by their own ``state_dict``."""
-    return {field.name: _save(getattr(state, field.name)) for field in dataclasses.fields(state)}
+    """The fields of a dataclass by name, each as ``save`` gives it."""
+    return {field.name: save(getattr(state, field.name)) for field in dataclasses.fields(state)}
 
 
 def load_fields(state: Any, saved: Mapping[str, Any], device: torch.device) -> Any:
-    """A copy of a dataclass with the saved fields; objects load their ``state_dict`` into a copy of theirs.
+    """A copy of a dataclass whose fields have the saved values; tensors are copied to the device.
 
     Raises:
-        ValueError: if the fields are not the dataclass's.
+        ValueError: if the saved names are not those of the dataclass's fields.
     """
     names = {field.name for field in dataclasses.fields(state)}
     if names != set(saved):
         raise ValueError(f"the state has fields {sorted(saved)}, {type(state).__name__} has {sorted(names)}")
     return dataclasses.replace(
-        state, **{name: _load(getattr(state, name), value, device) for name, value in saved.items()}
+        state, **{name: load(getattr(state, name), value, device) for name, value in saved.items()}
     )
 
 
-def _save(value: Any) -> Any:
+def save(value: Any) -> Any:
+    """A value as plain values that share nothing with it: an object's ``state_dict``, a dataclass's fields by name.
+
+    Raises:
+        TypeError: for a value that is neither plain nor has such a form.
+    """
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, Mapping):
-        return {k: _save(v) for k, v in value.items()}
+        return {k: save(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_save(v) for v in value)
+        return type(value)(save(v) for v in value)
     if hasattr(value, "state_dict"):
         return copy.deepcopy(value.state_dict())
+    if dataclasses.is_dataclass(value):
+        return save_fields(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a state cannot hold a {type(value).__name__}")
 
 
-def _load(current: Any, value: Any, device: torch.device) -> Any:
+def load(current: Any, value: Any, device: torch.device) -> Any:
+    """The value that was saved; an object or a dataclass is a copy of ``current`` that holds what was saved."""
     if hasattr(current, "load_state_dict"):
         loaded = copy.deepcopy(current)
         loaded.load_state_dict(value)
@@ -52,14 +61,17 @@ def _load(current: Any, value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(device).clone()
     if isinstance(value, Mapping):
-        return {k: _load(None, v, device) for k, v in value.items()}
+        if dataclasses.is_dataclass(current):
+            return load_fields(current, value, device)
+        return {k: load(None, v, device) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_load(None, v, device) for v in value)
+        held = chain(current if isinstance(current, list | tuple) else (), repeat(None))
+        return type(value)(load(old, new, device) for new, old in zip(value, held, strict=False))
     return value
 
 
 def check_complete(state: Any, names: Iterable[str]) -> None:
-    """Raises ``TypeError`` for a state that is no mapping, ``ValueError`` for one in which names are missing."""
+    """Raises ``TypeError`` for a state that is not a mapping, ``ValueError`` for one in which a name is missing."""
     if not isinstance(state, Mapping):
         raise TypeError(f"a state is what state_dict returned, a mapping, got {type(state).__name__}")
     if missing := set(names) - set(state):
@@ -67,7 +79,7 @@ def check_complete(state: Any, names: Iterable[str]) -> None:
 
 
 def check_match(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` with the first name under which a state and an optimizer differ."""
+    """Raises ``ValueError`` with the first name whose value in a state is not the optimizer's."""
     for name in [*theirs, *ours]:
         if theirs.get(name) != ours.get(name):
             given, accepted = (f"{d.get(name)!r:.200}" for d in (theirs, ours))

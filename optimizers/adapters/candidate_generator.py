@@ -11,9 +11,9 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.methods.bayesian.local_gp import seeded
 from optimizers.optimizer import Optimizer
 from optimizers.registry import method_class
+from optimizers.seeding import seeded
 from optimizers.values import numeric, parse_point, parse_values
 from surrogates import DerivedGP
 
@@ -196,7 +196,7 @@ class CandidateGenerator:
         if self.bounds is not None:
             options.setdefault("input_transform", Normalize(self._X.shape[1], bounds=self.bounds))
         model = DerivedGP(self._X, self._Y, **options)
-        with seeded(self.optimizer.seed, self._X.device):
+        with seeded(self.optimizer.seed, [self._X.device]):
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         self._model, self._modelled = model, len(self._Y)
         return model

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from optimizers.batch import Batch
-from optimizers.options import check_integer, nearest_name, positive_integer
+from optimizers.options import check_choice, check_integer, nearest_name, positive_integer
+from optimizers.seeding import seeded
 from optimizers.values import parse_values
 
 Data = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -84,13 +85,9 @@ class ModuleObjective:
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
         if not callable(loss_fn):
             raise TypeError(f"loss_fn must be callable, got {type(loss_fn).__name__}")
-        if resample not in ("step", "query"):
-            raise ValueError(f"resample must be 'step' or 'query', got {resample!r}")
-        check_integer("seed", seed, 0)
-        if seed >= 2**64:
-            raise ValueError(f"seed must be under 2**64, got {seed}")
-        self.module, self.loss_fn = module, loss_fn
-        self.seed, self.resample, self.training = int(seed), resample, training
+        self.module, self.loss_fn, self.training = module, loss_fn, training
+        self.seed = check_integer("seed", seed, 0, 2**64)
+        self.resample = check_choice("resample", resample, ("step", "query"))
         self._parameters = _chosen(module, parameters)
         self._offsets = np.cumsum([0] + [p.numel() for p in self._parameters]).tolist()
         self._data = data
@@ -188,15 +185,13 @@ class ModuleObjective:
                 drawn = generator.choice(self._rows, self.batch_size, replace=False, shuffle=False)
                 rows = torch.from_numpy(drawn)
             arguments.append(_take(self._data, rows))
-        with torch.no_grad(), _as_it_was(self.module, self.training), _seeded(self._devices(), torch_seed):
+        devices = (p.device for p in self._parameters)
+        with torch.no_grad(), _as_it_was(self.module, self.training), seeded(torch_seed, devices):
             value = self.loss_fn(self.module, *arguments)
         return float(parse_values(value, 1))
 
     def _pieces(self) -> Iterator[tuple[Tensor, int, int]]:
         return zip(self._parameters, self._offsets[:-1], self._offsets[1:], strict=True)
-
-    def _devices(self) -> list[int]:
-        return sorted({p.device.index or 0 for p in self._parameters if p.device.type == "cuda"})
 
     def _check_shape(self, shape: torch.Size) -> None:
         if tuple(shape) != (self.dimension,):
@@ -270,13 +265,3 @@ def _as_it_was(module: nn.Module, training: bool | None) -> Iterator[None]:
             owner.training = mode
         for owner, name, buffer, saved in buffers:
             owner._buffers[name] = buffer.copy_(saved)
-
-
-@contextmanager
-def _seeded(devices: list[int], seed: int) -> Iterator[None]:
-    """Within, torch's generators of the CPU and the given CUDA devices start from the seed."""
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        for index in devices:
-            torch.cuda.default_generators[index].manual_seed(seed)
-        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -13,30 +12,26 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.methods.bayesian.coordinate_blocks import sample_block, updated_weights, virtual_points
 from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize_acquisition
-from optimizers.methods.bayesian.observations import Observations, check_prox_value, initial_design
 from optimizers.methods.bayesian.trust_region import TrustRegion, TrustRegionRule
-from optimizers.methods.bayesian.unit_box import UnitBox
+from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
 from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, check_integer, positive_integer
-from optimizers.state import load_fields
-
-LEAST_DATA = 2
-"""Values that a model needs; with fewer the initial design is drawn again."""
+from optimizers.options import CommonOptions, check_integer, optional, positive_integer
 
 
 def backs_off(queries: int, failures: int, gain: float, step: float, limit: int, patience: int) -> bool:
-    """Whether the next query leaves the subspace: the stopping rule of Section 3.2 as we read it.
+    """Whether the search leaves the subspace: the stopping rule of Section 3.2 as we read it.
 
-    The paper names what its heuristic weighs, not how: failures in a row, improvement, distance between
-    queries, budget and dimension. Here a subspace is left after ``patience`` failures in a row, or after
-    ``limit`` queries, or where an improvement is marginal: under 1% of the values' spread by a step under
-    1% of the box.
+    The paper says what its heuristic weighs (failures in a row, improvement, the distance between queries, budget
+    and dimension) but not how. Here the search leaves a subspace after ``patience`` failures in a row, after
+    ``limit`` queries, or after a marginal improvement: one of less than 1% of the values' spread by a step of less
+    than 1% of the box.
 
     Args:
-        queries: queries made in the subspace.
-        failures: queries in a row that did not improve, in the subspace.
-        gain: the last query's improvement over the spread of values; 0 where it did not improve.
-        step: root mean square coordinate distance of the last two queries in the subspace; inf for the first.
+        queries: the number of queries made in the subspace.
+        failures: the number of queries in a row, made in the subspace, that improved nothing.
+        gain: the last query's improvement divided by the spread of the values; 0 if it improved nothing.
+        step: root mean square over the block's coordinates of the difference between the last two queries in the
+            subspace; inf after the first.
         limit: see ``CobBO``.
         patience: see ``CobBO``.
     """
@@ -45,23 +40,23 @@ def backs_off(queries: int, failures: int, gain: float, step: float, limit: int,
 
 @dataclass
 class CobBOState:
-    """All that CobBO carries from query to query; points are in the unit cube of the free coordinates.
+    """CobBO's state between queries; all points but those of ``data`` are in the unit cube of the free coordinates.
 
     Attributes:
         data: the queries that succeeded.
         log_weights: ln of the coordinates' weights, shape ``d``.
-        pivot: V, shape ``d``.
-        best: value M at the pivot.
-        region: trust region about the pivot.
-        failures: q, queries in a row without improvement on M.
-        block: numbers of the subspace's coordinates; empty before the first.
-        virtual: virtual points, ``v x c``, then the queries made in the subspace.
-        virtual_values: their values, shape ``v``.
-        projected: how many of them are projections.
-        blocks: subspaces so far.
-        block_queries: queries made in the subspace.
-        block_failures: those in a row without improvement.
-        last: the last query in the subspace, shape ``d``; empty at its start.
+        pivot: the pivot V, shape ``d``.
+        best: the value M at the pivot.
+        region: the trust region about the pivot.
+        failures: q, the number of queries in a row that did not improve on M.
+        block: numbers of the subspace's c coordinates; empty before the first subspace.
+        virtual: the virtual points and after them the queries made in the subspace, ``v x c``.
+        virtual_values: the values of these points, shape ``v``.
+        projected: the number of virtual points among them.
+        blocks: the number of subspaces so far.
+        block_queries: the number of queries made in the subspace.
+        block_failures: the number of queries in a row, made in the subspace, that improved nothing.
+        last: the last query made in the subspace, shape ``d``; empty before the first.
     """
 
     data: Observations
@@ -83,42 +78,41 @@ class CobBOState:
 class CobBO(Optimizer):
     """Coordinate backoff Bayesian optimization (Tan, Nayman, Wang, Li and Jin, 2021, Alg. 1).
 
-    A query is made in the subspace of a block of coordinates through the pivot V, the best point. All
-    observations are projected onto it; the first stage, a multiquadric interpolation in all coordinates,
-    gives values to the projections (``virtual_points``), the second, a Matérn 5/2 process with a lengthscale
-    for each of the block's coordinates, is fitted to them, and the point of largest expected improvement on M
-    is queried. The block stays until a stopping rule (``backs_off``); then its size is drawn uniformly from 1
-    to ``max_block`` and its coordinates by multiplicative weights (eq. 2). The method is sequential: after
-    the initial design a batch is one query.
+    Every query lies in the subspace of a block of coordinates through the pivot V, which is the best point. All
+    observations are projected onto the subspace. The first stage, a multiquadric interpolation in all coordinates,
+    gives the projections their values (``virtual_points``); the second, a Matérn 5/2 process with a lengthscale for
+    each coordinate of the block, is fitted to them, and the point of largest expected improvement on M, the value at
+    V, is queried. A stopping rule (``backs_off``) ends the block; the size of the next is drawn uniformly from 1 to
+    ``max_block``, its coordinates by multiplicative weights (eq. 2). The method is sequential: after the initial
+    design a batch is one query.
 
-    Where the paper (its main text; not the appendix) is silent, our readings are:
+    Where the paper's main text is silent (we do not follow its appendix), we read it as follows:
 
-    - Stopping rule: ``patience`` failures in a row, at most ``limit`` = ⌈T c/(10 d)⌉ queries for a block of c
-      (ten rounds over the coordinates in a budget T), at least ``patience``; or a marginal improvement.
-    - Trust region: a cube about V with TuRBO's rule, a query a batch, cut to the box; it confines the
-      query, not the virtual points.
-    - Escape: after ``escape_after`` failures in a row, or when the region ends, the pivot moves to a point
-      drawn from the better half of what lies outside of the region, M is its value, and the region and the
-      block are new.
-    - Clustered points: the first stage leaves out points within 1e-3 (root mean square over coordinates, in
-      box widths) of a better one.
-    - The second stage's hyperparameters are fitted when a subspace starts; the queries made in it are
-      conditioned on.
-    - Interpolated values count like observed ones in the second stage, as in the paper's text.
+    - Stopping rule: a block of c coordinates ends after ``patience`` failures in a row, after a marginal
+      improvement, or after ``limit`` queries; limit = ⌈T c/(10 d)⌉, at least ``patience``, gives every coordinate
+      ten turns in a budget T.
+    - Trust region: the query, but not the virtual points, is confined to a cube about V, cut to the box, whose side
+      follows TuRBO's rule with one query a batch.
+    - Escape: after ``escape_after`` failures in a row, or when the region ends, V moves to a point drawn from the
+      better half of the observations outside of the region, M becomes its value, and region and block are new.
+    - Clustered points: the first stage leaves out points within 1e-3 (root mean square over coordinates, in box
+      widths) of a better one.
+    - Second stage: the hyperparameters are fitted when a subspace starts, and the process is conditioned on the
+      queries made in it. Interpolated values count like observed ones.
 
-    Failed queries stay out of both stages and count as queries without improvement. The objective is f + ψ
-    where a prox with a value is given.
+    Failed queries are in neither stage and count as queries without improvement. With a prox that has a value the
+    objective is f + ψ.
 
     Args:
-        x0: initial point, shape ``d``; the initial design's first.
-        initial_points: τ, queries of the initial Latin hypercube; None: 2d, at least 4.
-        max_block: largest block.
+        x0: initial point, shape ``d``, and first point of the initial design.
+        initial_points: τ, the queries of the initial Latin hypercube; None: 2d, at least 4.
+        max_block: the most coordinates of a block.
         reward: α of eq. 2.
         penalty: β of eq. 2.
-        patience: failures in a row that end a subspace.
-        escape_after: failures in a row that move the pivot; None: 3d, at least 30.
-        failure_tolerance: failures in a row that halve the trust region; None: d, at least 10.
-        fit_steps: most L-BFGS-B iterations of a fit.
+        patience: the number of failures in a row that ends a subspace.
+        escape_after: the number of failures in a row that moves the pivot; None: 3d, at least 30.
+        failure_tolerance: the number of failures in a row that halves the trust region; None: d, at least 10.
+        fit_steps: the most L-BFGS-B iterations of a fit.
         **common: see ``Optimizer``; ``bounds`` are needed, finite on all sides.
 
     Raises:
@@ -145,18 +139,13 @@ class CobBO(Optimizer):
         for name, ratio in (("reward", reward), ("penalty", penalty)):
             if not (ratio > 1.0 and math.isfinite(ratio)):
                 raise ValueError(f"{name} must be a finite number over 1, got {ratio}")
-        if initial_points is not None:
-            check_integer("initial_points", initial_points, LEAST_DATA)
-        for name, count in (("escape_after", escape_after), ("failure_tolerance", failure_tolerance)):
-            if count is not None:
-                check_integer(name, count, 1)
-        self.initial_points, self.max_block = initial_points, positive_integer("max_block", max_block)
+        self.initial_points = optional(check_integer, "initial_points", initial_points, LEAST_DATA)
+        self.max_block = positive_integer("max_block", max_block)
         self.reward, self.penalty = float(reward), float(penalty)
-        self.patience, self.fit_steps = (
-            positive_integer("patience", patience),
-            positive_integer("fit_steps", fit_steps),
-        )
-        self.escape_after, self.failure_tolerance = escape_after, failure_tolerance
+        self.patience = positive_integer("patience", patience)
+        self.escape_after = optional(positive_integer, "escape_after", escape_after)
+        self.failure_tolerance = optional(positive_integer, "failure_tolerance", failure_tolerance)
+        self.fit_steps = positive_integer("fit_steps", fit_steps)
         super().__init__(x0, **common)
 
     def _start(self) -> None:
@@ -166,18 +155,18 @@ class CobBO(Optimizer):
         self.rule = TrustRegionRule(failure_tolerance=self.failure_tolerance or max(d, 10), improvement=0.0)
         self._design_size = self.initial_points or max(2 * d, 4)
         self._escape_after = self.escape_after or max(3 * d, 30)
-        self._fitted: tuple[int, LocalGP] | None = None
+        self._fitted: tuple[Tensor, LocalGP] | None = None
         empty = self._x.new_empty(0, dtype=torch.float64)
         self.state = CobBOState(
-            data=Observations(self._x),
+            data=Observations.none(self._x),
             log_weights=self._x.new_zeros(d, dtype=torch.float64),
             pivot=self.box.to_unit(self._x),
             best=math.inf,
             region=self.rule.start(0),
             failures=0,
             block=torch.empty(0, dtype=torch.int64, device=self._x.device),
-            virtual=empty.clone(),
-            virtual_values=empty.clone(),
+            virtual=empty,
+            virtual_values=empty,
             projected=0,
             blocks=0,
             block_queries=0,
@@ -185,13 +174,9 @@ class CobBO(Optimizer):
             last=empty,
         )
 
-    def _load_state(self, state: Mapping[str, Any]) -> None:
-        loaded = load_fields(self.state, state, self._x0.device)
-        self.state, self._fitted = replace(loaded, region=TrustRegion(**loaded.region)), None
-
     @property
     def observations(self) -> tuple[Tensor, Tensor]:
-        """Points of the queries that succeeded, user units, ``n x d``, and f there, shape ``n``."""
+        """The points of the queries that succeeded, in user units, ``n x d``, and f at them, shape ``n``."""
         return self._to_user(self.state.data.points), self.state.data.values.clone()
 
     def _next_queries(self) -> int:
@@ -202,7 +187,7 @@ class CobBO(Optimizer):
         state, generator = self.state, self._generator()
         if len(state.block) == 0:
             first = self._x if self.iterations == 0 else None
-            return self._points_batch(initial_design(self.box, self._next_queries(), generator, first))
+            return self._points_batch(self.box.design(self._next_queries(), generator, first))
         gp = self._fit().with_data(state.virtual, state.virtual_values)
         lower, upper = (side[state.block] for side in self._region_bounds())
         acquisition = gp.log_expected_improvement(state.best)
@@ -212,10 +197,11 @@ class CobBO(Optimizer):
         return self._points_batch(self.box.from_unit(query)[None])
 
     def _fit(self) -> LocalGP:
-        """The fit to the subspace's first virtual points, kept while the subspace is."""
-        points, values = (part[: self.state.projected] for part in (self.state.virtual, self.state.virtual_values))
-        if self._fitted is None or self._fitted[0] != self.state.blocks:
-            self._fitted = (self.state.blocks, fit_local_gp(points, values, self.fit_steps))
+        """The process fitted to the virtual points; the fit is kept as long as the block is the same tensor."""
+        state = self.state
+        if self._fitted is None or self._fitted[0] is not state.block:
+            virtual, values = state.virtual[: state.projected], state.virtual_values[: state.projected]
+            self._fitted = (state.block, fit_local_gp(virtual, values, self.fit_steps))
         return self._fitted[1]
 
     def _region_bounds(self) -> tuple[Tensor, Tensor]:
@@ -240,7 +226,7 @@ class CobBO(Optimizer):
             self._x = data.best()
 
     def _after_query(self, data: Observations, query: Tensor, value: float) -> CobBOState:
-        """The state after a query in the subspace; ``value`` is not finite where it failed."""
+        """The state after a query in the subspace; its value is not finite if it failed."""
         old, block = self.state, self.state.block
         succeeded = math.isfinite(value)
         improved = succeeded and value < old.best
@@ -271,7 +257,7 @@ class CobBO(Optimizer):
         return state
 
     def _escaped(self, state: CobBOState) -> CobBOState:
-        """The state with another pivot and a new region."""
+        """The state with another pivot and a new trust region about it."""
         X, y = self.box.to_unit(state.data.points), state.data.totals
         outside = (X - state.pivot).abs().amax(dim=1) > 0.5 * state.region.length
         eligible = (outside & (y <= y.median())).nonzero().flatten()
@@ -283,7 +269,7 @@ class CobBO(Optimizer):
         return replace(state, pivot=X[chosen], best=value, region=region, failures=0)
 
     def _with_new_block(self, state: CobBOState) -> CobBOState:
-        """The state with a new block and its virtual points."""
+        """The state with a new block and the virtual points of its subspace."""
         d, generator = self.box.dimension, self._generator(stream=1)
         size = int(generator.integers(1, min(self.max_block, d) + 1))
         block = sample_block(state.log_weights, size, generator)

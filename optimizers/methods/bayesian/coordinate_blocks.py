@@ -1,4 +1,4 @@
-"""CobBO's blocks of coordinates: their weights, and observations projected onto the subspace of one."""
+"""CobBO's blocks of coordinates: how they are drawn, and the observations projected onto the subspace of one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 CLUSTER_RADIUS = 1e-3
-"""Root mean square coordinate distance under which the first stage takes two points for one."""
+"""The first stage leaves out a point that is nearer than this to a better one (root mean square over coordinates)."""
 
 ROUNDING = 1e-6
-"""Coordinates nearer than this, in box widths, are the same: what float32 search coordinates resolve."""
+"""Coordinates that differ by no more than this, in box widths, are equal: float32 search coordinates resolve it."""
 
 
 def updated_weights(log_weights: Tensor, block: Tensor, improved: bool, reward: float, penalty: float) -> Tensor:
-    """Multiplicative weights, eq. 2, in logarithms: w_j ← w_j α on the block, or w_j/β; shape ``d``.
+    """The logarithms of the coordinates' weights after a query in a block (eq. 2), shape ``d``.
+
+    The weight w_j of each coordinate of the block becomes w_j α after an improvement and w_j/β otherwise; then all
+    are scaled so that the largest is 1.
 
     Args:
         log_weights: ln w, shape ``d``.
@@ -35,16 +38,16 @@ def updated_weights(log_weights: Tensor, block: Tensor, improved: bool, reward: 
 
 
 def sample_block(log_weights: Tensor, size: int, generator: np.random.Generator) -> Tensor:
-    """Coordinates drawn without replacement by the preference π_j = w_j/Σw (Theorem 2), in rising order.
+    """Coordinates drawn without replacement with probabilities π_j = w_j/Σw (Theorem 2), in rising order.
 
-    The ``size`` largest ln w_j + G_j, G_j standard Gumbel, are such a draw.
+    The draw consists of the ``size`` coordinates of largest ln w_j + G_j, where G_j are standard Gumbel numbers.
     """
     noise = torch.from_numpy(generator.gumbel(size=len(log_weights))).to(log_weights)
     return (log_weights + noise).topk(size).indices.sort().values
 
 
 def spread_out(X: Tensor, y: Tensor, radius: float) -> Tensor:
-    """Numbers of points no two of which are nearer than the radius, better ones first, in rising order."""
+    """The numbers of the points that no better kept point is nearer to than the radius, in rising order."""
     distances, kept = torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist"), []
     free = torch.ones(len(y), dtype=torch.bool, device=X.device)
     for i in y.argsort(stable=True).tolist():
@@ -55,16 +58,16 @@ def spread_out(X: Tensor, y: Tensor, radius: float) -> Tensor:
 
 
 def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
-    """The first stage: multiquadric interpolation of values, without parameters to learn, shape ``q``.
+    """Multiquadric interpolation of the values, CobBO's first stage, which has nothing to fit; shape ``q``.
 
-    φ(r) = √(1 + (r/s)²) with s = n^(−1/d), the spacing of n points in the unit cube (the rule of
-    ``scipy.interpolate.Rbf``, which the paper cites), and a constant. Where the points are too close for the
-    interpolation to be solved the nearest point's value serves.
+    The radial function is φ(r) = √(1 + (r/s)²), with a constant added; s = n^(−1/d) is the spacing of n points in
+    the unit cube, as in ``scipy.interpolate.Rbf``, which the paper cites. If the points are too close to each other
+    for the system to be solved, each query gets the value of the nearest point.
 
     Args:
         X: points of the unit cube, ``n x d``.
         y: values, shape ``n``.
-        queries: ``q x d``.
+        queries: points to interpolate at, ``q x d``.
     """
     kept = spread_out(X, y, CLUSTER_RADIUS * math.sqrt(X.shape[1]))
     X, y = X[kept], y[kept]
@@ -73,13 +76,8 @@ def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
     spacing, shift = len(y) ** (-1.0 / X.shape[1]), y.median()
     scale = (y - shift).abs().max().clamp(min=torch.finfo(y.dtype).tiny)
     try:
-        surface = RBFInterpolator(
-            X.cpu().numpy(),
-            ((y - shift) / scale).cpu().numpy(),
-            kernel="multiquadric",
-            epsilon=1.0 / spacing,
-            degree=0,
-        )
+        nodes, heights = X.cpu().numpy(), ((y - shift) / scale).cpu().numpy()
+        surface = RBFInterpolator(nodes, heights, kernel="multiquadric", epsilon=1.0 / spacing, degree=0)
         values = shift + scale * torch.from_numpy(surface(queries.cpu().numpy())).to(y)
     except np.linalg.LinAlgError:
         logger.info("no interpolation of %d points: nearest values instead", len(y))
@@ -89,10 +87,10 @@ def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
 
 
 def virtual_points(X: Tensor, y: Tensor, pivot: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-    """Observations projected onto the subspace of a block through the pivot, and their values (eq. 1).
+    """The observations projected onto the subspace of a block through the pivot, and their values (eq. 1).
 
-    A projection that was itself observed keeps its value (the mean, where more than once), the others are
-    interpolated; duplicates become one.
+    A projection that was itself observed has the mean of its observed values, any other the interpolated value.
+    Equal projections become one.
 
     Args:
         X: points of the unit cube, ``n x d``.

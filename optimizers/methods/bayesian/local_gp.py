@@ -1,4 +1,4 @@
-"""The Gaussian process that TuRBO and CobBO fit to few points of a unit cube, on BoTorch."""
+"""The Gaussian process that TuRBO and CobBO fit to values in a unit cube, and the maximizer of their acquisitions."""
 
 from __future__ import annotations
 
@@ -33,40 +33,30 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from optimizers.designs import sobol
+from optimizers.seeding import seeded
 
 logger = logging.getLogger(__name__)
 
 LENGTHSCALES = (0.005, 2.0)
 OUTPUTSCALES = (0.05, 20.0)
 NOISES = (5e-4, 0.2)
-"""Ranges of the hyperparameters, for inputs in the unit cube and standardised values (TuRBO's)."""
+"""TuRBO's ranges of the hyperparameters, for inputs in the unit cube and standardised values."""
 
 JITTER = 1e-7
+"""What ``LocalGP.draw`` adds to the diagonal of a covariance, in units of the outputscale."""
 
 SAMPLES = 128
-"""Base samples of qLogEI."""
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Code that draws from torch's global generators, made a function of a seed; they stay untouched."""
-    cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if cuda else []):
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
+"""The number of base samples of qLogEI."""
 
 
 @dataclass(frozen=True)
 class LocalGP:
-    """A Gaussian process of (``shift`` − y)/``scale``: negated, as BoTorch's acquisitions maximize.
+    """A Gaussian process of (``shift`` − y)/``scale``, which is negated because BoTorch's acquisitions maximize.
 
     Attributes:
-        model: the BoTorch model of negated standardised values.
-        shift: median of the values y.
-        scale: their standard deviation, 1 where they are all equal.
+        model: the BoTorch model of the negated standardised values.
+        shift: the median of the values y.
+        scale: the standard deviation of the values; 1 if all are equal.
     """
 
     model: SingleTaskGP
@@ -75,25 +65,25 @@ class LocalGP:
 
     @property
     def lengthscales(self) -> Tensor:
-        """ℓ, shape ``d``."""
+        """The lengthscales ℓ, shape ``d``."""
         lengthscales: Tensor = self.model.covar_module.base_kernel.lengthscale.detach()[0]
         return lengthscales
 
     def with_data(self, X: Tensor, y: Tensor) -> LocalGP:
-        """The same hyperparameters and standardisation, conditioned on other data."""
+        """The process with the same hyperparameters and standardisation, conditioned on other data."""
         model = _model(X, ((self.shift - y) / self.scale)[:, None])
         model.load_state_dict(self.model.state_dict())
         model.eval()
         return LocalGP(model, self.shift, self.scale)
 
     def mean(self, X: Tensor) -> Tensor:
-        """Posterior mean of y, shape ``n``."""
+        """The posterior mean of y at points of shape ``n x d``, shape ``n``."""
         with torch.no_grad(), exact_solves():
             mean: Tensor = self.model.posterior(X).mean[..., 0]
         return self.shift - self.scale * mean
 
     def draw(self, X: Tensor, normals: Tensor) -> Tensor:
-        """Samples of the joint posterior of y, μ + L z with L Lᵀ = Σ, ``q x n``.
+        """Samples μ + L z of the joint posterior of y, L Lᵀ = Σ, ``q x n``.
 
         Args:
             X: points, ``n x d``.
@@ -109,10 +99,15 @@ class LocalGP:
     def log_expected_improvement(
         self, best: float, sampler_seed: int = 0, pending: Tensor | None = None
     ) -> AcquisitionFunction:
-        """LogEI (Ament et al., 2023) under the value ``best``; in y's units with ``log scale`` added.
+        """The logarithm of the expected improvement on the value ``best``, in units of ``scale``.
 
-        With pending points it is the logarithm of the improvement expected jointly with theirs: qLogEI, by
-        ``SAMPLES`` Sobol' base samples of the seed.
+        Without pending points it is LogEI; with them it is qLogEI, the logarithm of the improvement that a point
+        and they are expected to give together (both Ament et al., 2023).
+
+        Args:
+            best: the value of y to improve on.
+            sampler_seed: seed of qLogEI's ``SAMPLES`` Sobol' base samples.
+            pending: points that will be queried in any case, ``p x d``, or None.
         """
         level = self.lengthscales.new_tensor((self.shift - best) / self.scale)
         if pending is None:
@@ -125,22 +120,22 @@ class LocalGP:
 
 
 def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
-    """Fits a Gaussian process by marginal likelihood, a pure function of its arguments.
+    """Fits a Gaussian process to values by marginal likelihood; the result is a pure function of the arguments.
 
-    Constant mean, Matérn 5/2 with a lengthscale for each coordinate, Gaussian noise; every fit starts from
-    ℓ = 0.5, outputscale 1, noise 0.005 and stays within ``LENGTHSCALES``, ``OUTPUTSCALES`` and ``NOISES``.
-    Where the fit breaks down the start is what is used.
+    The process has a constant mean, a Matérn 5/2 kernel with a lengthscale for each coordinate and Gaussian noise.
+    Every fit starts from ℓ = 0.5, outputscale 1 and noise 0.005, and stays within ``LENGTHSCALES``,
+    ``OUTPUTSCALES`` and ``NOISES``. A fit that breaks down leaves the hyperparameters where it started.
 
     Args:
         X: points of the unit cube, float64, ``n x d``.
         y: values, float64, shape ``n``.
-        steps: most L-BFGS-B iterations.
+        steps: the most iterations of L-BFGS-B.
     """
     shift = float(y.median())
     largest = float((y - shift).abs().max())
     scale = largest * float(((y - shift) / largest).std(correction=0)) if largest > 0.0 else 1.0
     model = _model(X, ((shift - y) / scale)[:, None])
-    with exact_solves(), seeded(0, X.device), warnings.catch_warnings():
+    with exact_solves(), seeded(0, [X.device]), warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizationWarning)
         likelihood = ExactMarginalLogLikelihood(model.likelihood, model)
         try:
@@ -162,13 +157,22 @@ def maximize_acquisition(
     raw_samples: int = 128,
     iterations: int = 50,
 ) -> tuple[Tensor, float]:
-    """The best point found for an acquisition in a box, shape ``d``, and its acquisition value.
+    """The best point found for an acquisition in a box, shape ``d``, and the acquisition's value there.
 
-    The best of scrambled Sobol' points are improved by BoTorch's ``optimize_acqf`` (L-BFGS-B), and the best of
-    them stands where that breaks down; a pure function of its arguments.
+    BoTorch's ``optimize_acqf`` (L-BFGS-B) starts from the best of a scrambled Sobol' sequence; if it breaks down or
+    improves nothing, the best point of the sequence is returned. The result is a pure function of the arguments.
+
+    Args:
+        acquisition: the function to maximize.
+        lower: lower corner of the box, shape ``d``.
+        upper: upper corner, shape ``d``.
+        seed: seed of the Sobol' sequence and of BoTorch.
+        restarts: the number of points to start from.
+        raw_samples: the length of the sequence.
+        iterations: the most iterations of L-BFGS-B.
     """
     raw = lower + (upper - lower) * sobol(raw_samples, len(lower), seed).to(lower)
-    with exact_solves(), seeded(seed, lower.device), warnings.catch_warnings():
+    with exact_solves(), seeded(seed, [lower.device]), warnings.catch_warnings():
         for category in (OptimizationWarning, NumericalWarning):
             warnings.simplefilter("ignore", category)
         with torch.no_grad():
@@ -193,13 +197,13 @@ def maximize_acquisition(
 
 @contextmanager
 def exact_solves() -> Iterator[None]:
-    """GPyTorch by Cholesky factors at every size."""
+    """Makes GPyTorch solve by Cholesky factors for data of any size."""
     with gpytorch_settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False):
         yield
 
 
 def _interval(bounds: tuple[float, float], X: Tensor) -> Interval:
-    """A constraint in X's dtype: GPyTorch rounds the ends to the global default dtype."""
+    """A constraint whose ends have X's dtype; GPyTorch's own rounds them to the global default dtype."""
     constraint = Interval(*bounds)
     constraint.lower_bound, constraint.upper_bound = X.new_tensor(bounds[0]), X.new_tensor(bounds[1])
     return constraint
@@ -216,10 +220,5 @@ def _model(X: Tensor, y: Tensor) -> SingleTaskGP:
     kernel.outputscale, likelihood.noise = X.new_tensor(1.0), X.new_tensor(0.005)
     with botorch_settings.validate_input_scaling(False):
         return SingleTaskGP(
-            X,
-            y,
-            likelihood=likelihood,
-            covar_module=kernel,
-            mean_module=ConstantMean().to(X),
-            outcome_transform=None,
+            X, y, likelihood=likelihood, covar_module=kernel, mean_module=ConstantMean().to(X), outcome_transform=None
         )

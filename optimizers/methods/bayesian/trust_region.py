@@ -1,10 +1,9 @@
-"""The trust region of TuRBO: a side length, two counters, and the rule that moves them."""
+"""TuRBO's trust regions: their state, the rule by which they change, and the candidates in one."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,11 +14,11 @@ class TrustRegion:
     """One trust region in the unit cube.
 
     Attributes:
-        number: which region of the run it is, from 0; a restart makes a new number.
+        number: number of the region in its run, from 0; a region that replaces an ended one has a new number.
         length: base side length L.
-        best: least value found in it.
-        successes: batches in a row that improved ``best``, since the length last changed.
-        failures: queries in a row that did not, since the length last changed.
+        best: the least value found in the region.
+        successes: successful batches in a row since L last changed.
+        failures: unsuccessful queries in a row since L last changed.
     """
 
     number: int
@@ -28,23 +27,18 @@ class TrustRegion:
     successes: int = 0
     failures: int = 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """The fields by name; ``TrustRegion(**fields)`` is the region again."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class TrustRegionRule:
     """When a trust region grows, shrinks and ends (Eriksson et al., 2019, Sec. 2).
 
-    After ``success_tolerance`` successful batches in a row L ← min(2L, ``length_max``), after
-    ``failure_tolerance`` unsuccessful queries in a row L ← L/2; both counters start anew whenever L changes,
-    a success resets the failures and a failure the successes. At L < ``length_min`` the region ends.
+    After ``success_tolerance`` successful batches in a row, L becomes min(2L, ``length_max``); after
+    ``failure_tolerance`` unsuccessful queries in a row, L becomes L/2. Both counters restart when L changes; a
+    success resets the count of failures, and a failure that of successes. A region ends at L < ``length_min``.
 
-    Failures are counted in queries: the paper's ⌈d/q⌉ batches of q queries each are d queries, and the count
-    holds where regions share a batch. A batch succeeds where its least value is under the region's best by
-    more than ``improvement`` times its absolute value; the paper asks for any improvement, its published code
-    for 1e-3.
+    We count failures in queries, because regions share batches; the paper's ⌈d/q⌉ batches of q queries are d
+    queries. A batch succeeds if its least value is below the region's ``best`` by more than ``improvement`` times
+    |best|. The paper asks for any improvement, its published code for 1e-3.
     """
 
     failure_tolerance: int
@@ -67,11 +61,11 @@ class TrustRegionRule:
             )
 
     def start(self, number: int, best: float = math.inf) -> TrustRegion:
-        """A new region."""
+        """A new region of length ``length_init``."""
         return TrustRegion(number, self.length_init, best)
 
     def succeeds(self, region: TrustRegion, value: float) -> bool:
-        """Whether a batch's least value is an improvement."""
+        """Whether a batch whose least value is ``value`` is successful."""
         if math.isinf(region.best):
             return value < region.best
         return value < region.best - self.improvement * abs(region.best)
@@ -81,8 +75,8 @@ class TrustRegionRule:
 
         Args:
             region: the region before.
-            value: the least value of the batch; inf where all its queries failed.
-            queries: the batch's queries in this region; 0 leaves it as it is.
+            value: the least value of the batch in the region; inf if all queries failed.
+            queries: the number of the batch's queries in the region; 0 leaves the region as it is.
         """
         if queries == 0:
             return region
@@ -98,14 +92,14 @@ class TrustRegionRule:
         return replace(region, best=best, successes=successes, failures=failures)
 
     def ended(self, region: TrustRegion) -> bool:
-        """Whether the region has collapsed."""
+        """Whether the region is smaller than ``length_min``."""
         return region.length < self.length_min
 
 
 def region_bounds(center: Tensor, lengthscales: Tensor, length: float) -> tuple[Tensor, Tensor]:
-    """Lower and upper corners of a trust region in the unit cube (Eriksson et al., 2019, Sec. 2).
+    """Lower and upper corners of a trust region in the unit cube (Eriksson et al., 2019, Sec. 2), shape ``d`` each.
 
-    Side i is L_i = L ℓ_i / (Π_j ℓ_j)^(1/d), so that the volume is L^d before the cut with the cube.
+    Side i has length L_i = L ℓ_i / (Π_j ℓ_j)^(1/d), so that the volume is L^d before the region is cut to the cube.
 
     Args:
         center: center of the region, shape ``d``.
@@ -122,9 +116,9 @@ def perturbed_candidates(
 ) -> Tensor:
     """Candidates that differ from the center in some coordinates only (Eriksson et al., 2019, Supp. D).
 
-    Coordinate j of candidate i is that of the point, scaled into the region, where ``uniforms[i, j]`` is
-    under the probability, and the center's elsewhere. A row with none takes the coordinate of its least
-    uniform.
+    Coordinate j of candidate i comes from point i, scaled into the region, if ``uniforms[i, j]`` is below the
+    probability, and from the center if not. A candidate for which no number is below it takes the coordinate of
+    the least.
 
     Args:
         center: center of the region, shape ``d``.

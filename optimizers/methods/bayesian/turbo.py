@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -13,26 +12,21 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.designs import sobol
 from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize_acquisition
-from optimizers.methods.bayesian.observations import Observations, check_prox_value, initial_design
 from optimizers.methods.bayesian.trust_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
-from optimizers.methods.bayesian.unit_box import UnitBox
+from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
 from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, check_integer, positive_integer
-from optimizers.state import load_fields
+from optimizers.options import CommonOptions, check_integer, optional, positive_integer
 
 Acquisition = Literal["thompson", "log_ei"]
-
-LEAST_DATA = 2
-"""Values that a region's model needs; with fewer its initial design is drawn again."""
 
 
 @dataclass
 class TuRBOState:
-    """All that TuRBO carries from batch to batch.
+    """TuRBO's state between batches.
 
     Attributes:
         data: the queries that succeeded.
-        owner: number of the region that made each of them, shape ``n``.
+        owner: for each of these queries the number of the region that made it, shape ``n``.
         regions: the current trust regions.
     """
 
@@ -44,40 +38,39 @@ class TuRBOState:
 class TuRBO(Optimizer):
     """Trust-region Bayesian optimization (Eriksson et al., 2019): TuRBO-1, and TuRBO-m with ``regions=m``.
 
-    Each region has a Gaussian process of its own (Matérn 5/2, ARD, values standardised; see
-    ``fit_local_gp``), fitted to all that was queried in it, and is a box about its best point with sides
-    L ℓ_i / (Π ℓ_j)^(1/d). L follows ``TrustRegionRule``; a region with L < ``length_min`` is replaced by a
-    new one with an initial design of its own.
+    Each region has a Gaussian process of its own (Matérn 5/2, ARD, standardised values; see ``fit_local_gp``),
+    fitted to all queries made in it, and is a box about its best point with sides L ℓ_i / (Π ℓ_j)^(1/d). L follows
+    ``TrustRegionRule``; a region with L < ``length_min`` is replaced by a new one with an initial design of its own.
 
-    **Thompson sampling** (the default): for each of the q queries a sample of every region's joint posterior
-    at its candidates is drawn, in f's units, and the least value over all regions and candidates is
-    queried: the implicit bandit over regions. Candidates are Sobol' points of the region of which each
-    coordinate is taken with probability min(20/d, 1), and the center's otherwise.
-    **LogEI** (``acquisition="log_ei"``): the q queries are chosen one after the other, each the point of
-    largest expected improvement on the best value of the current regions, jointly with what is already
-    chosen in its region.
+    **Thompson sampling** (the default): each of the q queries is drawn as follows. Every region's joint posterior is
+    sampled at the region's candidates, in f's units, and the least sample of all regions is queried, which makes the
+    regions compete. Candidates are Sobol' points of the region, in which each coordinate is kept with probability
+    min(20/d, 1) and else replaced by the center's.
+    **LogEI** (``acquisition="log_ei"``): the q queries are chosen one after the other, each the point of largest
+    expected improvement on the best value of the current regions, jointly with the points chosen before it in its
+    region.
 
-    Readings where the paper leaves a choice: the center is the point of least value, with ``noisy=True`` of
-    least posterior mean; the initial design of the first region has x0 as its first point and a Latin
-    hypercube for the others; each design is a batch of its own. Failed queries stay out of the model and
-    count as failures of their region. The objective is f + ψ where a prox with a value is given.
+    The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
+    mean with ``noisy=True``; the initial design is a Latin hypercube, in which x0 replaces the first region's first
+    point; and each design is a batch of its own. Failed queries are not in the models and count as failures of their
+    region. With a prox that has a value the objective is f + ψ.
 
     Args:
         x0: initial point, shape ``d``.
-        batch_size: q, queries a batch; the last one has what the budget holds.
-        regions: m, trust regions at a time.
-        initial_points: queries of a region's initial design; None: 2d, at least 4.
+        batch_size: q, the queries of a batch; the last batch has as many as the budget allows.
+        regions: m, the number of trust regions at a time.
+        initial_points: the queries of a region's initial design; None: 2d, at least 4.
         acquisition: ``"thompson"`` or ``"log_ei"``.
         candidates: Thompson sampling's candidates in a region; None: min(100 d, 5000), at least 500.
-        success_tolerance: successful batches in a row that double L.
-        failure_tolerance: unsuccessful queries in a row that halve L; None: d (the paper's ⌈d/q⌉ batches),
-            at least 4.
-        length_init: first L, in units of the box's width.
-        length_min: L at which a region ends.
-        length_max: largest L.
-        improvement: relative improvement that makes a success.
-        noisy: center regions at the least posterior mean.
-        fit_steps: most L-BFGS-B iterations of a fit.
+        success_tolerance: the number of successful batches in a row that doubles L.
+        failure_tolerance: the number of unsuccessful queries in a row that halves L; None: d (the paper's ⌈d/q⌉
+            batches), at least 4.
+        length_init: L of a new region, in units of the box's width.
+        length_min: a region with L below it ends.
+        length_max: the largest L.
+        improvement: the relative improvement that makes a batch successful.
+        noisy: whether the center of a region is its point of least posterior mean.
+        fit_steps: the most L-BFGS-B iterations of a fit.
         **common: see ``Optimizer``; ``bounds`` are needed, finite on all sides.
 
     Raises:
@@ -108,19 +101,14 @@ class TuRBO(Optimizer):
     ) -> None:
         if acquisition not in ("thompson", "log_ei"):
             raise ValueError(f"acquisition must be 'thompson' or 'log_ei', got {acquisition!r}")
-        if initial_points is not None:
-            check_integer("initial_points", initial_points, LEAST_DATA)
+        self.initial_points = optional(check_integer, "initial_points", initial_points, LEAST_DATA)
         self.batch_size = positive_integer("batch_size", batch_size)
-        self.regions, self.fit_steps = (
-            positive_integer("regions", regions),
-            positive_integer("fit_steps", fit_steps),
-        )
+        self.regions = positive_integer("regions", regions)
+        self.fit_steps = positive_integer("fit_steps", fit_steps)
         self.success_tolerance = positive_integer("success_tolerance", success_tolerance)
-        self.failure_tolerance = (
-            None if failure_tolerance is None else positive_integer("failure_tolerance", failure_tolerance)
-        )
-        self.candidates = None if candidates is None else positive_integer("candidates", candidates)
-        self.initial_points, self.acquisition, self.noisy = initial_points, acquisition, bool(noisy)
+        self.failure_tolerance = optional(positive_integer, "failure_tolerance", failure_tolerance)
+        self.candidates = optional(positive_integer, "candidates", candidates)
+        self.acquisition, self.noisy = acquisition, bool(noisy)
         self.length_init, self.length_min, self.length_max = length_init, length_min, length_max
         self.improvement = improvement
         super().__init__(x0, **common)
@@ -139,25 +127,20 @@ class TuRBO(Optimizer):
         )
         self._design_size = self.initial_points or max(2 * d, 4)
         self._num_candidates = self.candidates or max(min(100 * d, 5000), 500)
-        self._fitted: dict[int, tuple[int, LocalGP]] = {}
+        self._fitted: dict[int, tuple[TrustRegion, LocalGP]] = {}
         self.state = TuRBOState(
-            data=Observations(self._x),
+            data=Observations.none(self._x),
             owner=torch.empty(0, dtype=torch.int64, device=self._x.device),
             regions=[self.rule.start(i) for i in range(self.regions)],
         )
 
-    def _load_state(self, state: Mapping[str, Any]) -> None:
-        loaded = load_fields(self.state, state, self._x0.device)
-        loaded.regions = [TrustRegion(**region) for region in loaded.regions]
-        self.state, self._fitted = loaded, {}
-
     @property
     def observations(self) -> tuple[Tensor, Tensor]:
-        """Points of the queries that succeeded, user units, ``n x d``, and f there, shape ``n``."""
+        """The points of the queries that succeeded, in user units, ``n x d``, and f at them, shape ``n``."""
         return self._to_user(self.state.data.points), self.state.data.values.clone()
 
     def _undesigned(self) -> int | None:
-        """The first region that has too few values for a model."""
+        """The index of the first region that has fewer than ``LEAST_DATA`` values, if there is one."""
         for i, region in enumerate(self.state.regions):
             if int((self.state.owner == region.number).sum()) < LEAST_DATA:
                 return i
@@ -174,24 +157,26 @@ class TuRBO(Optimizer):
             unit, regions = choose(count)
             return self._points_batch(self.box.from_unit(unit), info={"regions": regions, "design": False})
         first = self._x if self.iterations == 0 else None
-        points = initial_design(self.box, count, self._generator(), first)
+        points = self.box.design(count, self._generator(), first)
         regions = torch.full((count,), region, dtype=torch.int64, device=self._x.device)
         return self._points_batch(points, info={"regions": regions, "design": True})
 
     def _data(self, region: TrustRegion) -> tuple[Tensor, Tensor]:
+        """The region's points in the unit cube, ``n x d``, and f + ψ at them, shape ``n``."""
         own = self.state.owner == region.number
         return self.box.to_unit(self.state.data.points[own]), self.state.data.totals[own]
 
     def _model(self, region: TrustRegion) -> tuple[LocalGP, Tensor]:
-        """The region's model, kept until it has new data, and its center."""
+        """The region's model, which is fitted anew whenever the region has changed, and its center."""
         X, y = self._data(region)
-        if region.number not in self._fitted or self._fitted[region.number][0] != len(y):
-            self._fitted[region.number] = (len(y), fit_local_gp(X, y, self.fit_steps))
-        gp = self._fitted[region.number][1]
+        fitted = self._fitted.get(region.number)
+        if fitted is None or fitted[0] is not region:
+            fitted = self._fitted[region.number] = (region, fit_local_gp(X, y, self.fit_steps))
+        gp = fitted[1]
         return gp, X[int((gp.mean(X) if self.noisy else y).argmin())]
 
     def _thompson(self, count: int) -> tuple[Tensor, Tensor]:
-        """Points that q posterior samples prefer, ``q x d``, and their regions, shape ``q``."""
+        """q minimizers of posterior samples in the unit cube, ``q x d``, and their regions' indices, shape ``q``."""
         candidates, draws = [], []
         d, n, device = self.box.dimension, self._num_candidates, self._x.device
         for i, region in enumerate(self.state.regions):
@@ -208,7 +193,7 @@ class TuRBO(Optimizer):
         return torch.cat(candidates)[picks], picks // n
 
     def _log_ei(self, count: int) -> tuple[Tensor, Tensor]:
-        """Points of largest expected improvement, one after the other, ``q x d``, and their regions."""
+        """q maximizers of LogEI in the unit cube, ``q x d``, and their regions' indices, shape ``q``."""
         generator = self._generator()
         best = min(region.best for region in self.state.regions)
         chosen: list[list[Tensor]] = [[] for _ in self.state.regions]
@@ -260,7 +245,7 @@ class TuRBO(Optimizer):
 
 
 def distinct_minimizers(draws: Tensor) -> Tensor:
-    """The minimizer of each row, none of them twice while others are left, shape ``q``.
+    """The column of the least value in each row, shape ``q``; no column twice while there are others.
 
     Args:
         draws: values, ``q x n``.

@@ -1,25 +1,32 @@
-"""A finite box seen as the unit cube of its free coordinates, for methods that model a whole domain."""
+"""What TuRBO and CobBO search: a finite box as the unit cube of its free coordinates, and the queries made in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from optimizers.batch import Batch
 from optimizers.bounds import Domain
+from optimizers.designs import latin_hypercube
+
+LEAST_DATA = 2
+"""The fewest values that a model is fitted to; with fewer the initial design is drawn again."""
 
 
 @dataclass(frozen=True)
 class UnitBox:
     """The map between a box in search coordinates and the unit cube of its free coordinates, in float64.
 
-    A coordinate is free where its bounds differ; the others keep their one value.
+    A coordinate is free where its bounds differ; every other coordinate keeps its one value.
 
     Attributes:
-        lower: lower bounds, search units, shape ``d``.
+        lower: lower bounds in search coordinates, shape ``d``.
         upper: upper bounds, shape ``d``.
-        free: the free coordinates' numbers, shape ``d_free``.
+        free: the numbers of the free coordinates, shape ``d_free``.
     """
 
     lower: Tensor
@@ -31,7 +38,7 @@ class UnitBox:
         """The box of a domain.
 
         Raises:
-            ValueError: if there is no box, a side of it is infinite, or no coordinate is free.
+            ValueError: if there is no box, if a side of it is infinite, or if no coordinate is free.
         """
         if domain is None:
             raise ValueError(f"{method} searches a box: it needs bounds, finite in every coordinate")
@@ -47,17 +54,67 @@ class UnitBox:
 
     @property
     def dimension(self) -> int:
-        """Number of free coordinates."""
+        """The number of free coordinates."""
         return self.free.numel()
 
     def to_unit(self, z: Tensor) -> Tensor:
-        """Search coordinates ``... x d`` to the unit cube ``... x d_free``, float64."""
+        """Points of the unit cube, float64, ``... x d_free``, for points in search coordinates, ``... x d``."""
         lower, upper = self.lower[self.free].double(), self.upper[self.free].double()
         return (z[..., self.free].double() - lower) / (upper - lower)
 
     def from_unit(self, u: Tensor) -> Tensor:
-        """The unit cube ``... x d_free`` to search coordinates ``... x d`` within the box, in its dtype."""
+        """Points of the box in search coordinates, ``... x d``, for points of the unit cube, ``... x d_free``."""
         lower, upper = self.lower[self.free].double(), self.upper[self.free].double()
         z = self.lower.expand(*u.shape[:-1], -1).clone()
         z[..., self.free] = (lower + (upper - lower) * u).to(z.dtype)
         return torch.clamp(z, self.lower, self.upper)
+
+    def design(self, num_points: int, generator: np.random.Generator, first: Tensor | None = None) -> Tensor:
+        """A Latin hypercube of the box in search coordinates, ``n x d``; ``first`` replaces its first point."""
+        points = self.from_unit(latin_hypercube(num_points, self.dimension, generator).to(self.lower.device))
+        if first is not None:
+            points[0] = first
+        return points
+
+
+@dataclass(frozen=True)
+class Observations:
+    """The queries that succeeded.
+
+    Attributes:
+        points: their points in search coordinates, ``n x d``.
+        values: f at the points, float64, shape ``n``.
+        totals: f + ψ at the points, float64, shape ``n``.
+    """
+
+    points: Tensor
+    values: Tensor
+    totals: Tensor
+
+    @classmethod
+    def none(cls, x: Tensor) -> Observations:
+        """No queries; later points have the dtype and the device of x, shape ``d``."""
+        numbers = x.new_empty(0, dtype=torch.float64)
+        return cls(x.new_empty(0, len(x)), numbers, numbers)
+
+    def __len__(self) -> int:
+        return len(self.totals)
+
+    def extended(self, batch: Batch, values: Tensor, totals: Tensor) -> Observations:
+        """These queries and those of a batch of explicit points whose f + ψ is finite."""
+        succeeded, points = torch.isfinite(totals), cast(Tensor, batch.explicit)
+        return Observations(
+            torch.cat([self.points, points[succeeded]]),
+            torch.cat([self.values, values[succeeded]]),
+            torch.cat([self.totals, totals[succeeded]]),
+        )
+
+    def best(self) -> Tensor:
+        """The point of least f + ψ, a new tensor of shape ``d``."""
+        return self.points[int(self.totals.argmin())].clone()
+
+
+def check_prox_value(prox: Any, method: str) -> None:
+    """Raises ``TypeError`` for a prox without ``value(x)``, which a method needs that models f + ψ."""
+    if prox is not None and not callable(getattr(prox, "value", None)):
+        raise TypeError(f"{method} models f + ψ: its prox needs a value(x)")

@@ -6,17 +6,11 @@ import torch
 from experiments.workloads.problems import standard_problem
 from optimizers import TuRBO, minimize
 from optimizers.designs import sobol
-from optimizers.methods.bayesian.local_gp import (
-    LENGTHSCALES,
-    NOISES,
-    OUTPUTSCALES,
-    fit_local_gp,
-    maximize_acquisition,
-    seeded,
-)
+from optimizers.methods.bayesian.local_gp import LENGTHSCALES, NOISES, OUTPUTSCALES, fit_local_gp, maximize_acquisition
 from optimizers.methods.bayesian.trust_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
 from optimizers.methods.bayesian.turbo import distinct_minimizers
 from optimizers.prox import Ridge
+from optimizers.seeding import seeded
 from optimizers.testing import CHECKS, Promises
 from tests.optimizers.boxed import boxed_factory
 
@@ -171,9 +165,9 @@ def test_log_expected_improvement_is_the_closed_form_in_the_values_units():
 def test_seeded_leaves_the_global_generator():
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    with seeded(7, torch.device("cpu")):
+    with seeded(7, [torch.device("cpu")]):
         first = torch.rand(3)
-    with seeded(7, torch.device("cpu")):
+    with seeded(7, []):
         assert torch.equal(torch.rand(3), first)
     assert torch.equal(before, torch.get_rng_state())
 

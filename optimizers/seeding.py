@@ -1,0 +1,26 @@
+"""Torch's global generators, seeded for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def seeded(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
+    """Starts torch's global generators from a seed and restores their states at the end.
+
+    Code inside that draws from them is then a function of the seed, and code outside does not see that it drew.
+
+    Args:
+        seed: seed of every generator.
+        devices: the devices that the code draws on; the CPU's generator is always seeded.
+    """
+    cuda = sorted({device.index or 0 for device in devices if device.type == "cuda"})
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)
+        for index in cuda:
+            torch.cuda.default_generators[index].manual_seed(seed)
+        yield
