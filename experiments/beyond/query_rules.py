@@ -15,9 +15,6 @@ from optimizers import ZoRD
 from optimizers.designs import local_cloud
 from optimizers.methods.zord.active_queries import LEVELS, distances, most_informative
 
-DESCENT_PROBABILITY = 0.9
-"""A query goes to learning where −∇μ(x) is a descent direction with less than this probability."""
-
 CANDIDATES = 100
 """Points of a cloud."""
 
@@ -25,8 +22,8 @@ CANDIDATES = 100
 class ProbabilityGate(ZoRD):
     """ZoRD with the gate that was tried first.
 
-    While −∇μ(x) is a descent direction with a probability under ``DESCENT_PROBABILITY``, f is queried where
-    ``GradientInformation`` about ∇f(x) is largest among a cloud about x, if it is positive there.
+    While −∇μ(x) is a descent direction with a probability under 0.9, f is queried where ``GradientInformation`` about
+    ∇f(x) is largest among a cloud about x, if it is positive there.
     """
 
     method = "zord_probability_gate"
@@ -34,7 +31,7 @@ class ProbabilityGate(ZoRD):
     def _active_query(self, x: Tensor) -> Tensor | None:
         surrogate = self.surrogate
         surrogate.begin(x)
-        if float(surrogate.gradient_posterior(x).descent_probability()) >= DESCENT_PROBABILITY:
+        if float(surrogate.gradient_posterior(x).descent_probability()) >= 0.9:
             return None
         cloud = self._new(candidate_cloud(x, *self._candidates_address()), x)
         if len(cloud) == 0:
@@ -59,15 +56,7 @@ class RandomQueries(ZoRD):
 
 
 def candidate_cloud(x: Tensor, nearest: float, farthest: float, seed: int, step: int) -> Tensor:
-    """Points about x in normal directions, at ``LEVELS`` root mean square distances in equal ratios, ``m x d``.
-
-    Args:
-        x: the point, shape ``d``.
-        nearest: the least distance.
-        farthest: the largest distance.
-        seed: seed of the directions.
-        step: their address.
-    """
+    """Points about x in normal directions, at ``LEVELS`` root mean square distances in equal ratios, ``m x d``."""
     offsets = local_cloud(torch.zeros_like(x), CANDIDATES, 1.0, seed, distribution="normal", step=step)
     scales = torch.tensor(distances(nearest, farthest), dtype=x.dtype, device=x.device)
     return x + scales.repeat(math.ceil(CANDIDATES / LEVELS))[:CANDIDATES, None] * offsets

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from torch import Tensor
+from surrogates.gradient_posterior import GradientPosterior
 
 Uncertainty = Literal["spectral_norm", "mean_variance", "relative", "descent", "kept_information"]
 
-
-class GradientUncertainty(Protocol):
-    """What measures read of a gradient's posterior at one point; a ``GradientPosterior`` of that point has it."""
-
-    @property
-    def trace(self) -> Tensor:
-        """The trace of the posterior covariance, shape ``1``."""
-
-    @property
-    def prior_trace(self) -> Tensor:
-        """The trace of the prior covariance, shape ``1``."""
-
-    @property
-    def spectral_norm(self) -> Tensor:
-        """The largest eigenvalue of the posterior covariance, shape ``1``."""
-
-
-MEASURES: dict[str, Callable[[Any, int], float]] = {
+MEASURES: dict[str, Callable[[GradientPosterior, int], float]] = {
     "spectral_norm": lambda posterior, d: float(posterior.spectral_norm),
     "mean_variance": lambda posterior, d: float(posterior.trace) / d,
     "relative": lambda posterior, d: float(posterior.trace) / float(posterior.prior_trace),
@@ -35,17 +18,11 @@ MEASURES: dict[str, Callable[[Any, int], float]] = {
 }
 """Measures of one posterior in d dimensions, in standardised units of value per search unit."""
 
-THRESHOLDS: dict[str, float] = {
-    "spectral_norm": 0.35,
-    "mean_variance": 0.35,
-    "relative": 0.8,
-    "descent": 0.05,
-    "kept_information": 0.8,
-}
+THRESHOLDS = {"spectral_norm": 0.35, "mean_variance": 0.35, "relative": 0.8, "descent": 0.05, "kept_information": 0.8}
 """The default threshold of each measure."""
 
 
-def information(posterior: GradientUncertainty) -> float:
+def information(posterior: GradientPosterior) -> float:
     """G = prior trace − posterior trace = ‖L⁻¹J‖²: how much of the gradient's variance the queries explain."""
     return float(posterior.prior_trace) - float(posterior.trace)
 
@@ -62,46 +39,42 @@ class UncertaintyRule:
     - ``"kept_information"``: while G(z) ≥ c G(x₀), G the prior's trace less the posterior's and x₀ where the steps
       began, both given the window at x₀; this always holds where G(x₀) = 0.
 
-    Attributes:
+    Args:
         uncertainty: the measure's name.
-        threshold: c.
+        threshold: c, at least 0; None: the measure's default.
+
+    Raises:
+        TypeError: for a threshold that is no number.
+        ValueError: for an unknown measure, or a threshold under 0.
     """
 
     uncertainty: str
-    threshold: float
+    threshold: float | None = None
 
-    @classmethod
-    def of(cls, uncertainty: str, threshold: float | None = None) -> UncertaintyRule:
-        """The rule of a measure, with its default threshold where none is given.
-
-        Raises:
-            TypeError: for a threshold that is no number.
-            ValueError: for an unknown measure, or a threshold under 0.
-        """
-        if uncertainty not in THRESHOLDS:
-            raise ValueError(f"uncertainty must be one of {', '.join(THRESHOLDS)}, got {uncertainty!r}")
-        if threshold is None:
-            threshold = THRESHOLDS[uncertainty]
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float):
-            raise TypeError(f"threshold must be a number, got {threshold!r}")
-        if not threshold >= 0:
-            raise ValueError(f"threshold must be at least 0, got {threshold}")
-        return cls(uncertainty, float(threshold))
+    def __post_init__(self) -> None:
+        if self.uncertainty not in THRESHOLDS:
+            raise ValueError(f"uncertainty must be one of {', '.join(THRESHOLDS)}, got {self.uncertainty!r}")
+        given = THRESHOLDS[self.uncertainty] if self.threshold is None else self.threshold
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise TypeError(f"threshold must be a number, got {given!r}")
+        if not given >= 0:
+            raise ValueError(f"threshold must be at least 0, got {given}")
+        object.__setattr__(self, "threshold", float(given))
 
     @property
     def relative_to_start(self) -> bool:
         """Whether the rule compares a point with where the steps began."""
         return self.uncertainty == "kept_information"
 
-    def goes_on(self, posterior: GradientUncertainty, d: int, start: float | None = None) -> bool:
+    def goes_on(self, posterior: GradientPosterior, d: int, start: float = 0.0) -> bool:
         """Whether steps go on from a point.
 
         Args:
-            posterior: the gradient's there; for ``"kept_information"`` given the window at x₀.
+            posterior: the gradient's there, event shape ``1 x d``; for ``"kept_information"`` given the window at x₀.
             d: dimension.
             start: G(x₀), for ``"kept_information"``.
         """
+        assert self.threshold is not None
         if self.relative_to_start:
-            assert start is not None
             return information(posterior) >= self.threshold * start
         return MEASURES[self.uncertainty](posterior, d) <= self.threshold

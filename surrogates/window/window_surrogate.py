@@ -20,6 +20,7 @@ from torch import Tensor
 
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.kernels.makers import NOISE_FLOOR, gaussian_likelihood, matern_kernel
+from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import radial_profile
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.stationary_conditioning import StationaryConditioning
@@ -41,11 +42,8 @@ In units of o, which grows to 10⁵ and more where the window is much narrower t
 variance, and descent would end there.
 """
 
-LEAST_NOISE_RATIO = 1e-10
-"""The least ratio of noise variance to o: what n x n algebra in float64 still tells from none."""
-
-MOST_NOISE_RATIO = 1e6
-"""The largest ratio of noise variance to o, where the noise is known."""
+LEAST_NOISE_RATIO, MOST_NOISE_RATIO = 1e-10, 1e6
+"""The least ratio of noise variance to o, which n x n algebra in float64 tells from none, and the largest one."""
 
 MOST_CONTRACTION = 1e-9
 """A narrow window lowers the least lengthscale to this share of it at most."""
@@ -100,7 +98,6 @@ class WindowSurrogate:
         self.scale = 1.0
         self.fitted = 0
         self._conditioning: StationaryConditioning | None = None
-        self._origin: tuple[StationaryConditioning, Tensor | None] | None = None
         self._take(hyperparameters)
         self.window = NearestWindow(self.trajectory, size, **self._kernel_arguments())
         self._at: tuple[int, Tensor] | None = None
@@ -116,10 +113,12 @@ class WindowSurrogate:
     def begin(self, x: Tensor) -> None:
         """Start an iteration at x: the window moves there, and the spread of its values is the scale from now on."""
         self._move_to(x)
-        self._conditioning = self._origin = None
+        self._conditioning = None
         self.scale = spread(self.window.y)
         if self.noise is not None:
-            self._change(noise_ratio=self._known_ratio())
+            variance = self.scale**2 * self.hyperparameters.outputscale
+            ratio = self.noise / variance if variance > 0 else 0.0
+            self._change(noise_ratio=min(max(ratio, LEAST_NOISE_RATIO), MOST_NOISE_RATIO))
 
     def gradient_posterior(self, x: Tensor, *, reselect: bool = True) -> GradientPosterior:
         """The posterior of ∇f at x, shape ``d``, in standardised units; event shape ``1 x d``.
@@ -128,26 +127,21 @@ class WindowSurrogate:
             x: the point, in search coordinates.
             reselect: move the window to the queries nearest to x first.
         """
-        return self._posterior(self.conditioning_at(x) if reselect else self.conditioning, x)
+        return self.posterior(self.conditioning_at(x) if reselect else self.conditioning, x)
 
-    @property
-    def has_moved(self) -> bool:
-        """Whether the window has left the queries that the iteration's first posterior was given."""
-        return self._origin is not None
+    def posterior(
+        self, conditioning: StationaryConditioning, x: Tensor, known: Pass | None = None
+    ) -> GradientPosterior:
+        """The posterior of ∇f at x under a conditioning of this surrogate, in standardised units.
 
-    def gradient_posterior_at_start(self, x: Tensor) -> GradientPosterior:
-        """The posterior of ∇f at x, given the queries that the iteration's first posterior was given."""
-        if self._origin is None:
-            return self._posterior(self.conditioning, x)
-        conditioning, rows = self._origin
-        if rows is not None:
-            # Its X is a view of the window, which holds other queries now.
-            known = {name: conditioning.__dict__[name] for name in _SHARED if name in conditioning.__dict__}
-            L, alpha, E = conditioning.factor, conditioning.alpha, conditioning.gradient_squared_distances
-            conditioning = conditioning.over(self.trajectory.X[rows], L, alpha, E)
-            conditioning.__dict__.update(known)
-            self._origin = conditioning, None
-        return self._posterior(conditioning, x)
+        Args:
+            conditioning: on the present window, or one that was kept.
+            x: the point, in search coordinates.
+            known: the pass over the data at x, where it has been made already.
+        """
+        o = self.hyperparameters.outputscale
+        scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)
+        return GradientPosterior(conditioning, x[None], scale, known)
 
     def conditioning_at(self, x: Tensor) -> StationaryConditioning:
         """The conditioning on the queries nearest to x; valid until the next move."""
@@ -164,6 +158,13 @@ class WindowSurrogate:
             alpha = solved[:, 0] - mean * solved[:, 1]
             self._conditioning = self._template.over(window.X, window.L, alpha, window.gradient_squared_distances)
         return self._conditioning
+
+    def keep(self) -> StationaryConditioning:
+        """The present conditioning, which stays valid when the window moves: its queries are copied where it can."""
+        if len(self.window) < len(self.trajectory):
+            now = self.conditioning
+            self._conditioning = now.over(now.X.clone(), now.factor, now.alpha, now.gradient_squared_distances)
+        return self.conditioning
 
     def fit_is_due(self, every: int) -> bool:
         """Whether there was no fit yet, or ``every`` queries have come since the last one, failed ones among them."""
@@ -252,29 +253,15 @@ class WindowSurrogate:
         self.window.load_state_dict(state["window"])
         self.scale, self.fitted, self._at = state["scale"], state["fitted"], None
 
-    def _posterior(self, conditioning: StationaryConditioning, x: Tensor) -> GradientPosterior:
-        o = self.hyperparameters.outputscale
-        scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)
-        return GradientPosterior(conditioning, x[None], scale)
-
     def _move_to(self, x: Tensor) -> None:
         """Move the window, unless it is there or holds all queries."""
         if len(self.window) == len(self.trajectory):
             return
         if self._at is not None and self._at[0] == len(self.trajectory) and torch.equal(self._at[1], x):
             return
-        left = self._origin
-        if left is None and self._conditioning is not None:
-            left = self._conditioning, self.window.indices
         if self.window.move_to(x).numel():
-            self._conditioning, self._origin = None, left
+            self._conditioning = None
         self._at = (len(self.trajectory), x)
-
-    def _known_ratio(self) -> float:
-        assert self.noise is not None
-        variance = self.scale**2 * self.hyperparameters.outputscale
-        ratio = self.noise / variance if variance > 0 else 0.0
-        return min(max(ratio, LEAST_NOISE_RATIO), MOST_NOISE_RATIO)
 
     def _change(self, **changed: float) -> None:
         hyperparameters = Hyperparameters(**(vars(self.hyperparameters) | changed))
@@ -290,16 +277,11 @@ class WindowSurrogate:
         self._template = StationaryConditioning(
             kernel, ZeroMean(), one.to(self.trajectory.dtype).expand(1, self.trajectory.d), one, one[0]
         )
-        self._conditioning = self._origin = None
+        self._conditioning = None
 
     def _kernel_arguments(self) -> dict[str, Any]:
-        h = self.hyperparameters
-        arguments = {"precision": h.lengthscale**-2, "outputscale": 1.0, "noise": h.noise_ratio}
-        return arguments | {"profile": self._profile}
-
-
-_SHARED = ("inverse", "inverse_times_distances")
-"""What a conditioning has worked out that does not depend on where its queries are stored."""
+        h, profile = self.hyperparameters, self._profile
+        return {"precision": h.lengthscale**-2, "profile": profile, "outputscale": 1.0, "noise": h.noise_ratio}
 
 
 def generalised_least_squares(y: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:

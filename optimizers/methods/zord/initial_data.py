@@ -11,30 +11,20 @@ from torch import Tensor
 from optimizers.bounds import Domain
 from optimizers.values import parse_values
 
-WIDTH = 10.0
-"""The width of a search without a box, in radii of its initial design."""
-
-RADIUS, RADIUS_IN_BOX = 0.1, 0.03
-"""The default radius of local queries: without a box, and in widths of the box."""
-
 
 def search_lengths(domain: Domain | None, radius: float | None) -> tuple[float, float]:
-    """The width of the search and the radius of local queries, in search units.
+    """The width of the search and the radius of local queries, search units.
 
-    The width is the mean over the box's sides that have a length, and ``WIDTH`` radii where there is no finite box.
-
-    Args:
-        domain: the box, or None.
-        radius: the radius where it is given.
+    The width is the mean of the box's sides that have a length, and the radius 0.03 of it unless it is given. Where
+    there is no finite box, the radius is 0.1 unless it is given, and the width ten radii.
     """
     if domain is not None:
         widths = domain.search_upper.double() - domain.search_lower.double()
         widths = widths[widths > 0]
         if widths.numel() and bool(torch.isfinite(widths).all()):
-            mean = float(widths.mean())
-            return mean, radius or RADIUS_IN_BOX * mean
-    radius = radius or RADIUS
-    return WIDTH * radius, radius
+            width = float(widths.mean())
+            return width, radius or 0.03 * width
+    return 10.0 * (radius or 0.1), radius or 0.1
 
 
 def parse_history(history: Any, like: Tensor) -> tuple[Tensor, Tensor]:

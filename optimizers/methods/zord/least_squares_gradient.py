@@ -10,7 +10,7 @@ from torch import Tensor
 
 from optimizers.estimators.least_squares import least_squares
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
-from optimizers.options import check_integer, nonnegative, positive_integer
+from optimizers.options import check_integer, nonnegative, optional, positive_integer
 from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 
@@ -78,7 +78,7 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
         steps: int = 1,
         **common: Unpack[DescentOptions],
     ) -> None:
-        self.window = None if window is None else check_integer("window", window, LEAST_DATA)
+        self.window = optional(check_integer, "window", window, LEAST_DATA)
         self.ridge, self.steps = nonnegative("ridge", ridge), positive_integer("steps", steps)
         super().__init__(x0, **common)
 

@@ -9,13 +9,11 @@ where the steps begin and where they end.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from surrogates.kernels.one_pass import Pass, weighted_differences
-from surrogates.stationary_conditioning import StationaryConditioning
 from surrogates.window.uncertainty import UncertaintyRule, information
 from surrogates.window.window_surrogate import WindowSurrogate
 
@@ -52,20 +50,22 @@ def steps_in_span(
         return None
     conditioning = surrogate.conditioning
     kernel, v = conditioning.stationary, float(conditioning.stationary.column_scales)
-    outputscale = surrogate.hyperparameters.outputscale
+    amplitude = surrogate.scale * surrogate.hyperparameters.outputscale**0.5
+    unknown = x.new_full((1, 1), math.nan).expand(1, len(x))
     r2 = conditioning.pass_over_data(x[None]).r2[0]
     square = r2 / v
     G = 0.5 * (square[:, None] + square - surrogate.window.squared_distances / v)
     G.diagonal().copy_(square)
-    a, taken, start = torch.zeros_like(square), 0, None
+    a, taken, start = torch.zeros_like(square), 0, 0.0
     while taken < most:
-        uncertainty = _SpanUncertainty(conditioning, outputscale, x, r2)
+        c = kernel.row_scales(r2).reshape(-1)
+        posterior = surrogate.posterior(conditioning, x, Pass(unknown, r2[None], v * r2[None], c[None]))
         if taken == 0 and most > 1 and stop.relative_to_start:
-            start = information(uncertainty)
-        elif taken and not stop.goes_on(uncertainty, len(x), start):
+            start = information(posterior)
+        elif taken and not stop.goes_on(posterior, len(x), start):
             break
-        w = kernel.row_scales(r2).reshape(-1) * conditioning.alpha
-        moved = a - step_size * (surrogate.scale * outputscale**0.5) * v * (w.sum() * a - w)
+        w = c * conditioning.alpha
+        moved = a - step_size * amplitude * v * (w.sum() * a - w)
         along = G @ moved
         length = float(moved @ along)
         if not length < math.inf:
@@ -76,39 +76,3 @@ def steps_in_span(
         r2 = ((length - 2 * along + G.diagonal()) * v).clamp_min(0.0)
     displaced = weighted_differences(kernel, conditioning.inputs, x[None], a[None])[0]
     return x - displaced / v, taken
-
-
-@dataclass(frozen=True)
-class _SpanUncertainty:
-    """The gradient's uncertainty at a point that only its distances to the queries say.
-
-    Attributes:
-        conditioning: on the window, in units of √o.
-        outputscale: o.
-        x: x₀, shape ``d``.
-        r2: squared distances of the point to the queries over ℓ², shape ``n``.
-    """
-
-    conditioning: StationaryConditioning
-    outputscale: float
-    x: Tensor
-    r2: Tensor
-
-    @property
-    def trace(self) -> Tensor:
-        """The trace of the posterior covariance, shape ``1``."""
-        kernel, r2 = self.conditioning.stationary, self.r2[None]
-        c = kernel.row_scales(self.r2)[None, :].reshape(1, -1)
-        return self.outputscale * self.conditioning.trace(
-            self.x[None], Pass(self.x[None], r2, float(kernel.column_scales) * r2, c)
-        )
-
-    @property
-    def prior_trace(self) -> Tensor:
-        """The trace of the prior covariance, 5 o d/(3ℓ²) for Matern 5/2, shape ``1``."""
-        return self.outputscale * self.conditioning.prior_trace
-
-    @property
-    def spectral_norm(self) -> Tensor:
-        """The largest eigenvalue: the prior's, as there are more dimensions than queries."""
-        return self.outputscale * self.conditioning.prior_variance[..., :1]

@@ -13,15 +13,13 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.designs import local_cloud
 from optimizers.first_order import FirstOrder, UpdateRule, adam
+from optimizers.methods.bayesian.observations import initial_design
 from optimizers.methods.bayesian.unit_box import UnitBox
 from optimizers.methods.zord.initial_data import parse_history, search_lengths
 from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, check_integer, positive, positive_integer
+from optimizers.options import CommonOptions, check_choice, check_integer, optional, positive, positive_integer
 from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
-
-DESIGN_SIZE = 10
-"""Queries of the initial design by default."""
 
 MOST_HALVINGS = 4
 """After so many failed iterates in a row, points about the start are queried in their place."""
@@ -45,11 +43,9 @@ class DescentOptions(CommonOptions, total=False):
 
 
 class Surrogate(Protocol):
-    """What gives gradients: whatever it is fitted to is its trajectory."""
+    """What gives gradients: of the queries that its trajectory holds."""
 
-    @property
-    def trajectory(self) -> Trajectory:
-        """The queries so far, in search coordinates."""
+    trajectory: Trajectory
 
 
 S = TypeVar("S", bound=Surrogate)
@@ -99,7 +95,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     Args:
         x0: initial point, shape ``d``.
-        initial_points: queries of the initial design; None: ``DESIGN_SIZE``, or none where a history is given.
+        initial_points: queries of the initial design; None: 10, or none where a history is given.
         design: ``"local"``, normal directions about x0 of the given radius, or ``"latin_hypercube"`` of the box.
         radius: of the local design (root mean square distance), search units; None: see ``search_lengths``.
         history: points, ``n x d`` in user units, and values of f, ``n``, known already (TuRBO's, for one); not
@@ -134,20 +130,15 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        if design not in ("local", "latin_hypercube"):
-            raise ValueError(f"design must be 'local' or 'latin_hypercube', got {design!r}")
-        if start not in ("best", "last"):
-            raise ValueError(f"start must be 'best' or 'last', got {start!r}")
-        if initial_points is not None:
-            check_integer("initial_points", initial_points, 0 if history is not None else LEAST_DATA)
-        if reset_after is not None:
-            check_integer("reset_after", reset_after, 1)
-        self.initial_points, self.design, self.start, self.reset_after = initial_points, design, start, reset_after
-        self.step_decay = positive("step_decay", step_decay)
-        self.radius = None if radius is None else positive("radius", radius)
+        fewest = LEAST_DATA if history is None else 0
+        self.initial_points = optional(check_integer, "initial_points", initial_points, fewest)
+        self.design = check_choice("design", design, ("local", "latin_hypercube"))
+        self.radius = optional(positive, "radius", radius)
+        self.start = check_choice("start", start, ("best", "last"))
         self.queries_per_step = positive_integer("queries_per_step", queries_per_step)
-        self.update_rule = update_rule
-        self._history = history
+        self.reset_after = optional(positive_integer, "reset_after", reset_after)
+        self.step_decay = positive("step_decay", step_decay)
+        self.update_rule, self._history = update_rule, history
         super().__init__(x0, **common)
 
     @abstractmethod
@@ -173,10 +164,10 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         self.width, self.local_radius = search_lengths(self.domain, self.radius)
 
     def _begin(self, surrogate: S) -> None:
-        """Start with a surrogate that has no queries: the history's, and the first iteration where that suffices."""
+        """Start with a surrogate that has no queries: it takes the history's, and iterates where no design follows."""
         if self.design == "latin_hypercube":
             UnitBox.of(self.domain, "a Latin hypercube")
-        default = DESIGN_SIZE if self._history is None else 0
+        default = 10 if self._history is None else 0
         self._design_size = default if self.initial_points is None else self.initial_points
         self.state = DescentState(FirstOrder(self.update_rule, self._x), surrogate)
         if self._history is not None:
@@ -228,7 +219,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         first = self._x[None] if self.iterations == 0 else self._x.new_empty(0, self.dimension)
         if self.design == "latin_hypercube":
             box = UnitBox.of(self.domain, "a Latin hypercube")
-            return box.design(count, self._generator(), self._x if len(first) else None)
+            return initial_design(box, count, self._generator(), self._x if len(first) else None)
         return torch.cat([first, self._around(self._x, count - len(first))])
 
     def _around(self, x: Tensor, count: int, step: int | None = None) -> Tensor:
@@ -246,7 +237,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     def _tell(self, batch: Batch, values: Tensor) -> None:
         assert batch.explicit is not None
         state, totals = self.state, self._composite(batch, values)
-        self.trajectory.append(batch.explicit, values)
+        self.trajectory.append(batch.explicit, values)  # ZoRD, Alg. 2, line 8
         gained = self._keep_best(batch.explicit, totals)
         if len(self.trajectory) < LEAST_DATA:
             return
@@ -257,7 +248,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
             state.without_gain = 0
         self._reset_rule_without_gain()
         from_best = self.start == "best" or state.failed > 0
-        self._iterate(state.best_point if from_best and state.best_point is not None else self._x)
+        self._iterate(state.best_point if from_best and state.best_point is not None else self._x)  # line 3
 
     def _keep_best(self, points: Tensor, totals: Tensor) -> bool:
         """Keep the point of least f + ψ; whether it is a new one."""

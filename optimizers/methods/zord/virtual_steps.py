@@ -15,7 +15,6 @@ from surrogates.window.uncertainty import UncertaintyRule, information
 from surrogates.window.window_surrogate import WindowSurrogate
 
 Prox = Callable[[Tensor, Any], Tensor]
-Correction = Callable[[Tensor], Tensor]
 
 
 def virtual_steps(
@@ -28,14 +27,14 @@ def virtual_steps(
     most: int,
     reselect: bool = True,
     margin: float | None = None,
-    correction: Correction | None = None,
 ) -> tuple[Tensor, int]:
     """The point after virtual steps from x, shape ``d``, and the number V of them (ZoRD, Alg. 2, lines 4 to 6).
 
     A step is z ← prox(rule(z, ∇μ(z))), ∇μ the mean gradient in f's units given the queries nearest to z. The first is
     always taken; then one as long as ``stop`` goes on at the point reached, ``most`` at most (Sec. 3.2). A step that
-    would not be finite is not taken, and ends them. Plain gradient steps that no prox can touch are taken in
-    coefficients of the queries where that is faster: the same points up to rounding.
+    would not be finite is not taken, and ends them. Steps of a plain ``torch.optim.SGD`` that no prox can touch are
+    taken in coefficients of the queries, where these stay and are fewer than half of d: the same points up to
+    rounding, at a cost that does not depend on d.
 
     Args:
         surrogate: the Gaussian process of the queries; its iteration begins at x.
@@ -46,33 +45,31 @@ def virtual_steps(
         most: most steps, at least 1.
         reselect: condition on the queries nearest to z, anew at every step; else on those nearest to x.
         margin: the distance from x within which ``prox`` is the identity; None: unknown.
-        correction: what is added to the gradient at a point (FZooS, eq. 5).
     """
     surrogate.begin(x)
-    if margin is not None and correction is None:
+    if margin is not None:
         in_span = steps_in_span(surrogate, x, rule.plain_step_size, stop, most=most, fixed=not reselect, margin=margin)
         if in_span is not None:
             return in_span
-    z, start = x, None
+    kept = surrogate.keep() if stop.relative_to_start and most > 1 else None
+    z, start = x, 0.0
     for taken in range(most):  # line 4
         posterior = surrogate.gradient_posterior(z, reselect=reselect)  # eqs. 4 to 6
-        if taken == 0 and most > 1 and stop.relative_to_start:
+        if taken == 0 and kept is not None:
             start = information(posterior)
         elif taken:
             compared = posterior
-            if stop.relative_to_start and surrogate.has_moved:
-                compared = surrogate.gradient_posterior_at_start(z)
+            if kept is not None and surrogate.conditioning is not kept:
+                compared = surrogate.posterior(kept, z)
             if not stop.goes_on(compared, len(x), start):
                 return z, taken
         gradient = posterior.mean[0] * surrogate.scale
-        if correction is not None:
-            gradient = gradient + correction(z)
         if not _finite(gradient):
             return z, taken
-        moved, step_size = rule.step(z, gradient)
-        if not _finite(moved):
+        stepped, step_size = rule.step(z, gradient)
+        if not _finite(stepped):
             return z, taken
-        z = prox(moved, step_size)  # line 5
+        z = prox(stepped, step_size)  # line 5
     return z, most
 
 

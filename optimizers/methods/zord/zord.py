@@ -16,7 +16,7 @@ from torch import Tensor
 from optimizers.methods.zord.active_queries import gainful_query, uncertain_candidates
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
 from optimizers.methods.zord.virtual_steps import virtual_steps
-from optimizers.options import positive_integer
+from optimizers.options import check_choice, optional, positive_integer
 from surrogates import DerivedGP
 from surrogates.window.local_options import LEAST_DATA, LocalSurrogateOptions
 from surrogates.window.uncertainty import Uncertainty, UncertaintyRule
@@ -57,10 +57,6 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
     ∇f(x) is least known, at four distances from the design's radius to ℓ/2. The experiment ``beyond-zord`` shows where
     either gains.
 
-    A plain ``torch.optim.SGD`` rule without prox runs in coefficients of the queries where the window is the whole
-    trajectory (or ``reselect=False``) and much smaller than d, and the box is out of reach: the same iterates up to
-    rounding, at a cost that does not depend on d.
-
     Memory of N queries: at most 3 N d numbers (storage doubles when it is full, with the old beside the new) and four
     windows; saving a state takes N d more, and restoring one as much again.
 
@@ -99,15 +95,13 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         active: Literal["gated"] | None = None,
         **common: Unpack[DescentOptions],
     ) -> None:
-        self._uncertainty_rule = UncertaintyRule.of(uncertainty, threshold)
+        self._uncertainty_rule = UncertaintyRule(uncertainty, threshold)
         self.uncertainty, self.threshold = uncertainty, self._uncertainty_rule.threshold
         self._local = LocalSurrogateOptions(window, lengthscale, nugget, noise)
         self.window, self.lengthscale, self.nugget, self.noise = window, lengthscale, nugget, noise
         self.max_virtual_steps = positive_integer("max_virtual_steps", max_virtual_steps)
         self.refit_every = positive_integer("refit_every", refit_every)
-        if active not in ("gated", None):
-            raise ValueError(f"active must be 'gated' or None, got {active!r}")
-        self.reselect, self.active = bool(reselect), active
+        self.reselect, self.active = bool(reselect), optional(check_choice, "active", active, ("gated",))
         super().__init__(x0, **common)
 
     def _start(self) -> None:

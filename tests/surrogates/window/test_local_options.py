@@ -1,0 +1,62 @@
+"""The local surrogate's options: one place that checks them, and what they make."""
+
+import pytest
+import torch
+
+from surrogates.window.local_options import KERNELS, LocalSurrogateOptions, check_nugget
+
+X = torch.linspace(0.0, 1.0, 4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"window": 1}, ValueError, "window must be at least 2"),
+        ({"window": 2.5}, TypeError, "window must be an integer"),
+        ({"lengthscale": 0.0}, ValueError, "lengthscale must be positive"),
+        ({"nugget": 1e-9}, ValueError, "nugget must be at least 1e-08"),
+        ({"nugget": "small"}, TypeError, "nugget must be a number"),
+        ({"noise": -1.0}, ValueError, "noise must be positive"),
+        ({"kernel": "matern"}, ValueError, "rbf, matern52"),
+        ({"lenghtscale": 1.0}, TypeError, "lenghtscale"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, error, match):
+    with pytest.raises(error, match=match):
+        LocalSurrogateOptions(**options)
+
+
+def test_they_make_the_surrogate_that_they_describe():
+    options = LocalSurrogateOptions(window=7, lengthscale=2, nugget=1e-8, noise=1, kernel="rbf")
+    surrogate = options.surrogate(X.float(), 5.0)
+    assert vars(surrogate.hyperparameters) == {"lengthscale": 2.0, "outputscale": 1.0, "noise_ratio": 1e-8}
+    assert (surrogate.size, surrogate.noise, surrogate.kernel) == (7, 1.0, KERNELS["rbf"])
+    assert surrogate.trajectory.dtype == torch.float32 and surrogate.trajectory.d == 4 and len(surrogate) == 0
+
+
+def test_without_a_lengthscale_whoever_fits_it_says_where_to_begin():
+    assert LocalSurrogateOptions().surrogate(X, 5.0).hyperparameters.lengthscale == 5.0
+    with pytest.raises(ValueError, match="lengthscale"):
+        LocalSurrogateOptions().surrogate(X)
+
+
+def test_a_nugget_is_named_in_its_refusal():
+    assert check_nugget("feature_nugget", 1e-8) == 1e-8
+    with pytest.raises(ValueError, match="feature_nugget"):
+        check_nugget("feature_nugget", 0.0)
+
+
+def test_a_kept_conditioning_stays_as_it_is_when_the_window_moves():
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+    surrogate = LocalSurrogateOptions(window=8, lengthscale=2.0).surrogate(X)
+    surrogate.append(points, points.square().sum(1))
+    surrogate.begin(points[0])
+    before = surrogate.gradient_posterior(points[0])
+    values = before.mean.clone(), before.trace.clone()
+    kept = surrogate.keep()
+    assert surrogate.conditioning is kept
+    moved = surrogate.gradient_posterior(points[int((points - points[0]).norm(dim=1).argmax())])
+    assert surrogate.conditioning is not kept and bool(moved.mean.isfinite().all())
+    after = surrogate.posterior(kept, points[0])
+    assert torch.equal(after.mean, values[0]) and torch.equal(after.trace, values[1])
