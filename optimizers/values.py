@@ -14,18 +14,18 @@ class InvalidValueError(TypeError, ValueError):
     """What was given is no value of an objective: a mistake in the program, and not a failed query."""
 
 
-def parse_point(x0: Any) -> Tensor:
-    """The initial point as a new floating tensor of shape ``d``; integers become float64.
+def parse_point(x0: Any, name: str = "x0") -> Tensor:
+    """A point, the initial one by its name, as a new floating tensor of shape ``d``; integers become float64.
 
     Raises:
         TypeError: for complex or non-numeric entries.
         ValueError: for a shape other than ``d`` ≥ 1, NaN or inf.
     """
-    x = numeric("x0", x0).clone()
+    x = numeric(name, x0).clone()
     if x.ndim != 1 or x.numel() == 0:
-        raise ValueError(f"x0 must have shape (d,) with d at least 1, got {tuple(x.shape)}")
+        raise ValueError(f"{name} must have shape (d,) with d at least 1, got {tuple(x.shape)}")
     if not bool(torch.isfinite(x).all()):
-        raise ValueError(f"x0 must be finite, coordinate {int((~torch.isfinite(x)).nonzero()[0])} is not")
+        raise ValueError(f"{name} must be finite, coordinate {int((~torch.isfinite(x)).nonzero()[0])} is not")
     return x
 
 

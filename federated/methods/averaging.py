@@ -10,10 +10,10 @@ from torch import Tensor
 
 from federated.core.acceptance import ACCEPTS, Accept
 from federated.core.algorithm import Algorithm, FederatedOptions
-from federated.core.configuration import check_choice
 from federated.core.messages import MessageSpec, Report
 from federated.core.server import Server
 from optimizers.first_order import FirstOrder, UpdateRule
+from optimizers.options import check_choice
 
 
 @dataclass
@@ -25,8 +25,6 @@ class ServerState:
 
 class AveragingServer(Server):
     """Sends x, and moves it to the mean of the clients' iterates."""
-
-    state: ServerState
 
     def _start(self) -> None:
         self.state = ServerState(self.algorithm.x0)
@@ -63,7 +61,7 @@ class LocalSteps(Algorithm):
     ) -> None:
         self.update_rule, self.reset_rule = update_rule, bool(reset_rule)
         self.accept = check_choice("accept", accept, ACCEPTS)
-        self.asks_acceptance = self.accept == "monotone"
+        self.asks_acceptance = accept == "monotone"
         super().__init__(x0, **common)
         FirstOrder(update_rule, self.x0)
 

@@ -10,34 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from federated.core.algorithm import NoReportError, RoundSkipped
 from federated.core.client import Client
-from federated.core.configuration import check_choice
 from federated.core.messages import Broadcast, Report
 from federated.core.server import Server
-from federated.methods.averaging import LocalSteps
+from federated.methods.averaging import AveragingServer, LocalSteps
 from federated.methods.local_descent import LocalGradientDescent, sgd
 from optimizers.first_order import UpdateRule
-from optimizers.options import nonnegative, positive
+from optimizers.options import check_choice, nonnegative, positive
 
 Conventions = Literal["reddi", "flower"]
-CONVENTIONS: tuple[Conventions, ...] = ("reddi", "flower")
 
 
 @dataclass
 class Moments:
-    """The server's model and moments, each of shape ``d``.
-
-    Attributes:
-        x: x_t.
-        m: moving average of Δ.
-        v: second moment of Δ, coordinate by coordinate.
-    """
+    """The server's model x, the moving average m of Δ, and its second moment v, each of shape ``d``."""
 
     x: Tensor
     m: Tensor
@@ -93,27 +85,25 @@ class FedAvg(LocalSteps):
         super().__init__(x0, update_rule=update_rule, **options)
 
 
-class MomentServer(Server):
+class MomentServer(AveragingServer):
     """Moves x along moments of the clients' mean displacement."""
 
     algorithm: AdaptiveFedOpt
     state: Moments
 
     def _start(self) -> None:
-        x, v0 = self.algorithm.x0, self.algorithm.initial_v
-        self.state = Moments(x, torch.zeros_like(x), torch.full_like(x, v0))
-
-    def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
-        return {"x": self.state.x}
+        x, a = self.algorithm.x0, self.algorithm
+        v = torch.full_like(x, a.tau**2 if a.conventions == "reddi" else 0.0)
+        self.state = Moments(x, torch.zeros_like(x), v)
 
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
         a, s = self.algorithm, self.state
         delta = self.combine("x", reports) - s.x
         m = a.beta1 * s.m + (1.0 - a.beta1) * delta
-        v = a.second_moment(s.v, delta.square())
+        v = a._second_moment(s.v, delta.square())
         if not bool(torch.isfinite(v).all()):
             raise RoundSkipped("the second moment is not finite")
-        x = s.x + a.rate(self.round) * m / (v.sqrt() + a.tau)
+        x = s.x + a._rate(self.round) * m / (v.sqrt() + a.tau)
         self.state = Moments(self.confined(x), m, v)
 
 
@@ -156,21 +146,15 @@ class AdaptiveFedOpt(FedAvg):
         if max(self.beta1, self.beta2) >= 1.0:
             raise ValueError(f"beta1 and beta2 must be under 1, got {beta1} and {beta2}")
         self.tau = positive("tau", tau)
-        self.conventions = cast(Conventions, check_choice("conventions", conventions, CONVENTIONS))
+        self.conventions = check_choice("conventions", conventions, get_args(Conventions))
         if options.get("prox") is not None:
             raise ValueError(f"{self.name} takes no prox: its server's step is not a mean of proximal points")
         super().__init__(x0, server_rate=server_rate, **options)
 
-    @property
-    def initial_v(self) -> float:
-        """v₋₁."""
-        return self.tau**2 if self.conventions == "reddi" else 0.0
-
-    def rate(self, round_number: int) -> float:
-        """The factor of the step of a round."""
+    def _rate(self, round_number: int) -> float:
         return self.server_rate
 
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+    def _second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         """The new v, given Δ²."""
         raise NotImplementedError
 
@@ -180,15 +164,13 @@ class FedAdam(AdaptiveFedOpt):
 
     name = "fedadam"
 
-    def rate(self, round_number: int) -> float:
-        """The factor η, bias-corrected as Flower does under its conventions."""
+    def _rate(self, round_number: int) -> float:
         if self.conventions == "reddi":
             return self.server_rate
         t = round_number + 1.0
         return self.server_rate * math.sqrt(1.0 - self.beta2**t) / (1.0 - self.beta1**t)
 
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new v = β₂v + (1 − β₂)Δ²."""
+    def _second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1.0 - self.beta2) * square
 
 
@@ -197,8 +179,7 @@ class FedYogi(AdaptiveFedOpt):
 
     name = "fedyogi"
 
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new v = v − (1 − β₂)Δ² sign(v − Δ²)."""
+    def _second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1.0 - self.beta2) * square * torch.sign(v - square)
 
 
@@ -210,6 +191,5 @@ class FedAdagrad(AdaptiveFedOpt):
     def __init__(self, x0: Any, *, beta1: float = 0.0, **options: Any) -> None:
         super().__init__(x0, beta1=beta1, **options)
 
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new v = v + Δ²."""
+    def _second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square

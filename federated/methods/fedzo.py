@@ -10,7 +10,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
@@ -18,15 +18,19 @@ from federated.core.algorithm import NoReportError
 from federated.core.client import Client
 from federated.core.messages import Broadcast
 from federated.methods.averaging import LocalSteps
-from federated.methods.local_descent import FiniteDifferenceDescent, Redraw, adam
+from federated.methods.local_descent import LocalDescent, adam
+from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.first_order import UpdateRule
+from optimizers.options import check_choice
+
+Redraw = Literal["step", "round", "never"]
 
 
 class DescentClient(Client):
     """T local steps from the server's x, which go up as the new iterate."""
 
     algorithm: FedZO
-    optimizer: FiniteDifferenceDescent
+    optimizer: LocalDescent
 
     def _start(self) -> None:
         self.optimizer = self.algorithm.local_optimizer(self.number)
@@ -89,22 +93,16 @@ class FedZO(LocalSteps):
         **options: Any,
     ) -> None:
         self.directions, self.smoothing_radius = directions, smoothing_radius
-        self.distribution, self.redraw = distribution, redraw
+        self.distribution, self.redraw = distribution, check_choice("redraw", redraw, get_args(Redraw))
         super().__init__(x0, update_rule=update_rule, **options)
         self.local_optimizer(0)
 
-    def local_optimizer(self, number: int) -> FiniteDifferenceDescent:
+    def local_optimizer(self, number: int) -> LocalDescent:
         """A client's optimizer; raises for options out of range."""
-        return FiniteDifferenceDescent(
-            self.x0,
-            directions=self.directions,
-            smoothing_radius=self.smoothing_radius,
-            pull=self.pull,
-            distribution=self.distribution,
-            redraw=self.redraw,
-            update_rule=self.update_rule,
-            **self.common_options(number),
-        )
+        common = self.common_options(number)
+        estimator = FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=common["seed"])
+        rule, redraw = self.update_rule, self.redraw == "step"
+        return LocalDescent(self.x0, estimator=estimator, pull=self.pull, redraw=redraw, update_rule=rule, **common)
 
     def address(self, round_number: int) -> int:
         """Direction address of a round's first step: T + 1 of them a round, the last for a control variate."""

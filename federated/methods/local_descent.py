@@ -1,23 +1,20 @@
-"""A client's local steps as optimizers: by finite differences, and by gradients."""
+"""A client's local steps as optimizers: along estimated gradients, and along exact ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.estimators.finite_differences import FiniteDifferences
+from optimizers.estimators.estimator import GradientEstimator
 from optimizers.first_order import FirstOrder, UpdateRule
 from optimizers.methods.gradient_descent import GradientDescent, GradientDescentState
 from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, positive
-
-Redraw = Literal["step", "round", "never"]
-REDRAWS: tuple[Redraw, ...] = ("step", "round", "never")
+from optimizers.options import CommonOptions, nonnegative
 
 
 def adam(p: Tensor) -> torch.optim.Optimizer:
@@ -57,29 +54,25 @@ class LocalState:
     estimates: int = 0
 
 
-class FiniteDifferenceDescent(Optimizer):
-    """Steps from the server's iterate along finite-difference estimates (FZooS eqs. 87, 89, 91, 93).
+class LocalDescent(Optimizer):
+    """Steps from the server's iterate along estimated gradients (FZooS eqs. 87, 89, 91, 93).
 
-    At x it queries f(x) and f(x + λu_q), q = 1…Q, and steps by a first-order rule along
+    At x, with δ the estimate of ∇f(x), it steps by a first-order rule along
 
-        g = δ + b + γ (x − x_{r−1}),        δ = (1/(Q E[u_j²])) Σ_q (f(x + λu_q) − f(x))/λ · u_q
+        g = δ + b + γ (x − x_{r−1})
 
-    with b the correction of the round, and then through the prox. δ is unbiased for ∇f up to O(λ) for each
-    of ``Directions``' distributions. Failed directions leave the sum and Q; where f(x) itself fails, or all of
-    them do, the step is none.
+    with b the correction of the round, and then through the prox. Where there is no estimate the step is none.
 
     Args:
         x0: initial point, shape ``d``.
-        directions: Q.
-        smoothing_radius: λ.
+        estimator: makes δ, from directions of its own seed.
         pull: γ, of the proximal term of FedProx.
-        distribution: one of ``Directions``'.
-        redraw: whether directions are drawn anew for every step, for every round, or never.
+        redraw: whether directions are drawn anew for every step, or stay those of the phase.
         update_rule: factory of the first-order rule.
         **common: see ``Optimizer``.
     """
 
-    method = "finite_difference_descent"
+    method = "local_descent"
     rescale_by_default = False
     state: LocalState
 
@@ -87,19 +80,14 @@ class FiniteDifferenceDescent(Optimizer):
         self,
         x0: Any,
         *,
-        directions: int = 20,
-        smoothing_radius: float = 0.01,
+        estimator: GradientEstimator,
         pull: float = 0.0,
-        distribution: str = "orthonormal",
-        redraw: Redraw = "step",
+        redraw: bool = True,
         update_rule: UpdateRule = adam,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.directions, self.smoothing_radius, self.distribution = directions, smoothing_radius, distribution
-        if redraw not in REDRAWS:
-            raise ValueError(f"redraw must be one of {', '.join(REDRAWS)}, got {redraw!r}")
-        self.pull = float(pull) if pull == 0.0 else positive("pull", pull)
-        self.redraw, self.update_rule = redraw, update_rule
+        self.estimator, self.redraw, self.update_rule = estimator, redraw, update_rule
+        self.pull = nonnegative("pull", pull)
         super().__init__(x0, **common)
 
     def begin(
@@ -125,17 +113,8 @@ class FiniteDifferenceDescent(Optimizer):
         self.restart(x)
         if reset:
             self.state.rule.reset()
-        self.state = replace(
-            self.state,
-            anchor=self._x,
-            correction=correction,
-            moves=moves,
-            address=address,
-            planned=steps,
-            steps=0,
-            estimates=0,
-            total=torch.zeros_like(self._x),
-        )
+        nothing = torch.zeros_like(self._x)
+        self.state = LocalState(self.state.rule, self._x, nothing, correction, moves, address, planned=steps)
 
     @property
     def busy(self) -> bool:
@@ -148,23 +127,19 @@ class FiniteDifferenceDescent(Optimizer):
         s = self.state
         return s.total / s.estimates if s.estimates else None
 
-    @property
-    def _estimator(self) -> FiniteDifferences:
-        return FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=self.seed)
-
     def _start(self) -> None:
         self.state = LocalState(FirstOrder(self.update_rule, self._x), self._x, torch.zeros_like(self._x))
 
     def _next_queries(self) -> int:
-        return self._estimator.queries_needed(self.dimension)
+        return self.estimator.queries_needed(self.dimension)
 
     def _ask(self) -> Batch:
         s = self.state
-        step = s.address + (s.steps if self.redraw == "step" else 0)
-        return self._estimator.batch(self._x, step, number=self.iterations, domain=self.domain)
+        step = s.address + (s.steps if self.redraw else 0)
+        return self.estimator.batch(self._x, step, number=self.iterations, domain=self.domain)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
-        estimate, s = self._estimator.from_values(batch, values), self.state
+        estimate, s = self.estimator.from_values(batch, values), self.state
         if estimate is None:
             self.state = replace(s, steps=s.steps + 1)
             return

@@ -21,12 +21,7 @@ from federated.methods.fedzo import DescentClient, FedZO
 
 @dataclass
 class ControlState:
-    """A server's model and the mean control variate.
-
-    Attributes:
-        x: x_r, shape ``d``.
-        control: the mean of the clients' control variates, shape ``d``; zero before there is any.
-    """
+    """A server's model x_r and the mean of the clients' control variates, each of shape ``d``; zero before any."""
 
     x: Tensor
     control: Tensor

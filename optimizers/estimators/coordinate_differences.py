@@ -11,9 +11,9 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.bounds import Domain
 from optimizers.directions.axes import Axes
-from optimizers.estimators.estimator import GradientEstimator, check_choice, check_moved
+from optimizers.estimators.estimator import GradientEstimator, check_moved
 from optimizers.estimators.finite_differences import SCHEMES
-from optimizers.options import positive
+from optimizers.options import check_choice, positive
 
 
 @dataclass(frozen=True)

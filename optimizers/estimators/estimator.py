@@ -14,7 +14,7 @@ from optimizers.batch import Batch
 from optimizers.bounds import Domain
 from optimizers.directions.directions import Directions
 from optimizers.options import positive, positive_integer
-from optimizers.values import parse_values
+from optimizers.values import numeric, parse_point, parse_values
 
 
 class AllQueriesFailedError(ValueError):
@@ -65,16 +65,13 @@ class GradientEstimator(ABC):
 
     @abstractmethod
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
-        """The points to query.
+        """The points to query around x, shape ``d``, in search coordinates where there is a domain.
 
         Args:
-            x: Where the gradient is wanted, shape ``d``, in search coordinates where there is a domain.
+            x: Where the gradient is wanted.
             step: Address of the directions, an integer in [0, 2^56): another step, another draw.
             number: The batch's number in its run.
             domain: The run's box and change of coordinates.
-
-        Returns:
-            A batch of `queries_needed` points around x.
         """
 
     @abstractmethod
@@ -96,79 +93,49 @@ class GradientEstimator(ABC):
         if n < self.fewest:
             return None
         gradient = self._combine(batch, torch.where(kept, terms, 0.0), kept)
-        if not bool(gradient.isfinite().all()):
-            return None
-        return GradientEstimate(gradient, len(values), n + 1 - self.fewest)
+        return GradientEstimate(gradient, len(values), n + 1 - self.fewest) if gradient.isfinite().all() else None
 
     def points(self, x: Tensor, step: int = 0) -> Tensor:
-        """The points to query, dense.
-
-        Args:
-            x: Where the gradient is wanted, a finite floating tensor of shape ``d``.
-            step: Address of the directions, an integer in [0, 2^56): another step, another draw.
-
-        Returns:
-            Tensor, ``queries_needed(d) x d``.
+        """The points of `batch`, dense, ``queries_needed(d) x d``.
 
         Raises:
-            TypeError: If x is not a floating tensor.
+            TypeError: If x or step is no number.
             ValueError: If x is not a finite vector or step is outside its range.
         """
-        return self.batch(_point(x), step).points()
+        return self.batch(parse_point(x, "x"), step).points()
 
     def estimate(self, x: Tensor, points: Tensor, values: Any) -> GradientEstimate:
         """The gradient's estimate from the values at the points, whose displacements count as they were rounded.
 
         Args:
-            x: Where the gradient is wanted, shape ``d``.
+            x: Where the gradient is wanted, shape ``d``; the estimate has its dtype and device.
             points: What `points` returned for x, shape ``q x d``.
             values: The function's values there, in the same order, shape ``q``.
 
-        Returns:
-            The estimate, in x's dtype and on its device.
-
         Raises:
-            TypeError: If x or points are not floating tensors or values not real.
+            TypeError: If x, points or values are not real.
             ValueError: If shapes differ from what is stated, or the points from x by nothing at all.
             AllQueriesFailedError: If no difference of finite values is left.
         """
-        x = _point(x)
-        points = points.detach() if isinstance(points, Tensor) else torch.as_tensor(points, dtype=x.dtype)
+        x, points = parse_point(x, "x"), numeric("points", points)
         if points.dim() != 2 or points.shape[1] != len(x) or len(points) == 0:
             raise ValueError(f"points have shape {tuple(points.shape)}; accepted: q x {len(x)}")
         if not self.any_points and len(points) != self.queries_needed(len(x)):
             raise ValueError(f"{len(points)} points are given; accepted: {self.queries_needed(len(x))}, as `points`")
         y = parse_values(values, len(points)).to(x.device)
-        batch = Batch(0, x, torch.zeros(len(points), dtype=torch.float64), explicit=points.to(x))
-        found = self.from_values(batch, y)
+        found = self.from_values(Batch(0, x, y.new_zeros(len(y), device="cpu"), explicit=points.to(x)), y)
         if found is None:
-            raise AllQueriesFailedError(
-                f"no finite difference is left of {len(y)} values, {int(y.isnan().sum())} failed"
-            )
+            failed = int(y.isnan().sum())
+            raise AllQueriesFailedError(f"no finite difference is left of {len(y)} values, {failed} of which failed")
         return found
 
     def __call__(
         self, fun: Callable[[Tensor], Any], x: Tensor, step: int = 0, *, batched: bool = False
     ) -> GradientEstimate:
-        """Queries fun at `points` and estimates its gradient at x; raises as `points` and `estimate`.
-
-        Args:
-            fun: Function of one point, shape ``d``; with ``batched``, of ``q x d`` points at once.
-            x: Where the gradient is wanted, shape ``d``.
-            step: Address of the directions.
-            batched: Whether fun takes all points in one call.
-        """
+        """Queries fun, a function of one point or, ``batched``, of all ``q x d``, and estimates its gradient at x."""
         points = self.points(x, step)
         values = fun(points) if batched else [float(fun(point)) for point in points]
         return self.estimate(x, points, values)
-
-
-def check_moved(displacements: Tensor) -> Tensor:
-    """The displacements, shape ``n x d``; ``ValueError`` where rounding left a point where x is."""
-    if (displacements == 0).all(-1).any():
-        kind = displacements.dtype
-        raise ValueError(f"a point does not differ from x in {kind}; accepted: a larger smoothing radius")
-    return displacements
 
 
 def check_draw(directions: int, smoothing_radius: float, seed: int) -> None:
@@ -178,18 +145,9 @@ def check_draw(directions: int, smoothing_radius: float, seed: int) -> None:
     Directions(seed, 1)
 
 
-def check_choice(name: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Raises ``ValueError`` for an option that is not one of the accepted names."""
-    if value not in accepted:
-        raise ValueError(f"{name} is {value!r}; accepted: {', '.join(accepted)}")
-
-
-def _point(x: Tensor) -> Tensor:
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"x is given as {kind}; accepted: a floating torch.Tensor")
-    if x.dim() != 1 or len(x) == 0:
-        raise ValueError(f"x has shape {tuple(x.shape)}; accepted: d, at least 1")
-    if not x.isfinite().all():
-        raise ValueError(f"{int((~x.isfinite()).sum())} entries of x are NaN or inf; accepted: finite numbers")
-    return x.detach()
+def check_moved(displacements: Tensor) -> Tensor:
+    """The displacements, shape ``n x d``; ``ValueError`` where rounding left a point where x is."""
+    if (displacements == 0).all(-1).any():
+        kind = displacements.dtype
+        raise ValueError(f"a point does not differ from x in {kind}; accepted: a larger smoothing radius")
+    return displacements

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.bounds import Domain
 from optimizers.directions.directions import DISTRIBUTIONS, Directions
-from optimizers.estimators.estimator import GradientEstimator, check_choice, check_draw, check_moved
+from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
+from optimizers.options import check_choice
 
 SCHEMES = ("forward", "central")
 
@@ -54,19 +55,13 @@ class FiniteDifferences(GradientEstimator):
         """n + 1 forward, 2n central."""
         return self.directions + 1 if self.scheme == "forward" else 2 * self.directions
 
-    def within(self, queries: int) -> FiniteDifferences:
-        """This estimator with as many of its directions as so many queries allow, at least one."""
-        affordable = queries - 1 if self.scheme == "forward" else queries // 2
-        return replace(self, directions=max(1, min(self.directions, affordable)))
-
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
         """The points in the class's order; see `GradientEstimator.batch`."""
-        n = self.directions
-        signs = [0.0] + [1.0] * n if self.scheme == "forward" else [1.0] * n + [-1.0] * n
-        rows = [0, *range(n)] if self.scheme == "forward" else [*range(n), *range(n)]
-        scales = self.smoothing_radius * torch.tensor(signs, dtype=torch.float64)
+        n, r = self.directions, self.smoothing_radius
+        scales, rows = ([0.0] + [r] * n, [0]) if self.scheme == "forward" else ([r] * n + [-r] * n, [*range(n)])
+        addresses = tuple((step, row) for row in (*rows, *range(n)))
         directions = Directions(self.seed, len(x), self.distribution)
-        return Batch(number, x, scales, tuple((step, row) for row in rows), directions, domain=domain)
+        return Batch(number, x, torch.tensor(scales, dtype=torch.float64), addresses, directions, domain=domain)
 
     def _terms(self, batch: Batch, values: Tensor) -> Tensor:
         if self.scheme == "forward":

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from optimizers.batch import Batch
 from optimizers.bounds import Domain
-from optimizers.estimators.estimator import GradientEstimator, check_choice
+from optimizers.estimators.estimator import GradientEstimator
 from optimizers.estimators.finite_differences import FiniteDifferences
-from optimizers.options import nonnegative
-
-CENTERS = ("nearest", "mean")
+from optimizers.options import check_choice, nonnegative
 
 
 @dataclass(frozen=True)
@@ -51,20 +49,19 @@ class LeastSquaresDifferences(GradientEstimator):
 
     def __post_init__(self) -> None:
         nonnegative("ridge", self.ridge)
-        check_choice("center", self.center, CENTERS)
-        self._proposal  # noqa: B018
+        check_choice("center", self.center, ("nearest", "mean"))
+        self._proposal()
 
-    @property
     def _proposal(self) -> FiniteDifferences:
         return FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=self.seed)
 
     def queries_needed(self, d: int) -> int:
         """n + 1."""
-        return self._proposal.queries_needed(d)
+        return self.directions + 1
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
         """x and the x + λu_i, those of `FiniteDifferences`; see `GradientEstimator.batch`."""
-        return self._proposal.batch(x, step, number=number, domain=domain)
+        return self._proposal().batch(x, step, number=number, domain=domain)
 
     def _terms(self, batch: Batch, values: Tensor) -> Tensor:
         return values
@@ -85,15 +82,9 @@ def least_squares(displacements: Tensor, differences: Tensor, ridge: float = 0.0
     Through the singular values of D, those below ε max(n, d) s taken for zero: O(min(n, d) n d).
 
     Args:
-        displacements: D, ``n x d``.
+        displacements: D, ``n x d``; ``ValueError`` if it is zero.
         differences: y, ``n``.
         ridge: At least 0.
-
-    Returns:
-        Tensor, ``d``, in D's dtype.
-
-    Raises:
-        ValueError: If D is zero.
     """
     left, s, right = torch.linalg.svd(displacements, full_matrices=False)
     if not s[0] > 0:

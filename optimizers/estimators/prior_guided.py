@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -12,7 +12,8 @@ from optimizers.batch import Batch
 from optimizers.bounds import Domain
 from optimizers.directions.directions import Directions
 from optimizers.directions.fixed_order import orthonormalize
-from optimizers.estimators.estimator import GradientEstimator, check_choice, check_draw, check_moved
+from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
+from optimizers.options import check_choice
 
 Scaling = Literal["projection", "unbiased"]
 
@@ -49,10 +50,6 @@ class PriorGuidedDifferences(GradientEstimator):
     def queries_needed(self, d: int) -> int:
         """n + 1, and at most d + 1."""
         return min(self.directions, d) + 1
-
-    def within(self, queries: int) -> PriorGuidedDifferences:
-        """This estimator with as many of its directions as so many queries allow, at least one."""
-        return replace(self, directions=max(1, min(self.directions, queries - 1)))
 
     def frame(self, step: int) -> Tensor:
         """The prior and n − 1 directions orthonormal to it and to each other, float64, ``n x d``.

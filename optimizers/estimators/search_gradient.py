@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.bounds import Domain
 from optimizers.directions.directions import Directions
-from optimizers.estimators.estimator import GradientEstimator, check_choice, check_draw, check_moved
+from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
+from optimizers.options import check_choice
 
 Shaping = Literal["centred_ranks", "none"]
 
@@ -68,11 +69,6 @@ class SearchGradient(GradientEstimator):
     def queries_needed(self, d: int) -> int:
         """n, and one more with ``query_center``."""
         return self.directions + int(self.query_center)
-
-    def within(self, queries: int) -> SearchGradient:
-        """This estimator with as many of its directions as so many queries allow, at least two."""
-        n = max(2, min(self.directions, queries - int(self.query_center)))
-        return replace(self, directions=n - n % 2 if self.antithetic else n)
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
         """x, where it is asked for, and the x + λuᵢ, pairs side by side; see `GradientEstimator.batch`."""

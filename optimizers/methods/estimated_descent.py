@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from optimizers.batch import Batch
-from optimizers.estimators.finite_differences import FiniteDifferences
-from optimizers.estimators.prior_guided import PriorGuidedDifferences
-from optimizers.estimators.search_gradient import SearchGradient
+from optimizers.estimators.estimator import GradientEstimator, check_draw
 from optimizers.first_order import FirstOrder, UpdateRule
 from optimizers.optimizer import Optimizer
 
@@ -29,23 +27,25 @@ class EstimatedDescent(Optimizer):
     point. The last batch has as many directions as the budget holds. A subclass says its estimator.
     """
 
+    directions: int
+    smoothing_radius: float
     update_rule: UpdateRule
     state: DescentState
 
     @property
     @abstractmethod
-    def _estimator(self) -> FiniteDifferences | PriorGuidedDifferences | SearchGradient:
-        """The estimator of the next step, with all of its directions."""
+    def _estimator(self) -> GradientEstimator:
+        """The estimator of the next step, with as many directions as the budget holds."""
 
     def _start(self) -> None:
+        check_draw(self.directions, self.smoothing_radius, self.seed)
         self.state = DescentState(FirstOrder(self.update_rule, self._x))
 
     def _next_queries(self) -> int:
-        return self._estimator.within(self.remaining).queries_needed(self.dimension)
+        return self._estimator.queries_needed(self.dimension)
 
     def _ask(self) -> Batch:
-        estimator = self._estimator.within(self.remaining)
-        return estimator.batch(self._x, self.iterations, number=self.iterations, domain=self.domain)
+        return self._estimator.batch(self._x, self.iterations, number=self.iterations, domain=self.domain)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         estimate = self._estimator.from_values(batch, values)

@@ -55,8 +55,7 @@ class ES(EstimatedDescent):
     @property
     def _estimator(self) -> SearchGradient:
         own = self.query_iterate
-        if own is None:
-            own = self.prox is not None or not self.confine_queries
-        return SearchGradient(
-            self.directions, self.smoothing_radius, self.shaping, self.antithetic, bool(own), seed=self.seed
-        )
+        own = self.prox is not None or not self.confine_queries if own is None else bool(own)
+        most = max(2, self.remaining - own)
+        n = min(self.directions, most - most % 2 if self.antithetic else most)
+        return SearchGradient(n, self.smoothing_radius, self.shaping, self.antithetic, own, self.seed)

@@ -44,12 +44,7 @@ class GLD(Optimizer):
     state: GLDState
 
     def __init__(
-        self,
-        x0: Any,
-        *,
-        widest: float = 5.0,
-        narrowest: float = 0.1,
-        **common: Unpack[CommonOptions],
+        self, x0: Any, *, widest: float = 5.0, narrowest: float = 0.1, **common: Unpack[CommonOptions]
     ) -> None:
         self.widest, self.narrowest = positive("widest", widest), positive("narrowest", narrowest)
         if narrowest > widest:
@@ -72,15 +67,13 @@ class GLD(Optimizer):
         if self.prox is None:
             return batch
         vanishing = torch.finfo(self._x.dtype).eps
-        points = torch.stack([self._prox(batch.search_point(i), vanishing) for i in range(len(batch))])
-        return self._points_batch(points)
+        points = [self._prox(batch.search_point(i), vanishing) for i in range(len(batch))]
+        return self._points_batch(torch.stack(points))
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         totals = self._composite(batch, values).nan_to_num(nan=math.inf, posinf=math.inf)
         i = int(totals.argmin())
         if float(totals[i]) < self.state.value:
-            self.state.value = float(totals[i])
-            z = batch.search_point(i)
-            if self.domain is not None:
-                z = torch.clamp(z, self.domain.search_lower, self.domain.search_upper)
-            self._x = z
+            self.state.value, z = float(totals[i]), batch.search_point(i)
+            box = self.domain
+            self._x = z if box is None else torch.clamp(z, box.search_lower, box.search_upper)

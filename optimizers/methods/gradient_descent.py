@@ -70,16 +70,15 @@ class GradientDescent(Optimizer):
         return self._directions_batch([0], [0.0])
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
-        if bool(values[0].isnan()):
-            self._halve()
-            return
-        gradient = self._gradient(batch.point(0))
-        self.state.gradients += 1
-        if not bool(torch.isfinite(gradient).all()):
-            self._halve()
-            return
-        self.state.last_good = self._x
-        self._descend(self.state.rule, gradient)
+        gradient = None
+        if not bool(values[0].isnan()):
+            gradient = self._gradient(batch.point(0))
+            self.state.gradients += 1
+        if gradient is not None and bool(gradient.isfinite().all()):
+            self.state.last_good = self._x
+            self._descend(self.state.rule, gradient)
+        elif self.state.last_good is not None:
+            self._x = (self._x + self.state.last_good) / 2.0
 
     def _gradient(self, x: Tensor) -> Tensor:
         given = self.jac(x)
@@ -91,7 +90,3 @@ class GradientDescent(Optimizer):
             )
         gradient = gradient.to(x)
         return gradient if self.domain is None or self.domain.unit is None else gradient * self.domain.unit
-
-    def _halve(self) -> None:
-        if self.state.last_good is not None:
-            self._x = (self._x + self.state.last_good) / 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -11,9 +11,9 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.estimators.prior_guided import PriorGuidedDifferences, Scaling
-from optimizers.first_order import FirstOrder, UpdateRule, adam
+from optimizers.first_order import UpdateRule, adam
 from optimizers.methods.estimated_descent import DescentState, EstimatedDescent
-from optimizers.options import CommonOptions
+from optimizers.options import CommonOptions, check_choice
 
 
 @dataclass
@@ -58,18 +58,19 @@ class PRGF(EstimatedDescent):
         **common: Unpack[CommonOptions],
     ) -> None:
         self.directions, self.smoothing_radius = directions, smoothing_radius
-        self.scaling, self.update_rule = scaling, update_rule
+        self.scaling, self.update_rule = check_choice("scaling", scaling, get_args(Scaling)), update_rule
         super().__init__(x0, **common)
 
     def _start(self) -> None:
-        PriorGuidedDifferences(self._x, self.directions, self.smoothing_radius, self.scaling)
-        self.state = PRGFState(FirstOrder(self.update_rule, self._x))
+        super()._start()
+        self.state = PRGFState(self.state.rule)
 
     @property
     def _estimator(self) -> FiniteDifferences | PriorGuidedDifferences:
-        n, radius, prior = self.directions, self.smoothing_radius, self.state.prior
+        n = min(self.directions, self.dimension, max(1, self.remaining - 1))
+        radius, prior = self.smoothing_radius, self.state.prior
         if prior is None:
-            return FiniteDifferences(min(n, self.dimension), radius, "orthonormal", seed=self.seed)
+            return FiniteDifferences(n, radius, "orthonormal", seed=self.seed)
         return PriorGuidedDifferences(prior, n, radius, self.scaling, self.seed)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:

@@ -45,4 +45,5 @@ class RGF(EstimatedDescent):
 
     @property
     def _estimator(self) -> FiniteDifferences:
-        return FiniteDifferences(self.directions, self.smoothing_radius, "orthonormal", seed=self.seed)
+        n = min(self.directions, max(1, self.remaining - 1))
+        return FiniteDifferences(n, self.smoothing_radius, "orthonormal", seed=self.seed)

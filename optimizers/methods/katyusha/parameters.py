@@ -17,7 +17,7 @@ from optimizers.options import check_integer, positive
 
 @dataclass(frozen=True)
 class KatyushaParameters:
-    """Parameters of Katyusha, Alg. 1.
+    """Parameters of Katyusha, Alg. 1; ``ValueError`` for numbers out of range.
 
     Attributes:
         theta1: θ₁, weight of z in the coupling; in (0, 1/2].
@@ -27,9 +27,6 @@ class KatyushaParameters:
         probability: p of renewing the reference; 1 for the full batch.
         mu_f: μ_f, strong convexity of f.
         mu_psi: μ_ψ, strong convexity of ψ.
-
-    Raises:
-        ValueError: for numbers out of these ranges.
     """
 
     theta1: float
@@ -76,9 +73,6 @@ def coordinate_batch(L: float, mu_f: float, mu_psi: float, d: int, size: int) ->
         mu_psi: strong convexity of ψ; μ_f + μ_ψ > 0.
         d: dimension.
         size: |S|, 1 to d.
-
-    Raises:
-        ValueError: for numbers out of range.
     """
     M, p = _curvature(L, d, size), size / d
     theta1 = _momentum(_strong_convexity(mu_f, mu_psi), M, p)
@@ -91,9 +85,6 @@ def full_batch(L: float, mu_f: float, mu_psi: float) -> KatyushaParameters:
     M = 4L/3, θ₂ = 0, θ₁ = min{√(μ/M), 1/2}, η = 1/(3θ₁). (With p = 1 the reference point is the last y and
     θ₂ only splits y's weight: θ₂ = 0 gives the same iterates.) M is our reading: the bound on one step allows
     any above L/3, and 4L/3 keeps what the smoothing bias costs, ε²/(2(3M − L)θ₁), at a sixth of ε²/(Lθ₁).
-
-    Raises:
-        ValueError: for numbers out of range.
     """
     M = 4.0 * positive("L", L) / 3.0
     theta1 = _momentum(_strong_convexity(mu_f, mu_psi), M, 1.0)

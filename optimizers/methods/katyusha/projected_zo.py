@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ from optimizers.batch import Batch
 from optimizers.estimators.estimator import GradientEstimator
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
-from optimizers.options import positive
+from optimizers.options import check_choice, positive
 
 Estimator = Literal["two_point", "coordinates"]
 Steps = Literal["diminishing", "constant"]
@@ -48,9 +48,6 @@ class ProjectedZO(SmoothMethod):
         steps: ``"diminishing"`` or ``"constant"``, η₀ throughout.
         step_factor: multiplies η₀.
         **common: see ``SmoothMethod`` and ``Optimizer``.
-
-    Raises:
-        ValueError: for an unknown estimator or kind of steps.
     """
 
     method = "projected_zo"
@@ -64,10 +61,8 @@ class ProjectedZO(SmoothMethod):
         step_factor: float = 1.0,
         **common: Unpack[SmoothOptions],
     ) -> None:
-        if estimator not in ("two_point", "coordinates"):
-            raise ValueError(f"estimator must be 'two_point' or 'coordinates', got {estimator!r}")
-        if steps not in ("diminishing", "constant"):
-            raise ValueError(f"steps must be 'diminishing' or 'constant', got {steps!r}")
+        check_choice("estimator", estimator, get_args(Estimator))
+        check_choice("steps", steps, get_args(Steps))
         self.estimator, self.steps = estimator, steps
         self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)

@@ -15,7 +15,7 @@ from optimizers.batch import Batch
 from optimizers.estimators.coordinate_differences import CoordinateDifferences
 from optimizers.estimators.estimator import GradientEstimator
 from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, nonnegative, positive
+from optimizers.options import CommonOptions, nonnegative, optional, positive
 
 PROBES = 5
 """Directions along which curvature is measured."""
@@ -83,7 +83,8 @@ class SmoothMethod(Optimizer):
     row the method restarts from the best point. Lengths are in search coordinates, which are the user's
     unless ``rescale=True``.
 
-    A subclass says ``_method_queries``, ``_method_ask``, ``_method_tell`` and ``_restart``.
+    A subclass says ``_method_queries``, ``_method_ask``, ``_method_tell`` and ``_restart``, which begins again from
+    the iterate with the state's smoothness.
 
     Args:
         x0: initial point, shape ``d``.
@@ -107,30 +108,17 @@ class SmoothMethod(Optimizer):
         prox_strong_convexity: float | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.smoothing_radius = None if smoothing_radius is None else positive("smoothing_radius", smoothing_radius)
-        self.smoothness = None if smoothness is None else positive("smoothness", smoothness)
-        self.strong_convexity = None if strong_convexity is None else nonnegative("strong_convexity", strong_convexity)
-        self.prox_strong_convexity = (
-            None if prox_strong_convexity is None else nonnegative("prox_strong_convexity", prox_strong_convexity)
-        )
+        self.smoothing_radius = optional(positive, "smoothing_radius", smoothing_radius)
+        self.smoothness = optional(positive, "smoothness", smoothness)
+        self.strong_convexity = optional(nonnegative, "strong_convexity", strong_convexity)
+        self.prox_strong_convexity = optional(nonnegative, "prox_strong_convexity", prox_strong_convexity)
         super().__init__(x0, **common)
 
-    @property
-    def mu_f(self) -> float:
-        """Strong convexity of f, 0 where not given."""
-        return self.strong_convexity or 0.0
-
-    @property
-    def mu_psi(self) -> float:
-        """Strong convexity of ψ, the prox's own where not given."""
-        if self.prox_strong_convexity is not None:
-            return self.prox_strong_convexity
-        return float(getattr(self.prox, "strong_convexity", 0.0))
-
     def _start(self) -> None:
-        self.current_smoothing_radius = (
-            default_radius(self._x) if self.smoothing_radius is None else self.smoothing_radius
-        )
+        of_prox = getattr(self.prox, "strong_convexity", 0.0)
+        self.mu_f = self.strong_convexity or 0.0
+        self.mu_psi = float(of_prox if self.prox_strong_convexity is None else self.prox_strong_convexity)
+        self.current_smoothing_radius = self.smoothing_radius or default_radius(self._x)
 
     @abstractmethod
     def _method_queries(self) -> int: ...
@@ -142,8 +130,7 @@ class SmoothMethod(Optimizer):
     def _method_tell(self, batch: Batch, values: Tensor) -> None: ...
 
     @abstractmethod
-    def _restart(self) -> None:
-        """Begin again from the iterate, with the state's smoothness."""
+    def _restart(self) -> None: ...
 
     @property
     def _guarded(self) -> bool:
@@ -202,9 +189,8 @@ class SmoothMethod(Optimizer):
     def _base_failed(self, values: Tensor) -> bool:
         """Whether f at the base point failed."""
         failed = bool(values[0].isnan())
-        self.state.failed = self.state.failed + 1 if failed else 0
-        if self.state.failed == 3:
-            self.state.failed = 0
+        self.state.failed = (self.state.failed + 1) % 3 if failed else 0
+        if failed and self.state.failed == 0:
             self.retreat()
             self._restart()
         return failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.methods.katyusha.parameters import KatyushaParameters, coordinate_batch, full_batch, general_convex
 from optimizers.methods.katyusha.smooth_method import LARGEST, SmoothMethod, SmoothOptions, SmoothState
-from optimizers.options import check_integer
+from optimizers.options import check_choice, check_integer
 
 Option = Literal["I", "II"]
 ProxStep = Callable[[Tensor, float], Tensor]
@@ -46,6 +46,12 @@ def variance_reduced(reference: Tensor, axes: Tensor, derivatives: Tensor) -> Te
     """
     factor = reference.shape[-1] / axes.shape[-1]
     return reference.scatter_add(-1, axes, factor * (derivatives - reference.gather(-1, axes)))
+
+
+def reduced(reference: Tensor, batch: Batch, derivatives: Tensor) -> Tensor | None:
+    """Eq. 4 over the axes of a batch whose query did not fail; None where all did."""
+    axes, kept = torch.tensor([j for _, j in batch.addresses[1:]], device=reference.device), ~derivatives.isnan()
+    return variance_reduced(reference, axes[kept], derivatives[kept]) if bool(kept.any()) else None
 
 
 def z_step(parameters: KatyushaParameters, prox: ProxStep, x: Tensor, z: Tensor, g: Tensor) -> Tensor:
@@ -136,9 +142,6 @@ class ZOLKatyusha(SmoothMethod):
         coordinates: |S|, 1 to d, or ``"full"``.
         parameters: overrides what follows from L, μ_f and μ_ψ; p included.
         **common: see ``SmoothMethod`` and ``Optimizer``.
-
-    Raises:
-        ValueError: for an unknown option or |S| > d.
     """
 
     method = "zo_l_katyusha"
@@ -153,8 +156,7 @@ class ZOLKatyusha(SmoothMethod):
         parameters: KatyushaParameters | None = None,
         **common: Unpack[SmoothOptions],
     ) -> None:
-        if option not in ("I", "II"):
-            raise ValueError(f"option must be 'I' or 'II', got {option!r}")
+        check_choice("option", option, get_args(Option))
         if coordinates != "full":
             check_integer("coordinates", coordinates, 1)
         if parameters is not None and not isinstance(parameters, KatyushaParameters):
@@ -246,12 +248,9 @@ class ZOLKatyusha(SmoothMethod):
     def _iterate(self, batch: Batch, derivatives: Tensor) -> None:
         state, y = self.state, self._x
         assert state.reference is not None
-        axes = torch.tensor([j for _, j in batch.addresses[1:]], device=y.device)
-        kept = ~derivatives.isnan()
-        if not bool(kept.all()):
-            axes, derivatives = axes[kept], derivatives[kept]
-        if len(axes):
-            self._move(batch.base, variance_reduced(state.reference, axes, derivatives))
+        g = reduced(state.reference, batch, derivatives)
+        if g is not None:
+            self._move(batch.base, g)
         if batch.info["renew"]:
             state.wanted = y
 

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-import torch
 from torch import Tensor
 
 from optimizers.batch import Batch
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
-from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, variance_reduced
+from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, reduced
 from optimizers.options import check_integer, positive
 
 
@@ -100,10 +99,9 @@ class ZOSVRG(SmoothMethod):
         if state.reference is None:
             state.reference = derivatives.nan_to_num(nan=0.0)
             return
-        axes = torch.tensor([j for _, j in batch.addresses[1:]], device=self._x.device)
-        kept = ~derivatives.isnan()
-        if bool(kept.any()):
-            self._step(variance_reduced(state.reference, axes[kept], derivatives[kept]), self.step_size)
+        g = reduced(state.reference, batch, derivatives)
+        if g is not None:
+            self._step(g, self.step_size)
         state.inner += 1
         if state.inner == self._length:
             self._restart()

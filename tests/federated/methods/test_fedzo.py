@@ -4,9 +4,9 @@ import torch
 
 from federated import Host, algorithm_class, make_federation, simulate
 from federated.methods.fedzo import FedProx, FedZO
-from federated.methods.local_descent import FiniteDifferenceDescent
+from federated.methods.local_descent import LocalDescent
 from federated.testing import Quadratic
-from optimizers import L1, Directions, Simplex
+from optimizers import L1, Directions, FiniteDifferences, Simplex
 
 D, N = 6, 3
 X0 = torch.linspace(0.1, 0.9, D, dtype=torch.float64)
@@ -55,9 +55,7 @@ def test_rounds_are_the_papers_equations(distribution, redraw):
 @pytest.mark.parametrize("distribution", ["normal", "sphere", "orthonormal", "coordinate"])
 def test_estimates_are_unbiased(distribution):
     f, draws, n = Quadratic(0, dimension=D), 600, 2
-    optimizer = FiniteDifferenceDescent(
-        X0, directions=n, smoothing_radius=1e-6, distribution=distribution, max_queries=1 << 40
-    )
+    optimizer = LocalDescent(X0, estimator=FiniteDifferences(n, 1e-6, distribution), max_queries=1 << 40)
     optimizer.begin(X0, address=0, steps=draws, moves=False)
     estimates = []
     while optimizer.busy:
@@ -73,7 +71,8 @@ def test_estimates_are_unbiased(distribution):
 
 def test_a_failed_query_is_left_out_and_without_a_difference_there_is_no_step():
     f = Quadratic(0, dimension=D)
-    optimizer = FiniteDifferenceDescent(X0, directions=4, distribution="sphere", update_rule=sgd, max_queries=1 << 40)
+    estimator = FiniteDifferences(4, 0.01, "sphere")
+    optimizer = LocalDescent(X0, estimator=estimator, update_rule=sgd, max_queries=1 << 40)
     for lost, rest in (([], 4), ([2, 4], 2), ([1, 2, 3, 4], 0), ([0], 0)):
         optimizer.begin(X0, address=3, steps=1)
         batch = optimizer.ask()

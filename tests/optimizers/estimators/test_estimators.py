@@ -197,11 +197,11 @@ def test_points_out_of_range(name):
     estimator = ESTIMATORS[name]
     points = estimator.points(X)
     values = linear(points)
-    with pytest.raises(TypeError, match="floating"):
-        estimator.points(torch.arange(3))
-    with pytest.raises(ValueError, match=r"x has shape \(1, .*; accepted: d"):
+    with pytest.raises(TypeError, match="x must be real"):
+        estimator.points(X + 1j)
+    with pytest.raises(ValueError, match="x must have shape"):
         estimator.points(X.unsqueeze(0))
-    with pytest.raises(ValueError, match="entries of x are NaN or inf"):
+    with pytest.raises(ValueError, match="x must be finite"):
         estimator.points(X * math.nan)
     with pytest.raises(ValueError, match="points have shape"):
         estimator.estimate(X, points[:, :2], values)

@@ -101,10 +101,3 @@ def test_another_step_or_seed_is_another_draw():
     assert torch.equal(estimator.points(X, 1), estimator.points(X, 1))
     assert not torch.equal(estimator.points(X, 1), estimator.points(X, 2))
     assert not torch.equal(estimator.points(X, 1), FiniteDifferences(4, seed=6).points(X, 1))
-
-
-def test_a_budget_takes_directions():
-    for queries, left in ((100, 9), (10, 9), (9, 8), (2, 1), (0, 1)):
-        assert FiniteDifferences(9).within(queries).directions == left
-    for queries, left in ((100, 9), (17, 8), (3, 1)):
-        assert FiniteDifferences(9, scheme="central").within(queries).directions == left

@@ -65,10 +65,3 @@ def test_failed_queries_leave_with_their_pair(center):
     s = torch.as_tensor(rankdata(values[kept]) - 1) / 3 - 0.5
     expected = s @ (points[kept] - X) / 0.1 / (4 * 0.1)
     torch.testing.assert_close(estimator.from_values(batch, values).gradient, expected, rtol=1e-11, atol=1e-11)
-
-
-def test_a_budget_takes_directions_and_whole_pairs():
-    for queries, left in ((100, 8), (8, 8), (7, 7), (1, 2)):
-        assert SearchGradient(8).within(queries).directions == left
-    for queries, left in ((100, 8), (8, 6), (7, 6), (4, 2), (1, 2)):
-        assert SearchGradient(8, antithetic=True, query_center=True).within(queries).directions == left

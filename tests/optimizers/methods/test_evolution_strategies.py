@@ -46,6 +46,15 @@ def test_the_iterate_is_queried_where_others_may_be_infeasible():
     assert len(ES(X0, max_queries=100, query_iterate=True).ask()) == 11
 
 
+def test_the_last_batch_fits_the_budget_in_whole_pairs():
+    for antithetic, last in ((False, 5), (True, 4)):
+        opt = ES(X0, max_queries=15, antithetic=antithetic)
+        step(opt, linear)
+        assert len(opt.ask()) == last
+        step(opt, linear)
+        assert opt.stop_reason == "budget"
+
+
 @pytest.mark.parametrize("options", [{"directions": 1}, {"antithetic": True, "directions": 5}, {"shaping": "rank"}])
 def test_options_out_of_range(options):
     with pytest.raises(ValueError, match=next(iter(options))):

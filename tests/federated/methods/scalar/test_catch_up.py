@@ -8,8 +8,9 @@ from torch import Tensor
 
 from federated import Algorithm, BehindError, Client, Fault, FaultPlan, MessageError, MessageSpec, Server
 from federated.core.messages import TensorSpec
-from federated.methods.local_descent import FiniteDifferenceDescent
+from federated.methods.local_descent import LocalDescent
 from federated.testing import CHECKS, Promises, Quadratic, algorithm_factory
+from optimizers import FiniteDifferences
 
 
 @dataclass
@@ -55,8 +56,9 @@ class LogClient(Client):
     state: PositionState
 
     def _start(self):
-        self.optimizer = FiniteDifferenceDescent(
-            self.algorithm.x0, directions=3, **self.algorithm.common_options(self.number)
+        options = self.algorithm.common_options(self.number)
+        self.optimizer = LocalDescent(
+            self.algorithm.x0, estimator=FiniteDifferences(3, seed=options["seed"]), **options
         )
         self.state = PositionState(self.algorithm.x0)
 

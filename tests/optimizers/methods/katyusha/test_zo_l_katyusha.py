@@ -238,7 +238,7 @@ def test_failed_queries_leave_the_estimate_unbiased():
 
 def test_bad_options():
     x0 = torch.zeros(3)
-    with pytest.raises(ValueError, match="option must be 'I' or 'II'"):
+    with pytest.raises(ValueError, match=r"option must be .* I, II"):
         ZOLKatyusha(x0, max_queries=50, option="III")
     with pytest.raises(ValueError, match="at most d = 3"):
         ZOLKatyusha(x0, max_queries=50, coordinates=4)
