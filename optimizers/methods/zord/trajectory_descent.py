@@ -13,7 +13,6 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.designs import local_cloud
 from optimizers.first_order import FirstOrder, UpdateRule, adam
-from optimizers.methods.bayesian.observations import initial_design
 from optimizers.methods.bayesian.unit_box import UnitBox
 from optimizers.methods.zord.initial_data import parse_history, search_lengths
 from optimizers.optimizer import Optimizer
@@ -219,7 +218,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         first = self._x[None] if self.iterations == 0 else self._x.new_empty(0, self.dimension)
         if self.design == "latin_hypercube":
             box = UnitBox.of(self.domain, "a Latin hypercube")
-            return initial_design(box, count, self._generator(), self._x if len(first) else None)
+            return box.design(count, self._generator(), self._x if len(first) else None)
         return torch.cat([first, self._around(self._x, count - len(first))])
 
     def _around(self, x: Tensor, count: int, step: int | None = None) -> Tensor:
