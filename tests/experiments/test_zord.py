@@ -38,10 +38,9 @@ def test_the_queries_that_are_counted_are_those_that_are_made():
 
     problem = dataclasses.replace(ackley, function=counted)
     x = torch.full((4,), 0.3, dtype=torch.float64)
-    options = {"smoothing_radius": 0.1, "lengthscale": 1.0, "noise": 1e-6, "seed": 0}
-    errors.compare_estimators({}, problem, x, num_queries=[7], kernels=["matern52"], **options)
-    gradient, shared, orthonormal = points
-    assert gradient.shape == (4,) and shared.shape == orthonormal.shape == (7, 4)
+    found = fig2a_fig6.estimates(fig2a_fig6.Fig2a(), problem, x, 0.1, 7, 0)
+    shared, orthonormal = points
+    assert shared.shape == orthonormal.shape == (7, 4) and {queries for _, queries in found.values()} == {7}
     assert torch.equal(shared[0], x) and torch.equal(orthonormal[0], x)
     distances = (orthonormal[1:] - x).norm(dim=-1)
     torch.testing.assert_close(distances, torch.full((6,), 0.1 * math.sqrt(4), dtype=torch.float64))

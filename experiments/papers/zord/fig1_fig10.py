@@ -81,7 +81,7 @@ def drawn(settings: Settings, queries: Tensor, grid: Tensor, generator: torch.Ge
 
 
 def fitted(settings: Settings, data: Drawn, n: int) -> dict[str, Tensor]:
-    """Means and variances of value and derivative on the grid, from the first n queries."""
+    """What a panel shows on the grid: the truth, and both posteriors from the first n queries."""
     model = DerivedGP(
         data.queries[:n].unsqueeze(-1),
         data.values[:n].unsqueeze(-1),
@@ -94,24 +94,17 @@ def fitted(settings: Settings, data: Drawn, n: int) -> dict[str, Tensor]:
         value = model.posterior(x)
     slope = model.gradient_posterior(x)
     return {
+        "function": data.function,
+        "derivative": data.derivative,
         "value_mean": value.mean[:, 0],
-        "value_variance": value.variance[:, 0],
+        "value_sd": value.variance[:, 0].sqrt(),
         "derivative_mean": slope.mean[:, 0],
-        "derivative_variance": slope.variance[:, 0],
+        "derivative_sd": slope.variance[:, 0].sqrt(),
     }
 
 
 def _curves(key: Row, data: Drawn, n: int, found: Mapping[str, Tensor]) -> Rows:
-    """What a panel shows: the truth, both posteriors with their standard deviations, and the queries."""
-    curves = {
-        "function": data.function,
-        "derivative": data.derivative,
-        "value_mean": found["value_mean"],
-        "value_sd": found["value_variance"].sqrt(),
-        "derivative_mean": found["derivative_mean"],
-        "derivative_sd": found["derivative_variance"].sqrt(),
-    }
-    rows = [row for quantity, values in curves.items() for row in _line(key, quantity, data.grid, values)]
+    rows = [row for quantity, values in found.items() for row in _line(key, quantity, data.grid, values)]
     return rows + _line(key, "query", data.queries[:n], data.values[:n])
 
 
@@ -132,8 +125,8 @@ def run_fig1(settings: Fig1, seed: int) -> Rows:
         for n in settings.num_queries:
             key: Row = {"seed": seed, "function": function, "num_queries": n}
             found = fitted(settings, data, n)
-            variance, error = found["derivative_variance"], found["derivative_mean"] - data.derivative
-            inside = error.abs() <= 1.96 * variance.sqrt()
+            error, variance = found["derivative_mean"] - data.derivative, found["derivative_sd"].square()
+            inside = error.abs() <= 1.96 * found["derivative_sd"]
             rows.append(key | {"quantity": "coverage", "value": float(inside.double().mean())})
             rows.append(key | {"quantity": "error", "value": float(error.square().mean().sqrt())})
             rows.append(key | {"quantity": "rises", "value": int((variance > before + 1e-9).sum())})

@@ -24,39 +24,26 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import gradient_error as errors
-from experiments.workloads.problems import standard_problem
+from experiments.workloads.problems import Problem, standard_problem
+from optimizers import FiniteDifferences, LeastSquaresDifferences
 
 BASELINES = ("least_squares", "orthonormal_differences", "finite_differences")
 MANY = (5, 10, 20, 40, 60, 80, 100, 150, 200)
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What the three figures are drawn with; lengths in Ackley's own units.
+class Settings(errors.Settings):
+    """What the three figures are drawn with: numbers n of queries, x₀ included, and the least that is claimed of."""
 
-    Attributes:
-        box: lower and upper bound of every coordinate.
-        smoothing_radii: λ.
-        num_queries: n, x₀ included.
-        claimed_from: the least n that the claims are about.
-        starts: x₀s of a seed.
-        lengthscale: ℓ of the derived GP.
-        noise: its nugget, in units of the values' variance.
-    """
-
-    box: tuple[float, float] = (0.0, 10.0)
-    smoothing_radii: tuple[float, ...] = (0.01, 0.1)
     num_queries: tuple[int, ...] = MANY
     claimed_from: int = 10
-    starts: int = 5
-    lengthscale: float = 1.0
-    noise: float = 1e-6
 
     @property
     def claimed(self) -> list[int]:
@@ -92,31 +79,40 @@ class Fig6b(Settings):
 AnySettings = Fig2a | Fig6a | Fig6b
 
 
-def methods_of(settings: AnySettings) -> tuple[str, ...]:
-    """The lines of a panel."""
-    return (*(settings.kernels if isinstance(settings, Fig6b) else ("derived_gp",)), *BASELINES)
+def estimates(
+    settings: AnySettings, problem: Problem, x: Tensor, radius: float, n: int, seed: int
+) -> dict[str, tuple[Tensor, int]]:
+    """∇f(x) as each method of a panel estimates it from n queries, x included, and how many it was given."""
+    X = errors.local_queries(x, radius, n, seed)
+    values, found = problem(X), {}
+    for name in settings.kernels if isinstance(settings, Fig6b) else (settings.kernel,):
+        kernel = errors.KERNELS[name](settings.lengthscale)
+        estimate = errors.derived_gp_gradient(X, values, x, kernel, settings.noise)
+        found[name if isinstance(settings, Fig6b) else "derived_gp"] = estimate, len(X)
+    orthonormal = FiniteDifferences(n - 1, radius * problem.dim**0.5, seed=seed)
+    for method, more in (
+        ("finite_differences", FiniteDifferences(n - 1, radius, "normal", seed=seed).estimate(x, X, values)),
+        ("orthonormal_differences", orthonormal(problem, x, batched=True)),
+        ("least_squares", LeastSquaresDifferences(n - 1, radius, "normal", seed=seed).estimate(x, X, values)),
+    ):
+        found[method] = more.gradient, more.queries
+    return found
 
 
 def run_seed(settings: AnySettings, seed: int) -> Rows:
     """All estimators at every x₀ in each dimension."""
     rows: Rows = []
     for dim in settings.dims if isinstance(settings, Fig6a) else (settings.dim,):
-        key: Row = {"seed": seed, "dim": dim} if isinstance(settings, Fig6a) else {"seed": seed}
         problem = standard_problem("ackley", dim, settings.box)
-        for radius, (start, x, directions) in itertools.product(
-            settings.smoothing_radii, errors.starts(problem, settings.starts, seed)
-        ):
-            rows += errors.compare_estimators(
-                {**key, "smoothing_radius": radius, "start": start},
-                problem,
-                x,
-                smoothing_radius=radius,
-                num_queries=settings.num_queries,
-                kernels=settings.kernels if isinstance(settings, Fig6b) else [settings.kernel],
-                lengthscale=settings.lengthscale,
-                noise=settings.noise,
-                seed=directions,
-            )
+        drawn = errors.starts(problem, settings.starts, seed)
+        for radius, (start, x, directions) in itertools.product(settings.smoothing_radii, drawn):
+            several: Row = {"dim": dim} if isinstance(settings, Fig6a) else {}
+            key = {"seed": seed, **several, "smoothing_radius": radius, "start": start}
+            gradient = problem.gradient(x)
+            for n in settings.num_queries:
+                for method, (estimate, queries) in estimates(settings, problem, x, radius, n, directions).items():
+                    counted = key | {"num_queries": n, "queries": queries}
+                    rows += errors.error_rows(counted, method, estimate, gradient)
     return rows
 
 
@@ -128,11 +124,12 @@ def plot(settings: AnySettings, rows: Rows) -> Figure:
     if isinstance(settings, Fig6a):
         columns, blocks = [{"dim": dim} for dim in settings.dims], columns
         title, size = "dotted: n = d", (2.7, 2.1)
+    methods = (*(settings.kernels if isinstance(settings, Fig6b) else ("derived_gp",)), *BASELINES)
     figure, axes = style.panels(2 * len(blocks), len(columns), width=size[0], height=size[1], sharex=True, sharey="row")
     for (j, column), (block, within) in itertools.product(enumerate(columns), enumerate(blocks)):
         dim = column["dim"] if isinstance(settings, Fig6a) else settings.dim
         for panel, (metric, label) in zip(axes[2 * block :, j], errors.METRICS.items(), strict=False):
-            errors.draw_metric(panel, where(rows, **column, **within), metric, "num_queries", methods_of(settings))
+            errors.draw_metric(panel, where(rows, **column, **within), metric, "num_queries", methods)
             if isinstance(settings, Fig6a):
                 panel.axvline(float(dim), color=style.GREY, lw=0.8, ls=":")
             if not j:
@@ -165,14 +162,9 @@ def claims(settings: AnySettings, rows: Rows) -> list[Verdict]:
         setting = f"d from {min(settings.dims)} to {max(settings.dims)}, {setting}"
     return [
         errors.judge_against(
-            baseline,
-            metric,
-            control,
-            gains(settings, rows, metric, "derived_gp", baseline, counts),
-            seeds_of(rows),
-            setting,
+            other, metric, control, gains(settings, rows, metric, "derived_gp", other, counts), seeds_of(rows), setting
         )
-        for baseline, metric, control in errors.COMPARISONS
+        for other, metric, control in errors.COMPARISONS
     ]
 
 

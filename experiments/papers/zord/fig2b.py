@@ -5,8 +5,7 @@ anyway; finite differences get up to 80 queries more around that point. The traj
 the paper, so two are shown, and the claim is judged on both: a *cloud* (x₀ and 19 points x₀ + λu, as in
 Figure 2a), and a *descent* (d + 1 such points, then Adam at rate λ on the derived GP's own estimates, each
 iterate queried once: what ZoRD leaves behind it with one virtual step an iteration). The least-squares line
-is the same 20 queries without a GP. Further readings:
-``experiments.papers.zord.gradient_error``.
+is the same 20 queries without a GP. Further readings: ``experiments.papers.zord.gradient_error``.
 """
 
 from __future__ import annotations
@@ -33,18 +32,13 @@ WITH_MORE = ("finite_differences", "orthonormal_differences")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What Figure 2b is drawn with; lengths in Ackley's own units."""
+class Settings(errors.Settings):
+    """What Figure 2b is drawn with: queries of the trajectory, and numbers of additional ones."""
 
     dim: int = 10
-    box: tuple[float, float] = (0.0, 10.0)
-    smoothing_radii: tuple[float, ...] = (0.01, 0.1)
     trajectory: int = 20
-    starts: int = 5
     additional: tuple[int, ...] = (5, 10, 20, 30, 40, 50, 60, 70, 80)
     kernel: str = "matern52"
-    lengthscale: float = 1.0
-    noise: float = 1e-6
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
@@ -81,25 +75,19 @@ def _derived_gp(settings: Settings, X: Tensor, values: Tensor) -> Tensor:
 def _at_the_end(settings: Settings, key: Row, problem: Problem, X: Tensor, seed: int) -> Rows:
     x, values = X[-1], problem(X)
     radius, gradient = float(key["smoothing_radius"]), problem.gradient(x)
-    squares = LeastSquaresDifferences(len(X) - 1, radius, "normal").estimate(x, X, values)
-    rows: Rows = []
     without_more = key | {"additional": 0, "queries": len(X)}
-    for method, estimate in (
-        ("derived_gp", _derived_gp(settings, X, values)),
-        ("least_squares", squares.gradient),
-    ):
-        rows += errors.error_rows(without_more, method, estimate, gradient)
+    rows = errors.error_rows(without_more, "derived_gp", _derived_gp(settings, X, values), gradient)
+    squares = LeastSquaresDifferences(len(X) - 1, radius, "normal").estimate(x, X, values)
+    rows += errors.error_rows(without_more, "least_squares", squares.gradient, gradient)
     draws = {
         "finite_differences": ("normal", radius),
         "orthonormal_differences": ("orthonormal", radius * settings.dim**0.5),
     }
-    for count in settings.additional:
-        for method, (distribution, reach) in draws.items():
-            # Other directions than the trajectory's; the value at x is one of the trajectory's.
-            estimator = FiniteDifferences(count, reach, distribution, seed=seed)
-            more = estimator(problem, x, step=1, batched=True)
-            cost = key | {"additional": count, "queries": len(X) + more.queries - 1}
-            rows += errors.error_rows(cost, method, more.gradient, gradient)
+    for count, (method, (distribution, reach)) in itertools.product(settings.additional, draws.items()):
+        # Other directions than the trajectory's; the value at x is one of the trajectory's.
+        more = FiniteDifferences(count, reach, distribution, seed=seed)(problem, x, step=1, batched=True)
+        cost = key | {"additional": count, "queries": len(X) + more.queries - 1}
+        rows += errors.error_rows(cost, method, more.gradient, gradient)
     return rows
 
 
@@ -131,14 +119,15 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     verdicts = []
     for kind, (baseline, metric, control) in itertools.product(TRAJECTORIES, errors.COMPARISONS):
         count = 0 if baseline == "least_squares" else most
-        cells = {}
-        for radius in settings.smoothing_radii:
-            chosen = where(rows, trajectory=kind, smoothing_radius=radius, metric=metric)
-            ours, theirs = (
-                by_seed(chosen, method="derived_gp"),
-                by_seed(chosen, method=baseline, additional=count),
+        chosen = where(rows, trajectory=kind, metric=metric)
+        cells = {
+            f"λ={radius:g}": errors.gain(
+                metric,
+                by_seed(chosen, smoothing_radius=radius, method="derived_gp"),
+                by_seed(chosen, smoothing_radius=radius, method=baseline, additional=count),
             )
-            cells[f"λ={radius:g}"] = errors.gain(metric, ours, theirs)
+            for radius in settings.smoothing_radii
+        }
         setting = f"{settings.trajectory} queries of a {kind} against {f'{count} more' if count else 'the same'}"
         verdicts.append(errors.judge_against(baseline, metric, control, cells, seeds, setting))
     return verdicts

@@ -17,7 +17,8 @@ directions is an easy one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from experiments.harness import style
 from experiments.harness.records import Row, Rows, by_seed
 from experiments.harness.verdicts import Verdict, judge
 from experiments.workloads.problems import Problem
-from optimizers import FiniteDifferences, LeastSquaresDifferences
+from optimizers import FiniteDifferences
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, rbf_kernel
 
 METRICS = {"cosine": "cosine similarity", "relative_error": "Euclidean error / ‖∇f‖"}
@@ -40,6 +41,25 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
     "matern52": lambda lengthscale: matern_kernel(lengthscale, nu=2.5),
     "rbf": rbf_kernel,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What all four figures are drawn with; lengths in Ackley's own units.
+
+    Attributes:
+        box: lower and upper bound of every coordinate.
+        smoothing_radii: λ.
+        starts: x₀s of a seed.
+        lengthscale: ℓ of the derived GP.
+        noise: its nugget, in units of the values' variance.
+    """
+
+    box: tuple[float, float] = (0.0, 10.0)
+    smoothing_radii: tuple[float, ...] = (0.01, 0.1)
+    starts: int = 5
+    lengthscale: float = 1.0
+    noise: float = 1e-6
 
 
 def error_rows(key: Row, method: str, estimate: Tensor, gradient: Tensor) -> Rows:
@@ -72,58 +92,6 @@ def starts(problem: Problem, num_starts: int, seed: int) -> list[tuple[int, Tens
     """``num_starts`` points x₀ uniform in the box: (number, x₀, seed of its directions), a function of the seed."""
     points = problem.sample(num_starts, torch.Generator().manual_seed(seed))
     return [(number, x, seed * num_starts + number) for number, x in enumerate(points)]
-
-
-def compare_estimators(
-    key: Row,
-    problem: Problem,
-    x: Tensor,
-    *,
-    smoothing_radius: float,
-    num_queries: Sequence[int],
-    kernels: Iterable[str],
-    lengthscale: float,
-    noise: float,
-    seed: int,
-) -> Rows:
-    """Errors of all estimators of ∇f(x) for every number of queries.
-
-    Args:
-        key: columns that every record gets.
-        problem: f.
-        x: x₀, d.
-        smoothing_radius: λ, in the problem's units.
-        num_queries: n, x₀ included.
-        kernels: of the derived GP; the method is ``derived_gp`` for one kernel, else the kernel's name.
-        lengthscale: ℓ, in the problem's units.
-        noise: nugget, in units of the values' variance.
-        seed: of the directions.
-
-    Returns:
-        Records of the metrics, with the queries that each estimate was given in ``queries``.
-    """
-    kernels = list(kernels)
-    gradient = problem.gradient(x)
-    rows: Rows = []
-    for n in num_queries:
-        X = local_queries(x, smoothing_radius, n, seed)
-        values = problem(X)
-        estimates: dict[str, tuple[Tensor, int]] = {}
-        for name in kernels:
-            method = "derived_gp" if len(kernels) == 1 else name
-            estimate = derived_gp_gradient(X, values, x, KERNELS[name](lengthscale), noise)
-            estimates[method] = estimate, len(X)
-        normal = FiniteDifferences(n - 1, smoothing_radius, "normal", seed=seed).estimate(x, X, values)
-        estimates["finite_differences"] = normal.gradient, normal.queries
-        reach = smoothing_radius * problem.dim**0.5
-        orthonormal = FiniteDifferences(n - 1, reach, seed=seed)(problem, x, batched=True)
-        estimates["orthonormal_differences"] = orthonormal.gradient, orthonormal.queries
-        squares = LeastSquaresDifferences(n - 1, smoothing_radius, "normal", seed=seed).estimate(x, X, values)
-        estimates["least_squares"] = squares.gradient, squares.queries
-        for method, (estimate, queries) in estimates.items():
-            counted = key | {"num_queries": n, "queries": queries}
-            rows += error_rows(counted, method, estimate, gradient)
-    return rows
 
 
 def draw_metric(axes: Axes, rows: Rows, metric: str, x: str, methods: Iterable[str]) -> None:
@@ -163,12 +131,7 @@ COMPARISONS = (
 
 
 def judge_against(
-    baseline: str,
-    metric: str,
-    control: bool,
-    cells: dict[str, np.ndarray],
-    seeds: Sequence[int],
-    setting: str,
+    baseline: str, metric: str, control: bool, cells: Mapping[str, np.ndarray], seeds: Sequence[int], setting: str
 ) -> Verdict:
     """Verdict on "the derived GP is nearer to the true gradient than the baseline" in every cell of gains."""
     claim = f"the derived GP is nearer than {style.METHODS[baseline].label} in {METRICS[metric]}, {setting}"
