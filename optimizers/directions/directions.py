@@ -1,4 +1,4 @@
-"""Random directions with an address: coordinate j of direction (seed, step, row) is a fixed number."""
+"""Directions with an address: coordinate j of direction (seed, step, row) is a fixed number."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ import torch
 
 from optimizers.directions import normal, philox
 from optimizers.directions.fixed_order import GROUP, divide, group_sums, halved, orthonormalize
-from optimizers.options import check_integer
+from optimizers.options import check_choice, check_integer
 
 _compiled: ModuleType | None
 try:
@@ -18,6 +18,8 @@ except ImportError:
     _compiled = None
 
 DISTRIBUTIONS = ("normal", "rademacher", "sphere", "coordinate", "orthonormal")
+"""The random distributions of `Directions`."""
+
 STREAMS = {"normal": 0, "rademacher": 1, "coordinate": 2}
 CHUNK = 1 << 16
 MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
@@ -26,10 +28,10 @@ MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
 class Directions:
     r"""Directions u(seed, step, row) in d dimensions, made on demand and never stored.
 
-    Every coordinate is a pure function of its address, the same number on every machine and device, for
-    every chunk, thread count and order in which coordinates are asked for. Bits come from Philox4x32-10
-    (Salmon et al. 2011) with the seed as key and (block of coordinates, row, step) as counter; normals from
-    additions, multiplications and square roots (`optimizers.directions.normal`).
+    Every coordinate is a pure function of its address: the same number on every machine and device, and for every
+    chunk size, thread count and order in which coordinates are asked for. The random bits are those of Philox4x32-10
+    (Salmon et al. 2011) with the seed as key and (block of coordinates, row, step) as counter; normals are made from
+    them by additions, multiplications and square roots alone (`optimizers.directions.normal`).
 
     =================  ================================================================  ==============
     distribution       u                                                                 E[u_j²]
@@ -40,38 +42,33 @@ class Directions:
     ``"coordinate"``   e_j, a unit vector with j uniform, drawn anew for each row        1/d
     ``"orthonormal"``  rows k d … k d + d − 1 of a step are one Haar-distributed         1/d
                        orthonormal basis (Gram-Schmidt of the normal rows, in order)
+    ``"axis"``         e_row, no draw: the row is the axis, under d                      1/d, over rows
     =================  ================================================================  ==============
 
-    E[u uᵀ] = `second_moment` I: an estimator that averages (∂f/∂u) u divides by it. ‖u‖ is
-    √d for signs and, to rounding, 1 for the unit vectors. Different seeds, steps and rows are independent
-    (orthonormal rows of one basis apart); so are the bits of ``"normal"``, ``"rademacher"`` and ``"coordinate"``.
+    E[u uᵀ] = `second_moment` I, by which an estimator that averages (∂f/∂u) u divides. ‖u‖ is √d for signs and, to
+    rounding, 1 for the unit vectors. Directions of different seeds, steps and rows are independent, except for the
+    orthonormal rows of one basis; so are those of ``"normal"``, ``"rademacher"`` and ``"coordinate"`` of one address.
 
-    **dtype.** A normal or a sign is the same real number in float32 and float64. Sphere and orthonormal
-    coordinates are float64 numbers, rounded once for float32; float16 and bfloat16 are the float32 numbers
+    **dtype.** A normal or a sign is the same real number in float32 and float64. Sphere and orthonormal coordinates
+    are float64 numbers that are rounded once to float32; coordinates in float16 and bfloat16 are the float32 numbers
     rounded once more.
 
-    **Orthonormal rows** depend on the rows before them in their basis, in float64 and in a fixed order of
-    operations (modified Gram-Schmidt, each row twice), so they too are the same bits everywhere, and the
-    same whether asked for alone or in a block. q rows cost O(q² d) time and q x d memory, kept for the step
-    last used.
+    **Orthonormal rows** are made in float64 by modified Gram-Schmidt, each row swept twice, in a fixed order of
+    operations. A row depends on the rows before it in its basis, and has the same bits everywhere, asked for alone
+    or in a block. q rows cost O(q² d) time and q x d memory, which is kept for the step last used.
 
-    **Speed.** One CPU thread made 0.8e9 (d = 10⁴) to 1.4e9 (d = 10⁶) normals a second in float32 where
-    `torch.randn` made 0.4e9, and added them to a vector as fast; without numba the torch path made 0.02e9
-    (``python -m experiments benchmark directions``).
-
-    **CUDA.** The torch path runs on any device with the same bits by construction: integer operations below
-    2^49, and float32 additions, multiplications and roots in separate kernels, so nothing is contracted.
-    It is bound by memory traffic. The plan for a faster one is the kernel of `optimizers.directions.directions_numba`,
-    one thread a pair of words, compiled with contraction off (``--fmad=false``; ``enable_fp_fusion=False``
-    in Triton), tested against this one; `torch.compile` over this one would contract and must not be used.
+    **Speed.** ``python -m experiments benchmark directions`` compares the compiled kernels (numba, CPU) and the torch
+    path with `torch.randn`. The torch path has the same bits on any device by construction: its integers stay below
+    2^49, and its float32 additions, multiplications and roots are separate kernels, so that nothing is contracted to
+    a fused multiply-add, which `torch.compile` would do.
 
     Args:
         seed: Integer in [0, 2^64).
         d: Dimension, 1 to 2^34.
-        distribution: One of the table's.
+        distribution: A name in the table.
 
     Raises:
-        ValueError: For a seed, d or distribution outside what is stated.
+        ValueError: For a seed or d out of range, or an unknown distribution.
         TypeError: For a seed or d that is not an integer.
     """
 
@@ -80,9 +77,7 @@ class Directions:
     def __init__(self, seed: int, d: int, distribution: str = "normal") -> None:
         self.seed = check_integer("seed", seed, 0, 2**64)
         self.d = check_integer("d", d, 1, MAX_D + 1)
-        if distribution not in DISTRIBUTIONS:
-            raise ValueError(f"distribution is {distribution!r}; accepted: {', '.join(DISTRIBUTIONS)}")
-        self.distribution = distribution
+        self.distribution = check_choice("distribution", distribution, (*DISTRIBUTIONS, "axis"))
         self._key = (self.seed & philox.MASK, self.seed >> 32)
         self._frame: tuple[tuple[int, int, torch.device], torch.Tensor] | None = None
         self._norms: dict[tuple[int, int], float] = {}
@@ -96,7 +91,7 @@ class Directions:
         return 1.0 if self.distribution in ("normal", "rademacher") else 1.0 / self.d
 
     def address(self, step: int) -> tuple[int, int, int, int]:
-        """What the compiled kernels know a step by: the key and the counter's third and fourth words."""
+        """The address of a step in the compiled kernels: the key and the counter's third and fourth words."""
         return (*self._key, *self._stream(step, self.distribution))
 
     def row(
@@ -114,15 +109,15 @@ class Directions:
             step: Integer in [0, 2^56).
             row: Integer in [0, 2^32).
             start: First coordinate.
-            stop: One past the last coordinate; d if None.
+            stop: One past the last coordinate; None: d.
             dtype: A floating dtype.
-            device: The CPU if None.
+            device: None: the CPU.
 
         Returns:
             Tensor, ``stop - start``.
 
         Raises:
-            ValueError: For a step, row or range outside what is stated.
+            ValueError: For a step, row or coordinate out of range.
             TypeError: For a dtype that is not floating, or an index that is not an integer.
         """
         return self._make(step, [row], start, stop, dtype, device)[0]
@@ -138,15 +133,15 @@ class Directions:
 
         Args:
             step: Integer in [0, 2^56).
-            rows: Row numbers, or how many rows from 0 on.
+            rows: Row numbers, or the number of rows from row 0 on.
             dtype: A floating dtype.
-            device: The CPU if None.
+            device: None: the CPU.
 
         Returns:
             Tensor, ``rows x d``.
 
         Raises:
-            ValueError: For a step or row outside what is stated.
+            ValueError: For a step or row out of range.
             TypeError: For a dtype that is not floating, or an index that is not an integer.
         """
         numbers = rows if isinstance(rows, Sequence) else range(check_integer("rows", rows, 0, MAX_ROW + 1))
@@ -155,23 +150,22 @@ class Directions:
     def add_to(self, x: torch.Tensor, step: int, row: int, scale: float, start: int = 0) -> torch.Tensor:
         """Adds scale · u to x in place, chunk by chunk, without a d-sized temporary.
 
-        The product and the sum are each rounded once, in x's dtype (in float32 for narrower ones, whose
-        result is then rounded to them): the same bits on every device and for every split of x.
+        Product and sum are each rounded once, in x's dtype (for a narrower one in float32, whose result is rounded
+        to it). The result has the same bits on every device and for every way in which x is split.
 
         Args:
-            x: Floating tensor of any shape and device, read in row-major order as coordinates start,
-                start + 1, …; d of them, unless it is one piece of a longer vector. A non-contiguous one is
-                copied first.
+            x: Floating tensor of any shape and device, whose elements in row-major order are coordinates start,
+                start + 1, …, up to d - 1 or, of a longer vector, fewer. A non-contiguous x is copied in between.
             step: Integer in [0, 2^56).
             row: Integer in [0, 2^32).
             scale: Finite factor.
-            start: Coordinate of x's first element.
+            start: The coordinate of x's first element.
 
         Returns:
             x.
 
         Raises:
-            ValueError: For an address or a piece outside the direction, or a scale that is not finite.
+            ValueError: For an address or a coordinate out of range, or a scale that is not finite.
             TypeError: For an x that is not a floating tensor.
         """
         if not isinstance(x, torch.Tensor):
@@ -182,7 +176,10 @@ class Directions:
             raise ValueError(f"scale is {scale}; accepted: a finite number")
         target = x.detach()
         flat = target.reshape(-1)
-        if not self._add_compiled(flat, step, row, scale, start):
+        if self.distribution == "axis":
+            if start <= row < start + flat.numel():
+                flat[row - start] += scale
+        elif not self._add_compiled(flat, step, row, scale, start):
             compute = x.dtype if x.dtype == torch.float64 else torch.float32
             for low, high in _chunks(flat.numel()):
                 piece = flat[low:high]
@@ -201,16 +198,16 @@ class Directions:
             or flat.dtype not in (torch.float32, torch.float64)
         ):
             return False
-        array = flat.numpy()
-        address = (*self._key, row, *self._stream(step, self.distribution), start)
-        _compiled.add(self.distribution == "rademacher", *address, array, array.dtype.type(scale))
+        array, signs = flat.numpy(), self.distribution == "rademacher"
+        stream = self._stream(step, self.distribution)
+        _compiled.add(signs, *self._key, row, *stream, start, array, array.dtype.type(scale))
         return True
 
     def _check(
         self, step: int, rows: Sequence[int], start: int, stop: int | None, dtype: torch.dtype
     ) -> tuple[int, list[int], int, int]:
         step = check_integer("step", step, 0, MAX_STEP)
-        numbers = [check_integer("row", row, 0, MAX_ROW) for row in rows]
+        numbers = [check_integer("row", row, 0, self.d if self.distribution == "axis" else MAX_ROW) for row in rows]
         stop = check_integer("stop", self.d if stop is None else stop, 0, self.d + 1)
         start = check_integer("start", start, 0, stop + 1)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
@@ -227,24 +224,25 @@ class Directions:
         device: torch.device | str | None,
     ) -> torch.Tensor:
         step, rows, start, stop = self._check(step, rows, start, stop, dtype)
-        where = torch.device("cpu" if device is None else device)
-        if self.distribution == "coordinate":
-            return self._coordinates(step, rows, start, stop, dtype, where)
-        if self.distribution == "sphere":
-            return self._sphere(step, rows, start, stop, dtype, where)
-        if self.distribution == "orthonormal":
-            return self._orthonormal(step, rows, start, stop, dtype, where)
-        out = self._empty(len(rows), stop - start, dtype, where)
-        return self._draw(self.distribution, step, rows, start, out)
-
-    def _empty(self, rows: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return torch.empty(rows, size, dtype=dtype, device=device)
+        out = torch.empty(len(rows), stop - start, dtype=dtype, device="cpu" if device is None else device)
+        match self.distribution:
+            case "axis":
+                _unit_vectors(rows, start, out)
+            case "coordinate":
+                _unit_vectors([self._drawn_axis(step, row) for row in rows], start, out)
+            case "sphere":
+                self._sphere(step, rows, start, out)
+            case "orthonormal":
+                self._orthonormal(step, rows, start, out)
+            case plain:
+                self._draw(plain, step, rows, start, out)
+        return out
 
     def _stream(self, step: int, distribution: str) -> tuple[int, int]:
         return step & philox.MASK, (step >> 32) | (STREAMS[distribution] << 24)
 
     def _draw(self, distribution: str, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> torch.Tensor:
-        """Fills out, ``rows x size``, with normals or signs from coordinate `start` on."""
+        """Fills out, ``rows x size``, with the normals or signs of the coordinates from `start` on."""
         stream, signs = self._stream(step, distribution), distribution == "rademacher"
         if _compiled is not None and out.device.type == "cpu":
             wide = out if out.dtype in (torch.float32, torch.float64) else out.float()
@@ -262,31 +260,21 @@ class Directions:
             out[:, low - start : high - start] = made[:, low - group * size : high - group * size]
         return out
 
-    def _coordinates(
-        self, step: int, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        out = self._empty(len(rows), stop - start, dtype, device).zero_()
-        for i, row in enumerate(rows):
-            a, b, *_ = philox.philox4x32((0, row, *self._stream(step, "coordinate")), self._key)
-            j = (((a << 32) | b) * self.d) >> 64
-            if start <= j < stop:
-                out[i, j - start] = 1.0
-        return out
+    def _drawn_axis(self, step: int, row: int) -> int:
+        """The uniform axis of a ``"coordinate"`` row: the upper half of 64 random bits times d."""
+        a, b, *_ = philox.philox4x32((0, row, *self._stream(step, "coordinate")), self._key)
+        return int(((a << 32) | b) * self.d) >> 64
 
-    def _sphere(
-        self, step: int, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        out = self._empty(len(rows), stop - start, dtype, device)
+    def _sphere(self, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> None:
         for i, row in enumerate(rows):
-            norm = self._norm(step, row, device)
-            for low, high in _chunks(stop - start):
-                z = self._empty(1, high - low, torch.float64, device)
+            norm = self._norm(step, row, out.device)
+            for low, high in _chunks(out.shape[1]):
+                z = torch.empty(1, high - low, dtype=torch.float64, device=out.device)
                 self._draw("normal", step, [row], start + low, z)
-                out[i, low:high] = _narrow(divide(z[0], norm), dtype)
-        return out
+                out[i, low:high] = _narrow(divide(z[0], norm), out.dtype)
 
     def _norm(self, step: int, row: int, device: torch.device) -> float:
-        """‖z‖ of a normal row, in a fixed order of summation."""
+        """‖z‖ of a normal row, summed in a fixed order."""
         known = self._norms.get((step, row))
         if known is not None:
             return known
@@ -297,7 +285,7 @@ class Directions:
         else:
             pieces = []
             for low, high in _chunks(self.d):
-                z = self._empty(1, high - low, torch.float64, device)
+                z = torch.empty(1, high - low, dtype=torch.float64, device=device)
                 pieces.append(group_sums(self._draw("normal", step, [row], low, z)[0].square()))
             sums = torch.cat(pieces)
         if len(self._norms) >= 1024:
@@ -305,31 +293,34 @@ class Directions:
         norm = self._norms[step, row] = math.sqrt(halved(sums).item())
         return norm
 
-    def _orthonormal(
-        self, step: int, rows: Sequence[int], start: int, stop: int, dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
+    def _orthonormal(self, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> None:
         counts: dict[int, int] = {}
         for row in rows:
             counts[row // self.d] = max(counts.get(row // self.d, 0), row % self.d + 1)
-        bases = {basis: self._basis(step, basis, count, device) for basis, count in counts.items()}
-        out = self._empty(len(rows), stop - start, dtype, device)
+        bases = {basis: self._basis(step, basis, count, out.device) for basis, count in counts.items()}
         for i, row in enumerate(rows):
-            out[i] = _narrow(bases[row // self.d][row % self.d, start:stop], dtype)
-        return out
+            out[i] = _narrow(bases[row // self.d][row % self.d, start : start + out.shape[1]], out.dtype)
 
     def _basis(self, step: int, basis: int, count: int, device: torch.device) -> torch.Tensor:
-        """The first `count` rows, or more, of a basis, continued from those known; never changed in place."""
+        """At least the first `count` rows of a basis, which continue the rows that are known; not changed later."""
         key = (step, basis, device)
         known = self._frame[1] if self._frame is not None and self._frame[0] == key else None
         done = 0 if known is None else len(known)
         if known is not None and done >= count:
             return known
-        v = self._empty(count, self.d, torch.float64, device)
+        v = torch.empty(count, self.d, dtype=torch.float64, device=device)
         if known is not None:
             v[:done] = known
         self._draw("normal", step, range(basis * self.d + done, basis * self.d + count), 0, v[done:])
         self._frame = (key, orthonormalize(v, done))
         return v
+
+
+def _unit_vectors(axes: Sequence[int], start: int, out: torch.Tensor) -> None:
+    out.zero_()
+    for i, j in enumerate(axes):
+        if start <= j < start + out.shape[1]:
+            out[i, j - start] = 1.0
 
 
 def _signs(words: torch.Tensor) -> torch.Tensor:

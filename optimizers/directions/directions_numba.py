@@ -1,10 +1,8 @@
-"""Compiled CPU kernels of `optimizers.directions.directions`.
+"""CPU kernels of `optimizers.directions.directions`, compiled by numba where it is installed.
 
-They make the numbers of `philox.words`, `normal.normals` and `directions`' torch routines, bit for bit.
-
-Imported only where numba is installed. No fastmath: without it LLVM neither reassociates nor contracts to
-fused multiply-adds, and a test compares every kernel with its torch counterpart. Each loop runs over arrays
-in a fast cache, so that it becomes vector code on any CPU.
+They give the numbers of `philox.words`, `normal.normals` and `fixed_order` bit for bit; a test compares every kernel
+with its torch counterpart. fastmath is off: LLVM then neither reassociates nor contracts to fused multiply-adds.
+Each loop runs over arrays that a fast cache holds, so that it becomes vector code on any CPU.
 """
 
 import math
@@ -24,12 +22,7 @@ GROUP = 4 * LANES
 M0, M1 = (U64(m) for m in philox.MULTIPLIERS)
 W0, W1 = (U32(w) for w in philox.WEYL)
 HIGH, LOW, ONE, TWO, SIGN, SWAP = U64(32), U64(philox.MASK), U32(1), U32(2), U32(1 << 31), U32(1 << 30)
-OFFSET, MANTISSA, LOG2, EXPONENT = (
-    I32(normal.SQRT_HALF_BITS),
-    I32(normal.MANTISSA),
-    I32(normal.LARGEST_LOG2),
-    I32(23),
-)
+OFFSET, MANTISSA, LOG2, EXPONENT = I32(normal.SQRT_HALF_BITS), I32(normal.MANTISSA), I32(normal.LARGEST_LOG2), I32(23)
 F_HALF, F_ONE, F_TWO = F32(0.5), F32(1.0), F32(2.0)
 LARGEST, TWO_LOG_2, ANGLE = F32(normal.LARGEST), F32(normal.TWO_LOG_2), F32(normal.ANGLE)
 L0, L1, L2, L3, L4, L5, L6 = (F32(c) for c in normal.LOG)
@@ -55,7 +48,7 @@ _float: Any = intrinsic(_float_of_bits)
 
 @_compile
 def _words(k0: int, k1: int, row: int, s0: int, s1: int, group: int, w: Any) -> None:
-    """The 256 words of a group, in 64-bit lanes whose upper halves are ignored until the end."""
+    """Writes the 256 words of a group over w; they are computed in 64-bit lanes, whose upper halves do not count."""
     w0, w1, w2, w3 = w[:64], w[64:128], w[128:192], w[192:256]
     first = U32(U32(group) * U32(LANES))
     second, third, fourth = U64(row), U64(s0), U64(s1)
@@ -90,7 +83,7 @@ def _normals(w: Any, z: Any) -> None:
 
 @_compile
 def _group(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int, stop: int, w: Any, z: Any) -> None:
-    """One group of coordinates into z; coordinates from `stop` on may be left as they are."""
+    """Writes one group of coordinates over z; those from `stop` on may be left as they are."""
     _words(k0, k1, row, s0, s1, group, w)
     if signs:
         for bit in range(min(32, -(-stop // GROUP))):
@@ -104,7 +97,7 @@ def _group(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int
 
 @_compile
 def fill(signs: bool, k0: int, k1: int, rows: Any, s0: int, s1: int, start: int, out: Any) -> None:
-    """out[i, j] = coordinate start + j of row rows[i]: signs or standard normals."""
+    """Sets out[i, j] to coordinate start + j of row rows[i]: signs or standard normals."""
     size = GROUP * 32 if signs else GROUP
     w, z = np.empty(GROUP, np.uint32), np.empty(size, np.float32)
     end = start + out.shape[1]
@@ -120,7 +113,7 @@ def fill(signs: bool, k0: int, k1: int, rows: Any, s0: int, s1: int, start: int,
 
 @_compile
 def add(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, start: int, x: Any, scale: float) -> None:
-    """x[j] += scale * coordinate start + j of the row, rounded after the product and after the sum."""
+    """Adds scale times coordinate start + j of the row to x[j], rounded after the product and after the sum."""
     size = GROUP * 32 if signs else GROUP
     w, z = np.empty(GROUP, np.uint32), np.empty(size, np.float32)
     end = start + x.size
@@ -134,7 +127,7 @@ def add(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, start: int, x
 
 @_compile
 def _halve(s: Any, size: int) -> float:
-    """Sum of s[:size], size a power of two: the upper half is added to the lower, again and again."""
+    """The sum of s[:size], size a power of two: the upper half is added to the lower half until one number is left."""
     half = size // 2
     while half > 0:
         upper = s[half : 2 * half]
@@ -146,7 +139,7 @@ def _halve(s: Any, size: int) -> float:
 
 @_compile
 def sums_of_squares(k0: int, k1: int, row: int, s0: int, s1: int, d: int, sums: Any) -> None:
-    """sums[g] = the sum of the squares of the normals of group g, as `fixed_order.group_sums` has it."""
+    """Sets sums[g] to the sum of the squares of the normals of group g, summed as in `fixed_order.group_sums`."""
     w, z, square = np.empty(GROUP, np.uint32), np.empty(GROUP, np.float32), np.empty(GROUP, np.float64)
     for group in range(sums.size):
         _group(False, k0, k1, row, s0, s1, group, GROUP, w, z)
@@ -182,7 +175,7 @@ def _dot(x: Any, y: Any, product: Any, sums: Any) -> float:
 
 @_compile
 def orthonormalize(v: Any, done: int) -> None:
-    """Rows `done` and after of v, made orthonormal in place as `fixed_order.orthonormalize` does."""
+    """Makes the rows of v from `done` on orthonormal in place, as `fixed_order.orthonormalize` does."""
     product, sums = np.empty(GROUP), np.empty(_power_of_two(-(-v.shape[1] // GROUP)))
     for i in range(done, v.shape[0]):
         row = v[i]

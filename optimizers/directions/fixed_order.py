@@ -1,4 +1,4 @@
-"""Sums, quotients and orthonormal frames in an order of operations that no machine, thread count or device changes."""
+"""Sums, quotients and orthonormal rows whose order of operations no machine, thread count or device changes."""
 
 import math
 from types import ModuleType
@@ -14,16 +14,15 @@ except ImportError:
     _compiled = None
 
 GROUP = 4 * philox.LANES
-"""Numbers that are summed first among themselves."""
+"""The length of the groups of numbers that are summed first."""
 
 
 def orthonormalize(v: torch.Tensor, done: int = 0) -> torch.Tensor:
-    """Modified Gram-Schmidt, each row swept twice, in an order of operations that no machine changes.
+    """Orthonormalizes rows in place by modified Gram-Schmidt, each row swept twice.
 
     Args:
-        v: float64 tensor, ``q x d`` with q <= d, independent rows, changed in place; the first `done` are
-            orthonormal already.
-        done: How many rows to leave.
+        v: float64 tensor of independent rows, ``q x d`` with q <= d.
+        done: The number of rows that are orthonormal already.
 
     Returns:
         v.
@@ -40,14 +39,14 @@ def orthonormalize(v: torch.Tensor, done: int = 0) -> torch.Tensor:
 
 
 def group_sums(v: torch.Tensor) -> torch.Tensor:
-    """Sums over each 256 entries of a vector (the last padded with zeros), by halving."""
+    """The sums of each 256 entries of a vector, which is padded with zeros; see `halved`."""
     groups = -(-len(v) // GROUP)
     padded = torch.nn.functional.pad(v, (0, groups * GROUP - len(v)))
     return halved(padded.view(groups, GROUP))
 
 
 def halved(s: torch.Tensor) -> torch.Tensor:
-    """Sum over the last dimension, padded to a power of two: the upper half is added to the lower."""
+    """Sum over the last dimension, padded to a power of two: the upper half is added to the lower until one is left."""
     size = 1 << (s.shape[-1] - 1).bit_length()
     s = torch.nn.functional.pad(s, (0, size - s.shape[-1]))
     while size > 1:
@@ -59,7 +58,7 @@ def halved(s: torch.Tensor) -> torch.Tensor:
 def divide(x: torch.Tensor, number: float) -> torch.Tensor:
     """x / number, rounded once.
 
-    By a tensor on x's device: on CUDA, torch divides by a plain number by multiplying by its inverse.
+    The divisor is a tensor on x's device because torch on CUDA divides by a plain number by multiplying by its inverse.
     """
     return x / torch.tensor(number, dtype=x.dtype, device=x.device)
 

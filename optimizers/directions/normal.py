@@ -1,16 +1,16 @@
 """Standard normals from random bits by additions, multiplications and square roots alone.
 
-Library logarithms and cosines differ in their last bits between CPUs, vector widths and devices; IEEE 754
-addition, multiplication and square root do not. The Box-Muller transform is therefore made here from
-polynomials in float32, one operation after another and never contracted into fused multiply-adds, so that a
-pair of 32-bit words is one and the same pair of float32 numbers everywhere.
+Library logarithms and cosines differ in their last bits between CPUs, vector widths and devices; IEEE 754 addition,
+multiplication and square root do not. The Box-Muller transform is therefore computed with polynomials in float32,
+one operation after another and never contracted to fused multiply-adds: a pair of 32-bit words gives the same pair
+of float32 numbers everywhere.
 
-For words a and b: u = (⌊a/2⌋ + 1/2)/2^31, rounded to float32 after each operation, at most 1 − 2^-24;
-r = √(−2 log u); θ, |θ| < π/4, comes from the lower thirty bits of b, and the upper two choose a quadrant of
-the circle: the pair is (r cos θ, r sin θ), negated where the first is set and swapped where the second is.
+Words a and b give u = (⌊a/2⌋ + 1/2)/2^31, rounded to float32 after each operation and at most 1 − 2^-24, and
+r = √(−2 log u). The lower thirty bits of b give θ, |θ| < π/4; its upper two choose a quadrant of the circle: the
+pair (r cos θ, r sin θ) is negated if the first of them is set, and swapped if the second is.
 
-|z| is at most √(2·32·log 2) = 6.66, beyond which a normal has probability 2.7e-11, and at least 2e-13: no
-zeros, no denormals, no infinities. Each is the exact transform of u and θ to within a relative 4e-7.
+|z| is at most √(2·32·log 2) = 6.66, beyond which a normal has probability 2.7e-11, and at least 2e-13: there are no
+zeros, denormals or infinities. Each number is the exact transform of u and θ to within a relative 4e-7.
 """
 
 import math
@@ -42,10 +42,9 @@ def _polynomial(coefficients: tuple[float, ...], x: torch.Tensor) -> torch.Tenso
 
 
 def square_root(x: torch.Tensor) -> torch.Tensor:
-    """The IEEE square root of a float32 or float64 tensor, the same bits on every device.
+    """The IEEE square root of a float32 or float64 tensor, which has the same bits on every device.
 
-    `torch.sqrt` on the CPU is MKL's, which misses the last bit about once in a hundred times; numpy's is
-    the processor's, and CUDA's is IEEE's.
+    On the CPU it is numpy's, which is the processor's: `torch.sqrt` is MKL's there and may miss the last bit.
     """
     if x.device.type == "cpu":
         return torch.from_numpy(np.sqrt(x.detach().numpy()))
@@ -81,7 +80,7 @@ def normal_pairs(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def normals(words: torch.Tensor) -> torch.Tensor:
-    """Standard normals of groups of words: slots i and 128 + i are a pair.
+    """The standard normals of groups of words, in which slots i and 128 + i are a pair.
 
     Args:
         words: int64 tensor, ``... x 4 x 64``.

@@ -1,8 +1,8 @@
 """The counter-based generator Philox4x32-10, for Python integers and torch int64 tensors alike.
 
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A counter-based generator is
-a function from (counter, key) to 128 random bits: nothing is streamed, so any part of a sequence can be made
-alone, anywhere, in any order. The fast CPU version of the same function is in `optimizers.directions.directions_numba`.
+a function from (counter, key) to 128 random bits. It has no stream, so any part of a sequence can be made alone,
+anywhere and in any order. `optimizers.directions.directions_numba` has the same function compiled for the CPU.
 """
 
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 GENERATOR = "philox4x32-10/1"
-"""Name of the generator and version of what is built on it (counter layout, normal transform)."""
+"""The name of the generator and the version of what is built on it (counter layout, normal transform)."""
 
 LANES = 64
-"""Philox blocks in a group; see `words`."""
+"""The number of Philox blocks in a group; see `words`."""
 
 MASK = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -48,24 +48,18 @@ def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tupl
     return a, b, c, d
 
 
-def words(
-    key: tuple[int, int],
-    rows: torch.Tensor,
-    stream: tuple[int, int],
-    first: int,
-    groups: int,
-) -> torch.Tensor:
+def words(key: tuple[int, int], rows: torch.Tensor, stream: tuple[int, int], first: int, groups: int) -> torch.Tensor:
     """The random words of consecutive groups of 256.
 
-    Slot 64 i + b of group g is word i of the block whose counter is (64 g + b, row, stream): a group's
-    slots are contiguous runs of one word over consecutive counters, which is what vector units want.
+    Slot 64 i + b of group g is word i of the block whose counter is (64 g + b, row, stream). A group thus consists
+    of four runs of one word over consecutive counters, which suits vector units.
 
     Args:
         key: Two 32-bit words.
         rows: int64 tensor of r row numbers below 2^32; its device is the result's.
         stream: The counter's third and fourth words.
         first: Number of the first group.
-        groups: How many groups.
+        groups: Number of groups.
 
     Returns:
         int64 tensor, ``r x groups x 4 x 64``, values in [0, 2^32).

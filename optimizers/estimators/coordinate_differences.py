@@ -10,7 +10,7 @@ from torch import Tensor
 
 from optimizers.batch import Batch
 from optimizers.bounds import Domain
-from optimizers.directions.axes import Axes
+from optimizers.directions.directions import Directions
 from optimizers.estimators.estimator import GradientEstimator, check_moved
 from optimizers.estimators.finite_differences import SCHEMES
 from optimizers.options import check_choice, positive
@@ -61,34 +61,29 @@ class CoordinateDifferences(GradientEstimator):
                 above, below = domain.search_upper[axes] - x[axes], x[axes] - domain.search_lower[axes]
                 scales[((above < self.smoothing_radius) & (below > above)).cpu()] *= -1.0
             scales, rows = torch.cat((scales.new_zeros(1), scales)), [(0, 0), *rows]
-        return Batch(number, x, scales, tuple(rows), Axes(len(x)), domain=domain)
+        return Batch(number, x, scales, tuple(rows), Directions(0, len(x), "axis"), domain=domain)
 
     def derivatives(self, batch: Batch, values: Tensor) -> Tensor:
         """The partial derivatives along a batch's axes, in their order; NaN where a query failed."""
-        x, first = batch.base, int(self.scheme == "forward")
-        at = self._axes(batch)
+        x, at, forward = batch.base, self._axes(batch), self.scheme == "forward"
         if batch.explicit is None:
-            ends = x[at] + batch.scales[first:].to(x)
+            ends = x[at] + batch.scales[-len(at) :].to(x)
             if batch.domain is not None and batch.domain.confine:
                 ends = torch.clamp(ends, batch.domain.search_lower[at], batch.domain.search_upper[at])
         else:
-            ends = batch.explicit[first:].gather(1, at[:, None])[:, 0]
-        if first:
-            displacement, difference = ends - x[at], values[1:] - values[0]
-        else:
-            (plus, minus), (above, below) = ends.chunk(2), values.chunk(2)
-            displacement, difference = plus - minus, above - below
+            ends = batch.explicit[-len(at) :].gather(1, at[:, None])[:, 0]
+        plus, minus = (ends, x[at]) if forward else ends.chunk(2)
+        above, below = (values[1:], values[0]) if forward else values.chunk(2)
+        displacement = (plus - minus).to(values.dtype)
         if batch.explicit is not None:
             check_moved(displacement[:, None])
-        displacement = displacement.to(values.dtype)
-        return torch.where(displacement == 0.0, 0.0 * difference, difference / displacement)
+        return torch.where(displacement == 0.0, 0.0 * (above - below), (above - below) / displacement)
 
     def _axes(self, batch: Batch) -> Tensor:
         """The axis of each point but x."""
         first = int(self.scheme == "forward")
-        if batch.explicit is None:
-            axes = [j for _, j in batch.addresses[first:]]
-        else:
+        axes = [j for _, j in batch.addresses[first:]]
+        if batch.explicit is not None:
             axes = [*(range(batch.dimension) if self.axes is None else self.axes)] * (2 - first)
         return torch.tensor(axes, device=batch.base.device)
 

@@ -219,7 +219,24 @@ def test_global_generators_are_left_alone(path):
     assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_axes_are_unit_vectors():
+    axes = Directions(0, 5, "axis")
+    assert torch.equal(axes.block(7, 5), torch.eye(5, dtype=torch.float64))
+    assert torch.equal(axes.row(0, 3, 2, 5), torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    assert axes.row(0, 1, dtype=torch.float32).dtype == torch.float32
+    for start in (0, 2, 4):
+        x = torch.full((1,), -0.0, dtype=torch.float64)
+        axes.add_to(x, 0, 2, 1.5, start)
+        assert math.copysign(1.0, float(x)) * float(x) == (1.5 if start == 2 else 0.0)
+        assert start == 2 or math.copysign(1.0, float(x)) == -1.0
+    table = torch.zeros(2, 5, dtype=torch.float64).T
+    axes = Directions(0, 10, "axis")
+    assert torch.equal(axes.add_to(table, 0, 3, 2.0), torch.tensor([[0.0, 0.0], [0.0, 2.0], *[[0.0, 0.0]] * 3]))
+    with pytest.raises(ValueError, match="row must be under 10"):
+        axes.row(0, 10)
+
+
+@pytest.mark.parametrize("distribution", [*DISTRIBUTIONS, "axis"])
 def test_copies_give_the_same_numbers(distribution):
     u = Directions(1, 50, distribution)
     row = u.row(3, 4)
