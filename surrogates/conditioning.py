@@ -75,8 +75,7 @@ class Conditioning:
 
     def mean(self, x: Tensor, known: Pass | None = None) -> Tensor:
         """The gradient mean ∇m(x) + J(x)ᵀ α at the points x, ``... x q x d``."""
-        jacobian = self.jacobian(x)
-        explained = (jacobian.mT @ self.alpha.to(x.dtype)[..., None, :, None]).squeeze(-1)
+        explained = (self.jacobian(x).mT @ self.alpha.to(x.dtype)[..., None, :, None]).squeeze(-1)
         return self._plus_prior_mean_gradient(x, explained)
 
     def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:

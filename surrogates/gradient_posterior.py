@@ -174,10 +174,8 @@ class GradientPosterior(Posterior):
             ValueError: If the base samples have another shape.
         """
         if base_samples.shape[len(sample_shape) :] != self.base_sample_shape:
-            raise ValueError(
-                f"base_samples must be of shape {(*sample_shape, *self.base_sample_shape)}, got "
-                f"{tuple(base_samples.shape)}."
-            )
+            accepted = (*sample_shape, *self.base_sample_shape)
+            raise ValueError(f"base_samples must be of shape {accepted}, got {tuple(base_samples.shape)}.")
         base = base_samples.double()
         deviation = self._deviation_by_matheron(base) if self._by_matheron else self._deviation_by_cholesky(base)
         return self.mean + self._scaled(deviation, 1, trailing=1)

@@ -61,9 +61,9 @@ class FourierFeatures:
 
     ``"cosine"`` features are the paper's; their frequencies are independent, as are those of ``"paired"``.
     ``"orthogonal"`` frequencies are orthogonal within blocks of d, with radii from equally likely slices of their
-    distribution. ``"sobol"`` ones are a scrambled Sobol' net, better at small d only. The estimate φ(x)ᵀφ(x') of k is
-    unbiased for every kind. The paper prints the scale as 2/√M; √(2/M) is what gives the kernel. Its Φ, ``M x n``, is
-    the transpose of ``features``.
+    distribution. ``"sobol"`` ones are a scrambled Sobol' net. The estimate φ(x)ᵀφ(x') of k is unbiased for every kind;
+    the experiment ``fourier-features`` compares their errors. The paper prints the scale as 2/√M; √(2/M) is what gives
+    the kernel. Its Φ, ``M x n``, is the transpose of ``features``.
 
     The hyper-parameters are read once, rounded to 12 digits; later changes of the kernel change nothing here. The
     random integers and uniforms behind ``frequencies`` are bitwise the same on every machine, for any number of
@@ -195,11 +195,7 @@ class FourierFeatures:
         return torch.cat((phase.cos(), phase.sin()), dim=-1).mul_(self.scale)
 
     def kernel(self, X: Tensor, X2: Tensor | None = None) -> Tensor:
-        """φ(x)ᵀφ(x'), the estimate of k(x, x'), ``batch x n x n'``; X2 is X where it is None.
-
-        Raises:
-            TypeError, ValueError: As ``features``, and if X and X2 differ in dtype or device.
-        """
+        """φ(x)ᵀφ(x'), the estimate of k(x, x'), ``batch x n x n'``; X2 = None is X; errors as ``features``."""
         phi = self.features(X)
         if X2 is None:
             return phi @ phi.mT
@@ -218,13 +214,10 @@ class FourierFeatures:
         return self.features(X) @ w
 
     def gradient(self, X: Tensor, w: Tensor) -> Tensor:
-        """∇φ(x)ᵀw, the gradient of φ(x)ᵀw, ``batch x q x d``, for weights w of ``M`` (FZooS eq. 4).
+        """∇φ(x)ᵀw, the gradient of ``value``, ``batch x q x d``, for weights w of ``M`` (FZooS eq. 4); errors as there.
 
         With p_j = v_jᵀx it is √(2o/M) Σ_j (w_{h+j} cos p_j − w_j sin p_j) v_j: two products with the frequencies and
         no ``M x d`` temporary, and for one point, compiled, one reading of the frequencies.
-
-        Raises:
-            TypeError, ValueError: As ``value``.
         """
         self._check(X)
         self._check_weights(w, X)

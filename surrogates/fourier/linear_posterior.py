@@ -67,10 +67,11 @@ class LinearPosterior:
 
     @property
     def quadratic(self) -> Tensor:
-        """tᵀ(I + UUᵀ)⁻¹t over all rows, ``k x k``, float64: each row's part is that of its innovation."""
+        """tᵀ(I + UUᵀ)⁻¹t over all rows, ``k x k``, float64."""
         return self._solution()[1]
 
     def _solution(self) -> tuple[Tensor, Tensor]:
+        """``mean`` and ``quadratic``, kept until more rows come."""
         if self._solved is None:
             self._solved = self._base_mean, self._base_quadratic
             if len(self._rows):
@@ -100,6 +101,7 @@ class LinearPosterior:
         return Y, self._cholesky.half_solve(torch.cat(parts))
 
     def _extend(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
+        """Adds rows to those that C is made of."""
         first = not len(self._rows)
         if first:
             capacity = max(64, count + count // 4)
@@ -125,6 +127,7 @@ class LinearPosterior:
         self._residuals = torch.cat((self._residuals, t - U @ self._base_mean))
 
     def _absorb(self, blocks: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Takes rows, and those that C is made of, into L₀."""
         B = torch.eye(self.num_weights, dtype=torch.float64, device=self._base_mean.device)
         moment = torch.zeros_like(self._base_mean)
         square = self._residuals.mT @ self._residuals

@@ -31,24 +31,24 @@ from surrogates.fourier.linear_posterior import BLOCK_ROWS, LinearPosterior
 
 
 class NotFittedError(ValueError):
-    """A Fourier surrogate was asked for what it needs data for that it does not have."""
+    """What was asked for needs data that the Fourier surrogate does not have."""
 
 
 class FourierSurrogate:
     """The Gaussian process with kernel φ(x)ᵀφ(x'), held by its M weights (FZooS eqs. 3-4).
 
-    f(x) ≈ m + φ(x)ᵀw with w ~ N(0, I). Given y with noise s² at the n rows of X and Φ = φ(X)ᵀ, M x n,
+    The model is f(x) = m + φ(x)ᵀw with w ~ N(0, I). Given y with noise s² at the n rows of X, and Φ = φ(X)ᵀ,
 
         w̄ = Φ(ΦᵀΦ + s²I)⁻¹(y − m),        cov w = I − Φ(ΦᵀΦ + s²I)⁻¹Φᵀ,
 
-    in y's units; m is given, or what generalised least squares finds,
+    in y's units. The mean m is given, or estimated anew whenever data come, by generalised least squares:
 
-        m = 1ᵀ(ΦᵀΦ + s²I)⁻¹y / 1ᵀ(ΦᵀΦ + s²I)⁻¹1,
+        m = 1ᵀ(ΦᵀΦ + s²I)⁻¹y / 1ᵀ(ΦᵀΦ + s²I)⁻¹1.
 
-    anew whenever data come (``mean="estimated"``). n ≤ M is solved in ``n x n``, n > M in ``M x M``
-    (``LinearPosterior``). The weights are linear in y: over the same features, the mean of clients' ``weights`` is
-    the surrogate of the mean of their surrogates, and all that FZooS sends. Features are computed in the dtype of X,
-    the algebra in float64. Uncertainties are those under a known m.
+    Uncertainties are those under a known m. n ≤ M is solved in ``n x n``, n > M in ``M x M`` (``LinearPosterior``).
+    The weights are linear in y, so that the mean of several clients' ``weights`` over the same features are the
+    weights of the mean of their surrogates: they are all that FZooS sends. Features are computed in the dtype of X,
+    the algebra in float64.
 
     Args:
         features: The features φ.
@@ -56,8 +56,8 @@ class FourierSurrogate:
         mean: m in y's units, or ``"estimated"``.
 
     Raises:
-        TypeError: If ``features`` are not ``FourierFeatures`` or numbers are not numbers.
-        ValueError: For noise that is not positive or numbers that are not finite.
+        TypeError: If ``features`` are not ``FourierFeatures``, or noise or mean is no number.
+        ValueError: If the noise is not finite and positive, or the mean not finite.
 
     Example:
         >>> surrogate = FourierSurrogate(features, noise=1e-4).fit(X, y)
@@ -112,6 +112,7 @@ class FourierSurrogate:
 
     @property
     def _beyond_offset(self) -> float:
+        """What the estimated mean is more than the offset."""
         if not self.estimates_mean or self._linear is None:
             return 0.0
         quadratic = self._linear.quadratic
@@ -193,11 +194,7 @@ class FourierSurrogate:
         return self.mean + self.features.value(X, self.weights)
 
     def gradient(self, X: Tensor) -> Tensor:
-        """∇φ(x)ᵀw̄, the posterior mean of ∇f, ``batch x q x d`` (FZooS eq. 4).
-
-        Raises:
-            TypeError, ValueError, NotFittedError: As ``value``.
-        """
+        """∇φ(x)ᵀw̄, the posterior mean of ∇f, ``batch x q x d`` (FZooS eq. 4); errors as ``value``."""
         self._check(X)
         return self.features.gradient(X, self.weights)
 
@@ -215,11 +212,7 @@ class FourierSurrogate:
         return GPyTorchPosterior(MultivariateNormal(self.value(X).detach(), covariance))
 
     def gradient_posterior(self, X: Tensor) -> FourierGradientPosterior:
-        """The posterior of ∇f at each of ``batch x q`` points.
-
-        Raises:
-            TypeError, ValueError, NotFittedError: As ``posterior``.
-        """
+        """The posterior of ∇f at each of ``batch x q`` points X, ``batch x q x d``; errors as ``posterior``."""
         return FourierGradientPosterior(self, self._fitted_at(X), X)
 
     @property

@@ -1,4 +1,4 @@
-"""The Cholesky factor of a matrix of which one row and column are replaced, compiled, in O(n²).
+"""The Cholesky factor of a matrix of which one row and column were replaced, compiled, in O(n²).
 
 References:
     P. E. Gill, G. H. Golub, W. Murray and M. A. Saunders, Methods for modifying matrix factorizations,

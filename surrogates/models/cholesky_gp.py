@@ -136,12 +136,8 @@ class CholeskyGP(SingleTaskGP):
             covariance = self.likelihood.noise_covar
             covariance.noise = torch.cat([covariance.noise, noise], dim=-1)
         original = self._original_train_inputs
-        ExactGP.set_train_data(
-            self,
-            torch.cat([self.train_inputs[0], z], dim=-2),
-            torch.cat([self.train_targets, targets], dim=-1),
-            strict=False,
-        )
+        inputs, targets = torch.cat([self.train_inputs[0], z], dim=-2), torch.cat([self.train_targets, targets], dim=-1)
+        ExactGP.set_train_data(self, inputs, targets, strict=False)
         if original is not None:
             self._original_train_inputs = torch.cat([original, X], dim=-2)
 

@@ -130,11 +130,7 @@ class NearestWindow:
 
     @property
     def covariance(self) -> Tensor:
-        """A, ``k x k``, noise included: a view that the next move changes.
-
-        Raises:
-            ValueError: If there is no profile.
-        """
+        """A, ``k x k``, a view that the next move changes; without a profile a ValueError says that there is none."""
         self._require_profile()
         return self._A[: len(self), : len(self)]
 
@@ -236,11 +232,8 @@ class NearestWindow:
                 f"got {sorted(state)}, version {state.get('version')} and size {state.get('size')}."
             )
         slots, L = state["indices"].tolist(), state["L"]
-        if (
-            len(slots) > self.size
-            or len(set(slots)) != len(slots)
-            or not all(0 <= i < len(self.trajectory) for i in slots)
-        ):
+        known = all(0 <= i < len(self.trajectory) for i in slots)
+        if len(slots) > self.size or len(set(slots)) != len(slots) or not known:
             raise ValueError(f"the state's indices do not fit a trajectory of {len(self.trajectory)} queries.")
         if (slots and (L is None) != (self._profile is None)) or (L is not None and L.shape != (len(slots),) * 2):
             raise ValueError("the state's factor does not fit its indices and this window's profile.")

@@ -205,22 +205,18 @@ class Trajectory:
             TypeError: If its dtype is not this trajectory's.
         """
         expected = {"version", "d", "X", "y", "noise", "failed_X"}
-        if set(state) != expected:
-            raise ValueError(f"a Trajectory's state has {sorted(expected)}, got {sorted(state)}.")
-        if state["version"] != 1 or state["d"] != self.d:
+        if set(state) != expected or state["version"] != 1 or state["d"] != self.d:
             raise ValueError(
-                f"the state is of version {state['version']} and dimension {state['d']}; this Trajectory "
-                f"takes version 1 and dimension {self.d}."
+                f"a Trajectory's state has {sorted(expected)}, here of version 1 and dimension {self.d}; got "
+                f"{sorted(state)}, version {state.get('version')} and dimension {state.get('d')}."
             )
-        other = Trajectory(self.d, dtype=self.dtype, device=self.device, capacity=max(1, len(state["X"])))
-        moved: dict[str, Any] = {
-            name: None if state[name] is None else state[name].to(self.device)
-            for name in ("X", "y", "noise", "failed_X")
-        }
-        if len(state["X"]) and other.append(moved["X"], moved["y"], moved["noise"]):
+        X, y, failed_X = (state[name].to(self.device) for name in ("X", "y", "failed_X"))
+        noise = None if state["noise"] is None else state["noise"].to(self.device)
+        other = Trajectory(self.d, dtype=self.dtype, device=self.device, capacity=max(1, len(X)))
+        if len(X) and other.append(X, y, noise):
             raise ValueError("the state's y has values that are not finite.")
-        if len(state["failed_X"]):
-            other.append(moved["failed_X"], torch.full(moved["failed_X"].shape[:1], torch.nan, device=self.device))
+        if len(failed_X):
+            other.append(failed_X, torch.full(failed_X.shape[:1], torch.nan, device=self.device))
         self.__dict__.update(other.__dict__)
 
     def _require_data(self) -> None:
