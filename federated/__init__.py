@@ -1,18 +1,10 @@
-"""Federated zeroth-order optimization: clients keep their functions, the server sees messages."""
+"""Federated zeroth-order optimization: clients keep their functions to themselves, and the server gets messages."""
 
 from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError, RoundSkipped, client_seed
 from federated.core.client import Client
 from federated.core.codec import decode, encode
 from federated.core.ledger import Ledger
-from federated.core.messages import (
-    BehindError,
-    Broadcast,
-    Message,
-    MessageError,
-    MessageSpec,
-    Report,
-    TensorSpec,
-)
+from federated.core.messages import BehindError, Broadcast, Message, MessageError, MessageSpec, Report, TensorSpec
 from federated.core.server import Arrival, Outcome, Server
 from federated.engine.faults import Fault, FaultPlan
 from federated.engine.federation import Federation, RoundRecord

@@ -1,4 +1,4 @@
-"""Federated algorithms by name, imported when first asked for."""
+"""The federated algorithms by name; a module is imported when its algorithm is first asked for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ALGORITHMS: dict[str, tuple[str, str]] = {
     "fedyogi": ("federated.methods.fedopt", "FedYogi"),
     "fedadagrad": ("federated.methods.fedopt", "FedAdagrad"),
 }
-"""Algorithm name to the module and the class that implement it."""
+"""Module and class of each algorithm, by name."""
 
 
 def algorithm_class(algorithm: str | type[Algorithm]) -> type[Algorithm]:
-    """The class of an algorithm's name; a subclass of ``Algorithm`` is its own.
+    """The class of an algorithm's name, or the class itself if one is given.
 
     Raises:
-        ValueError: for an unknown name, with the nearest one.
-        TypeError: for anything but a name or an ``Algorithm`` subclass.
+        ValueError: if the name is unknown, with the nearest one.
+        TypeError: if it is neither a name nor an ``Algorithm`` subclass.
     """
     return named_class("algorithm", algorithm, ALGORITHMS, Algorithm)

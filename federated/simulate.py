@@ -17,6 +17,7 @@ from federated.core.algorithm import Algorithm
 from federated.engine.faults import FaultPlan
 from federated.engine.federation import ClientHost, Federation, RoundRecord
 from federated.engine.host import Host, prepared
+from federated.engine.workers import WorkerPool
 from federated.registry import algorithm_class
 from optimizers.evaluation import FailurePolicy
 from optimizers.options import check_integer, positive_integer
@@ -71,12 +72,12 @@ def simulate(
     """
     federation = make_federation(algorithm, objectives, x0, **options)
     try:
-        check_integer("rounds", rounds, 0)
+        rounds = check_integer("rounds", rounds, 0)
         every = positive_integer("checkpoint_every", checkpoint_every)
         _check_path("checkpoint", checkpoint)
         if resume is not None:
             federation.load_state_dict(load_checkpoint(resume))
-        message = run_rounds(federation, int(rounds), callback, checkpoint, every, progress)
+        message = run_rounds(federation, rounds, callback, checkpoint, every, progress)
     finally:
         federation.host.close()
     ledger, history = federation.ledger, federation.history
@@ -135,19 +136,16 @@ def make_federation(
     Raises:
         ValueError, TypeError: as ``simulate``.
     """
-    cls = algorithm_class(algorithm)
     given = dict(enumerate(objectives))
     if not given:
         raise ValueError("there are no clients: objectives is empty")
-    made = cls(x0, clients=len(given), **options)
+    made = algorithm_class(algorithm)(x0, clients=len(given), **options)
     clients = prepared(made, given, numpy=numpy, batched=batched, on_failure=on_failure, retries=retries)
     workers = positive_integer("workers", workers)
     host: ClientHost
     if workers == 1:
         host = Host(made, *clients)
     else:
-        from federated.engine.workers import WorkerPool
-
         host = WorkerPool(made, *clients, workers=workers, start_method=start_method)
     return Federation(made, host, fun, faults or FaultPlan(), codec)
 

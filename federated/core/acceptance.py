@@ -102,14 +102,10 @@ class Acceptance:
     def decide(self, reports: Mapping[int, Report], weights: tuple[float, ...]) -> bool:
         """Whether Σ wᵢ fᵢ fell over the clients that reported; stores the clients' values at the model that stays."""
         after = {client: float(report.tensors["value"]) for client, report in reports.items()}
-        before = {
-            client: float(report.tensors["previous_value"])
-            if "previous_value" in report.tensors
-            else self.values[client]
-            for client, report in reports.items()
-        }
+        said = {c: float(r.tensors["previous_value"]) for c, r in reports.items() if "previous_value" in r.tensors}
+        before = self.values | said
         fell = sum(weights[c] * after[c] for c in reports) < sum(weights[c] * before[c] for c in reports)
-        self.values = after if fell else {**self.values, **before}
+        self.values = after if fell else before
         return fell
 
     def _known(self, participants: tuple[int, ...]) -> bool:

@@ -166,9 +166,7 @@ class Algorithm(ABC):
     ) -> None:
         refuse_unknown(type(self), unknown)
         self.x0 = parse_point(x0)
-        check_integer("clients", clients, 1)
-        check_integer("seed", seed, 0, 2**64)
-        self.clients, self.seed = int(clients), int(seed)
+        self.clients, self.seed = positive_integer("clients", clients), check_integer("seed", seed, 0, 2**64)
         self.local_steps = positive_integer("local_steps", local_steps)
         self.participation = participation
         self.participants = participants_per_round(participation, self.clients)

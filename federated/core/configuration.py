@@ -1,4 +1,4 @@
-"""Checks of a federation's options, their plain description, and who takes part in a round."""
+"""Checks of a federation's options, their description in plain values, and the sampling of clients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from torch import Tensor
 
 from optimizers.directions.groups import Groups
 from optimizers.first_order import FirstOrder
-from optimizers.options import nearest_name
 
 
 def participants_per_round(participation: float | int, clients: int) -> int:
-    """How many clients a round has: an integer is the number, a float the share of N, at least 1.
+    """The number of clients that a round samples.
+
+    Args:
+        participation: an integer is that number, a float its share of the clients, rounded to at least one.
+        clients: N.
 
     Raises:
-        TypeError: for anything but a number.
-        ValueError: for a sample larger than the federation, or an empty one.
+        TypeError: if participation is not a number.
+        ValueError: if the sample would be empty or larger than the federation.
     """
     if isinstance(participation, bool) or not isinstance(participation, int | float | np.number):
         raise TypeError(f"participation must be a number, got {participation!r}")
@@ -31,17 +34,15 @@ def participants_per_round(participation: float | int, clients: int) -> int:
             raise ValueError(f"a sample of {participation} was asked for of {clients} clients")
         return int(participation)
     if not 0.0 < participation <= 1.0:
-        raise ValueError(
-            f"participation is {participation}: a float is the share of the {clients} clients, over 0 to 1"
-        )
+        raise ValueError(f"participation is {participation}: a float is the share of the clients, over 0 to 1")
     return max(1, math.floor(float(participation) * clients + 0.5))
 
 
 def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float, ...]:
-    """The clients' weights as floats; equal where none are given.
+    """The clients' weights as floats, equal if None is given.
 
     Raises:
-        ValueError: for another number of them, or one that is not positive and finite.
+        ValueError: if there is not one for each client, or one is not positive and finite.
     """
     if weights is None:
         return (1.0,) * clients
@@ -53,16 +54,8 @@ def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float,
     return given
 
 
-def check_choice(name: str, value: Any, accepted: Sequence[str]) -> str:
-    """The value, if it is one of the accepted names; ``ValueError`` with the nearest one if not."""
-    if not isinstance(value, str) or value not in accepted:
-        hint = nearest_name(str(value), accepted)
-        raise ValueError(f"{name} must be one of the accepted names, got {value!r}{hint}")
-    return value
-
-
 def sample_clients(seed: int, round_number: int, clients: int, count: int) -> tuple[int, ...]:
-    """The clients of a round in ascending order: a pure function of its arguments, uniform without replacement."""
+    """The clients of a round, ascending: a uniform sample without replacement, addressed by seed and round."""
     if count == clients:
         return tuple(range(clients))
     key = hashlib.sha256(f"sample of round {round_number} of {seed}".encode()).digest()
@@ -71,10 +64,11 @@ def sample_clients(seed: int, round_number: int, clients: int, count: int) -> tu
 
 
 def describe_option(name: str, value: Any) -> Any:
-    """An option in plain values, equal for equal options in every process.
+    """An option in plain values, which are equal for equal options in every process.
 
-    Rules (factories of torch optimizers) become their class and parameter groups, tensors a digest, bounds
-    lists, groups of coordinates their fingerprint, kernels and prox operators their type and plain attributes.
+    A tensor is described by its digest, a mapping or sequence by its items, a module by its type and state, groups of
+    coordinates by their fingerprint, ``update_rule`` by ``describe_rule``, a function by its name, and any other
+    object, such as a prox, by its type and attributes.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -93,24 +87,22 @@ def describe_option(name: str, value: Any) -> Any:
         return value.fingerprint
     if name == "update_rule":
         return describe_rule(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return {"type": _type_name(value)} | {k: describe_option(f"{name}.{k}", v) for k, v in fields.items()}
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    plain = {k: describe_option(f"{name}.{k}", v) for k, v in sorted(vars(value).items())}
+    fields = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else vars(value)
+    plain = {field: describe_option(f"{name}.{field}", getattr(value, field)) for field in fields}
     return {"type": _type_name(value)} | plain
 
 
 def describe_tensor(tensor: Tensor) -> dict[str, Any]:
-    """A tensor's dtype, shape and SHA-256."""
+    """Dtype, shape and SHA-256 of a tensor."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     digest = hashlib.sha256(flat.numpy().data).hexdigest()
     return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "digest": digest}
 
 
 def describe_rule(factory: Callable[[Tensor], torch.optim.Optimizer]) -> dict[str, Any]:
-    """The class and the parameter groups of the torch optimizer that a factory makes."""
+    """Class and parameter groups of the torch optimizer that a factory makes."""
     rule = FirstOrder(factory, torch.zeros(1, dtype=torch.float64))
     made = factory(torch.nn.Parameter(torch.zeros(1)))
     groups = rule.state_dict()["param_groups"]

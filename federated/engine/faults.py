@@ -13,6 +13,7 @@ from torch import Tensor
 
 from federated.core.codec import decode, encode
 from federated.core.messages import Report
+from optimizers.options import check_choice
 
 KINDS = ("unreachable", "drop", "delay", "corrupt", "crash", "rejoin")
 
@@ -51,10 +52,8 @@ class Fault:
     after: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"a fault is one of {', '.join(KINDS)}, got {self.kind!r}")
-        if self.how not in CORRUPTIONS:
-            raise ValueError(f"a corruption is one of {', '.join(CORRUPTIONS)}, got {self.how!r}")
+        check_choice("kind", self.kind, KINDS)
+        check_choice("how", self.how, CORRUPTIONS)
         if min(self.round, self.by) < 1 or min(self.client, self.phase, self.after) < 0:
             raise ValueError(f"rounds and delays are from 1, clients, phases and batches from 0: {self}")
 

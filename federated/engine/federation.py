@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,8 +17,6 @@ from federated.core.messages import Broadcast, Message, MessageError
 from federated.core.server import Arrival, Outcome, Server
 from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
-
-logger = logging.getLogger(__name__)
 
 STATE_VERSION = 1
 
@@ -125,12 +122,10 @@ class Federation:
         for client in self.faults.rejoining(number):
             self.host.restart(client)
             self._down.discard(client)
-        asked, refused = self.server.participants, []
-        while True:
-            outcome = self.run_phase()
-            refused += [(refusal.client, outcome.phase, refusal.reason) for refusal in outcome.refused]
-            if outcome.ended:
-                break
+        asked, outcomes = self.server.participants, [self.run_phase()]
+        while not (outcome := outcomes[-1]).ended:
+            outcomes.append(self.run_phase())
+        refused = [(refusal.client, o.phase, refusal.reason) for o in outcomes for refusal in o.refused]
         totals = {name: self.ledger.total(name) for name in (*Spent._fields, "payload_up", "payload_down")}
         record = RoundRecord(
             round=number,

@@ -13,6 +13,7 @@ from federated.core.algorithm import Algorithm, Gradient
 from federated.core.messages import Message
 from federated.engine.host import Host, Request, Service
 from optimizers.evaluation import Evaluator
+from optimizers.options import check_choice
 
 START_METHODS = ("spawn", "forkserver", "fork")
 
@@ -49,14 +50,12 @@ class WorkerPool:
         workers: int,
         start_method: str = "spawn",
     ) -> None:
-        if start_method not in START_METHODS:
-            raise ValueError(f"start_method must be one of {', '.join(START_METHODS)}, got {start_method!r}")
+        check_choice("start_method", start_method, START_METHODS)
         self._count = min(workers, len(evaluators))
         hosts = []
         for worker in range(self._count):
-            own = [i for i in evaluators if i % self._count == worker]
-            some = {i: gradients[i] for i in own if i in gradients}
-            hosts.append(Host(algorithm, {i: evaluators[i] for i in own}, some))
+            own = {i: evaluator for i, evaluator in evaluators.items() if i % self._count == worker}
+            hosts.append(Host(algorithm, own, {i: gradients[i] for i in own if i in gradients}))
         if start_method != "fork":
             _check_picklable(hosts)
         context: Any = multiprocessing.get_context(start_method)

@@ -1,17 +1,16 @@
 """The ``ClientApp``: one client of a federation.
 
-Flower starts a process for every message. ``Context.state`` holds the client's state between messages, a file of the
-node its count of queries (``NodeLedger``). The app answers four messages:
+Flower starts a process for every message. ``Context.state`` holds the client's state between messages, and a file of
+the node its count of queries (``NodeLedger``). A reply brings the client's account, the reason if there is no report,
+and
 
-===================  ==================================================================================
-``query.hello``      which client it is, after checks without a query that its configuration is the server's and that
-                     its objective can be imported
-``train.phase``      a phase's broadcast: the report, or the position of a client that is behind
-``train.catch_up``   the server's answer to a position
-``query.account``    what the client has spent
-===================  ==================================================================================
-
-Every reply has the client's account, and the reason if it has no report.
+===================  ==============================================================================================
+``query.hello``      the client's number, after a check that it has the server's configuration and that its
+                     objective can be imported, for which no query is made
+``train.phase``      the report of a phase, given its broadcast; or the position of a client that is behind
+``train.catch_up``   nothing else: the message is the server's answer to a position
+``query.account``    nothing else
+===================  ==============================================================================================
 """
 
 from __future__ import annotations
@@ -37,12 +36,10 @@ from federated.flower.records import ACCOUNT, HELLO, METRICS, load_state, messag
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[Message, Context], dict[str, Any]]
-
 app = ClientApp()
 
 
-def answering(handle: Handler) -> Callable[[Message, Context], Message]:
+def answering(handle: Callable[[Message, Context], dict[str, Any]]) -> Callable[[Message, Context], Message]:
     """Makes a handler of messages from a function that returns the reply's records.
 
     The handler adds the client's account, and replies with the reason if the function raises.
@@ -105,12 +102,9 @@ def phase(message: Message, context: Context) -> dict[str, Any]:
     if sent is not None:
         assert isinstance(sent, Report)
         # What Flower's strategies weigh and average.
-        metrics: Any = {
-            "num-examples": algorithm.weights[node.client],
-            "queries": sent.queries,
-            "failures": sent.failures,
-        }
-        records |= records_of(sent) | {METRICS: MetricRecord(metrics)}
+        weight = algorithm.weights[node.client]
+        metrics = MetricRecord({"num-examples": weight, "queries": sent.queries, "failures": sent.failures})
+        records |= records_of(sent) | {METRICS: metrics}
     return records
 
 

@@ -25,7 +25,7 @@ from federated.core.algorithm import Algorithm, Gradient
 from federated.engine.host import prepared
 from federated.registry import algorithm_class
 from optimizers.evaluation import Evaluator
-from optimizers.options import check_integer, nearest_name, positive
+from optimizers.options import check_choice, check_integer, nearest_name, positive
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -132,20 +132,16 @@ class RunConfig:
         if PATH.fullmatch(self.x0):
             found = imported(self.x0, "x0")
             return torch.as_tensor(found() if callable(found) else found)
-        if self.dtype not in DTYPES:
-            raise ValueError(
-                f"dtype must be one of the accepted names, got {self.dtype!r}{nearest_name(self.dtype, DTYPES)}"
-            )
-        given = _value("x0", self.x0)
+        dtype, given = DTYPES[check_choice("dtype", self.dtype, DTYPES)], _value("x0", self.x0)
         if isinstance(given, list):
             if self.dimension not in (0, len(given)):
                 raise ValueError(f"x0 has dimension {len(given)}, dimension is {self.dimension}")
-            return torch.tensor(given, dtype=DTYPES[self.dtype])
+            return torch.tensor(given, dtype=dtype)
         if isinstance(given, bool) or not isinstance(given, int | float):
             raise TypeError(f"x0 must be a number, a list or an import path, got {self.x0!r}")
         if self.dimension == 0:
             raise ValueError("x0 is a number for all coordinates: say the dimension, as in dimension=10")
-        return torch.full((self.dimension,), float(given), dtype=DTYPES[self.dtype])
+        return torch.full((self.dimension,), float(given), dtype=dtype)
 
 
 @dataclass(frozen=True)

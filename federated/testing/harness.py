@@ -138,13 +138,8 @@ def run(federation: Federation, rounds: int) -> list[RoundRecord]:
 def trace(federation: Federation) -> tuple[Any, ...]:
     """What must be the same of a federation that is run again: model, ledger without seconds, history."""
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in federation.ledger.to_rows()]
-    x = federation.server.x
-    return (
-        x.dtype,
-        x.tolist(),
-        rows,
-        [(r.round, r.accepted, r.refused, r.skipped) for r in federation.history],
-    )
+    history = [(r.round, r.accepted, r.refused, r.skipped) for r in federation.history]
+    return federation.server.x.dtype, federation.server.x.tolist(), rows, history
 
 
 def states_equal(a: Any, b: Any) -> bool:
@@ -167,12 +162,9 @@ def _bits(tensor: Tensor) -> bytes:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silences the warnings about faults and failed queries, which the checks cause."""
-    loggers = [logging.getLogger(name) for name in ("federated.core.server", "optimizers.evaluation")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)

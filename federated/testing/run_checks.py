@@ -108,8 +108,7 @@ def check_participation(factory: Factory, promises: Promises) -> None:
 
 def check_single_precision(factory: Factory, promises: Promises) -> None:
     """A float32 start gives a float32 run."""
-    options = {"local_steps": promises.local_steps}
-    federation = factory(problem(), start(torch.float32), **options)
+    federation = factory(problem(), start(torch.float32), local_steps=promises.local_steps)
     (record,) = run(federation, 1)
     assert federation.server.x.dtype == torch.float32 and record.skipped is None
     assert bool(torch.isfinite(federation.server.x).all())
@@ -118,22 +117,21 @@ def check_single_precision(factory: Factory, promises: Promises) -> None:
 def check_resume(factory: Factory, promises: Promises) -> None:
     """A run that is saved between any two rounds, through a file, and resumed goes on bitwise the same."""
     delayed, crashed, dropped = (sample_clients(0, r, CLIENTS, 3)[0] for r in (1, 2, 3))
-    faults = [Fault("delay", 1, delayed, by=2), Fault("crash", 2, crashed), Fault("rejoin", 4, crashed)]
-    faults.append(Fault("drop", 3, dropped))
-    options: dict[str, Any] = {"participation": 3}
-    whole = make(factory, promises, faults=faults, **options)
+    crash = [Fault("crash", 2, crashed), Fault("rejoin", 4, crashed)]
+    faults = [Fault("delay", 1, delayed, by=2), *crash, Fault("drop", 3, dropped)]
+    whole = make(factory, promises, faults=faults, participation=3)
     saved = [_through_file(whole)]
     for _ in range(4):
         run(whole, 1)
         saved.append(_through_file(whole))
     for done, state in enumerate(saved):
         disturb_generators(done)
-        fresh = make(factory, promises, faults=faults, **options)
+        fresh = make(factory, promises, faults=faults, participation=3)
         fresh.load_state_dict(state)
         run(fresh, 4 - done)
         assert trace(fresh) == trace(whole), f"resumed after round {done}, the run differs"
         assert states_equal(fresh.state_dict(), saved[-1]), f"resumed after round {done}, the state differs"
-    other = make(factory, promises, seed=1, **options)
+    other = make(factory, promises, seed=1, participation=3)
     before = other.state_dict()
     error = raises(ValueError, lambda: other.load_state_dict(saved[-1]))
     assert "seed" in str(error), f"the message does not name the seed: {error}"
