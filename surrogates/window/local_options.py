@@ -22,13 +22,13 @@ LEAST_DATA = 2
 
 @dataclass(frozen=True)
 class LocalSurrogateOptions:
-    """What the local Gaussian process of ZoRD and FZooS is made with, checked when it is given.
+    """What the local Gaussian process of ZoRD and FZooS is made with.
 
     Attributes:
         window: most queries that the process is conditioned on, those nearest to the current point; at least 2 (ZoRD,
             Appx. C.1: 150, for reinforcement learning 300).
-        lengthscale: a fixed lengthscale ℓ in search units, with an outputscale of 1 and ``nugget`` for the noise;
-            None: ℓ, outputscale and noise are fitted by whoever calls ``WindowSurrogate.fit``.
+        lengthscale: a fixed ℓ in search units, with an outputscale of 1 and ``nugget`` for the noise; None: all three
+            are fitted by whoever calls ``WindowSurrogate.fit``.
         nugget: noise variance of a value over the outputscale, at least 1e-8; where a fit begins.
         noise: noise variance of a value of f, in its squared units, where it is known; None: ``nugget`` or a fit says.
         kernel: name of the isotropic kernel, ``"matern52"`` or ``"rbf"``.
@@ -55,20 +55,14 @@ class LocalSurrogateOptions:
         if self.kernel not in KERNELS:
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}")
 
-    def surrogate(self, like: Tensor, lengthscale: float | None = None) -> WindowSurrogate:
+    def surrogate(self, like: Tensor, lengthscale: float = 1.0) -> WindowSurrogate:
         """The process without a query yet.
 
         Args:
             like: a point, shape ``d``, whose dtype and device the queries have.
             lengthscale: ℓ until the first fit, where the option gives none.
-
-        Raises:
-            ValueError: if neither gives a lengthscale.
         """
-        ell = self.lengthscale or lengthscale
-        if ell is None:
-            raise ValueError("a surrogate needs a lengthscale to begin with")
-        hyperparameters = Hyperparameters(ell, 1.0, self.nugget)
+        hyperparameters = Hyperparameters(self.lengthscale or lengthscale, 1.0, self.nugget)
         return WindowSurrogate(like, self.window, hyperparameters, noise=self.noise, kernel=KERNELS[self.kernel])
 
 

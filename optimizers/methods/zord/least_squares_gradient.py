@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
@@ -18,35 +18,24 @@ WINDOW = 150
 """Most queries of a fit by default, ZoRD's number."""
 
 
+@dataclass
 class LinearSurrogate:
     """A line through the queries nearest to a point.
 
-    Args:
-        like: a point, shape ``d``, whose dtype and device the queries have.
-        size: most queries of a fit.
-        ridge: r.
+    Attributes:
+        trajectory: the queries.
     """
 
-    def __init__(self, like: Tensor, size: int, ridge: float) -> None:
-        self.trajectory = Trajectory(like.numel(), dtype=like.dtype, device=like.device)
-        self.size, self.ridge = size, ridge
+    trajectory: Trajectory
 
-    def gradient(self, x: Tensor) -> Tensor:
-        """g at x, shape ``d``; 0 where all of the nearest queries are at one point."""
-        rows = self.trajectory.nearest(x, self.size)
+    def gradient(self, x: Tensor, size: int, ridge: float = 0.0) -> Tensor:
+        """g of ``LeastSquaresGradient`` at x, shape ``d``; 0 where all of the ``size`` nearest are at one point."""
+        rows = self.trajectory.nearest(x, size)
         X, y = self.trajectory.X[rows], self.trajectory.y[rows]
         displacements, differences = (X[1:] - X[0]).double(), y[1:] - y[0]
         if not bool(displacements.any()):
             return torch.zeros_like(x)
-        return least_squares(displacements, differences, self.ridge).to(x)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The queries."""
-        return self.trajectory.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the queries that ``state_dict`` gave."""
-        self.trajectory.load_state_dict(state)
+        return least_squares(displacements, differences, ridge).to(x)
 
 
 class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
@@ -84,14 +73,14 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
 
     def _start(self) -> None:
         super()._start()
-        size = self.window or min(max(3 * self.dimension, 10), WINDOW)
-        self._begin(LinearSurrogate(self._x, size, self.ridge))
+        self._size = self.window or min(max(3 * self.dimension, 10), WINDOW)
+        self._begin(LinearSurrogate(Trajectory(self.dimension, dtype=self._x.dtype, device=self._x.device)))
 
     def _iterate(self, x: Tensor) -> None:
         z, state = x, self.state
         state.steps = 0
         for _ in range(self._halved_after_failures(self.steps)):
-            gradient = state.surrogate.gradient(z)
+            gradient = self.surrogate.gradient(z, self._size, self.ridge)
             moved, step_size = state.rule.step(z, gradient)
             if not bool(torch.isfinite(gradient).all() and torch.isfinite(moved).all()):
                 break
