@@ -1,4 +1,4 @@
-"""Bounds of the search: scipy's ``Bounds`` or pairs, checked once, and the domain that the methods search."""
+"""Bounds as users give them, and the box and coordinates that methods search."""
 
 from __future__ import annotations
 
@@ -14,51 +14,42 @@ from torch import Tensor
 BoundsLike = Bounds | Sequence[tuple[float | None, float | None]] | np.ndarray | Tensor
 
 SEARCH_WIDTH = 10.0
-"""Side of the box that a rescaled domain is searched in: [0, 10]^d, ZoRD's (Appx. C)."""
+"""The side of a rescaled box in search coordinates, which is [0, 10]^d as in ZoRD, Appx. C."""
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A box and the coordinates it is searched in.
+    """A box and the coordinates in which it is searched.
 
-    User coordinates are x = origin + unit ∘ z with z the search coordinates; without rescaling origin = 0
-    and unit = 1 (both None).
+    A rescaled box has search coordinates z with x = lower + unit ∘ z, x the user coordinates; otherwise z = x.
 
     Attributes:
-        lower: lower bounds in user units, shape ``d``; −inf where there is none.
-        upper: upper bounds in user units, shape ``d``; inf where there is none.
-        origin: user coordinates of z = 0, or None.
-        unit: user units per search unit, shape ``d``, or None.
-        confine: whether ``to_user`` clamps to the box.
-        width: side of the box in search coordinates, where it is rescaled.
+        lower: lower bounds in user units, shape ``d``; −inf for no bound.
+        upper: upper bounds in user units, shape ``d``; inf for no bound.
+        unit: user units per search unit, shape ``d``; None if the box is not rescaled.
+        confine: whether ``to_user`` projects onto the box.
+        width: the side of a rescaled box in search coordinates.
     """
 
     lower: Tensor
     upper: Tensor
-    origin: Tensor | None = None
     unit: Tensor | None = None
     confine: bool = True
     width: float = SEARCH_WIDTH
 
     @classmethod
     def of(
-        cls,
-        lower: Tensor,
-        upper: Tensor,
-        *,
-        rescale: bool,
-        confine: bool = True,
-        width: float = SEARCH_WIDTH,
+        cls, lower: Tensor, upper: Tensor, *, rescale: bool, confine: bool = True, width: float = SEARCH_WIDTH
     ) -> Domain:
-        """The domain of a box; with ``rescale``, and where every bound is finite, [0, width]^d is searched.
+        """The domain of a box, which is rescaled to [0, width]^d if ``rescale`` is set and every bound is finite.
 
-        A coordinate with equal bounds keeps its unit and has a search interval of width zero.
+        A coordinate with equal bounds keeps its unit, and its interval in search coordinates is [0, 0].
         """
         if not rescale or not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
             return cls(lower, upper, confine=confine)
         sides = upper - lower
         unit = torch.where(sides > 0, sides / width, torch.ones_like(sides))
-        return cls(lower, upper, lower, unit, confine, width)
+        return cls(lower, upper, unit, confine, width)
 
     @property
     def search_lower(self) -> Tensor:
@@ -70,55 +61,52 @@ class Domain:
         """Upper bounds in search coordinates, shape ``d``."""
         if self.unit is None:
             return self.upper
-        fixed = self.lower == self.upper
-        return torch.where(fixed, 0.0, self.width).to(self.upper)
+        return torch.where(self.lower == self.upper, 0.0, self.width).to(self.upper)
 
     def to_search(self, x: Tensor) -> Tensor:
-        """User coordinates to search coordinates, shape ``... x d``."""
-        return x if self.unit is None or self.origin is None else (x - self.origin) / self.unit
+        """The search coordinates of points in user coordinates, shape ``... x d``."""
+        return x if self.unit is None else (x - self.lower) / self.unit
 
     def to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """Search coordinates ``start:stop`` to user coordinates, in the box where ``confine``."""
+        """The user coordinates ``start:stop`` of points whose search coordinates ``start:stop`` are z."""
         part = slice(start, stop)
-        if self.unit is not None and self.origin is not None:
-            z = self.origin[part] + self.unit[part] * z
+        if self.unit is not None:
+            z = self.lower[part] + self.unit[part] * z
         return torch.clamp(z, self.lower[part], self.upper[part]) if self.confine else z
 
     def contains(self, x: Tensor) -> Tensor:
-        """Whether user points of shape ``... x d`` lie in the box, shape ``...``."""
+        """Whether points in user coordinates, ``... x d``, lie in the box, shape ``...``."""
         return ((x >= self.lower) & (x <= self.upper)).all(dim=-1)
 
 
 def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper bounds, each of x0's shape, dtype and device.
+    """Lower and upper bounds as tensors of x0's shape, dtype and device.
 
     Args:
-        bounds: ``scipy.optimize.Bounds`` (scalars broadcast; ``keep_feasible`` is not read, as queries stay
-            inside anyway), or d pairs (lower, upper) in which None or ±inf is no bound.
+        bounds: ``scipy.optimize.Bounds``, whose scalars are broadcast and whose ``keep_feasible`` is not read (queries
+            stay in the box in any case), or d pairs (lower, upper), in which None and ±inf mean no bound.
         x0: the initial point, shape ``d``.
 
     Raises:
-        TypeError: if bounds is neither.
+        TypeError: if the bounds are given as something else.
         ValueError: for a wrong length, NaN, reversed bounds, an empty interval, or x0 outside of the box.
     """
     d = x0.numel()
     lower, upper = _pairs(bounds, d)
-    for name, side in (("lower", lower), ("upper", upper)):
-        if np.isnan(side).any():
-            raise ValueError(f"bounds: the {name} bound of coordinate {int(np.isnan(side).argmax())} is NaN")
-    reversed_ = lower > upper
-    if reversed_.any():
-        j = int(reversed_.argmax())
-        raise ValueError(f"bounds: coordinate {j} has lower {lower[j]} > upper {upper[j]}")
-    empty = np.isposinf(lower) | np.isneginf(upper)
-    if empty.any():
-        j = int(empty.argmax())
-        raise ValueError(f"bounds: coordinate {j} has the empty interval [{lower[j]}, {upper[j]}]")
+    for wrong, says in (
+        (np.isnan(lower), "the lower bound of coordinate {j} is NaN"),
+        (np.isnan(upper), "the upper bound of coordinate {j} is NaN"),
+        (lower > upper, "coordinate {j} has lower {low} > upper {high}"),
+        (np.isposinf(lower) | np.isneginf(upper), "coordinate {j} has the empty interval [{low}, {high}]"),
+    ):
+        if wrong.any():
+            j = int(wrong.argmax())
+            raise ValueError(f"bounds: {says.format(j=j, low=lower[j], high=upper[j])}")
     low = torch.as_tensor(lower, dtype=x0.dtype, device=x0.device)
     high = torch.as_tensor(upper, dtype=x0.dtype, device=x0.device)
-    outside = (x0 < low) | (x0 > high)
-    if bool(outside.any()):
-        j = int(outside.nonzero()[0])
+    outside = ((x0 < low) | (x0 > high)).nonzero().flatten().tolist()
+    if outside:
+        j = outside[0]
         raise ValueError(
             f"x0 must lie within the bounds: coordinate {j} is {x0[j].item()}, its bounds are [{lower[j]}, {upper[j]}]"
         )

@@ -1,4 +1,4 @@
-"""Initial designs: points to start a model from, each a pure function of its arguments and a seed."""
+"""Initial designs, which are pure functions of their arguments and a seed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from optimizers.directions.directions import Directions
 from optimizers.options import positive, positive_integer
 
 Seed = int | np.random.Generator
-"""An integer, or a NumPy generator that is drawn from."""
+"""An integer, or a NumPy generator from which random numbers are drawn."""
 
 RESOLUTION = 2**32
-"""Positions within a stratum are multiples of 1/RESOLUTION, so that rounding cannot leave the stratum."""
+"""Positions within a stratum are multiples of 1/RESOLUTION, so that no position is rounded out of its stratum."""
 
 
 def latin_hypercube(num_points: int, dimension: int, seed: Seed) -> Tensor:
     """A Latin hypercube sample of the unit cube (McKay, Beckman and Conover, 1979).
 
-    x[i, j] = (π_j(i) + u_ij)/n with π_j random permutations and u_ij uniform on [0, 1): in each coordinate
-    every interval [k/n, (k+1)/n) holds one point.
+    x[i, j] = (π_j(i) + u_ij)/n with random permutations π_j and u_ij uniform on [0, 1), so that in each coordinate
+    every interval [k/n, (k+1)/n) contains one point.
 
     Args:
         num_points: n.
         dimension: d.
-        seed: seed or generator.
+        seed: a seed, or the generator of the random numbers.
 
     Returns:
-        float64 tensor in [0, 1), ``n x d``.
+        Points in [0, 1), float64, ``n x d``.
 
     Raises:
         ValueError: if n or d is under 1.
@@ -48,7 +48,7 @@ def sobol(num_points: int, dimension: int, seed: Seed) -> Tensor:
     Args:
         num_points: n.
         dimension: d, at most 21,201 (torch's table of direction numbers).
-        seed: seed of the scrambling, or a generator that it is drawn from.
+        seed: seed of the scrambling, or a generator from which the seed is drawn.
 
     Raises:
         ValueError: if n or d is under 1, or d over 21,201.
@@ -69,16 +69,16 @@ def sobol(num_points: int, dimension: int, seed: Seed) -> Tensor:
 def local_cloud(
     center: Tensor, num_points: int, radius: float, seed: int, *, distribution: str = "sphere", step: int = 0
 ) -> Tensor:
-    """Points about a center: center + scale·u(seed, step, row), rows 0 … n − 1, ``n x d``.
+    """The points center + scale·u(seed, step, row) for rows 0 … n − 1, ``n x d``.
 
     Args:
-        center: the center, shape ``d``; its dtype and device are the result's.
+        center: the center, shape ``d``; the points have its dtype and device.
         num_points: n.
         radius: the distance of every point from the center (``"normal"``: its root mean square).
-        seed: seed of the directions.
-        distribution: of the directions (see ``Directions``): ``"sphere"``, ``"orthonormal"`` (each d
-            consecutive points span the space), ``"coordinate"``, ``"normal"`` or ``"rademacher"``.
-        step: address of the directions.
+        seed: seed of the directions u.
+        distribution: the distribution of the directions; see ``Directions``. Of ``"orthonormal"`` ones each d
+            consecutive points span the space.
+        step: step in the address of the directions.
 
     Raises:
         ValueError: for a center that is not a vector, a radius or n that is not positive, or an unknown

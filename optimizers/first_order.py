@@ -1,4 +1,4 @@
-"""First-order update rules: torch's own optimizers on one vector parameter."""
+"""First-order update rules, which are torch's own optimizers on one vector parameter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer as TorchOptimizer
 
 UpdateRule = Callable[[Tensor], TorchOptimizer]
-"""Makes a torch optimizer of one parameter, as ``lambda p: torch.optim.Adam([p], lr=0.1)``."""
+"""A function that makes a torch optimizer of one parameter, such as ``lambda p: torch.optim.Adam([p], lr=0.1)``."""
 
 
 def adam(p: Tensor) -> TorchOptimizer:
@@ -20,7 +20,7 @@ def adam(p: Tensor) -> TorchOptimizer:
 
 
 class FirstOrder:
-    """A torch optimizer with its state, applied to given points and gradients.
+    """A torch optimizer and its state, applied to points and gradients that are given to it.
 
     Args:
         factory: makes the torch optimizer of one vector parameter.
@@ -34,10 +34,8 @@ class FirstOrder:
         self._factory = factory
         self._parameter = torch.nn.Parameter(torch.empty(0, dtype=x.dtype, device=x.device))
         self._rule = factory(self._parameter)
-        groups = getattr(self._rule, "param_groups", [])
-        if not isinstance(self._rule, TorchOptimizer) or [id(p) for g in groups for p in g["params"]] != [
-            id(self._parameter)
-        ]:
+        held = [id(p) for group in getattr(self._rule, "param_groups", []) for p in group["params"]]
+        if not isinstance(self._rule, TorchOptimizer) or held != [id(self._parameter)]:
             raise TypeError(
                 "update_rule must make a torch optimizer of the parameter it is given, as in "
                 f"lambda p: torch.optim.Adam([p], lr=0.1); got {type(self._rule).__name__}"
@@ -50,14 +48,14 @@ class FirstOrder:
 
     @property
     def plain_step_size(self) -> float | None:
-        """η where the next step is x − η g and nothing else: ``torch.optim.SGD`` without its options."""
+        """The η of a rule whose next step is x − η g, which is ``torch.optim.SGD`` without options; None for others."""
         group = self._rule.param_groups[0]
         options = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
         plain = type(self._rule) is torch.optim.SGD and not any(group[name] for name in options)
         return self.step_size if plain else None
 
     def step(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
-        """The point after one step along the gradient, a new tensor, and the step size it was made with."""
+        """The point after one step from x, a new tensor, and the learning rate of the step."""
         step_size = self.step_size
         self._parameter.data = x.clone()
         self._parameter.grad = gradient.to(x)
@@ -67,10 +65,10 @@ class FirstOrder:
         return moved, step_size
 
     def reset(self, scale: float = 1.0) -> None:
-        """Forget the rule's state (moments, counts) and its schedule.
+        """Makes the rule anew, without its moments, counts and schedule.
 
         Args:
-            scale: of the learning rates that the factory gave.
+            scale: factor of the learning rates that the factory gives.
         """
         self._rule = self._factory(self._parameter)
         for group in self._rule.param_groups:
@@ -81,7 +79,7 @@ class FirstOrder:
         return self._rule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take a copy of a ``state_dict`` of the same rule."""
+        """Loads a copy of a ``state_dict`` of the same rule."""
         rule = self._factory(self._parameter)
         rule.load_state_dict(copy.deepcopy(state))
         self._rule = rule

@@ -1,4 +1,4 @@
-"""What a run has seen: counts, the best point, and one entry a query."""
+"""The record of a run: its counts, its best point, and an entry for each query."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Record:
     """Counts and history of a run.
 
     Attributes:
-        queries: queries told, failed ones and retries among them.
-        failures: failed queries.
-        failed_in_a_row: failed queries since the last that succeeded.
-        last_improvement: number of the query that gave ``best_y``.
+        queries: the number of queries told, with failed ones and retries.
+        failures: the number of failed queries.
+        failed_in_a_row: the number of failed queries since the last that succeeded.
+        last_improvement: the number of the query that gave ``best_y``.
         best_x: the point of least f + ψ in user units, shape ``d``; None before the first success.
         best_y: the least f + ψ.
-        values: f of each query, NaN where it failed.
+        values: f of each query, NaN for a failed one.
         best_values: the least f + ψ after each query.
-        points: queried points, ``q x d`` a batch, where they are kept.
+        points: the points of each batch, ``q x d``; empty unless points are kept.
     """
 
     queries: int = 0
@@ -40,15 +40,15 @@ class Record:
     points: list[Tensor] = field(default_factory=list)
 
     def add(self, batch: Batch, values: Tensor, totals: Tensor, retries: int, *, track_best: bool, keep: bool) -> None:
-        """Count a batch.
+        """Adds a batch.
 
         Args:
             batch: the batch.
-            values: f, shape ``q``, NaN where failed.
-            totals: f + ψ, shape ``q``; inf where infeasible, NaN where failed.
-            retries: failed queries beyond q.
-            track_best: keep the best point.
-            keep: keep all points.
+            values: f at its points, shape ``q``, NaN for a failed query.
+            totals: f + ψ at its points, shape ``q``; inf at an infeasible point, NaN for a failed query.
+            retries: the number of failed queries beyond q.
+            track_best: whether the best point is kept.
+            keep: whether all points are kept.
         """
         for i, (value, total) in enumerate(zip(values.tolist(), totals.tolist(), strict=True)):
             self.queries += 1
@@ -69,12 +69,12 @@ class Record:
             self.points += [points, points.new_full((retries, points.shape[1]), math.nan)]
 
     def mark(self) -> dict[str, Any]:
-        """What ``roll_back`` needs to undo every later ``add``."""
+        """A mark at which ``roll_back`` restores the record, whatever is added later."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {name: len(value) if isinstance(value, list) else value for name, value in values.items()}
 
     def roll_back(self, mark: dict[str, Any]) -> None:
-        """Undo what was added since the mark."""
+        """Removes what was added since the mark."""
         for name, value in mark.items():
             entries = getattr(self, name)
             if isinstance(entries, list):

@@ -1,4 +1,4 @@
-"""Methods by name, imported when first asked for."""
+"""Methods by name; a method's module is imported when its name is first used."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ METHODS: dict[str, tuple[str, str]] = {
     "hiso": ("optimizers.methods.hiso.hiso", "HiSo"),
     "decomfl": ("optimizers.methods.hiso.hiso", "DeComFL"),
 }
-"""Method name to the module and the class that implement it."""
+"""The module and the class of each method, by the method's name."""
 
 
 def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
-    """The class of a method name; a subclass of ``Optimizer`` is its own.
+    """The class that a method's name stands for; a subclass of ``Optimizer`` stands for itself.
 
     Raises:
         ValueError: for an unknown name, with the nearest one.
@@ -40,13 +40,13 @@ def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
 
 
 def named_class(kind: str, given: str | type, known: Mapping[str, tuple[str, str]], base: type) -> type[Any]:
-    """The class of a name; a subclass of the base is its own.
+    """The class that a name stands for; a subclass of the base stands for itself.
 
     Args:
-        kind: what the names are of, for messages.
-        given: a name or a subclass.
-        known: name to the module and the class.
-        base: what every class derives from.
+        kind: the kind of thing that is named, for messages.
+        given: a name, or a subclass of the base.
+        known: the module and the class of each name.
+        base: the base class of all classes.
 
     Raises:
         ValueError: for an unknown name, with the nearest one.
