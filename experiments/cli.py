@@ -10,15 +10,15 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from tqdm import tqdm
 
 from experiments import registry
 from experiments.harness.experiment import PAPERS, SCALES, paper_of
-from experiments.harness.verdicts import Status
+from experiments.harness.verdicts import Status, Verdict
 
 if TYPE_CHECKING:
     from experiments.running.runner import Outcome
@@ -53,17 +53,26 @@ def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> i
             from experiments.running.listing import listing
 
             print(listing(arguments.paper, arguments.data))
-            return 0
         case "benchmark":
-            return _benchmark(arguments.name, rest)
+            if arguments.name not in registry.BENCHMARKS:
+                raise registry.UnknownNameError("benchmark", arguments.name, registry.BENCHMARKS)
+            return int(importlib.import_module(registry.BENCHMARKS[arguments.name]).main(rest) or 0)
         case "report":
-            return _report(arguments.folder, arguments.out)
+            from experiments.page.report import write_page
+
+            page, left_out = write_page(arguments.folder, arguments.out or arguments.folder / "index.html")
+            for line in left_out:
+                print(f"left out: {line}", file=sys.stderr)
+            print(f"see {page}")
         case "publish":
-            return _publish(arguments.folder, arguments.names)
+            from experiments.page.publish import publish
+
+            print(*publish(arguments.folder, arguments.names), sep="\n")
         case "figures":
             return _run(list(registry.ESTIMATION_ERROR), arguments, command)
         case _:
             return _run(_chosen(arguments), arguments, command)
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,12 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--all", action="store_true", help="every experiment")
     for subparser in (known, run):
         subparser.add_argument("--paper", choices=PAPERS, help="those of one paper")
-        subparser.add_argument(
-            "--data",
-            type=Path,
-            metavar="DIR",
-            help="folder of the data sets, NAME in DIR/NAME; else stand-ins",
-        )
+        where = "folder of the data sets, NAME in DIR/NAME; else stand-ins"
+        subparser.add_argument("--data", type=Path, metavar="DIR", help=where)
     run.add_argument("--device", help="where experiments that can choose compute: cpu, cuda")
     figures = commands.add_parser("figures", help="all estimation-error figures (make figures)")
     for subparser in (run, figures):
@@ -90,40 +95,15 @@ def _parser() -> argparse.ArgumentParser:
         subparser.add_argument("--scale", default="paper", choices=SCALES, help="default: paper")
         subparser.add_argument("--resume", action="store_true", help="keep what is finished, seeds and experiments")
     report = commands.add_parser("report", help="one page of all results in a folder")
-    report.add_argument(
-        "--from", dest="folder", type=Path, default=Path("results"), metavar="DIR", help="default: results"
-    )
+    made: Any = {"dest": "folder", "type": Path, "metavar": "DIR"}
+    report.add_argument("--from", default=Path("results"), help="default: results", **made)
     report.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/index.html")
     publish = commands.add_parser("publish", help="take results over into experiments/published, with its page")
     publish.add_argument("names", nargs="*", metavar="ID", help="default: all finished ones of the folder")
-    publish.add_argument("--from", dest="folder", type=Path, required=True, metavar="DIR", help="what run wrote to")
+    publish.add_argument("--from", required=True, help="what run wrote to", **made)
     benchmark = commands.add_parser("benchmark", help="time our pieces against their peers", add_help=False)
     benchmark.add_argument("name", metavar="NAME", help=", ".join(registry.BENCHMARKS))
     return parser
-
-
-def _benchmark(name: str, arguments: list[str]) -> int:
-    if name not in registry.BENCHMARKS:
-        raise registry.UnknownNameError("benchmark", name, registry.BENCHMARKS)
-    return int(importlib.import_module(registry.BENCHMARKS[name]).main(arguments) or 0)
-
-
-def _report(folder: Path, out: Path | None) -> int:
-    from experiments.page.report import write_page
-
-    page, left_out = write_page(folder, out or folder / "index.html")
-    for line in left_out:
-        print(f"left out: {line}", file=sys.stderr)
-    print(f"see {page}")
-    return 0
-
-
-def _publish(folder: Path, names: list[str]) -> int:
-    from experiments.page.publish import publish
-
-    for line in publish(folder, names):
-        print(line)
-    return 0
 
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
@@ -141,19 +121,15 @@ def _available(names: list[str], arguments: argparse.Namespace) -> tuple[list[st
     """The ids that can run here, and for the others the reason."""
     from experiments.running.runner import available, configured
 
-    can: list[str] = []
-    cannot: list[str] = []
+    can, cannot = list[str](), list[str]()
     for name in names:
-        paper = paper_of(name)
         try:
-            experiment = available(name)
-            paper = experiment.paper
-            configured(experiment, arguments.scale, None, arguments.data)
+            configured(available(name), arguments.scale, None, arguments.data)
         except ValueError as error:
             found, listed = str(error), cannot
         else:
             found, listed = name, can
-        if arguments.paper in (None, paper):
+        if arguments.paper in (None, paper_of(name)):
             listed.append(found)
     return can, cannot
 
@@ -197,14 +173,15 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
         for outcome in interrupted.outcomes:
             print(f"  {outcome.experiment.id}: {outcome.finished} seeds", file=sys.stderr)
         return 130
-    claims = Counter(v.status for outcome in outcomes for v in outcome.verdicts if not v.control)
-    controls = Counter(v.status for outcome in outcomes for v in outcome.verdicts if v.control)
+    verdicts = [verdict for outcome in outcomes for verdict in outcome.verdicts]
+    claims = _tally((verdict for verdict in verdicts if not verdict.control), _CLAIMS)
+    controls = _tally((verdict for verdict in verdicts if verdict.control), _CONTROLS)
     failed = [outcome.experiment.id for outcome in outcomes if outcome.failure]
     ended = len(outcomes) - len(failed)
     print(f"\n{ended} experiment{'' if ended == 1 else 's'} in {time.perf_counter() - start:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    print(f"claims of the papers: {_tally(claims, _CLAIMS)}; controls of ours: {_tally(controls, _CONTROLS)}")
+    print(f"claims of the papers: {claims}; controls of ours: {controls}")
     print(f"see {arguments.out}/ID.png, with .pdf, .csv, .settings.json and .verdicts.json beside it;")
     print(f"one page of all: python -m experiments report --from {shlex.quote(str(arguments.out))}")
     return 1 if failed or left_out else 0
@@ -221,5 +198,6 @@ def _print_outcome(outcome: Outcome) -> None:
             print(textwrap.indent(outcome.failure, "    "), file=sys.stderr)
 
 
-def _tally(counts: Counter[Status], words: Mapping[Status, str]) -> str:
+def _tally(verdicts: Iterable[Verdict], words: Mapping[Status, str]) -> str:
+    counts = Counter(verdict.status for verdict in verdicts)
     return ", ".join(f"{counts[status]} {word}" for status, word in words.items())

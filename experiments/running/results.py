@@ -12,6 +12,7 @@ import datetime
 import importlib
 import importlib.metadata
 import inspect
+import io
 import json
 import lzma
 import os
@@ -66,9 +67,9 @@ def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
+        lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def as_json(value: Any) -> Any:
@@ -80,8 +81,7 @@ class PartialRun:
     """The finished seeds of a run under way, appended to one file and flushed seed by seed.
 
     Args:
-        path: the file. Where seeds of an earlier run stand in it and are not to be kept, it is renamed to
-            ``….bak``, so that nothing is lost.
+        path: the file. Seeds of an earlier run that are not to be kept go to ``….bak``, so that nothing is lost.
         header: what the seeds belong to: settings and versions.
         resume: keep the seeds that the file holds already; those of finished results where there is none.
 
@@ -94,8 +94,7 @@ class PartialRun:
     """
 
     def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
-        self.path = path
-        self.header = header
+        self.path, self.header = path, header
         self.rows: dict[int, Rows] = {}
         self.seconds: dict[int, float] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,20 +179,17 @@ def write(
     command: str,
     seconds: float,
 ) -> list[Verdict]:
-    """Write all files of one finished experiment.
+    """Write all files of one finished experiment, and return its verdicts.
 
     Args:
         experiment: the experiment.
-        settings: what it ran with.
-        seeds: the seeds that it ran.
+        settings: the settings of the run.
+        seeds: the seeds of the run.
         rows: their records.
         out: the folder, made if need be.
         scale: the name of the settings.
         command: what was typed.
         seconds: processor time of the seeds.
-
-    Returns:
-        The verdicts.
     """
     out.mkdir(parents=True, exist_ok=True)
     replace(out / f"{experiment.id}.csv", to_csv(rows).encode())
@@ -218,19 +214,16 @@ def render(
     kinds: Sequence[str] = ("png", "pdf"),
     dpi: int | None = None,
 ) -> list[Verdict]:
-    """Write what follows from the records: settings with table and reading, verdicts, picture.
+    """Write what follows from the records: settings with table and reading, verdicts, picture; return the verdicts.
 
     Args:
         experiment: the experiment.
-        settings: what it ran with.
-        rows: the records.
+        settings: the settings of the run.
+        rows: its records.
         out: an existing folder.
         facts: what the run was: settings, seeds, versions, command, machine, date.
-        kinds: of pictures.
-        dpi: of the PNG; the project's by default.
-
-    Returns:
-        The verdicts.
+        kinds: kinds of pictures.
+        dpi: dots per inch of the PNG; the project's by default.
     """
     verdicts = experiment.claims(settings, rows)
     about = {
@@ -248,14 +241,10 @@ def render(
     with style.applied():
         figure = experiment.draw(settings, rows)
         for kind in kinds:
-            target = out / f"{experiment.id}.{kind}"
-            beside = _beside(target)
-            try:
-                metadata = {"Software": None} if kind == "png" else {"CreationDate": None}
-                figure.savefig(beside, format=kind, metadata=metadata, dpi=dpi)
-                os.replace(beside, target)
-            finally:
-                beside.unlink(missing_ok=True)
+            picture = io.BytesIO()
+            metadata = {"Software": None} if kind == "png" else {"CreationDate": None}
+            figure.savefig(picture, format=kind, metadata=metadata, dpi=dpi)
+            replace(out / f"{experiment.id}.{kind}", picture.getvalue())
     return verdicts
 
 
@@ -307,16 +296,12 @@ def read_verdicts(folder: Path, name: str) -> list[Verdict]:
 
 def replace(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    beside = _beside(path)
+    beside = path.with_name(f".{path.name}")
     try:
         beside.write_bytes(content)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}")
 
 
 def _pretty(value: Any) -> bytes:

@@ -77,14 +77,13 @@ def run_experiments(
     show_progress: bool | None = None,
     report: Callable[[Outcome], object] | None = None,
 ) -> list[Outcome]:
-    """Run experiments and write their results; a seed is one task.
+    """Run experiments and write their results; a seed is one task, and one that fails does not stop the others.
 
     Args:
         names: ids of experiments.
-        out: where results go.
-        seeds: seeds 0 to ``seeds`` − 1 of each; each experiment's own default if None. At least two, for an
-            interval.
-        scale: which of the experiments' settings.
+        out: the folder of the results.
+        seeds: seeds 0 to ``seeds`` − 1 of each, at least two; each experiment's own number if None.
+        scale: the scale of the settings.
         jobs: processes, each with one thread; one for each core by default, 1 stays in this process.
         resume: keep what is there: the finished seeds of a run that was cut short, and finished results.
         device: where the experiments that can choose compute, such as ``cuda``.
@@ -94,11 +93,11 @@ def run_experiments(
         report: called with each outcome when its experiment ends, well or not.
 
     Returns:
-        An outcome for each experiment; a seed that failed does not stop the others.
+        An outcome for each experiment.
 
     Raises:
-        UnknownNameError: for an unknown id, before anything runs.
-        MissingExtraError: if an experiment needs what is not installed, before anything runs.
+        UnknownNameError: for an unknown id; this and the next three before anything runs.
+        MissingExtraError: if an experiment needs what is not installed.
         ValueError: for fewer than two seeds, no job, a device that is not there or data that cannot be read.
         ResultsError: if what is to be resumed was made with other settings.
         Interrupted: on an interrupt; finished seeds are on disk.
@@ -182,21 +181,12 @@ class _Run:
     """One experiment under way."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        settings: Any,
-        out: Path,
-        seeds: int | None,
-        scale: str,
-        resume: bool,
-        command: str,
+        self, experiment: Experiment, settings: Any, out: Path, seeds: int | None, scale: str, resume: bool, typed: str
     ) -> None:
-        self.experiment = experiment
-        self.settings = settings
-        self.out = out
+        self.experiment, self.settings, self.out = experiment, settings, out
         self.scale = scale if scale in experiment.scales else "paper"
         self.seeds = range(seeds or experiment.num_seeds(scale))
-        self.command = command or shlex.join(["python", "-m", "experiments", "run", experiment.id])
+        self.command = typed or shlex.join(["python", "-m", "experiments", "run", experiment.id])
         path = out / f"{experiment.id}.partial.jsonl"
         self.partial = results.PartialRun(path, results.header(experiment, self.settings), resume)
         self.outcome = Outcome(experiment, finished=len(self.seeds) - len(self.missing()))
@@ -216,10 +206,10 @@ class _Run:
         if failure:
             self.failed.add(seed)
             self.outcome.failure = self.outcome.failure or f"seed {seed}: {failure}"
-            return len(self.failed) == len(self.missing())
-        self.partial.add(seed, rows, seconds)
-        self.outcome.finished += 1
-        self.outcome.ran += 1
+        else:
+            self.partial.add(seed, rows, seconds)
+            self.outcome.finished += 1
+            self.outcome.ran += 1
         return self.finish_if_complete() or len(self.failed) == len(self.missing())
 
     def finish_if_complete(self) -> bool:
@@ -229,16 +219,11 @@ class _Run:
         if not self.outcome.ran and not self.partial.path.exists():
             self.outcome.verdicts = results.read_verdicts(self.out, self.experiment.id)
             return True
+        rows, seconds = self.partial.collected(self.seeds), sum(self.partial.seconds[seed] for seed in self.seeds)
+        run = {"scale": self.scale, "command": self.command}
         try:
             self.outcome.verdicts = results.write(
-                self.experiment,
-                self.settings,
-                self.seeds,
-                self.partial.collected(self.seeds),
-                self.out,
-                scale=self.scale,
-                command=self.command,
-                seconds=sum(self.partial.seconds[seed] for seed in self.seeds),
+                self.experiment, self.settings, self.seeds, rows, self.out, seconds=seconds, **run
             )
         except Exception as error:
             if isinstance(error, OSError) and error.errno in FULL_DISK:
@@ -251,16 +236,13 @@ class _Run:
 
 def time_left(runs: Sequence[_Run], jobs: int) -> str:
     """What the missing seeds will take, each at its experiment's expected time; others at the mean of the known."""
-    expected = {id(run): run.expected_seconds() for run in runs}
-    known = [seconds for seconds in expected.values() if seconds is not None]
+    left = [(run.expected_seconds(), len(run.missing()) - len(run.failed)) for run in runs]
+    known = [seconds for seconds, _ in left if seconds is not None]
     if not known:
         return "unknown time"
     mean = sum(known) / len(known)
-    seconds = 0.0
-    for run in runs:
-        each = expected[id(run)]
-        seconds += (mean if each is None else each) * (len(run.missing()) - len(run.failed))
-    return f"about {costs.in_words(seconds / jobs)}"
+    total = sum((mean if seconds is None else seconds) * count for seconds, count in left)
+    return f"about {costs.in_words(total / jobs)}"
 
 
 _Finished = tuple[_Run, int, Rows, float, str]
@@ -272,14 +254,10 @@ def _execute(tasks: list[tuple[_Run, int]], jobs: int) -> Iterator[_Finished]:
             for run, seed in tasks:
                 yield run, seed, *_run_seed(run.experiment.id, run.settings, seed)
         return
-    before = set(multiprocessing.active_children())
+    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
     with _exported_thread_limit():
-        pool = ProcessPoolExecutor(
-            min(jobs, len(tasks)), mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
-        )
-        futures: dict[Future[tuple[Rows, float, str]], tuple[_Run, int]] = {
-            pool.submit(_run_seed, run.experiment.id, run.settings, seed): (run, seed) for run, seed in tasks
-        }
+        pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=spawn, initializer=_start_worker)
+        futures = {pool.submit(_run_seed, run.experiment.id, run.settings, seed): (run, seed) for run, seed in tasks}
         try:
             for future in as_completed(futures):
                 yield *futures[future], *_result(future)
@@ -327,13 +305,11 @@ def _one_thread() -> Iterator[None]:
 @contextmanager
 def _exported_thread_limit() -> Iterator[None]:
     """One thread for the libraries of processes started inside the block."""
-    before: dict[str, Any] = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    before = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in THREAD_VARIABLES:
+            del os.environ[name]
+        os.environ.update(before)
