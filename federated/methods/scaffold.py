@@ -29,13 +29,7 @@ class ControlState:
 
 @dataclass
 class TableState:
-    """A server's model and the clients' last control variates.
-
-    Attributes:
-        x: x_r, shape ``d``.
-        controls: row i is client i's last cᵢ, shape ``N x d``; zero before its first report.
-        known: the clients that have reported one.
-    """
+    """A server's model x_r, the clients' last cᵢ, ``N x d`` and zero before the first, and who has reported one."""
 
     x: Tensor
     controls: Tensor

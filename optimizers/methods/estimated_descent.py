@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any, Unpack
 
 from torch import Tensor
 
 from optimizers.batch import Batch
 from optimizers.estimators.estimator import GradientEstimator, check_draw
-from optimizers.first_order import FirstOrder, UpdateRule
+from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.optimizer import Optimizer
+from optimizers.options import CommonOptions
 
 
 @dataclass
@@ -21,16 +23,33 @@ class DescentState:
 
 
 class EstimatedDescent(Optimizer):
-    """x ← prox(rule(x, g)), g an estimate of ∇f(x).
+    """x ← prox(rule(x, g)), g an estimate of ∇f(x) from n random directions.
 
     Failed queries are left out as the estimator does; where it has no estimate, the iterate returns to the best
     point. The last batch has as many directions as the budget holds. A subclass says its estimator.
+
+    Args:
+        x0: initial point, shape ``d``.
+        directions: n, directions a step.
+        smoothing_radius: λ, in search units.
+        update_rule: factory of the first-order rule, a torch optimizer.
+        **common: see ``Optimizer``.
     """
 
-    directions: int
-    smoothing_radius: float
-    update_rule: UpdateRule
     state: DescentState
+
+    def __init__(
+        self,
+        x0: Any,
+        *,
+        directions: int = 10,
+        smoothing_radius: float = 0.01,
+        update_rule: UpdateRule = adam,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        self.directions, self.smoothing_radius, self.update_rule = directions, smoothing_radius, update_rule
+        check_draw(directions, smoothing_radius, 0)
+        super().__init__(x0, **common)
 
     @property
     @abstractmethod
@@ -38,7 +57,6 @@ class EstimatedDescent(Optimizer):
         """The estimator of the next step, with as many directions as the budget holds."""
 
     def _start(self) -> None:
-        check_draw(self.directions, self.smoothing_radius, self.seed)
         self.state = DescentState(FirstOrder(self.update_rule, self._x))
 
     def _next_queries(self) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any
 
 from optimizers.estimators.search_gradient import SearchGradient, Shaping
-from optimizers.first_order import UpdateRule, adam
 from optimizers.methods.estimated_descent import EstimatedDescent
-from optimizers.options import CommonOptions
 
 
 class ES(EstimatedDescent):
@@ -18,19 +16,16 @@ class ES(EstimatedDescent):
         g = 1/(nλ) Σᵢ sᵢ uᵢ
 
     by a first-order rule, then the prox; sᵢ are the centred ranks of the values, so that the step does not
-    change under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. Failed queries: see
-    ``EstimatedDescent``; fewer than two values left are no estimate.
+    change under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. Fewer than two
+    values that did not fail are no estimate.
 
     Args:
         x0: initial point, shape ``d``.
-        directions: n, queries a step; even with ``antithetic``.
-        smoothing_radius: λ, smoothing radius.
-        antithetic: n/2 pairs of opposite directions.
+        antithetic: n/2 pairs of opposite directions; n must be even.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
         query_iterate: query f(x) too, which the estimate does not need; None: only where queried points may
             be infeasible (a prox, or ``confine_queries=False``) and none might count as best otherwise.
-        update_rule: factory of the first-order rule.
-        **common: see ``Optimizer``.
+        **options: see ``EstimatedDescent``, for failed queries too.
     """
 
     method = "es"
@@ -39,18 +34,13 @@ class ES(EstimatedDescent):
         self,
         x0: Any,
         *,
-        directions: int = 10,
-        smoothing_radius: float = 0.01,
         antithetic: bool = False,
         shaping: Shaping = "centred_ranks",
         query_iterate: bool | None = None,
-        update_rule: UpdateRule = adam,
-        **common: Unpack[CommonOptions],
+        **options: Any,
     ) -> None:
-        self.directions, self.smoothing_radius = directions, smoothing_radius
-        self.antithetic, self.shaping = bool(antithetic), shaping
-        self.query_iterate, self.update_rule = query_iterate, update_rule
-        super().__init__(x0, **common)
+        self.antithetic, self.shaping, self.query_iterate = bool(antithetic), shaping, query_iterate
+        super().__init__(x0, **options)
 
     @property
     def _estimator(self) -> SearchGradient:

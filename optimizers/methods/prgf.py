@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -11,9 +11,9 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.estimators.prior_guided import PriorGuidedDifferences, Scaling
-from optimizers.first_order import UpdateRule, adam
+from optimizers.first_order import FirstOrder
 from optimizers.methods.estimated_descent import DescentState, EstimatedDescent
-from optimizers.options import CommonOptions, check_choice
+from optimizers.options import check_choice
 
 
 @dataclass
@@ -31,39 +31,24 @@ class PRGF(EstimatedDescent):
 
         g = (∂f/∂p) p + s Σᵢ (∂f/∂uᵢ) uᵢ,   s = 1 or (d − 1)/(n − 1)
 
-    by a first-order rule, then the prox (``PriorGuidedDifferences``). n is at most d. The first step, and one after a
-    zero estimate or none, has no prior and is RGF's; a zero estimate makes no step. Failed queries: see
-    ``EstimatedDescent``.
+    by a first-order rule, then the prox (``PriorGuidedDifferences``). n counts p and is at most d. The first step,
+    and one after a zero estimate or none, has no prior and is RGF's; a zero estimate makes no step.
 
     Args:
         x0: initial point, shape ``d``.
-        directions: n, directions a step, the prior among them.
-        smoothing_radius: λ, smoothing radius.
         scaling: ``"projection"``, s = 1, or ``"unbiased"``.
-        update_rule: factory of the first-order rule.
-        **common: see ``Optimizer``.
+        **options: see ``EstimatedDescent``, for failed queries too.
     """
 
     method = "prgf"
     state: PRGFState
 
-    def __init__(
-        self,
-        x0: Any,
-        *,
-        directions: int = 10,
-        smoothing_radius: float = 0.01,
-        scaling: Scaling = "projection",
-        update_rule: UpdateRule = adam,
-        **common: Unpack[CommonOptions],
-    ) -> None:
-        self.directions, self.smoothing_radius = directions, smoothing_radius
-        self.scaling, self.update_rule = check_choice("scaling", scaling, get_args(Scaling)), update_rule
-        super().__init__(x0, **common)
+    def __init__(self, x0: Any, *, scaling: Scaling = "projection", **options: Any) -> None:
+        self.scaling = check_choice("scaling", scaling, get_args(Scaling))
+        super().__init__(x0, **options)
 
     def _start(self) -> None:
-        super()._start()
-        self.state = PRGFState(self.state.rule)
+        self.state = PRGFState(FirstOrder(self.update_rule, self._x))
 
     @property
     def _estimator(self) -> FiniteDifferences | PriorGuidedDifferences:

@@ -22,12 +22,7 @@ def next_alpha(gamma: float, mu: float, cost: float) -> float:
 
 @dataclass
 class AcceleratedState(SmoothState):
-    """Beside L and its guard, the mirror point; x is the base's iterate.
-
-    Attributes:
-        v: shape ``d``.
-        gamma: γ, curvature of the estimate sequence.
-    """
+    """Beside L and its guard, the mirror point v and the estimate sequence's curvature γ; x is the base's iterate."""
 
     v: Tensor
     gamma: float
@@ -62,13 +57,7 @@ class AcceleratedZO(SmoothMethod):
     method = "accelerated_zo"
     state: AcceleratedState
 
-    def __init__(
-        self,
-        x0: Any,
-        *,
-        step_factor: float = 1.0,
-        **common: Unpack[SmoothOptions],
-    ) -> None:
+    def __init__(self, x0: Any, *, step_factor: float = 1.0, **common: Unpack[SmoothOptions]) -> None:
         self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)
 

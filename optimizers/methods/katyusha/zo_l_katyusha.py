@@ -66,13 +66,7 @@ def z_step(parameters: KatyushaParameters, prox: ProxStep, x: Tensor, z: Tensor,
 
 
 def y_step(
-    parameters: KatyushaParameters,
-    option: Option,
-    prox: ProxStep,
-    x: Tensor,
-    z: Tensor,
-    new_z: Tensor,
-    g: Tensor,
+    parameters: KatyushaParameters, option: Option, prox: ProxStep, x: Tensor, z: Tensor, new_z: Tensor, g: Tensor
 ) -> Tensor:
     """Option I: x + θ₁(z⁺ − z). Option II: prox_{s ψ}(x − s g) with s = ηθ₁/M, which is 1/(3M)."""
     if option == "I":
@@ -234,22 +228,18 @@ class ZOLKatyusha(SmoothMethod):
             if self.state.reference is not None:
                 self.state.wanted = None
             return
-        derivatives = self._coordinates().derivatives(batch, values).to(self._x)
-        if self._full:
-            g = derivatives.nan_to_num(nan=0.0)
-            self._learn(batch.base, g, self._total(batch, values))
-            self._move(batch.base, g)
-        elif self.state.wanted is not None:
-            self._learn(batch.base, derivatives.nan_to_num(nan=0.0), self._total(batch, values))
-            self.state.wanted = None
-        else:
-            self._iterate(batch, derivatives)
-
-    def _iterate(self, batch: Batch, derivatives: Tensor) -> None:
         state, y = self.state, self._x
+        derivatives = self._coordinates().derivatives(batch, values).to(y)
+        if self._full or state.wanted is not None:
+            reference = derivatives.nan_to_num(nan=0.0)
+            self._learn(batch.base, reference, self._total(batch, values))
+            if self._full:
+                self._move(batch.base, reference)
+            else:
+                state.wanted = None
+            return
         assert state.reference is not None
-        g = reduced(state.reference, batch, derivatives)
-        if g is not None:
+        if (g := reduced(state.reference, batch, derivatives)) is not None:
             self._move(batch.base, g)
         if batch.info["renew"]:
             state.wanted = y

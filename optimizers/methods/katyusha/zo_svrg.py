@@ -11,7 +11,7 @@ from torch import Tensor
 from optimizers.batch import Batch
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
 from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, reduced
-from optimizers.options import check_integer, positive
+from optimizers.options import optional, positive, positive_integer
 
 
 @dataclass
@@ -59,10 +59,8 @@ class ZOSVRG(SmoothMethod):
         epoch_length: int | None = None,
         **common: Unpack[SmoothOptions],
     ) -> None:
-        check_integer("coordinates", coordinates, 1)
-        if epoch_length is not None:
-            check_integer("epoch_length", epoch_length, 1)
-        self.coordinates, self.epoch_length = int(coordinates), epoch_length
+        self.coordinates = positive_integer("coordinates", coordinates)
+        self.epoch_length = optional(positive_integer, "epoch_length", epoch_length)
         self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)
 
@@ -99,8 +97,7 @@ class ZOSVRG(SmoothMethod):
         if state.reference is None:
             state.reference = derivatives.nan_to_num(nan=0.0)
             return
-        g = reduced(state.reference, batch, derivatives)
-        if g is not None:
+        if (g := reduced(state.reference, batch, derivatives)) is not None:
             self._step(g, self.step_size)
         state.inner += 1
         if state.inner == self._length:
