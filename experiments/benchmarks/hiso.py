@@ -9,14 +9,14 @@ that was away for 100 rounds: it follows their scalars and must then be the serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from experiments.benchmarks import output
 from experiments.benchmarks.output import Target
-from experiments.benchmarks.timing import Timing, clocked, interleaved, peak_memory
+from experiments.benchmarks.timing import Call, Timing, clocked, interleaved, peak_memory
 from federated.methods.scalar.hiso import HiSo
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal, Groups
@@ -52,23 +52,14 @@ def measure(d: int, repetitions: int, count: int) -> tuple[dict[str, Timing], di
     directions, terms = Directions(0, d), [(0, p, 0.1) for p in range(count)]
     grouped = GroupDiagonal(Groups(min(d, 100), d), torch.ones(min(d, 100)))
 
-    def ours() -> None:
-        update(x, directions, terms, 1e-3, hessian=hessian, rule=RULE)
-
-    def ours_grouped() -> None:
-        update(x, directions, terms, 1e-3, hessian=grouped)
-
-    def whole() -> None:
-        torch_step(x, hessian, count)
-
     def pieces() -> None:
-        for low in range(0, d, PIECE):
-            torch_step(x[low : low + PIECE], hessian[low : low + PIECE], count)
+        for some_x, some_h in zip(x.split(PIECE), hessian.split(PIECE), strict=True):
+            torch_step(some_x, some_h, count)
 
-    calls: dict[str, Callable[[], None]] = {
-        "ours, x and H": ours,
-        "ours, one number a group": ours_grouped,
-        "torch, whole vectors": whole,
+    calls: dict[str, Call] = {
+        "ours, x and H": lambda: update(x, directions, terms, 1e-3, hessian=hessian, rule=RULE),
+        "ours, one number a group": lambda: update(x, directions, terms, 1e-3, hessian=grouped),
+        "torch, whole vectors": lambda: torch_step(x, hessian, count),
         "torch, pieces of 65,536": pieces,
     }
     return interleaved(calls, most=repetitions), {name: peak_memory(call) for name, call in calls.items()}

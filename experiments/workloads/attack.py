@@ -76,24 +76,13 @@ class Attack:
 
 
 def fooled(attacks: Sequence[Attack], delta: Tensor) -> bool:
-    """Whether victims together, by the mean of their probabilities, take the image under δ for another class.
-
-    Args:
-        attacks: one image under several victims.
-        delta: shape ``d``.
-    """
+    """Whether the victims of one image, by the mean of their probabilities, take it under δ for another class."""
     probabilities = torch.stack([attack.logits(delta)[0].softmax(-1) for attack in attacks])
     return float(margin(probabilities.mean(0), attacks[0].label)) <= 0.0
 
 
 def chosen(images: Images, recognized: Tensor, count: int, seed: int) -> list[tuple[Tensor, int]]:
-    """Test images that are recognized, drawn without replacement, and their classes.
-
-    Args:
-        images: the task.
-        recognized: which test images are, shape ``n``.
-        count: how many.
-        seed: of the draw.
+    """So many test images of those that are recognized, drawn without replacement, and their classes.
 
     Raises:
         ValueError: if fewer are recognized.

@@ -22,15 +22,11 @@ def values_of(*settings: Any) -> str:
 
 
 def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
-    """What ``make()`` gave when it was first called under this name: tensors and plain values.
+    """What a deterministic ``make()`` gave when it was first called under this name: tensors and plain values.
 
-    A file is complete or is not there, so that several processes may make the same one at once; one that cannot be
-    read is made again.
-
-    Args:
-        folder: where the file is kept; empty: nowhere, ``make`` runs at every call.
-        name: the file's, which says all that the result depends on.
-        make: a deterministic function.
+    The name says all that the result depends on. Its file in the folder (empty: none, ``make`` runs at every call) is
+    complete or is not there, so that several processes may make the same one at once; one that cannot be read is made
+    again.
     """
     if not folder:
         return make()

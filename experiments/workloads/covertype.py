@@ -11,7 +11,7 @@ import torch
 from sklearn.datasets import fetch_covtype, make_classification
 from torch import Tensor
 
-from experiments.workloads.images import DataError
+from experiments.workloads.images import DataError, reading
 
 FEATURES, CLASSES = 54, 7
 SIZE = 20_000
@@ -74,12 +74,8 @@ def covertype(folder: Path) -> Points:
     asked = f"python -c \"from sklearn.datasets import fetch_covtype; fetch_covtype(data_home='{folder}')\""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; this fetches Covertype into it: {asked}")
-    try:
+    with reading(f"{folder} has no Covertype as scikit-learn keeps it; this fetches it: {asked}; scikit-learn says"):
         found = fetch_covtype(data_home=folder, download_if_missing=False)
-    except Exception as error:
-        raise DataError(
-            f"{folder} has no Covertype as scikit-learn keeps it ({error}); this fetches it: {asked}"
-        ) from error
     inputs, labels = np.asarray(found.data, dtype=np.float64), np.asarray(found.target, dtype=np.int64) - 1
     if inputs.ndim != 2 or inputs.shape[1] != FEATURES or set(np.unique(labels)) - set(range(CLASSES)):
         raise DataError(f"{folder} should hold n x {FEATURES} features and classes 1 to {CLASSES}, got {inputs.shape}")

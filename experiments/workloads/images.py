@@ -10,7 +10,8 @@ import dataclasses
 import gzip
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 class DataError(ValueError):
     """Data that are not there, or not what the loader expects."""
+
+
+@contextmanager
+def reading(complaint: str) -> Iterator[None]:
+    """Raise whatever the block raises as a ``DataError``: the complaint and the first line of what was said."""
+    try:
+        yield
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{complaint}: {said}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,10 +148,8 @@ def read_idx(path: Path) -> np.ndarray:
     Raises:
         DataError: if the file is not one: wrong magic number, element type or length.
     """
-    try:
+    with reading(f"{path} cannot be read"):
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise DataError(f"{path} is not an IDX file of unsigned bytes: it begins with {content[:4]!r}")
     rank = content[3]
@@ -189,11 +198,9 @@ def cifar10(folder: Path) -> Images:
 def _cifar_batch(path: Path) -> tuple[Tensor, Tensor]:
     if not path.is_file():
         raise DataError(f"{path} is missing; CIFAR-10's python version has {', '.join(sum(CIFAR_FILES.values(), ()))}")
-    try:
+    with reading(f"{path} is not a batch of CIFAR-10's python version"):
         found = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         pixels, labels = np.asarray(found[b"data"]), np.asarray(found[b"labels"], dtype=np.int64)
-    except Exception as error:
-        raise DataError(f"{path} is not a batch of CIFAR-10's python version: {error}") from error
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3 * 32 * 32) or not set(labels) <= set(range(10)):
         raise DataError(f"{path} should hold n x 3072 bytes and n classes, got {pixels.dtype} {pixels.shape}")
     return torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy()).float() / 255.0, torch.from_numpy(labels)

@@ -21,7 +21,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
 from experiments.registry import require
-from experiments.workloads.images import DataError
+from experiments.workloads.images import DataError, reading
 from experiments.workloads.prompts import IGNORED, Prompts
 
 COLUMNS = {
@@ -90,11 +90,8 @@ def load_model(folder: Path, device: str = "cpu") -> Pretrained:
     from transformers import AutoModelForCausalLM
 
     _check_model_folder(folder)
-    try:
-        module = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32, local_files_only=True)
-    except Exception as error:
-        raise DataError(f"{folder} holds no causal language model: {_first_line(error)}") from error
-    made: Any = module
+    with reading(f"{folder} holds no causal language model"):
+        made: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32, local_files_only=True)
     return Pretrained(made.to(device).eval().requires_grad_(False))
 
 
@@ -103,12 +100,9 @@ def _tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     _check_model_folder(folder)
-    try:
-        found = AutoTokenizer.from_pretrained(
-            str(folder), padding_side="left", truncation_side="left", local_files_only=True
-        )
-    except Exception as error:
-        raise DataError(f"{folder} holds no tokenizer: {_first_line(error)}") from error
+    sides = {"padding_side": "left", "truncation_side": "left"}
+    with reading(f"{folder} holds no tokenizer"):
+        found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, **sides)
     if found.eos_token_id is None:
         raise DataError(f"{folder}: its tokenizer has no token for the end of a text, which ends an answer")
     if found.pad_token_id is None:
@@ -129,10 +123,8 @@ def load_task(folder: Path, split: str) -> Any:
 
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; a data set is looked for there, as datasets' save_to_disk writes it")
-    try:
+    with reading(f"{folder} is not what datasets' save_to_disk writes"):
         found = datasets.load_from_disk(str(folder))
-    except Exception as error:
-        raise DataError(f"{folder} is not what datasets' save_to_disk writes: {_first_line(error)}") from error
     if not isinstance(found, datasets.DatasetDict) or set(SPLITS) - set(found):
         have = sorted(found) if isinstance(found, datasets.DatasetDict) else "one data set without splits"
         raise DataError(f"{folder} should have the splits {' and '.join(SPLITS)}, it has {have}")
@@ -150,8 +142,8 @@ def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed
         MissingExtraError: without the extra.
     """
     rows, tokenizer = load_task(data / task, split), _tokenizer(data / model)
-    if task != "squad":
-        rows = _labelled(rows, data / task, split)
+    if task != "squad" and (wrong := set(rows["label"]) - {0, 1}):  # GLUE's test splits have −1
+        raise DataError(f"{data / task}, split {split}: labels must be 0 and 1, it has {sorted(wrong)[0]} too")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count].tolist()
     picked = [rows[i] for i in order]
     longest = min(LONGEST, getattr(tokenizer, "model_max_length", LONGEST) - LONGEST_ANSWER)
@@ -174,13 +166,6 @@ def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed
     return Prompts(tokens, mask, labels, (), padded, tokenizer.eos_token_id, words)
 
 
-def _labelled(rows: Any, folder: Path, split: str) -> Any:
-    """The rows, whose labels must be 0 and 1 (GLUE's test splits have −1)."""
-    if wrong := set(rows["label"]) - {0, 1}:
-        raise DataError(f"{folder}, split {split}: labels must be 0 and 1, it has {sorted(wrong)[0]} too")
-    return rows
-
-
 def _answer(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
     """Tokens of the first answer, cut where it is too long, and the end."""
     text = row["answers"]["text"][0]
@@ -201,10 +186,4 @@ def there(data: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 def _check_model_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
-        raise DataError(
-            f"{folder} holds no model: config.json is not there; a model is what transformers' save_pretrained writes"
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{folder} holds no model as transformers' save_pretrained writes it: config.json is not there")

@@ -128,12 +128,8 @@ QUICK = Training(points=200, epochs=5, batch=20, rate=1e-2)
 def trained_network(points: Points, training: Training, seed: int, source: str = "", cache: str = "") -> Tensor:
     """θ*, float64, shape ``d``: weights uniform within ±1/√(fan in), then Adam on the cross-entropy of a sample.
 
-    Args:
-        points: the sample is drawn from these.
-        training: how.
-        seed: of the sample, the initial weights and the batches' order.
-        source: the points' name in the cache.
-        cache: the folder that θ* is kept in; empty: none.
+    The seed draws the sample of the points, the weights and the batches' order. θ* is kept in a folder, under the name
+    ``source`` of the points.
     """
     name = f"mlp-{source}-{values_of(training)}-{seed}"
     theta: Tensor = cached(cache, name, lambda: _trained(points, training, seed))

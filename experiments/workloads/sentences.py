@@ -58,15 +58,6 @@ AROUND = "the is and how to ? has . it was same : answer in"
 
 
 @dataclasses.dataclass(frozen=True)
-class Size:
-    """A tiny OPT: width, layers and heads."""
-
-    width: int
-    layers: int
-    heads: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Training:
     """How a tiny OPT is made.
 
@@ -170,21 +161,19 @@ def corpus(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, mask, wanted
 
 
-def trained_model(size: Size, training: Training, cache: str = "") -> tuple[TinyOPT, Tensor]:
-    """A tiny OPT and parameters with which it ends the corpus's sentences, float32, shape ``d``.
+def tiny_opt(width: int, layers: int, heads: int) -> TinyOPT:
+    """A model that knows the vocabulary."""
+    return TinyOPT(len(vocabulary()), width, layers, heads, positions=32)
 
-    Adam, with a rate that rises linearly over a tenth of the steps and falls linearly to zero after; the loss is of
-    the endings alone, as the rest is drawn.
 
-    Args:
-        size: the model's.
-        training: how.
-        cache: the folder that the parameters are kept in; empty: none.
+def trained(model: TinyOPT, training: Training, cache: str = "") -> Tensor:
+    """Parameters with which a model ends the corpus's sentences, float32, shape ``d``.
+
+    Adam's rate rises linearly over a tenth of the steps and falls linearly to zero after; the loss is of the endings
+    alone, as the rest is drawn. The parameters are kept in a folder.
     """
-    model = TinyOPT(len(vocabulary()), size.width, size.layers, size.heads, positions=32)
-    name = f"tiny-opt-{model.vocabulary}-{values_of(size, training)}"
-    x: Tensor = cached(cache, name, lambda: _trained(model, training))
-    return model, x
+    x: Tensor = cached(cache, f"tiny-opt-{values_of(model, training)}", lambda: _trained(model, training))
+    return x
 
 
 def _trained(model: TinyOPT, training: Training) -> Tensor:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.workloads.attack import Attack
+from experiments.workloads.metrics import MetricObjective
 
-class Centred(Protocol):
-    """An objective about 0 in a box [−bound, bound]^d."""
-
-    @property
-    def dimension(self) -> int: ...  # noqa: D102
-    @property
-    def bound(self) -> float: ...  # noqa: D102
-    def __call__(self, x: Tensor, /) -> Any: ...  # noqa: D102
+Centred = Attack | MetricObjective
+"""An objective about 0 in a box [−bound, bound]^d."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +26,7 @@ class InUnitBox:
         """The point x of f that z stands for."""
         return self.fun.bound * (2.0 * z - 1.0)
 
-    def __call__(self, z: Tensor) -> Any:
+    def __call__(self, z: Tensor) -> Tensor:
         """f at z, ``d`` or ``q x d``."""
         return self.fun(self.centred(z))
 

@@ -70,14 +70,9 @@ def shapes(image: tuple[int, int, int], training: Training) -> tuple[tuple[int, 
 def trained_victim(
     images: Images, training: Training, seed: int, classes: tuple[int, ...] = (), cache: str = ""
 ) -> Victim:
-    """A victim trained by Adam on the cross-entropy of the images of some classes.
+    """A victim trained by Adam on the cross-entropy of the images of some classes (empty: all), kept in a folder.
 
-    Args:
-        images: the task.
-        training: how.
-        seed: of the initial weights (He's uniform; biases 0) and of the batches' order.
-        classes: whose images are seen; empty: all.
-        cache: the folder that it is kept in; empty: none.
+    The seed draws the initial weights (He's uniform; biases 0) and the batches' order.
     """
     name = f"victim-{images.name}-{images.shape}-{values_of(training)}-{seed}-{''.join(map(str, classes))}"
     return Victim(tuple(cached(cache, name, lambda: _trained(images, training, seed, classes))))

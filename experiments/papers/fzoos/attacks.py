@@ -126,16 +126,6 @@ QUICK: dict[str, Any] = {
 }
 
 
-def describe(settings: Settings) -> str:
-    """The stand-in's name."""
-    return stand_in((settings.dataset,), settings.data, settings.side)
-
-
-def check(settings: Settings) -> None:
-    """Read the data; raises ``DataError`` where they are not what is expected."""
-    load_images(settings.dataset, settings.data, settings.side)
-
-
 def classes_of(client: int, count: int) -> tuple[int, ...]:
     """The P classes that a client's victim knows."""
     return tuple(sorted((client + k) % CLASSES for k in range(count)))
@@ -206,18 +196,9 @@ def tune(settings: Settings, method: str) -> dict[float, float]:
 def success_rates(
     settings: Settings, rows: Rows, panel: tuple[int, int], method: str, directions: int, x: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts along an axis, and the share of a seed's images that are attacked with success by then.
+    """Counts along an axis, shape ``n``, and the share of a seed's images attacked with success by then, ``seeds x n``.
 
-    Args:
-        settings: the figure's.
-        rows: the records.
-        panel: P and T.
-        method: one of the methods.
-        directions: its Q.
-        x: ``"rounds"``, or ``"num_queries"``, of which the counts go to the largest that any method of the panel made.
-
-    Returns:
-        Counts, shape ``n``, and shares, ``seeds x n``.
+    The axis x is ``"rounds"``, or ``"num_queries"`` up to the most that any method of the panel P, T has made.
     """
     chosen = where(rows, classes=panel[0], local_steps=panel[1])
     most = max(float(row["num_queries"]) for row in chosen)
@@ -269,16 +250,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def experiment(number: int, dataset: str, over: str, whatever: str, panels: Panels, quick: Panels) -> Experiment:
-    """One of the figures.
-
-    Args:
-        number: the figure's.
-        dataset: name of the images.
-        over: what the panels are, for the line that says what the figure shows.
-        whatever: what the claim holds for.
-        panels: P and T of each column; the reduced scale has ``FEWER_STEPS``.
-        quick: those of the quick scale.
-    """
+    """One of the figures: its number and images, what its panels and its claim are over, and P and T of each column."""
     images = IMAGES[dataset]
     return Experiment(
         id=f"fzoos-fig{number}",
@@ -296,8 +268,8 @@ def experiment(number: int, dataset: str, over: str, whatever: str, panels: Pane
         seeds={"quick": 3, "reduced": 3, "paper": 5},
         extra="experiments",
         data=(dataset,),
-        stand_in=describe,
-        check=check,
+        stand_in=lambda settings: stand_in((dataset,), settings.data, settings.side),
+        check=lambda settings: load_images(dataset, settings.data, settings.side),
     )
 
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.records import Curve, Row, Rows, curve, final, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
+from experiments.papers.fzoos.quadratics import Federated
+from experiments.workloads.unit_box import UnitBoxProblem
 from federated import Federation, make_federation
 
 FZOOS: dict[str, dict[str, Any]] = {
@@ -36,20 +37,11 @@ SYMBOLS = {"heterogeneity": "C", "local_steps": "T", "num_features": "M", "class
 FEWER_STEPS = {5: 2, 10: 5, 20: 10}
 """T of the paper's attacks and metrics to that of their reduced scale."""
 
+Problem = Federated | UnitBoxProblem
+"""What a federation minimizes: both have the clients' functions, the start x0, bounds, and the gap of a point."""
+
 FLOOR = 1e-16
 """Smaller gaps are drawn and compared as this one."""
-
-
-class Problem(Protocol):
-    """What a federation minimizes: the clients' functions, the start, and the gap of a point."""
-
-    @property
-    def clients(self) -> Sequence[Callable[[Any], Any]]: ...  # noqa: D102
-    @property
-    def x0(self) -> Tensor: ...  # noqa: D102
-    @property
-    def bounds(self) -> list[tuple[float, float]]: ...  # noqa: D102
-    def gap(self, x: Tensor) -> float: ...  # noqa: D102
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +106,7 @@ def federation_of(
         local_steps=local_steps,
         seed=seed,
         codec=False,
-        evaluation={"batched": batched},
+        batched=batched,
         **options,
     )
 
@@ -155,12 +147,7 @@ def drawn(
 ) -> tuple[Figure, Any]:
     """A figure with a column for each title, against rounds above and against the clients' total queries below.
 
-    Args:
-        titles: of the columns.
-        methods: that are drawn.
-        curve_of: of a column, a method and ``"rounds"`` or ``"total queries"``.
-        label: of the vertical axes.
-        sharey: as matplotlib's ``subplots`` takes it.
+    ``curve_of`` takes a column, a method and ``"rounds"`` or ``"total queries"``; ``label`` is of the vertical axes.
     """
     figure, axes = style.panels(2, len(titles), width=3.0, height=2.6, sharey=sharey)
     for (row, column), panel in np.ndenumerate(axes):

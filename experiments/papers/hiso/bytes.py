@@ -43,11 +43,11 @@ class Settings:
     rounds: int = 4
 
 
+@dataclasses.dataclass(frozen=True)
 class Bowl:
-    """‖x − c‖², with its gradient."""
+    """‖x − c‖² for a centre c in every coordinate, with its gradient."""
 
-    def __init__(self, centre: float) -> None:
-        self.centre = centre
+    centre: float
 
     def __call__(self, x: Tensor) -> Tensor:
         """The value."""
@@ -92,14 +92,9 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         found = [by_seed(rows, quantity="bytes", method=method, d=d).mean() for d in settings.dims]
         lines.plot(settings.dims, found, color=look.color, marker=look.marker, ls=look.line)
     bars.set_xticks(range(len(MODELS)), list(MODELS))
-    bars.set_yscale("log")
+    bars.set(yscale="log", xlabel="model, d as its name says", ylabel="bytes a round and client, computed")
     bars.set_ylim(bottom=1.0)
-    bars.set_xlabel("model, d as its name says")
-    bars.set_ylabel("bytes a round and client, computed")
-    lines.set_xscale("log")
-    lines.set_yscale("log")
-    lines.set_xlabel("dimension d")
-    lines.set_ylabel("bytes a round and client, measured")
+    lines.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="bytes a round and client, measured")
     flat = bytes_a_round("hiso", 1, settings.perturbations)
     lines.text(0.04, 0.93, "8d: FedAvg and all that send vectors", transform=lines.transAxes)
     lines.text(0.04, 0.09, f"{flat}: HiSo, DeComFL", transform=lines.transAxes)

@@ -111,14 +111,7 @@ def federation_of(network: str, clients: int, alpha: float, seed: int, data: str
 
     For each digit its training images, in an order of the seed's, are dealt to the clients by proportions from
     Dirichlet(α, …, α). The test is MNIST's own, of the stand-in a random fifth of its images. Where a client has no
-    image, proportions are drawn anew.
-
-    Args:
-        network: a key of ``SHAPES`` for images of that size.
-        clients: N.
-        alpha: α.
-        seed: of test, order and proportions.
-        data: the folder that holds ``mnist``; empty: scikit-learn's digits.
+    image, proportions are drawn anew. ``data`` is the folder that holds ``mnist``; empty: scikit-learn's digits.
 
     Raises:
         ValueError: if there are too many clients for each to have an image.

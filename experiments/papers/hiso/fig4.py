@@ -25,7 +25,7 @@ SHADES = ((style.SKY, "-."), (style.BLUE, "--"), (style.INDIGO, ":"))
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 4 is drawn with."""
+    """What Figure 4 is drawn with: d, the standard deviation of log λ, and every ε."""
 
     dim: int = 200
     log_deviation: float = 3.0
@@ -38,22 +38,19 @@ def whitened(eigenvalues: np.ndarray, epsilon: float) -> np.ndarray:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """One spectrum."""
+    """One spectrum before whitening (``epsilon`` 0) and after it, and what rates depend on."""
     generator = np.random.default_rng(seed)
     eigenvalues = np.sort(np.exp(settings.log_deviation * generator.standard_normal(settings.dim)))[::-1]
-    largest = eigenvalues[0]
-    key: Row = {"seed": seed, "epsilon": 0.0, "index": 0}
-    rows: Rows = [key | {"quantity": "eigenvalue", "index": i, "value": v} for i, v in enumerate(eigenvalues)]
-    rows += [
-        key | {"quantity": "Ld", "value": largest * settings.dim},
-        key | {"quantity": "Lk", "value": eigenvalues.sum()},
-    ]
+
+    def records(quantity: str, epsilon: float, *values: float) -> Rows:
+        key: Row = {"seed": seed, "epsilon": epsilon}
+        return [key | {"index": i, "quantity": quantity, "value": value} for i, value in enumerate(values)]
+
+    rows = records("eigenvalue", 0.0, *eigenvalues)
+    rows += records("Ld", 0.0, eigenvalues[0] * settings.dim) + records("Lk", 0.0, eigenvalues.sum())
     for epsilon in settings.epsilons:
         after = whitened(eigenvalues, epsilon)
-        rows.append(key | {"quantity": "zeta", "epsilon": epsilon, "value": after.sum()})
-        rows += [
-            key | {"quantity": "eigenvalue", "epsilon": epsilon, "index": i, "value": v} for i, v in enumerate(after)
-        ]
+        rows += records("zeta", epsilon, after.sum()) + records("eigenvalue", epsilon, *after)
     return rows
 
 
@@ -68,9 +65,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     for epsilon, (color, line, label) in looks.items():
         values = [float(row["value"]) for row in where(first, epsilon=epsilon)]
         spectra.plot(range(1, len(values) + 1), values, color=color, ls=line, label=label)
-    spectra.set_yscale("log")
-    spectra.set_xlabel("eigenvalue, in descending order")
-    spectra.set_ylabel("value")
+    spectra.set(yscale="log", xlabel="eigenvalue, in descending order", ylabel="value")
     bars = [("Ld", 0.0), ("Lk", 0.0), *(("zeta", epsilon) for epsilon in settings.epsilons)]
     for i, (quantity, epsilon) in enumerate(bars):
         found = np.log10(by_seed(rows, quantity=quantity, epsilon=epsilon))
@@ -78,10 +73,8 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         levels.plot(i, 10 ** np.median(found), "_", ms=22, color=looks[epsilon][0])
     names = [QUANTITIES[q] + (f"\nε = {e:g}" if q == "zeta" else "") for q, e in bars]
     levels.set_xticks(range(len(bars)), names)
-    levels.set_yscale("log")
+    levels.set(yscale="log", xlabel="what a rate is proportional to", ylabel="value, seeds and median")
     levels.set_xlim(-0.6, len(bars) - 0.4)
-    levels.set_xlabel("what a rate is proportional to")
-    levels.set_ylabel("value, seeds and median")
     style.shared_legend(figure, spectra, 4)
     return figure
 

@@ -44,15 +44,15 @@ from experiments.workloads import llm, sentences
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import DataError
 from experiments.workloads.prompts import LanguageModel, PromptLoss
-from experiments.workloads.sentences import Size, Training
+from experiments.workloads.sentences import Training
 from federated import Federation, make_federation
 
 Cell = dict[str, str]
 """A model and a task, as the columns of the records."""
 TASKS = {"sst2": "SST-2", "qqp": "QQP", "squad": "SQuAD"}
 MODELS = {"opt-125m": "OPT-125M", "opt-350m": "OPT-350M", "opt-1.3b": "OPT-1.3B"}
-SIZES = {"opt-125m": Size(16, 2, 2), "opt-350m": Size(24, 2, 2), "opt-1.3b": Size(32, 2, 4)}
-"""The tiny OPT in the place of each."""
+STAND_INS = {"opt-125m": (16, 2, 2), "opt-350m": (24, 2, 2), "opt-1.3b": (32, 2, 4)}
+"""Width, layers and heads of the tiny OPT in the place of each."""
 CLIENT_RATE = 0.1
 
 ZEROTH_ORDER = ("fedzo", "decomfl", "hiso", "hiso_scalar")
@@ -142,9 +142,10 @@ class Problem:
     x0: Tensor
 
 
-@lru_cache(maxsize=len(SIZES))
+@lru_cache(maxsize=len(STAND_INS))
 def _stand_in(name: str, training: Training, cache: str) -> tuple[LanguageModel, Tensor]:
-    return sentences.trained_model(SIZES[name], training, cache)
+    model = sentences.tiny_opt(*STAND_INS[name])
+    return model, sentences.trained(model, training, cache)
 
 
 def problem_of(settings: Settings, model: str, task: str, seed: int) -> Problem:
@@ -233,7 +234,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     """All methods on all models and tasks: scores, and the bytes of a round and client by the rule."""
     rows: Rows = []
     rates = dict(settings.real_rates if settings.data else settings.rates)
-    for model, task in itertools.product(models_of(settings), tasks_of(settings)):
+    for model, task in itertools.product(*there(settings)):
         problem = problem_of(settings, model, task, seed)
         for method in settings.methods:
             key: Row = {"seed": seed, "model": model, "task": task}
@@ -270,21 +271,18 @@ def tune(settings: Settings, method: str, model: str = "opt-350m") -> dict[float
 # What is there.
 
 
-def models_of(settings: Settings) -> tuple[str, ...]:
-    """The models that are run: with a data folder those in it."""
-    return llm.there(Path(settings.data), settings.models) if settings.data else settings.models
-
-
-def tasks_of(settings: Settings) -> tuple[str, ...]:
-    """The tasks that are run: with a data folder those in it."""
-    return llm.there(Path(settings.data), settings.tasks) if settings.data else settings.tasks
+def there(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The models and the tasks that are run: with a data folder those in it."""
+    if not settings.data:
+        return settings.models, settings.tasks
+    return llm.there(Path(settings.data), settings.models), llm.there(Path(settings.data), settings.tasks)
 
 
 def check(settings: Settings) -> None:
     """Read the data; raises ``DataError`` where they are not what is expected."""
     if not settings.data:
         return
-    folder, models, tasks = Path(settings.data), models_of(settings), tasks_of(settings)
+    folder, (models, tasks) = Path(settings.data), there(settings)
     for kind, wanted, found in (("model", settings.models, models), ("data set", settings.tasks, tasks)):
         if not found:
             raise DataError(f"{folder} has no {kind}: at least one of {', '.join(wanted)} is needed there")

@@ -84,11 +84,11 @@ def plot_bytes(settings: Settings, rows: Rows) -> Figure:
             panel.bar(places, bars.mean, 0.92 * width, yerr=bars.standard_error, **kwargs)
             small = [bytes_until_best(rows, method=method, **cell).mean() for cell in cells]
             panel.hlines(small, places - 0.46 * width, places + 0.46 * width, color="white", lw=1.2)
-        panel.set_yscale("log")
-        panel.set_ylim(bottom=10.0)
         labels = [f"{MODELS[model]}\ntuned: d = {tuned_dimension(rows, model):,}" for model in models]
         panel.set_xticks(range(len(models)), labels)
-        panel.set_xlabel(f"model, {TASKS[task]}; bars: at the d of its name, white lines: at the d that was tuned")
+        said = f"model, {TASKS[task]}; bars: at the d of its name, white lines: at the d that was tuned"
+        panel.set(yscale="log", xlabel=said)
+        panel.set_ylim(bottom=10.0)
     axes[0, 0].set_ylabel("bytes of a client until the best score")
     style.shared_legend(figure, axes[0, 0], 4)
     return figure

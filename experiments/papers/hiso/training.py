@@ -107,15 +107,7 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
 
 
 def rounds_until(rows: Rows, targets: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first recorded round with a target's value, else the last round, and whether it was reached.
-
-    Args:
-        rows: records of one run a seed.
-        targets: one a seed.
-
-    Returns:
-        Rounds and whether, one number a seed each.
-    """
+    """The first recorded round that reaches a target, else the last round, and whether it was reached; one a seed."""
     rounds, reached = [], []
     for seed, target in zip(seeds_of(rows), targets, strict=True):
         own = where(rows, seed=seed)
