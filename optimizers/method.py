@@ -1,4 +1,4 @@
-"""What a method's hooks use: coordinates, prox, steps, batches, addressed random numbers."""
+"""What methods call in their hooks: coordinates, prox, steps, batches and addressed random numbers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from optimizers.record import Record
 
 
 class MethodTools:
-    """The half of ``Optimizer`` that its subclasses call; ``optimizers/optimizer.py`` says how.
+    """The part of ``Optimizer`` that is for its subclasses; the module ``optimizers.optimizer`` says how to use it.
 
     Attributes:
         seed: seed of the run.
         max_queries: query budget.
         prox: proximal operator of ψ, or None.
         domain: the box and its search coordinates, or None.
-        iterations: batches told.
+        iterations: the number of batches told.
     """
 
     seed: int
@@ -40,12 +40,12 @@ class MethodTools:
 
     @property
     def dimension(self) -> int:
-        """Dimension d of the problem."""
+        """The dimension d of the problem."""
         return self._x.numel()
 
     @property
     def remaining(self) -> int:
-        """Queries that the budget still holds, a pending batch's among them."""
+        """The number of queries that the budget still holds, those of a pending batch included."""
         return self.max_queries - self._record.queries
 
     def _to_user(self, z: Tensor) -> Tensor:
@@ -57,9 +57,9 @@ class MethodTools:
         return x if self.domain is None else self.domain.to_search(x)
 
     def _prox(self, z: Tensor, step: float | Tensor) -> Tensor:
-        """prox_{step·ψ}(z), then the projection onto the box; both where given.
+        """prox_{step·ψ}(z), if there is a ψ, and then the projection onto the box, if there is one.
 
-        For a separable ψ the step may have shape ``d``.
+        The step may have shape ``d`` for a separable ψ.
         """
         if self.prox is not None:
             z = self.prox(z, step)
@@ -68,7 +68,7 @@ class MethodTools:
         return z
 
     def _descend(self, rule: FirstOrder, gradient: Tensor) -> None:
-        """One step of the rule along the gradient, then the prox; none where it would not stay finite."""
+        """Moves the iterate by a step of the rule and the prox; it stays where it is if the step is not finite."""
         if not bool(torch.isfinite(gradient).all()):
             return
         z, step_size = rule.step(self._x, gradient)
@@ -86,7 +86,10 @@ class MethodTools:
         metric: Tensor | GroupDiagonal | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> Batch:
-        """The points base + scaleᵢ · direction(seed, step, rowᵢ); base: the iterate, step: ``iterations``."""
+        """A batch of the points base + scaleᵢ · H^(−1/2) direction(seed, step, rowᵢ).
+
+        The base is the iterate, the step ``iterations`` and H = 1 unless they are given.
+        """
         step = self.iterations if step is None else step
         base = self._x if base is None else base
         return Batch(
@@ -106,18 +109,18 @@ class MethodTools:
         return Batch(self.iterations, self._x, scales, explicit=points, domain=self.domain, info=info or {})
 
     def _generator(self, stream: int = 0, step: int | None = None) -> np.random.Generator:
-        """NumPy generator addressed by (seed, step, stream); step defaults to ``iterations``."""
+        """The NumPy generator of (seed, step, stream); the step is ``iterations`` unless it is given."""
         step = self.iterations if step is None else step
         philox = np.random.Philox(key=[self.seed, 2 * stream + 1], counter=[0, 0, 0, step])
         return np.random.Generator(philox)
 
     def retreat(self) -> None:
-        """Move the iterate to the best point, where there is one; for an iterate at which f failed."""
+        """Moves the iterate to the best point, if there is one; for iterates at which f failed."""
         if self._record.best_x is not None:
             self._x = self._to_search(self._record.best_x)
 
     def _composite(self, batch: Batch, values: Tensor) -> Tensor:
-        """The values f + ψ at the points of a batch, shape ``q``; inf outside of the box or of ψ's domain."""
+        """f + ψ at the points of a batch, shape ``q``; inf outside of the box and where ψ is."""
         psi = getattr(self.prox, "value", None)
         outside = self.domain is not None and not self.domain.confine
         if psi is None and not outside:

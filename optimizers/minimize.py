@@ -1,4 +1,4 @@
-"""``minimize``: a method by name, driven to its stop."""
+"""``minimize``: runs a method by name until it stops."""
 
 from __future__ import annotations
 
@@ -42,23 +42,24 @@ def minimize(
     """Minimizes ``fun`` (+ ψ, where a prox is given) from its values.
 
     Args:
-        fun: objective of one point, shape ``d`` (or of ``q x d`` with ``batched``); see ``Evaluator``.
+        fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
         x0: initial point, shape ``d``.
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.
-        max_queries: query budget; failed queries and retries count, and it is never exceeded.
-        bounds: ``scipy.optimize.Bounds`` or d pairs; only points within are evaluated and returned.
+        max_queries: query budget, which is never exceeded; failed queries and retries count.
+        bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned.
         prox: proximal operator of ψ.
         seed: seed of the run.
-        callback: called with the ``intermediate_result`` after each batch; StopIteration or True stops.
-        target: stop at this value.
-        numpy: hand out NumPy arrays instead of tensors.
-        batched: ``fun`` takes all points of a batch at once.
+        callback: called with ``Optimizer.intermediate_result()`` after each batch; it stops the run by returning True
+            or raising StopIteration.
+        target: the run stops at this value of f + ψ.
+        numpy: whether ``fun`` gets NumPy arrays instead of tensors.
+        batched: whether ``fun`` takes all points of a batch at once.
         executor: any ``concurrent.futures.Executor``; the result does not depend on the order of completion.
-        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. What raises ends the run: make the
-            optimizer yourself and give it to ``run`` to go on from there.
-        retries: evaluations of a failed point beyond the first, under ``"retry"``.
-        progress: show a progress bar over the queries, on a terminal.
-        **options: the method's own.
+        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception that is raised ends the
+            run; an optimizer that you make yourself and give to ``run`` can continue after it.
+        retries: the most evaluations of a failed point beyond the first, under ``"retry"``.
+        progress: whether a terminal shows a progress bar over the queries.
+        **options: the method's own options.
 
     Returns:
         ``Optimizer.result()``: x, fun, nfev, nit, nfail, status, success, message, stop_reason, history.
@@ -83,10 +84,10 @@ def run(
     callback: Callback | None = None,
     progress: bool = False,
 ) -> OptimizeResult:
-    """Drives an optimizer, new or resumed, to its stop.
+    """Runs an optimizer, new or resumed, until it stops.
 
-    If the objective or the callback raises, the exception passes through and the optimizer keeps its pending
-    batch: a later ``run`` goes on from there.
+    An exception of the objective or of the callback passes through. The optimizer then keeps its pending batch, and
+    a later ``run`` continues with it.
     """
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {type(callback).__name__}")

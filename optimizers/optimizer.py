@@ -1,4 +1,4 @@
-"""The ask/tell optimizer: what all methods share, and what an author of a new one implements.
+"""The ask/tell optimizer: what all methods share, and what the author of a new method implements.
 
 **A new method** is a subclass in a file of its own and a line in ``optimizers/registry.py``::
 
@@ -6,36 +6,36 @@
         method = "random_search"          # its name; `version` is raised when the state's meaning changes
 
         def __init__(self, x0, *, radius: float = 1.0, **common: Unpack[CommonOptions]):
-            self.radius = radius          # every option is kept under its own name, before super().__init__
+            self.radius = radius          # an attribute of the option's name, before super().__init__
             super().__init__(x0, **common)
 
-        def _start(self): ...                              # self.state; x, bounds, prox, seed, d are known here
-        def _next_queries(self): return 1                  # queries of the next batch, cheap to say
+        def _start(self): ...                              # makes self.state; x, bounds, prox, seed, d are known
+        def _next_queries(self): return 1                  # the number of queries of the next batch
         def _ask(self): return self._directions_batch([0], [self.radius])     # CHANGES NO STATE
         def _tell(self, batch, values): ...                # values: float64, shape q, NaN = failed
 
-- ``_ask`` is a pure function of the state, as the base may drop what it returned: virtual steps, model fits
-  and whatever else moves the method belong in ``_tell``. What ``_tell`` wants to know again of the asking
-  goes into ``Batch.info``. The base keeps the pending batch, so ``ask`` is idempotent of itself.
-- **Budget.** ``_next_queries`` may look at ``self.remaining`` and shrink a batch that can do with fewer
-  points. A run stops with "budget" when the next batch does not fit and is never given a part of one. A
-  constructor whose first batch exceeds ``max_queries`` raises and says how many it needs.
-- **Coordinates.** ``self._x`` and everything that a hook sees is in *search* coordinates: [0, 10]^d where all
-  bounds are finite and ``rescale`` (a class says by ``rescale_by_default``), the user's units otherwise.
+- **Asking.** ``_ask`` is a pure function of the state, because the base may drop the batch. Virtual steps, model
+  fits and everything else that changes the state belong in ``_tell``, and ``Batch.info`` holds what ``_tell`` needs
+  again of the asking. The base keeps the pending batch, so that ``ask`` gives the same batch until it is told.
+- **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
+  its next batch does not fit; no method is ever told a part of a batch. A constructor whose first batch exceeds
+  ``max_queries`` raises an error that names the number needed.
+- **Coordinates.** ``self._x`` and all that a hook sees are in *search* coordinates: [0, 10]^d if all bounds are
+  finite and ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
   ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
-- **Queries and the box.** ``bounds`` is the domain of f: iterates and, with ``confine_queries``, queried
-  points are projected onto it. ``prox`` is part of the problem, ψ: iterates go through it, queries do not.
-  ``self._prox(z, step)`` does both, after every step; ``self._descend(rule, g)`` is a first-order step with it.
-- **Failures.** ``_tell`` is called also when values are NaN, all of them perhaps; ``retreat()`` goes back to
-  the best point where the iterate's own query failed. A hook raises before it changes the state, not after.
-- **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and
-  dicts of these, or objects with ``state_dict``/``load_state_dict`` (``FirstOrder``), and the base saves and
-  restores them; other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place:
-  batches alias it.
-- **Randomness** has no stream, hence no state: directions are ``self._directions_batch(rows, scales)`` at
-  ``step = self.iterations``, which moves with each tell, also after failures; other numbers come from
+- **Queries and the box.** ``bounds`` are the domain of f: iterates and, with ``confine_queries``, queried points are
+  projected onto it. ``prox`` is that of ψ, a part of the problem: it is applied to iterates, not to queried points.
+  ``self._prox(z, step)`` does both after a step; ``self._descend(rule, g)`` is a first-order step with it.
+- **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
+  failed to the best point. A hook that raises has not changed the state.
+- **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
+  of these, dataclasses, or objects with ``state_dict`` and ``load_state_dict`` (``FirstOrder``); the base saves and
+  restores them. Other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place, because
+  batches share it.
+- **Random numbers** have no stream, hence no state. The directions of ``self._directions_batch(rows, scales)`` are
+  those of ``step = self.iterations``, which rises with each tell, also after failures; other numbers come from
   ``self._generator(stream)``, which is a pure function of (seed, iterations, stream).
-- **Tests.** ``optimizers.testing.check_optimizer`` holds a method to all of this.
+- **Tests.** ``optimizers.testing.check_optimizer`` checks that a method does all of this.
 """
 
 from __future__ import annotations
@@ -81,25 +81,25 @@ class Optimizer(MethodTools, ABC):
             opt.tell(batch, f(batch.points()))
         result = opt.result()
 
-    Save ``state_dict()`` between any two calls, load it into an optimizer made with the same arguments, and
-    the run goes on bitwise the same; ``max_queries``, ``target`` and ``stagnation`` may differ.
+    ``state_dict()`` may be saved between any two calls. An optimizer that is made with the same arguments and loads
+    it continues the run bitwise; its ``max_queries``, ``target`` and ``stagnation`` may differ.
 
     Args:
-        x0: initial point, shape ``d``; its floating dtype and its device are the run's (else float64).
-        bounds: the box that f is defined on, ``scipy.optimize.Bounds`` or d pairs; x0 outside is refused.
-        prox: proximal operator of ψ, called ``prox(z, step)``; its ``value(x)``, where it has one, is added
-            to f for ``best_y`` (inf: the point is infeasible and never best). With bounds it is followed by
-            the projection, which is exact for separable ψ, and others are refused.
+        x0: initial point, shape ``d``; the run has its floating dtype (float64 for integers) and its device.
+        bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0.
+        prox: proximal operator of ψ, called ``prox(z, step)``. ``best_y`` includes ψ if the operator has a method
+            ``value(x)``; a point at which ψ is inf is infeasible and never the best. With bounds the projection
+            follows the prox, which is exact only for separable ψ; other ψ are refused.
         max_queries: query budget, never exceeded.
         seed: seed of every random number of the run, 0 ≤ seed < 2⁶⁴.
-        target: stop at f + ψ ≤ target.
-        stagnation: stop after so many queries without a new best value.
-        max_failures: stop after so many failed queries in a row.
-        rescale: search a finite box as [0, 10]^d (ZoRD, Appx. C), to which step sizes and radii then refer;
-            None: as the method has it, and not with a prox.
-        confine_queries: project queried points onto the box.
-        track_best: False keeps neither the best point nor x0: ``best_x`` is then the current iterate.
-        store_points: keep every queried point, for ``result().history.x``.
+        target: the run stops at f + ψ ≤ target.
+        stagnation: the run stops after so many queries without a new best value.
+        max_failures: the run stops after so many failed queries in a row.
+        rescale: whether a finite box is searched as [0, 10]^d (ZoRD, Appx. C), to which step sizes and radii then
+            refer; None: the method's own default, and False with a prox.
+        confine_queries: whether queried points are projected onto the box.
+        track_best: whether the best point and x0 are kept; if not, ``best_x`` is the current iterate.
+        store_points: whether every queried point is kept, for ``result().history.x``.
 
     Raises:
         TypeError: for a misspelt option, with the nearest name.
@@ -159,16 +159,16 @@ class Optimizer(MethodTools, ABC):
     # What a method implements.
 
     def _parse_x0(self, x0: Any) -> Tensor:
-        """The initial point, checked; a new tensor unless the method moves the user's own."""
+        """The initial point, checked; a new tensor, except in a method that moves the user's tensor in place."""
         return parse_point(x0)
 
     def _start(self) -> None:
-        """Make the initial ``self.state``; called once, at the end of construction."""
+        """Makes the initial ``self.state``; called once, at the end of construction."""
         return
 
     @abstractmethod
     def _next_queries(self) -> int:
-        """Queries of the next batch; a pure and cheap function of the state and ``self.remaining``."""
+        """The number of queries of the next batch; a pure and cheap function of the state and ``self.remaining``."""
 
     @abstractmethod
     def _ask(self) -> Batch:
@@ -176,7 +176,7 @@ class Optimizer(MethodTools, ABC):
 
     @abstractmethod
     def _tell(self, batch: Batch, values: Tensor) -> None:
-        """Move the state by the values of a batch, float64, shape ``q``; NaN where a query failed."""
+        """Updates the state with the values of a batch, float64, shape ``q``, NaN for failed queries."""
 
     def _state(self) -> dict[str, Any]:
         return {} if self.state is None else save_fields(self.state)
@@ -194,34 +194,34 @@ class Optimizer(MethodTools, ABC):
 
     @property
     def best_x(self) -> Tensor:
-        """The queried point of least f + ψ, shape ``d``; x0 while no query has succeeded."""
+        """The queried point of least f + ψ, shape ``d``; x0 before the first success."""
         if not self.track_best:
             return self.x
         return self._x0 if self._record.best_x is None else self._record.best_x
 
     @property
     def best_y(self) -> float:
-        """The least f + ψ of any query; inf while no query has succeeded."""
+        """The least f + ψ of all queries; inf before the first success."""
         return self._record.best_y
 
     @property
     def queries(self) -> int:
-        """Queries told so far, failed ones and retries too."""
+        """The number of queries told, with failed ones and retries."""
         return self._record.queries
 
     @property
     def failures(self) -> int:
-        """Failed queries so far."""
+        """The number of failed queries."""
         return self._record.failures
 
     @property
     def pending(self) -> Batch | None:
-        """The batch that was asked and not told yet."""
+        """The batch that was asked and is not told yet, or None."""
         return self._pending
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why the run is over, or None; each reason equals its string, as in ``== "budget"``."""
+        """The reason why the run is over, or None; each reason equals its string, as in ``== "budget"``."""
         if self._stop_reason is not None:
             return self._stop_reason
         if self._pending is None and self._next_queries() > self.remaining:
@@ -235,21 +235,21 @@ class Optimizer(MethodTools, ABC):
         return self.stop_reason is not None
 
     def cancel(self) -> None:
-        """Forget the batch that is pending, if any: nothing of it is counted, and ``ask`` makes a new one."""
+        """Drops the pending batch, if there is one: its queries are not counted, and ``ask`` makes a new batch."""
         self._pending = None
 
     def restart(self, x: Any) -> None:
-        """Go on from another point; the batch that is pending is cancelled.
+        """Moves the iterate to another point and cancels the pending batch.
 
-        Counts, history, the best point and the method's state stay as they are.
+        Counts, history, best point and the method's state stay as they are.
 
         Args:
             x: the new iterate in user units, shape ``d``.
 
         Raises:
-            ValueError: if x is of another dimension, not finite, or outside of the bounds.
+            ValueError: if x has another dimension, is not finite, or is outside of the bounds.
         """
-        point = parse_point(x).to(self._x)
+        point = parse_point(x, "x").to(self._x)
         if point.shape != self._x.shape:
             raise ValueError(f"x must have shape ({self.dimension},), got {tuple(point.shape)}")
         if self.domain is not None and not bool(self.domain.contains(point)):
@@ -258,11 +258,11 @@ class Optimizer(MethodTools, ABC):
         self._x = self._to_search(point)
 
     def stop(self, reason: str | StopReason = StopReason.CALLBACK) -> None:
-        """End the run; the first reason stays."""
+        """Ends the run for a reason, unless it has ended for another before."""
         self._stop_reason = self._stop_reason or StopReason(reason)
 
     def ask(self) -> Batch:
-        """The batch to evaluate; the same one until it is told.
+        """The batch to evaluate, which is the same until it is told.
 
         Raises:
             RuntimeError: if the run is over.
@@ -278,16 +278,16 @@ class Optimizer(MethodTools, ABC):
         return self._pending
 
     def tell(self, batch: Batch, values: Any, *, retries: int = 0) -> None:
-        """Take the values of the pending batch.
+        """Updates the optimizer with the values of the pending batch.
 
         Args:
-            batch: what ``ask`` returned.
-            values: q floating point numbers in the order of the points (tensor, array or list); NaN and ±inf
-                are failed queries, counted and not used.
-            retries: failed queries of this batch beyond q, which count against the budget.
+            batch: the batch that ``ask`` returned.
+            values: q floating point numbers in the order of the points (tensor, array or list). NaN and ±inf are
+                failed queries, which are counted and not used.
+            retries: the number of failed queries of this batch beyond q, which count against the budget.
 
         Raises:
-            ValueError: if the batch is not the pending one, or for values of wrong shape or count, or more
+            ValueError: if the batch is not the pending one, or for values of a wrong shape or number, or more
                 retries than the budget holds. The state stays as it was.
             TypeError: for complex, integer or non-numeric values, and tensors that carry a gradient.
         """
@@ -323,7 +323,7 @@ class Optimizer(MethodTools, ABC):
             self.stop(StopReason.STAGNATION)
 
     def intermediate_result(self) -> OptimizeResult:
-        """x, fun, nfev, nit, nfail so far: what a callback is given."""
+        """The entries x, fun, nfev, nit and nfail of the run so far; callbacks get them."""
         return OptimizeResult(
             x=self.best_x, fun=self.best_y, nfev=self.queries, nit=self.iterations, nfail=self.failures
         )
@@ -331,9 +331,9 @@ class Optimizer(MethodTools, ABC):
     def result(self) -> OptimizeResult:
         """The run so far as scipy's ``OptimizeResult``.
 
-        x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 99 callback,
-        −1 running), success, message, stop_reason; history with, one entry a query in the order asked, ``y``
-        (NaN: failed), ``best_y`` (least f + ψ so far) and, with ``store_points``, ``x`` (``queries x d``).
+        Its entries are x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 99 callback,
+        −1 running), success, message, stop_reason; and history, which holds for the queries in the order asked ``y``
+        (NaN: failed), ``best_y`` (the least f + ψ so far) and, with ``store_points``, ``x``, ``queries x d``.
         """
         reason, record = self.stop_reason, self._record
         history = OptimizeResult(record.history())
@@ -343,7 +343,7 @@ class Optimizer(MethodTools, ABC):
         return OptimizeResult(self.intermediate_result() | ending | {"history": history})
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the run's future depends on: tensors and plain values, ``torch.save`` ready."""
+        """All that the rest of the run depends on, as tensors and plain values that ``torch.save`` takes."""
         history = self._record.history()
         record = save_fields(self._record) | {"values": history["y"], "best_values": history["best_y"]}
         return {
@@ -361,10 +361,10 @@ class Optimizer(MethodTools, ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict`` of the same method, version, dimension, dtype and options.
+        """Continues the run of a ``state_dict``.
 
         Raises:
-            ValueError: if the state is of another one; this optimizer stays as it was.
+            ValueError: if method, version, dimension, dtype or options differ; this optimizer stays as it was.
         """
         self._check_state(state)
         device = self._x.device
@@ -387,7 +387,7 @@ class Optimizer(MethodTools, ABC):
         check_match(theirs, ours | {"dimension": self.dimension, "dtype": self._x.dtype})
 
     def _options(self) -> dict[str, Any]:
-        """The bounds, the prox and the plain-valued options that shape a run, by name."""
+        """The bounds, the prox and the options of plain values that determine a run, by name."""
         free = {"seed", "max_queries", "target", "stagnation"}
         values = {name: getattr(self, name, None) for name in option_names(type(self)) - free}
         plain = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}

@@ -1,7 +1,7 @@
 """Proximal operators: ``prox(z, step)`` = argmin over x of ψ(x) + ‖x − z‖² / (2 step).
 
-The indicator of a convex set is a ψ whose prox is the projection onto the set, whatever the step. Every
-operator works on the last dimension, keeps z's dtype and device, and leaves z as it was.
+If ψ is the indicator of a convex set, the prox is the projection onto the set for every step. Every operator works
+on the last dimension, keeps z's dtype and device, and does not change z.
 """
 
 import math
@@ -18,16 +18,16 @@ Coordinates: TypeAlias = float | Sequence[float] | torch.Tensor
 """One number for all coordinates, or one for each."""
 
 Step: TypeAlias = float | torch.Tensor
-"""A step size; a tensor where ψ is separable and coordinates differ."""
+"""A step size, or one for each coordinate of a separable ψ."""
 
 
 class Prox(ABC):
-    """A closed convex ψ with its proximal operator.
+    """A closed convex ψ and its proximal operator.
 
-    A subclass gives `_prox` and `_value`; arguments are checked here.
+    A subclass implements `_prox` and `_value`, whose arguments are checked here.
 
     Attributes:
-        separable: Whether ψ is a sum over coordinates; the prox of such a ψ plus a box is its own, clipped.
+        separable: Whether ψ is a sum over coordinates. If so, the prox of ψ on a box is that of ψ, clipped to the box.
     """
 
     separable: ClassVar[bool] = False
@@ -38,19 +38,16 @@ class Prox(ABC):
         return 0.0
 
     def __call__(self, z: torch.Tensor, step: Step) -> torch.Tensor:
-        """The argmin over x of ψ(x) + ‖x − z‖² / (2 step).
+        """The argmin over x of ψ(x) + ‖x − z‖² / (2 step), ``batch x d``.
 
         Args:
             z: Floating tensor of finite numbers, ``batch x d``.
-            step: Positive, finite; for a separable ψ also one for each coordinate, a tensor of shape ``d``.
-
-        Returns:
-            Tensor, ``batch x d``.
+            step: A positive, finite number; for a separable ψ also a tensor of them, shape ``d``.
 
         Raises:
             TypeError: If z is not a floating tensor.
-            ValueError: If z is not finite, has no coordinate or another number of them than ψ, or if the
-                step is not positive and finite.
+            ValueError: If z is not finite, has no coordinates or another number of them than ψ, or if a step is not
+                positive and finite.
         """
         self._check(z)
         if not torch.isfinite(z).all():
@@ -67,17 +64,11 @@ class Prox(ABC):
         return steps
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
-        """ψ(x), infinite outside ψ's domain.
-
-        Args:
-            x: Floating tensor, ``batch x d``.
-
-        Returns:
-            Tensor, ``batch``.
+        """ψ(x) for a floating tensor x, ``batch x d``; inf outside ψ's domain. Shape ``batch``.
 
         Raises:
             TypeError: If x is not a floating tensor.
-            ValueError: If x has no coordinate or another number of them than ψ.
+            ValueError: If x has no coordinates or another number of them than ψ.
         """
         self._check(x)
         return self._value(x)
@@ -113,15 +104,14 @@ class NoProx(Prox):
 
 @dataclass(eq=False)
 class BoxRidge(Prox):
-    """ψ(x) = weight/2 ‖x‖² where lower <= x <= upper, infinite elsewhere.
+    """ψ(x) = weight/2 ‖x‖² if lower <= x <= upper, and inf otherwise.
 
-    prox(z, step) = clip(z / (1 + step weight), lower, upper): both parts are sums over coordinates, and in
-    one dimension the minimum of a parabola over an interval is the nearest point to the free minimum.
+    prox(z, step) = clip(z / (1 + step weight), lower, upper), because both parts are sums over coordinates and in one
+    dimension a parabola's minimum over an interval is the point nearest to its free minimum.
 
     Args:
-        lower: A number or one for each coordinate; −inf where there is no bound. Rounded to the dtype of
-            the point, here and in `value`.
-        upper: The same; inf where there is no bound.
+        lower: A number, or one for each coordinate; −inf for no bound. It is rounded to the dtype of the point.
+        upper: The same; inf for no bound.
         weight: At least 0.
 
     Raises:
@@ -149,33 +139,21 @@ class BoxRidge(Prox):
         """The weight."""
         return self.weight
 
-    def _bounds(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        lower, upper = (torch.as_tensor(b).to(x) for b in (self.lower, self.upper))
-        for bound in (lower, upper):
-            if bound.dim() and len(bound) != x.shape[-1]:
-                raise ValueError(f"a point has {x.shape[-1]} coordinates; accepted: {len(bound)}, as the bounds")
-        return lower, upper
-
     def _prox(self, z: torch.Tensor, step: Step) -> torch.Tensor:
-        return torch.clamp(z / (1.0 + step * self.weight), *self._bounds(z))
+        return torch.clamp(z / (1.0 + step * self.weight), _like(z, self.lower), _like(z, self.upper))
 
     def _value(self, x: torch.Tensor) -> torch.Tensor:
-        lower, upper = self._bounds(x)
+        lower, upper = _like(x, self.lower), _like(x, self.upper)
         inside = ((x >= lower) & (x <= upper)).all(-1)
         return torch.where(inside, _half_square(x, self.weight), math.inf)
 
 
 class Box(BoxRidge):
-    """ψ(x) = 0 where lower <= x <= upper, infinite elsewhere: prox(z, step) = clip(z, lower, upper).
+    """ψ(x) = 0 if lower <= x <= upper, and inf otherwise: prox(z, step) = clip(z, lower, upper).
 
     Args:
-        lower: A number or one for each coordinate; −inf where there is no bound. Rounded to the dtype of
-            the point, here and in `value`.
-        upper: The same; inf where there is no bound.
-
-    Raises:
-        ValueError: If a bound is NaN, lower exceeds upper, their lengths differ, or a coordinate admits no
-            finite number.
+        lower: See `BoxRidge`, also for the errors.
+        upper: See `BoxRidge`.
     """
 
     def __init__(self, lower: Coordinates, upper: Coordinates) -> None:
@@ -223,10 +201,7 @@ class L1(ElasticNet):
     """ψ(x) = weight ‖x‖₁: prox(z, step) = sign(z) max(|z| − step weight, 0).
 
     Args:
-        weight: At least 0.
-
-    Raises:
-        ValueError: If the weight is negative or not finite.
+        weight: At least 0 and finite; other weights raise ``ValueError``.
     """
 
     def __init__(self, weight: float) -> None:
@@ -240,10 +215,7 @@ class Ridge(ElasticNet):
     """ψ(x) = weight/2 ‖x‖²: prox(z, step) = z / (1 + step weight).
 
     Args:
-        weight: At least 0.
-
-    Raises:
-        ValueError: If the weight is negative or not finite.
+        weight: At least 0 and finite; other weights raise ``ValueError``.
     """
 
     def __init__(self, weight: float) -> None:
@@ -255,14 +227,14 @@ class Ridge(ElasticNet):
 
 @dataclass(eq=False)
 class L2Ball(Prox):
-    """ψ(x) = 0 where ‖x − center‖ <= radius, infinite elsewhere.
+    """ψ(x) = 0 if ‖x − center‖ <= radius, and inf otherwise.
 
-    prox(z, step) = center + (z − center) min(1, radius / ‖z − center‖). `value` allows for rounding:
-    64 ε √d (radius + ‖center‖), ε the dtype's.
+    prox(z, step) = center + (z − center) min(1, radius / ‖z − center‖). In `value` the distance may exceed the radius
+    by 64 ε √d (radius + ‖center‖), with ε of the point's dtype, because a projection is rounded.
 
     Args:
         radius: Positive.
-        center: A number or one for each coordinate.
+        center: A number, or one for each coordinate.
 
     Raises:
         ValueError: If the radius is not positive and finite or the center not finite.
@@ -278,36 +250,29 @@ class L2Ball(Prox):
             raise ValueError(f"center is {center}; accepted: finite numbers")
         self.center = center
 
-    def _offset(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        center = torch.as_tensor(self.center).to(x)
-        if center.dim() and len(center) != x.shape[-1]:
-            raise ValueError(f"a point has {x.shape[-1]} coordinates; accepted: {len(center)}, as the center")
-        return center, x - center
-
     def _prox(self, z: torch.Tensor, step: Step) -> torch.Tensor:
-        center, offset = self._offset(z)
+        center = _like(z, self.center)
+        offset = z - center
         norm = _norm(offset)
         return torch.where(norm > self.radius, center + offset * (self.radius / norm), z)
 
     def _value(self, x: torch.Tensor) -> torch.Tensor:
-        center, offset = self._offset(x)
-        scale = self.radius + _norm(center.expand_as(offset)).squeeze(-1)
+        center = _like(x, self.center)
+        scale = self.radius + _norm(center.expand_as(x)).squeeze(-1)
         slack = 64.0 * torch.finfo(x.dtype).eps * math.sqrt(x.shape[-1]) * scale
-        return _indicator(_norm(offset).squeeze(-1) <= self.radius + slack, x)
+        return _indicator(_norm(x - center).squeeze(-1) <= self.radius + slack, x)
 
 
 @dataclass(eq=False)
 class Simplex(Prox):
-    """ψ(x) = 0 where x >= 0 and Σ x_j = radius, infinite elsewhere.
+    """ψ(x) = 0 if x >= 0 and Σ x_j = radius, and inf otherwise.
 
-    prox(z, step) = max(z − θ, 0), θ such that the sum is the radius, from the sorted z (Held, Wolfe and
-    Crowder 1974), in float64: O(d log d). `value` allows the sum to be off by 64 ε √d radius, ε the dtype's.
+    prox(z, step) = max(z − θ, 0) with the θ for which the sum is the radius; θ is found from the sorted z (Held, Wolfe
+    and Crowder 1974) in float64, in time O(d log d). In `value` the sum may differ from the radius by 64 ε √d radius,
+    with ε of the point's dtype.
 
     Args:
-        radius: Positive.
-
-    Raises:
-        ValueError: If the radius is not positive and finite.
+        radius: Positive and finite; others raise ``ValueError``.
     """
 
     radius: float = 1.0
@@ -339,8 +304,16 @@ def _indicator(inside: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return like.new_zeros(inside.shape).masked_fill(~inside, math.inf)
 
 
+def _like(x: torch.Tensor, numbers: Coordinates) -> torch.Tensor:
+    """The numbers of a ψ in x's dtype and on its device; x must have as many coordinates."""
+    tensor = torch.as_tensor(numbers).to(x)
+    if tensor.dim() and len(tensor) != x.shape[-1]:
+        raise ValueError(f"a point has {x.shape[-1]} coordinates; accepted: {len(tensor)}, those of the prox")
+    return tensor
+
+
 def _norm(x: torch.Tensor) -> torch.Tensor:
-    """‖x‖ over the last dimension, which is kept, without overflow or underflow of the squares."""
+    """‖x‖ over the last dimension, which is kept; its squares neither overflow nor underflow."""
     largest = x.abs().amax(-1, keepdim=True)
     safe = torch.where(largest > 0, largest, 1.0)
     return safe * torch.linalg.vector_norm(x / safe, dim=-1, keepdim=True)

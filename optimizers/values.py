@@ -1,4 +1,4 @@
-"""Users' points and values, checked and made tensors."""
+"""Points and values as users give them, checked and converted to tensors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from torch import Tensor
 
 
 class InvalidValueError(TypeError, ValueError):
-    """What was given is no value of an objective: a mistake in the program, and not a failed query."""
+    """A value that no objective should give: a mistake in the program, and not a failed query."""
 
 
 def parse_point(x0: Any, name: str = "x0") -> Tensor:
-    """A point, the initial one by its name, as a new floating tensor of shape ``d``; integers become float64.
+    """A point as a new floating tensor of shape ``d``; integers become float64.
+
+    Args:
+        x0: the point.
+        name: the name of the point in messages.
 
     Raises:
         TypeError: for complex or non-numeric entries.
@@ -30,14 +34,16 @@ def parse_point(x0: Any, name: str = "x0") -> Tensor:
 
 
 def parse_values(values: Any, count: int) -> Tensor:
-    """Values of a batch as a float64 tensor of shape ``q``, NaN where they are not finite.
+    """The values of a batch as a float64 tensor of shape ``q``, with NaN for values that are not finite.
 
-    Shapes ``q``, ``q x 1`` and, where q = 1, a plain number are accepted.
+    Args:
+        values: numbers of shape ``q`` or ``q x 1``, or a single number if q = 1.
+        count: q.
 
     Raises:
-        InvalidValueError: for complex, integer, boolean or non-numeric values, for tensors that carry a gradient
-            (each is more often a slip, a label, a count, a graph that grows with the run, than what was meant),
-            and for another shape.
+        InvalidValueError: for another shape; for complex, integer, boolean or non-numeric values, and tensors that
+            carry a gradient. Integers are more often labels or counts than values, and a gradient keeps a graph that
+            grows with the run.
     """
     _refuse_slips(values)
     try:
@@ -68,7 +74,7 @@ def _refuse_slips(values: Any) -> None:
 
 
 def numeric(name: str, given: Any) -> Tensor:
-    """Numbers of any shape as a floating tensor that carries no gradient; integers become float64.
+    """Numbers of any shape as a floating tensor without a gradient; integers become float64.
 
     Raises:
         TypeError: for complex, boolean or non-numeric entries.

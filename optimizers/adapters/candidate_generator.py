@@ -1,4 +1,4 @@
-"""An optimizer as the candidate generator of a BoTorch-style loop, with a DerivedGP of what it has seen."""
+"""An optimizer as the candidate generator of a BoTorch-style loop, with a DerivedGP of the observations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from surrogates import DerivedGP
 
 
 class CandidateGenerator:
-    """Generates candidates X and observes Y, as loops around BoTorch do.
+    """Generates candidates X for a loop that evaluates them, and observes their values Y, as in BoTorch's loops.
 
     Example::
 
@@ -32,21 +32,20 @@ class CandidateGenerator:
         X_next, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=8, raw_samples=64)
         generator.observe(X_next, objective(X_next))
 
-    Values are in the loop's own sign: with ``maximize`` (BoTorch's convention) the optimizer is told −Y. What
-    is observed need not have been asked: rows that the optimizer waits for are told to it once all of its
-    batch is there, in whatever order and pieces they come; other rows enter the model only. Rows are matched
-    by exact equality, in X's own dtype.
+    Values have the loop's own sign: with ``maximize`` (BoTorch's convention) the optimizer is told −Y. Any points may
+    be observed. Rows that the optimizer has asked for may come in any order and in pieces, and are told to it when its
+    batch is complete; other rows enter the model only. Two rows are the same if they are equal in X's own dtype.
 
     Args:
         method: a method's name or an ``Optimizer`` subclass.
         x0: initial point, shape ``d``.
-        bounds: BoTorch's ``2 x d``, lower bounds above upper ones; None: no box.
+        bounds: bounds as BoTorch has them, ``2 x d``, lower ones in the first row; None: no box.
         max_queries: the optimizer's query budget; rows that it did not ask for do not count.
         maximize: whether larger Y are better.
-        **options: the optimizer's own, ``seed`` among them.
+        **options: options of the optimizer, such as ``seed``.
 
     Attributes:
-        optimizer: the optimizer; it minimizes.
+        optimizer: the optimizer, which minimizes.
         bounds: the box, ``2 x d``, or None.
     """
 
@@ -77,12 +76,12 @@ class CandidateGenerator:
 
     @property
     def stopped(self) -> bool:
-        """Whether the optimizer's run is over; observing and the model go on."""
+        """Whether the optimizer's run is over; points can still be observed and the model fitted."""
         return self.optimizer.stopped
 
     @property
     def best_f(self) -> float:
-        """The best value observed, in the loop's sign.
+        """The best observed value, in the loop's sign.
 
         Raises:
             RuntimeError: if no finite value has been observed.
@@ -93,7 +92,7 @@ class CandidateGenerator:
 
     @property
     def best_X(self) -> Tensor:
-        """The point observed with ``best_f``, shape ``d``.
+        """The point whose observed value is ``best_f``, shape ``d``.
 
         Raises:
             RuntimeError: if no finite value has been observed.
@@ -102,16 +101,16 @@ class CandidateGenerator:
 
     @property
     def train_X(self) -> Tensor:
-        """Points whose values are finite, in the order observed, ``n x d``."""
+        """The observed points whose values are finite, in the order of observation, ``n x d``."""
         return self._X.clone()
 
     @property
     def train_Y(self) -> Tensor:
-        """Their values, ``n x 1``, in the loop's sign."""
+        """The values of ``train_X``, in the loop's sign, ``n x 1``."""
         return self._Y.clone()
 
     def generate_candidates(self) -> Tensor:
-        """The points that the optimizer waits for, ``q x d``; those already observed are left out.
+        """The points of the optimizer's batch that are not observed yet, ``q x d``.
 
         Raises:
             RuntimeError: if the run is over.
@@ -120,16 +119,16 @@ class CandidateGenerator:
         return points[[i for i in range(len(points)) if i not in self._answers]]
 
     def observe(self, X: Tensor, Y: Tensor) -> None:
-        """Takes values.
+        """Adds observations.
 
         Args:
             X: points, ``n x d``.
-            Y: their values, ``n x 1`` or ``n``, in the loop's sign; NaN and ±inf are failed queries.
+            Y: values of the points in the loop's sign, ``n x 1`` or ``n``; NaN and ±inf are failed queries.
 
         Raises:
             ValueError: for another shape, or points that are not finite.
-            TypeError: for points that are no real numbers, and values that are complex, integer or no numbers, or
-                carry a gradient.
+            TypeError: for points that are not real numbers, and for values that are complex, integer or not numeric,
+                or carry a gradient.
         """
         X, Y = self._checked(X, Y)
         pending = self.optimizer.pending
@@ -151,7 +150,7 @@ class CandidateGenerator:
         return X, parse_values(Y, len(X)).to(self._X.device)
 
     def _match(self, pending: Batch, X: Tensor, Y: Tensor) -> None:
-        """Answers the pending batch's points that are among the rows, and tells it once none is missing."""
+        """Collects the values of the pending batch's points among the rows, and tells the batch when it has all."""
         answers, asked = dict(self._answers), pending.points().to(X.dtype)
         for x, y in zip(X, Y.tolist(), strict=True):
             for i in (asked == x).all(dim=1).nonzero().flatten().tolist():
@@ -166,10 +165,10 @@ class CandidateGenerator:
 
     @property
     def model(self) -> DerivedGP:
-        """A DerivedGP of all finite observations, Y in the loop's sign, for BoTorch's acquisitions.
+        """A DerivedGP of all finite observations, Y in the loop's sign, for BoTorch's acquisition functions.
 
-        Hyperparameters stay as they are until ``fit``; new observations are added in place, so that an
-        acquisition built on the model sees them.
+        New observations are added in place, so that acquisition functions of the model see them; the hyperparameters
+        change only in ``fit``.
 
         Raises:
             RuntimeError: if fewer than two finite values have been observed.
@@ -182,11 +181,11 @@ class CandidateGenerator:
         return self._model
 
     def fit(self, **options: Any) -> DerivedGP:
-        """A new model fitted to all finite observations by marginal likelihood; it becomes ``model``.
+        """Fits a new model to all finite observations by marginal likelihood; it becomes ``model``.
 
         Args:
-            **options: ``DerivedGP``'s arguments beyond the data, such as its kernel; within bounds
-                ``input_transform`` is ``Normalize`` of them where it is not given.
+            **options: ``DerivedGP``'s arguments beyond the data, such as its kernel. Its ``input_transform`` is
+                ``Normalize`` of the bounds if there are bounds and none is given.
 
         Raises:
             RuntimeError: if fewer than two finite values have been observed.

@@ -1,4 +1,4 @@
-"""A torch module as an objective: its parameters as one vector, evaluated in place."""
+"""A torch module as an objective of its parameters, which is evaluated in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEY = 2
 
 
 class ModuleObjective:
-    """The loss of a module as a function of its parameters.
+    """The loss of a module as a function of the vector of its parameters.
 
     Example::
 
@@ -33,35 +33,33 @@ class ModuleObjective:
 
     or by ask and tell: ``opt.tell(batch, objective(batch))``.
 
-    **In place.** The points of a batch are written over the parameters one at a time, piece by piece, from
-    the batch's base and its addressed directions, and then the base itself is copied back: the parameters
-    are the base, bit for bit (rounded, where they are of a narrower dtype than the base), whatever the loss
-    did, raised or returned. So the module follows the iterate; nothing is undone by subtraction. In units of
-    the parameters' memory a run holds the module and x: 2, with ``in_place=True``, for DeComFL and for HiSo with
-    ``curvature="group_probe"`` and the module's tensors for groups (2.02 and 2.12 measured at 20 million float32
-    parameters). The paper's HiSo has a second vector, H, and needs 3; momentum and ``track_best`` are one more
-    each, and a float32 x of a module in bfloat16 is 2 by itself. Other methods make new iterates, moments and
-    whole directions: ES took 12, RGF, whose directions are orthonormal, 45. A few MB for chunks and the forward
-    pass's own come on top. A point given as a vector is evaluated over a saved copy of the parameters.
+    **In place.** The points of a batch are written over the parameters one at a time, piece by piece, from the batch's
+    base and its addressed directions; then the base itself is copied back. The parameters thus end as the base, bit for
+    bit (rounded if their dtype is narrower than the base's), whether the loss returned or raised, and the module
+    follows the iterate. In units of the parameters' memory, a run of DeComFL, or of HiSo with
+    ``curvature="group_probe"`` and the module's tensors for groups, holds 2 with ``in_place=True``: the module and x.
+    The paper's HiSo also holds the vector H; momentum, ``track_best`` and a float32 x of a module in bfloat16 are one
+    more each. Other methods also hold new iterates, moments and whole directions. A few MB for chunks and the memory
+    of the forward pass come on top. A point that is given as a vector is evaluated over a saved copy of the parameters.
 
-    **What a query leaves as it was.** Buffers (the statistics of batch normalisation too), the training mode
-    of every submodule, and the global random state. Randomness inside the loss, such as dropout, is drawn
-    from (seed, step), hence common to the queries of a step; no gradient is recorded.
+    **What a query restores.** A query does not change buffers (also those of batch normalisation), the training modes
+    of the submodules, or the global random state, and records no gradient. Random numbers that the loss draws, as in
+    dropout, are a function of (seed, step), hence the same for all queries of a step.
 
-    **Minibatches.** With ``data`` the loss gets ``batch_size`` rows, drawn without replacement from
-    (seed, step), step the batch's number in its run: the same for all queries of a step, as a difference of
-    two losses needs. A vector given as a point is evaluated on all rows.
+    **Minibatches.** With ``data`` the loss gets ``batch_size`` rows, drawn without replacement as a function of
+    (seed, step), where step is the number of the batch in its run. All queries of a step get the same rows, as a
+    difference of two losses needs. A point that is given as a vector is evaluated on all rows.
 
     Args:
         module: the module.
-        loss_fn: ``loss_fn(module)``, or ``loss_fn(module, minibatch)`` with ``data``: a number.
-        data: a tensor, or a sequence or mapping of them, with examples along the first dimension.
-        batch_size: rows of a minibatch; None: all of them.
-        seed: of minibatches and of the randomness inside the loss.
-        resample: ``"step"``, or ``"query"``: each query of a step has rows and randomness of its own.
-        training: mode to evaluate in; None: the mode that the module is in.
-        parameters: names of the parameters to optimize, in ``named_parameters``' order whatever theirs; None:
-            those that require a gradient.
+        loss_fn: a function ``loss_fn(module)``, or ``loss_fn(module, minibatch)`` with ``data``, that returns a number.
+        data: a tensor, or a sequence or mapping of tensors, whose first dimension counts the rows.
+        batch_size: the number of rows in a minibatch; None: all rows.
+        seed: seed of the minibatches and of the loss's random numbers.
+        resample: ``"step"``, or ``"query"`` for rows and random numbers that differ between the queries of a step.
+        training: the training mode of an evaluation; None: the mode in which the module is.
+        parameters: names of the parameters to optimize, which are ordered as in ``named_parameters``; None: all that
+            require a gradient.
 
     Raises:
         ValueError: for names that the module does not have, no parameters, data of unequal lengths, or a
@@ -100,20 +98,20 @@ class ModuleObjective:
 
     @property
     def dimension(self) -> int:
-        """Number of parameters, d."""
+        """The number of parameters, d."""
         return self._offsets[-1]
 
     @property
     def tensor_sizes(self) -> tuple[int, ...]:
-        """Numbers in each parameter tensor, in the order of the vector."""
+        """The sizes of the parameter tensors, in the order of the vector."""
         return tuple(p.numel() for p in self._parameters)
 
     def x0(self, dtype: torch.dtype | None = None) -> Tensor:
         """The parameters as a new vector, shape ``d``.
 
         Args:
-            dtype: None: that of the parameters, the widest where they differ. Parameters in bfloat16 do well
-                with a float32 vector: a perturbation of 1e-3 is lost in the rounding of a bfloat16 iterate.
+            dtype: dtype of the vector; None: the widest of the parameters. For parameters in bfloat16 a float32
+                vector is better, because a bfloat16 iterate rounds small perturbations away.
         """
         if dtype is None:
             dtype = self._parameters[0].dtype
@@ -125,13 +123,13 @@ class ModuleObjective:
         return x
 
     def load(self, x: Tensor) -> None:
-        """Set the parameters to a vector of shape ``d``."""
+        """Sets the parameters to a vector of shape ``d``."""
         self._check_shape(x.shape)
         for p, low, high in self._pieces():
             p.detach().copy_(x[low:high].view(p.shape))
 
     def __call__(self, at: Tensor | Batch) -> Any:
-        """The loss at a point of shape ``d``, a float; or at the q points of a batch, float64, shape ``q``."""
+        """The loss at a point of shape ``d``, a float, or the losses at a batch's points, float64, shape ``q``."""
         if isinstance(at, Batch):
             self._check_shape(at.base.shape)
             try:
@@ -150,7 +148,7 @@ class ModuleObjective:
                 p.detach().copy_(values)
 
     def evaluate_at(self, batch: Batch, i: int) -> float:
-        """The loss at point i of a batch, in place; the parameters are the batch's base afterwards."""
+        """The loss at point i of a batch; the parameters are set to the point and then to the batch's base."""
         self._check_shape(batch.base.shape)
         try:
             return self._query(batch, i)
@@ -186,7 +184,7 @@ class ModuleObjective:
                 rows = torch.from_numpy(drawn)
             arguments.append(_take(self._data, rows))
         devices = (p.device for p in self._parameters)
-        with torch.no_grad(), _as_it_was(self.module, self.training), seeded(torch_seed, devices):
+        with torch.no_grad(), _restored(self.module, self.training), seeded(torch_seed, devices):
             value = self.loss_fn(self.module, *arguments)
         return float(parse_values(value, 1))
 
@@ -199,7 +197,7 @@ class ModuleObjective:
 
 
 def _chosen(module: nn.Module, names: Iterable[str] | None) -> list[Tensor]:
-    """The parameters of the given names, each once, in the module's order."""
+    """The parameters with the given names, each once, in the module's order."""
     known = dict(module.named_parameters())
     if names is None:
         candidates = [p for p in known.values() if p.requires_grad]
@@ -236,7 +234,7 @@ def _length(data: Data) -> int:
 
 
 def _take(data: Data, rows: Tensor | None) -> Any:
-    """The rows of every tensor of the data, in the data's own structure."""
+    """The given rows of every tensor of the data, in the data's structure; None: the data."""
     if rows is None:
         return data
     if isinstance(data, Tensor):
@@ -247,8 +245,8 @@ def _take(data: Data, rows: Tensor | None) -> Any:
 
 
 @contextmanager
-def _as_it_was(module: nn.Module, training: bool | None) -> Iterator[None]:
-    """Afterwards the module's buffers and modes are what they were; within, its mode is the given one."""
+def _restored(module: nn.Module, training: bool | None) -> Iterator[None]:
+    """Sets the module's training mode, unless it is None, and restores its buffers and all modes at the end."""
     buffers = [
         (owner, name, buffer, buffer.clone())
         for owner in module.modules()

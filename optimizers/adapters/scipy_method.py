@@ -1,4 +1,4 @@
-"""Every method as ``scipy.optimize.minimize(fun, x0, method=scipy_method("zord"))``."""
+"""Methods for ``scipy.optimize.minimize(fun, x0, method=scipy_method("zord"))``."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ ScipyMethod = Callable[..., OptimizeResult]
 
 
 def scipy_method(method: str | type[Optimizer] = "zord", **defaults: Any) -> ScipyMethod:
-    """A method in the form that ``scipy.optimize.minimize`` takes as ``method=``.
+    """A method as a callable that ``scipy.optimize.minimize`` takes for its argument ``method``.
 
-    scipy's ``args``, ``bounds``, ``callback`` and ``jac`` (callable or True) are understood; jac goes to
-    methods that take one, others warn as scipy's own do. ``options`` are those of ``optimizers.minimize`` and
-    of the method; ``max_queries`` is 100 (d + 1) where it is not given, and ``disp`` shows a progress bar.
-    Unlike scipy, x0 outside of the bounds is refused. The result holds NumPy arrays.
+    The callable takes scipy's ``args``, ``bounds``, ``callback`` and ``jac`` (callable or True). A method without an
+    option ``jac`` warns that it does not use it, as scipy's own methods do. ``options`` are those of
+    ``optimizers.minimize`` and of the method; ``max_queries`` is 100 (d + 1) by default, and ``disp`` shows a progress
+    bar. The result holds NumPy arrays. Unlike scipy we refuse x0 outside of the bounds.
 
-    The callback is called after each batch of queries with the best point: as
-    ``callback(intermediate_result=OptimizeResult)`` where that is its only parameter's name and as
-    ``callback(xk)`` otherwise, scipy's rule, which scipy does not apply to methods that are callables.
-    StopIteration ends the run with status 99; what it returns is not read.
+    The callback is called after each batch of queries with the best point, by the rule of scipy's own methods: as
+    ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, and as ``callback(xk)``
+    otherwise. It ends the run, with status 99, by raising StopIteration; its return value is not read.
 
     Args:
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.
-        **defaults: options, before those of a call.
+        **defaults: default values of the options of a call.
 
     Raises:
         ValueError: for an unknown method; in a call, for constraints, which no method handles, or ``tol``,

@@ -1,4 +1,4 @@
-"""What the checks run on: promises, problems, factories, and ways to run and to save."""
+"""What the checks have in common: promises, problems, factories, runs and saved states."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Promises:
     """What a method promises beyond the interface.
 
     Attributes:
-        convergence: the factor by which it reduces f − f* of ``quadratic`` within ``convergence_queries``;
-            None: descent only, to half of the gap.
-        convergence_queries: the budget for that.
-        descent: whether it lowers ``quadratic`` and ``rosenbrock`` within ``convergence_queries``.
-        feasible_queries: every queried point lies within the bounds.
-        seeded: two seeds give two runs.
-        budget: queries of the other checks' runs; more where the first batch needs more.
+        convergence: the factor by which the method reduces f − f* of ``quadratic`` within ``convergence_queries``
+            queries; None: the method promises descent only, which means a factor of one half.
+        convergence_queries: the query budget for convergence and descent.
+        descent: whether the method lowers ``quadratic`` and ``rosenbrock``.
+        feasible_queries: whether every queried point lies within the bounds.
+        seeded: whether runs with different seeds differ.
+        budget: the query budget of the other checks' runs, which is larger if the first batch needs it.
     """
 
     convergence: float | None = None
@@ -45,13 +45,13 @@ class Promises:
 
 
 def quadratic(x: Tensor) -> Tensor:
-    """Σⱼ aⱼ (xⱼ − 1)², aⱼ from 1 to 10 in equal ratios; least value 0 at 1."""
+    """Σⱼ aⱼ (xⱼ − 1)², with aⱼ from 1 to 10 in equal ratios; its least value is 0 at 1."""
     weights = torch.logspace(0.0, 1.0, x.shape[-1], dtype=x.dtype, device=x.device)
     return (weights * (x - 1.0).square()).sum(dim=-1)
 
 
 def rosenbrock(x: Tensor) -> Tensor:
-    """Σⱼ 100 (xⱼ₊₁ − xⱼ²)² + (1 − xⱼ)²; least value 0 at 1."""
+    """Σⱼ 100 (xⱼ₊₁ − xⱼ²)² + (1 − xⱼ)²; its least value is 0 at 1."""
     head, tail = x[..., :-1], x[..., 1:]
     return (100.0 * (tail - head.square()).square() + (1.0 - head).square()).sum(dim=-1)
 
@@ -62,7 +62,7 @@ def start(d: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def method_factory(method: str | type[Optimizer], **options: Any) -> Factory:
-    """A factory that makes a method with the given options; ``jac=True`` gives it autograd's gradient."""
+    """A factory of a method with the given options; with ``jac=True`` the method gets the gradient by autograd."""
     cls = method_class(method)
 
     def factory(fun: Objective, x0: Tensor, **common: Any) -> Optimizer:
@@ -75,7 +75,7 @@ def method_factory(method: str | type[Optimizer], **options: Any) -> Factory:
 
 
 def first_batch(factory: Factory) -> int:
-    """The least budget that the factory accepts, at d = 5."""
+    """The least budget that the factory accepts in five dimensions."""
     for budget in range(1, 10_000):
         try:
             factory(quadratic, start(), max_queries=budget)
@@ -86,20 +86,20 @@ def first_batch(factory: Factory) -> int:
 
 
 def make(factory: Factory, promises: Promises, x0: Any = None, **common: Any) -> Optimizer:
-    """A new optimizer on ``quadratic``, with the promised budget where none is given."""
+    """A new optimizer of ``quadratic``, with the promised budget unless another is given."""
     if "max_queries" not in common:
         common["max_queries"] = max(promises.budget, 2 * first_batch(factory))
     return factory(quadratic, start() if x0 is None else x0, **common)
 
 
 def with_failures(values: Tensor, told: int) -> Tensor:
-    """The values, NaN at every seventh query of the run."""
+    """The values with NaN at every seventh query of the run, of which ``told`` are told before."""
     failed = torch.arange(told, told + len(values)) % 7 == 5
     return torch.where(failed, torch.nan, values)
 
 
 def trace(opt: Optimizer) -> list[Tensor]:
-    """Points of every batch of a run in which every seventh query fails."""
+    """The points of every batch of a run in which every seventh query fails."""
     asked = []
     while not opt.stopped:
         batch = opt.ask()
@@ -109,7 +109,7 @@ def trace(opt: Optimizer) -> list[Tensor]:
 
 
 def reloaded(opt: Optimizer, fresh: Optimizer) -> Optimizer:
-    """The fresh optimizer with the other's state, through a file, the global generators moved."""
+    """The fresh optimizer after loading the other's state from a file; the global generators are moved in between."""
     buffer = io.BytesIO()
     torch.save(opt.state_dict(), buffer)
     disturb_generators(opt.queries)
@@ -119,7 +119,7 @@ def reloaded(opt: Optimizer, fresh: Optimizer) -> Optimizer:
 
 
 def state_bytes(opt: Optimizer, *without: str) -> bytes:
-    """The state as ``torch.save`` writes it, the entries of the given names left out."""
+    """The state as ``torch.save`` writes it, without the entries of the given names."""
     buffer = io.BytesIO()
     torch.save({name: value for name, value in opt.state_dict().items() if name not in without}, buffer)
     return buffer.getvalue()
@@ -134,13 +134,13 @@ def disturb_generators(seed: int) -> None:
 
 
 def generator_states() -> tuple[object, ...]:
-    """States of the global generators of torch, NumPy and Python."""
+    """The states of the global generators of torch, NumPy and Python."""
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
     return torch.get_rng_state().tolist(), str(numpy_state["state"]), random.getstate()
 
 
 def sides(box: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper bounds in five dimensions."""
+    """The lower and the upper bounds of a box in five dimensions."""
     if isinstance(box, Bounds):
         return np.broadcast_to(box.lb, 5).copy(), np.broadcast_to(box.ub, 5).copy()
     lower = [-math.inf if low is None else low for low, _ in box]
@@ -149,7 +149,7 @@ def sides(box: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], Any]) -> Exception:
-    """The exception of a call that must raise one of a kind."""
+    """The exception that a call raises, which must be of the given kind."""
     try:
         call()
     except kind as error:

@@ -16,16 +16,7 @@ from torch import Tensor
 
 from optimizers.evaluation import Evaluator, FailurePolicy
 from optimizers.minimize import run
-from optimizers.testing.harness import (
-    Factory,
-    Promises,
-    first_batch,
-    make,
-    quadratic,
-    raises,
-    start,
-    state_bytes,
-)
+from optimizers.testing.harness import Factory, Promises, first_batch, make, quadratic, raises, start, state_bytes
 
 
 def check_budget(factory: Factory, promises: Promises) -> None:

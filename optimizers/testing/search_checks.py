@@ -8,16 +8,7 @@ import torch
 from scipy.optimize import Bounds
 
 from optimizers.minimize import run
-from optimizers.testing.harness import (
-    Factory,
-    Promises,
-    first_batch,
-    make,
-    quadratic,
-    rosenbrock,
-    sides,
-    start,
-)
+from optimizers.testing.harness import Factory, Promises, first_batch, make, quadratic, rosenbrock, sides, start
 
 
 def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
