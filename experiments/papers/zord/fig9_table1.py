@@ -20,6 +20,7 @@ Adam reaches the box's sides: attacks like these want signs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -31,7 +32,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Rows, by_seed, mean_curve, seeds_of, where
+from experiments.harness.records import Row, Rows, by_seed, mean_curve, seeds_of, where
 from experiments.harness.tables import Table, with_sd
 from experiments.harness.verdicts import Verdict, judge_pairs
 from experiments.papers.zord.searches import search
@@ -99,12 +100,9 @@ class Settings:
         return self.knobs[self.methods.index(method)] if self.knobs else PRINTED[method]
 
     def titles(self) -> dict[str, str]:
-        """A title for each data set."""
-        names = [TITLES[name] if self.data else f"digits for {TITLES[name]}" for name in self.datasets]
-        return {
-            f"{name}, ε = {bound:g}": dataset
-            for name, bound, dataset in zip(names, self.bounds, self.datasets, strict=False)
-        }
+        """The data sets by their panels' titles."""
+        stand_in = "" if self.data else "digits for "
+        return {f"{stand_in}{TITLES[name]}, ε = {self.bounds[i]:g}": name for i, name in enumerate(self.datasets)}
 
 
 REDUCED: dict[str, Any] = {
@@ -178,43 +176,29 @@ def run_seed(settings: Settings, seed: int) -> Rows:
             for method in settings.methods:
                 optimizer = attacker(settings, method, attack, settings.knob(method), seed)
                 queries, success = queries_to_success(optimizer, attack)
-                rows.append(
-                    {
-                        "seed": seed,
-                        "dataset": dataset,
-                        "method": method,
-                        "image": i,
-                        "success": int(success),
-                        "largest": float(optimizer.best_x.abs().max()),
-                        "value": queries,
-                    }
-                )
+                facts: Row = {"seed": seed, "dataset": dataset, "method": method, "image": i, "success": int(success)}
+                rows.append({**facts, "largest": float(optimizer.best_x.abs().max()), "value": queries})
     return rows
 
 
 def tune(settings: Settings, method: str) -> dict[float, float]:
     """For each number of the method's grid the mean log10 of the queries over ``tuning_seeds``, images and sets."""
-    tried = [
-        (seed, attack)
-        for seed in settings.tuning_seeds
-        for dataset in settings.datasets
-        for attack in attacks(settings, dataset, seed)
-    ]
+    tried = itertools.product(settings.tuning_seeds, settings.datasets)
+    images = [(seed, attack) for seed, dataset in tried for attack in attacks(settings, dataset, seed)]
 
     def needed(knob: float) -> list[int]:
-        return [queries_to_success(attacker(settings, method, one, knob, seed), one)[0] for seed, one in tried]
+        return [queries_to_success(attacker(settings, method, one, knob, seed), one)[0] for seed, one in images]
 
     return {knob: float(np.mean(np.log10(needed(knob)))) for knob in KNOBS[method]}
 
 
 def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of queries, and the share of a seed's images that have succeeded by then, ``seeds x counts``."""
-    counts = np.arange(0, settings.max_queries + 1, settings.every)
-    shares = []
+    counts, shares = np.arange(0, settings.max_queries + 1, settings.every), []
     for seed in seeds_of(rows):
         found = where(rows, dataset=dataset, method=method, seed=seed)
-        needed = [float(row["value"]) if row["success"] else np.inf for row in found]
-        shares.append((np.array(needed)[:, None] <= counts).mean(0))
+        needed = np.array([float(row["value"]) if row["success"] else np.inf for row in found])
+        shares.append((needed[:, None] <= counts).mean(0))
     return counts, np.array(shares)
 
 
@@ -229,8 +213,7 @@ def plot_table1(settings: Settings, rows: Rows) -> Figure:
             panel.errorbar(found.mean(), -i, xerr=sd, color=look.color, marker=look.marker, capsize=3, label=look.label)
         panel.set_yticks(-np.arange(len(looks)), [look.label for look in looks])
 
-    label = "queries to success, mean ± sd of the seeds"
-    return _grid(settings, draw, xlabel=label, ylabel="method", width=3.8)
+    return _grid(settings, draw, xlabel="queries to success, mean ± sd of the seeds", ylabel="method", width=3.8)
 
 
 def plot_fig9(settings: Settings, rows: Rows) -> Figure:
@@ -253,15 +236,7 @@ def _grid(settings: Settings, draw: Callable[[Axes, str], None], **options: Any)
 def compared(
     settings: Settings, rows: Rows, lead: Callable[[str, str], np.ndarray], claim: str, statistic: str
 ) -> list[Verdict]:
-    """ZoRD, and the library's default where it ran, against every baseline on the same images.
-
-    Args:
-        settings: what was attacked.
-        rows: the records.
-        lead: of a data set and a method, one number a seed, larger where the method is better.
-        claim: formats the labels of two methods.
-        statistic: what the difference of their leads is.
-    """
+    """ZoRD, and the library's default where it ran, lead every baseline on the same images: ``lead`` is larger."""
     others = [method for method in BASELINES if method in settings.methods]
     pairs = [("zord", other, False) for other in others]
     if "zord_kept" in settings.methods:
