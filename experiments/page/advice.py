@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class Ground:
-    """What an advice rests on.
-
-    Attributes:
-        experiment: an id.
-        claim: how one of its claims begins.
-    """
+class Ground(NamedTuple):
+    """What an advice rests on: an experiment's id, and how one of its claims begins."""
 
     experiment: str
     claim: str

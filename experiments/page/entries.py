@@ -67,9 +67,8 @@ def read(folder: Path, name: str) -> Entry:
     facts = results.read_json(path)
     if not isinstance(facts, dict) or any(key not in facts for key in NEEDED) or facts["format"] != results.FORMAT:
         other = facts.get("format", "none") if isinstance(facts, dict) else "none"
-        raise ResultsError(
-            f"{path} was written by another version (format {other}, this one reads {results.FORMAT}); run {name} again"
-        )
+        found = f"format {other}, this one reads {results.FORMAT}"
+        raise ResultsError(f"{path} was written by another version ({found}); run {name} again")
     picture = folder / f"{name}.png"
     if not picture.exists():
         raise ResultsError(f"{picture} is not there; run {name} again")
@@ -87,6 +86,6 @@ def read_all(folder: Path) -> tuple[list[Entry], list[str]]:
     for path in sorted(folder.glob("*.partial.jsonl")):
         seeds = max(len(path.read_text().splitlines()) - 1, 0)
         wrong.append(f"{path.name.removesuffix('.partial.jsonl')} is not finished, {seeds} seeds are")
-    order = list(PAPERS)
-    entries.sort(key=lambda entry: (order.index(entry.facts["paper"]), natural(entry.id)))
+    order = {paper: i for i, paper in enumerate(PAPERS)}
+    entries.sort(key=lambda entry: (order.get(entry.facts["paper"], len(order)), natural(entry.id)))
     return entries, wrong

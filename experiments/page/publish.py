@@ -85,15 +85,14 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     if scale == "quick":
         return "quick, only its cost is noted"
     text = results.to_csv(rows).encode()
-    packed = len(text) >= PACKED_FROM
-    kept, dropped = (f"{name}.csv.xz", f"{name}.csv") if packed else (f"{name}.csv", f"{name}.csv.xz")
+    plain, packed, picture = (target / f"{name}.{suffix}" for suffix in ("csv", "csv.xz", "png"))
+    kept, dropped = (packed, plain) if len(text) >= PACKED_FROM else (plain, packed)
     seeds = len(facts["seeds"])
     command = f"python -m experiments run {name} --scale {scale} --seeds {seeds}"
     facts = {**facts, "scale": scale, "command": command}
     verdicts = results.render(experiment, settings, rows, target, facts, kinds=("png",), dpi=DPI)
-    results.replace(target / kept, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME) if packed else text)
-    (target / dropped).unlink(missing_ok=True)
-    picture = target / f"{name}.png"
+    results.replace(kept, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME) if kept is packed else text)
+    dropped.unlink(missing_ok=True)
     results.replace(picture, _small(picture.read_bytes()))
     return f"{scale}, {seeds} seeds, {len(verdicts)} verdicts"
 
@@ -112,10 +111,8 @@ def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, 
     template = experiment.settings(known[0])
     rebuilt = _rebuilt(template, facts["settings"])
     if results.as_json(rebuilt) != facts["settings"]:
-        fields = sorted(set(facts["settings"]) ^ set(results.as_json(template)))
-        raise ResultsError(
-            f"its settings are not this version's ({', '.join(fields) or 'values'} differ); run it again"
-        )
+        fields = ", ".join(sorted(set(facts["settings"]) ^ set(results.as_json(template)))) or "values"
+        raise ResultsError(f"its settings are not this version's ({fields} differ); run it again")
     return rebuilt, named or "other"
 
 

@@ -12,7 +12,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,8 @@ from experiments.page.entries import Entry, read_all
 from experiments.running import costs, results
 from experiments.running.results import ResultsError
 
-MARKS: dict[Status, tuple[str, str]] = {
-    "reproduced": ("yes", "reproduced"),
-    "partly": ("part", "partly"),
-    "not reproduced": ("no", "not reproduced"),
-}
+MARKS: dict[Status, str] = {"reproduced": "yes", "partly": "part", "not reproduced": "no"}
+"""The CSS class of each status."""
 
 STYLE = """
 :root{color-scheme:light;--line:#d9dde3;--soft:#5b6470}
@@ -87,11 +84,7 @@ def write_page(folder: Path, out: Path) -> tuple[Path, list[str]]:
 
 
 def page(entries: Sequence[Entry]) -> str:
-    """The whole page.
-
-    Args:
-        entries: the results, in their order.
-    """
+    """The whole page; the results are shown in their order."""
     papers = list(dict.fromkeys(entry.facts["paper"] for entry in entries))
     parts = [
         "<!DOCTYPE html>",
@@ -100,11 +93,11 @@ def page(entries: Sequence[Entry]) -> str:
         f"<title>gradient-surrogates: results</title><style>{STYLE}</style></head><body>",
         "<h1>Four papers' figures and tables, run again</h1>",
         _introduction(entries),
+        _summary(papers, entries),
+        _guide(entries),
     ]
-    parts.append(_summary(papers, entries))
-    parts.append(_guide(entries))
     for paper in papers:
-        parts.append(f"<h2>{_text(PAPERS[paper])}</h2>")
+        parts.append(f"<h2>{_text(PAPERS.get(paper, paper))}</h2>")
         parts += [_section(entry) for entry in entries if entry.facts["paper"] == paper]
     parts.append("</body></html>\n")
     return "\n".join(parts)
@@ -129,7 +122,7 @@ def _introduction(entries: Sequence[Entry]) -> str:
 def _summary(papers: Sequence[str], entries: Sequence[Entry]) -> str:
     rows = ["<tr class=heads><th>figure</th><th>what it shows</th><th>claims</th><th>run at</th></tr>"]
     for paper in papers:
-        rows.append(f'<tr><th colspan="4" class=paper>{_text(PAPERS[paper])}</th></tr>')
+        rows.append(f'<tr><th colspan="4" class=paper>{_text(PAPERS.get(paper, paper))}</th></tr>')
         rows += [_row(entry) for entry in entries if entry.facts["paper"] == paper]
     return f"<h2>Verdicts</h2><table class=summary>{''.join(rows)}</table>"
 
@@ -140,7 +133,7 @@ def _guide(entries: Sequence[Entry]) -> str:
         blocks.append(f"<h2>{_text(heading)}</h2>")
         for item, grounds in items:
             listed = "".join(
-                f'<li><span class="chip {MARKS[f.verdict.status][0]}">{_text(f.word)}</span> {_text(f.verdict.claim)} '
+                f'<li><span class="chip {MARKS[f.verdict.status]}">{_text(f.word)}</span> {_text(f.verdict.claim)} '
                 f'(<a href="#{_text(f.entry.id)}">{_text(f.entry.facts["source"])}</a>)'
                 f"<small>{_text(f.measured)}</small></li>"
                 for f in grounds
@@ -177,12 +170,11 @@ def _section(entry: Entry) -> str:
     )
     if facts.get("table"):
         parts.append(_table(facts["table"]))
-    parts.append(_verdicts(entry.verdicts))
+    listed = map(_verdict, sorted(entry.verdicts, key=lambda verdict: verdict.control))
+    parts.append(f"<ul class=verdicts>{''.join(listed)}</ul>")
     if facts.get("reading"):
         parts.append(f"<details><summary>How it was read and run</summary>{_paragraphs(facts['reading'])}</details>")
-    parts.append(_provenance(facts))
-    parts.append("</section>")
-    return "\n".join(parts)
+    return "\n".join([*parts, _provenance(facts), "</section>"])
 
 
 def _table(table: Mapping[str, Any]) -> str:
@@ -192,24 +184,17 @@ def _table(table: Mapping[str, Any]) -> str:
     return f"{caption}<div class=wide><table><tr>{head}</tr>{rows}</table></div>"
 
 
-def _verdicts(verdicts: Iterable[Verdict]) -> str:
-    listed = sorted(verdicts, key=lambda verdict: verdict.control)
-    return "<ul class=verdicts>" + "".join(map(_verdict, listed)) + "</ul>"
-
-
 def _verdict(verdict: Verdict) -> str:
-    kind, word = MARKS[verdict.status]
+    kind, word = MARKS[verdict.status], str(verdict.status)
     if verdict.control:
         kind, word = "control", f"control {CONTROL_WORDS[verdict.status]}"
     if verdict.status == "partly":
         word += f", {verdict.held} of {verdict.settings}"
     low, high = verdict.interval
-    measured = (
-        f"{verdict.statistic}: {verdict.estimate:.3g} ({low:.3g} to {high:.3g}), {_count(len(verdict.seeds), 'seed')}"
-    )
-    detail = f"; {verdict.detail}" if verdict.detail else ""
+    measured = f"{verdict.statistic}: {verdict.estimate:.3g} ({low:.3g} to {high:.3g})"
+    said = f"{measured}, {_count(len(verdict.seeds), 'seed')}" + (f"; {verdict.detail}" if verdict.detail else "")
     mark = f'<span class="chip {kind}">{word}</span>'
-    return f"<li>{mark} {_text(verdict.claim)}<small>{_text(measured + detail)}</small></li>"
+    return f"<li>{mark} {_text(verdict.claim)}<small>{_text(said)}</small></li>"
 
 
 def _provenance(facts: Mapping[str, Any]) -> str:
@@ -236,8 +221,8 @@ def _folded(text: str) -> str:
 
 def _chips(counts: Mapping[str, int]) -> str:
     return "".join(
-        f'<span class="chip {kind}">{counts[status]} {word}</span>'
-        for status, (kind, word) in MARKS.items()
+        f'<span class="chip {kind}">{counts[status]} {status}</span>'
+        for status, kind in MARKS.items()
         if counts.get(status)
     )
 
