@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -188,23 +189,17 @@ class LocalGradientDescent(GradientDescent):
 def autograd(fun: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
     """The gradient of an objective: its own ``gradient`` method, or automatic differentiation."""
     given = getattr(fun, "gradient", None)
-    if callable(given):
-        return given
-    return _Autograd(fun)
+    return given if callable(given) else partial(_differentiated, fun)
 
 
-@dataclass(frozen=True)
-class _Autograd:
-    fun: Callable[[Tensor], Any]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            leaf = x.detach().clone().requires_grad_()
-            value = self.fun(leaf)
-            if not isinstance(value, Tensor) or not value.requires_grad:
-                raise TypeError(
-                    f"{type(self.fun).__name__} has no gradient: give it a gradient(x) method, or return a tensor "
-                    "that torch can differentiate"
-                )
-            (gradient,) = torch.autograd.grad(value.sum(), leaf)
-        return gradient
+def _differentiated(fun: Callable[[Tensor], Any], x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        leaf = x.detach().clone().requires_grad_()
+        value = fun(leaf)
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            raise TypeError(
+                f"{type(fun).__name__} has no gradient: give it a gradient(x) method, or return a tensor "
+                "that torch can differentiate"
+            )
+        (gradient,) = torch.autograd.grad(value.sum(), leaf)
+    return gradient

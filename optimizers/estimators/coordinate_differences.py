@@ -87,8 +87,7 @@ class CoordinateDifferences(GradientEstimator):
             axes = [*(range(batch.dimension) if self.axes is None else self.axes)] * (2 - first)
         return torch.tensor(axes, device=batch.base.device)
 
-    def _terms(self, batch: Batch, values: Tensor) -> Tensor:
-        return self.derivatives(batch, values)
+    _terms = derivatives
 
     def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
         gradient = torch.zeros_like(batch.base)
