@@ -7,7 +7,7 @@ colour deficiencies; marker and line tell apart whatever shares a colour across 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -123,8 +123,6 @@ METHODS = Styles(
 )
 """Every method that a figure of this project draws, by its name in the records."""
 
-TRUTH = MethodStyle("truth", BLACK, "", "--")
-
 _RC: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -162,10 +160,10 @@ def grid(
     cells: Mapping[str, Cell],
     draw_cell: Callable[[Axes, Cell], object],
     *,
-    columns: int,
     xlabel: str,
     ylabel: str,
-    legend: int,
+    columns: int = 3,
+    legend: int = 4,
     **options: Any,
 ) -> Figure:
     """A figure with a panel for each cell, row by row, and one legend above them from the first panel's entries.
@@ -173,12 +171,13 @@ def grid(
     Args:
         cells: a panel's title to what ``draw_cell(axes, cell)`` draws in it.
         draw_cell: draws one panel.
-        columns: panels in a row.
         xlabel: of every panel.
         ylabel: of the first panel in each row.
+        columns: the most panels in a row.
         legend: columns of the legend.
         **options: for ``panels``.
     """
+    columns = min(columns, len(cells))
     figure, axes = panels(-(-len(cells) // columns), columns, **options)
     for panel in axes.flat[len(cells) :]:
         panel.remove()
@@ -189,6 +188,25 @@ def grid(
         row[0].set_ylabel(ylabel)
     shared_legend(figure, axes[0, 0], legend)
     return figure
+
+
+def grid_of_methods(
+    rows: Rows, x: str, methods: Sequence[str], cells: Mapping[str, Mapping[str, Value]], **options: Any
+) -> Figure:
+    """``grid`` whose panels hold a line for each method, from the records under the panel's conditions.
+
+    Args:
+        rows: the records.
+        x: the column of the horizontal axis; its label is ``xlabel``, else the same.
+        methods: the methods.
+        cells: a panel's title to its conditions.
+        **options: for ``grid``.
+    """
+
+    def draw_cell(panel: Axes, conditions: Mapping[str, Value]) -> None:
+        draw_methods(panel, rows, x, methods, **conditions)
+
+    return grid(cells, draw_cell, **{"xlabel": x, **options})
 
 
 def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None = None) -> None:

@@ -149,17 +149,9 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         corner: Any = {"xycoords": "axes fraction", "ha": "right", "va": "bottom"}
         panel.annotate(floor, (0.98, 0.02), fontsize="small", color="0.35", **corner)
 
-    return style.grid(
-        {f"{title} ({facts})": steps for steps, title in STEPS.items()},
-        draw,
-        columns=len(STEPS),
-        xlabel="queries",
-        ylabel="F(x) − F*, mean and 5-95% of trials",
-        legend=3,
-        width=4.4,
-        height=3.6,
-        sharey=True,
-    )
+    titles = {f"{title} ({facts})": steps for steps, title in STEPS.items()}
+    label = "F(x) − F*, mean and 5-95% of trials"
+    return style.grid(titles, draw, xlabel="queries", ylabel=label, legend=3, width=4.4, height=3.6, sharey=True)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:

@@ -83,16 +83,9 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A row for each problem, a column for each dimension."""
-    return style.grid(
-        settings.cells(),
-        lambda panel, cell: style.draw_methods(panel, rows, "queries", settings.methods, **cell),
-        columns=len(settings.budgets),
-        xlabel="queries",
-        ylabel="log₁₀ of the gap",
-        legend=2 * len(settings.budgets) - 1,
-        width=4.2,
-        height=3.2,
-    )
+    size = {"columns": len(settings.budgets), "width": 4.2, "height": 3.2}
+    label = "log₁₀ of the gap"
+    return style.grid_of_methods(rows, "queries", settings.methods, settings.cells(), ylabel=label, **size)
 
 
 def compared(

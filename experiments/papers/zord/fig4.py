@@ -113,15 +113,10 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each metric."""
-    return style.grid(
-        {{"f1": "F1", "jaccard": "Jaccard"}.get(name, name): name for name in settings.metrics},
-        lambda panel, name: style.draw_methods(panel, rows, "queries", settings.methods, metric=name),
-        columns=len(settings.metrics),
-        xlabel="queries",
-        ylabel="improvement in %, mean ± SE",
-        legend=min(len(settings.methods), 2 * len(settings.metrics)),
-        height=3.0,
-    )
+    titles = {"f1": "F1", "jaccard": "Jaccard"}
+    cells = {titles.get(name, name): {"metric": name} for name in settings.metrics}
+    label = "improvement in %, mean ± SE"
+    return style.grid_of_methods(rows, "queries", settings.methods, cells, ylabel=label, columns=4, height=3.0)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:

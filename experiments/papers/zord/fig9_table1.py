@@ -229,8 +229,7 @@ def plot_fig9(settings: Settings, rows: Rows) -> Figure:
 
 
 def _grid(settings: Settings, draw: Callable[[Axes, str], None], **options: Any) -> Figure:
-    sets = len(settings.datasets)
-    return style.grid(settings.titles(), draw, columns=sets, legend=2 * sets, height=3.0, sharey=True, **options)
+    return style.grid(settings.titles(), draw, height=3.0, sharey=True, **options)
 
 
 def compared(

@@ -101,14 +101,13 @@ def last(settings: Settings, rows: Rows, environment: str, method: str) -> np.nd
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The best reward against queries, a panel for each environment."""
-    columns, methods = min(3, len(settings.environments)), ("latin_hypercube", *settings.methods)
-    return style.grid(
-        {TITLES[name]: name for name in settings.environments},
-        lambda panel, name: style.draw_methods(panel, rows, "queries", methods, environment=name),
-        columns=columns,
+    return style.grid_of_methods(
+        rows,
+        "queries",
+        ("latin_hypercube", *settings.methods),
+        {TITLES[name]: {"environment": name} for name in settings.environments},
         xlabel=f"queries after {settings.design} of a Latin hypercube",
         ylabel="best reward, mean ± SE",
-        legend=min(2 * columns, 4),
         width=3.6,
         height=2.8,
     )
