@@ -82,51 +82,41 @@ class Batch:
 
     def point(self, i: int, start: int = 0, stop: int | None = None) -> Tensor:
         """Coordinates ``start:stop`` of point i in user coordinates, a new tensor; see also ``write_point``."""
-        z = self.search_point(i, start, stop)
-        return z if self.domain is None else self.domain.to_user(z, start, stop)
+        return self._to_user(self.search_point(i, start, stop), start, stop)
 
-    def search_point(self, i: int, start: int = 0, stop: int | None = None) -> Tensor:
+    def search_point(self, i: int | None, start: int = 0, stop: int | None = None) -> Tensor:
         """Coordinates ``start:stop`` of point i in search coordinates, not projected onto the box, a new tensor."""
         part = slice(start, stop)
-        if self.explicit is not None:
+        if self.explicit is not None and i is not None:
             return self.explicit[i, part].clone()
         return self._move(self.base[part].clone(), i, start)
 
-    def write_point(self, i: int, out: Tensor, start: int = 0) -> Tensor:
-        """Writes coordinates ``start``, ``start + 1``, … of point i, in user coordinates, over ``out``.
+    def write_point(self, i: int | None, out: Tensor, start: int = 0) -> Tensor:
+        """Writes coordinates ``start``, ``start + 1``, … of point i, in user coordinates, over ``out``, and returns it.
 
         With it a module's parameters are set tensor by tensor. Its temporaries are a few chunks, and there are none
         if ``out`` has the base's dtype (no narrow one) and device and the batch has no domain.
 
         Args:
-            i: number of the point.
+            i: number of the point; None: the base.
             out: contiguous vector of any floating dtype on any device; values are rounded to its dtype.
             start: the coordinate that the first element of ``out`` gets.
-
-        Returns:
-            ``out``.
         """
         plain = self.explicit is None and self.domain is None
         if plain and (out.dtype, out.device) == (self.base.dtype, self.base.device):
             return self._move(out.copy_(self.base[start : start + out.numel()]), i, start)
         for low in range(0, out.numel(), CHUNK):
             piece = out[low : low + CHUNK]
-            piece.copy_(self.point(i, start + low, start + low + piece.numel()))
-        return out
-
-    def write_base(self, out: Tensor, start: int = 0) -> Tensor:
-        """Writes coordinates ``start``, ``start + 1``, … of the base over ``out``; see ``write_point``."""
-        for low in range(0, out.numel(), CHUNK):
-            piece = out[low : low + CHUNK]
             first, last = start + low, start + low + piece.numel()
-            z = self.base[first:last]
-            piece.copy_(z if self.domain is None else self.domain.to_user(z, first, last))
+            piece.copy_(self._to_user(self.search_point(i, first, last), first, last))
         return out
 
-    def _move(self, z: Tensor, i: int, start: int) -> Tensor:
+    def _to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        return z if self.domain is None else self.domain.to_user(z, start, stop)
+
+    def _move(self, z: Tensor, i: int | None, start: int) -> Tensor:
         """Adds scale · direction to z in place; product and sum are rounded once each, and once to a narrow dtype."""
-        scale = float(self.scales[i])
-        if scale == 0.0:
+        if i is None or (scale := float(self.scales[i])) == 0.0:
             return z
         (step, row), directions = self.addresses[i], self._drawn_from()
         if self.metric is not None:
@@ -140,8 +130,7 @@ class Batch:
         """All points, or those with the given numbers, in user coordinates, a new tensor of shape ``q x d``."""
         chosen = list(range(len(self)) if which is None else which)
         if self.explicit is not None:
-            z = self.explicit[chosen]
-            return z if self.domain is None else self.domain.to_user(z)
+            return self._to_user(self.explicit[chosen])
         if self.base.dtype != compute_dtype(self.base.dtype):
             return torch.stack([self.point(i) for i in chosen])
         z = self.base.repeat(len(chosen), 1)
@@ -149,7 +138,7 @@ class Batch:
         if moved:
             rows, points = (list(part) for part in zip(*moved, strict=True))
             z[rows] += self.scales[points, None].to(z.dtype) * self.direction_rows(points)
-        return z if self.domain is None else self.domain.to_user(z)
+        return self._to_user(z)
 
     def direction_rows(self, points: Sequence[int]) -> Tensor:
         """The directions of the points with the given numbers, multiplied by H^(−1/2), shape ``len(points) x d``."""

@@ -19,7 +19,7 @@ RESOLUTION = 2**32
 
 
 def latin_hypercube(num_points: int, dimension: int, seed: Seed) -> Tensor:
-    """A Latin hypercube sample of the unit cube (McKay, Beckman and Conover, 1979).
+    """A Latin hypercube sample of the unit cube (McKay, Beckman and Conover, 1979), float64 in [0, 1), ``n x d``.
 
     x[i, j] = (π_j(i) + u_ij)/n with random permutations π_j and u_ij uniform on [0, 1), so that in each coordinate
     every interval [k/n, (k+1)/n) contains one point.
@@ -28,9 +28,6 @@ def latin_hypercube(num_points: int, dimension: int, seed: Seed) -> Tensor:
         num_points: n.
         dimension: d.
         seed: a seed, or the generator of the random numbers.
-
-    Returns:
-        Points in [0, 1), float64, ``n x d``.
 
     Raises:
         ValueError: if n or d is under 1.

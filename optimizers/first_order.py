@@ -65,11 +65,7 @@ class FirstOrder:
         return moved, step_size
 
     def reset(self, scale: float = 1.0) -> None:
-        """Makes the rule anew, without its moments, counts and schedule.
-
-        Args:
-            scale: factor of the learning rates that the factory gives.
-        """
+        """Makes the rule anew: no moments, counts or schedule, and ``scale`` times the factory's learning rates."""
         self._rule = self._factory(self._parameter)
         for group in self._rule.param_groups:
             group["lr"] *= scale

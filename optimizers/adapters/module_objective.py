@@ -135,7 +135,7 @@ class ModuleObjective:
             try:
                 return torch.tensor([self._query(at, i) for i in range(len(at))], dtype=torch.float64)
             finally:
-                self._restore(at)
+                self._write(at, None)
         if not isinstance(at, Tensor):
             raise TypeError(f"a point must be a tensor of shape ({self.dimension},), got {type(at).__name__}")
         self._check_shape(at.shape)
@@ -153,24 +153,20 @@ class ModuleObjective:
         try:
             return self._query(batch, i)
         finally:
-            self._restore(batch)
+            self._write(batch, None)
 
     def _query(self, batch: Batch, i: int) -> float:
+        self._write(batch, i)
+        return self._loss(batch.id, i)
+
+    def _write(self, batch: Batch, i: int | None) -> None:
+        """Sets the parameters to point i of a batch, or to its base for None."""
         for p, low, high in self._pieces():
             target = p.detach()
             if target.is_contiguous():
                 batch.write_point(i, target.view(-1), low)
             else:
-                target.copy_(batch.point(i, low, high).view(p.shape))
-        return self._loss(batch.id, i)
-
-    def _restore(self, batch: Batch) -> None:
-        for p, low, high in self._pieces():
-            target = p.detach()
-            if target.is_contiguous():
-                batch.write_base(target.view(-1), low)
-            else:
-                target.copy_(batch.write_base(target.new_empty(high - low), low).view(p.shape))
+                target.copy_(batch.write_point(i, target.new_empty(high - low), low).view(p.shape))
 
     def _loss(self, step: int, query: int, whole: bool = False) -> float:
         address = [0, 0, query if self.resample == "query" else 0, step]

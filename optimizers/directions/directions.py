@@ -22,6 +22,7 @@ DISTRIBUTIONS = ("normal", "rademacher", "sphere", "coordinate", "orthonormal")
 
 STREAMS = {"normal": 0, "rademacher": 1, "coordinate": 2}
 CHUNK = 1 << 16
+Device = torch.device | str | None
 MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
 
 
@@ -101,9 +102,9 @@ class Directions:
         start: int = 0,
         stop: int | None = None,
         dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        device: Device = None,
     ) -> torch.Tensor:
-        """Coordinates start to stop − 1 of one direction.
+        """Coordinates start to stop − 1 of one direction, ``stop - start``.
 
         Args:
             step: Integer in [0, 2^56).
@@ -113,9 +114,6 @@ class Directions:
             dtype: A floating dtype.
             device: None: the CPU.
 
-        Returns:
-            Tensor, ``stop - start``.
-
         Raises:
             ValueError: For a step, row or coordinate out of range.
             TypeError: For a dtype that is not floating, or an index that is not an integer.
@@ -123,32 +121,17 @@ class Directions:
         return self._make(step, [row], start, stop, dtype, device)[0]
 
     def block(
-        self,
-        step: int,
-        rows: int | Sequence[int],
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        self, step: int, rows: int | Sequence[int], dtype: torch.dtype = torch.float64, device: Device = None
     ) -> torch.Tensor:
-        """Several directions of one step.
+        """Several directions of one step, ``rows x d``.
 
-        Args:
-            step: Integer in [0, 2^56).
-            rows: Row numbers, or the number of rows from row 0 on.
-            dtype: A floating dtype.
-            device: None: the CPU.
-
-        Returns:
-            Tensor, ``rows x d``.
-
-        Raises:
-            ValueError: For a step or row out of range.
-            TypeError: For a dtype that is not floating, or an index that is not an integer.
+        ``rows`` are row numbers, or the number of rows from row 0 on; see `row` for the rest.
         """
         numbers = rows if isinstance(rows, Sequence) else range(check_integer("rows", rows, 0, MAX_ROW + 1))
         return self._make(step, numbers, 0, None, dtype, device)
 
     def add_to(self, x: torch.Tensor, step: int, row: int, scale: float, start: int = 0) -> torch.Tensor:
-        """Adds scale · u to x in place, chunk by chunk, without a d-sized temporary.
+        """Adds scale · u to x in place, chunk by chunk, without a d-sized temporary; returns x.
 
         Product and sum are each rounded once, in x's dtype (for a narrower one in float32, whose result is rounded
         to it). The result has the same bits on every device and for every way in which x is split.
@@ -160,9 +143,6 @@ class Directions:
             row: Integer in [0, 2^32).
             scale: Finite factor.
             start: The coordinate of x's first element.
-
-        Returns:
-            x.
 
         Raises:
             ValueError: For an address or a coordinate out of range, or a scale that is not finite.
@@ -215,13 +195,7 @@ class Directions:
         return step, numbers, start, stop
 
     def _make(
-        self,
-        step: int,
-        rows: Sequence[int],
-        start: int,
-        stop: int | None,
-        dtype: torch.dtype,
-        device: torch.device | str | None,
+        self, step: int, rows: Sequence[int], start: int, stop: int | None, dtype: torch.dtype, device: Device
     ) -> torch.Tensor:
         step, rows, start, stop = self._check(step, rows, start, stop, dtype)
         out = torch.empty(len(rows), stop - start, dtype=dtype, device="cpu" if device is None else device)

@@ -18,14 +18,11 @@ GROUP = 4 * philox.LANES
 
 
 def orthonormalize(v: torch.Tensor, done: int = 0) -> torch.Tensor:
-    """Orthonormalizes rows in place by modified Gram-Schmidt, each row swept twice.
+    """Orthonormalizes the rows of v in place by modified Gram-Schmidt, each row swept twice, and returns v.
 
     Args:
         v: float64 tensor of independent rows, ``q x d`` with q <= d.
         done: The number of rows that are orthonormal already.
-
-    Returns:
-        v.
     """
     if _compiled is not None and v.device.type == "cpu" and v.is_contiguous():
         _compiled.orthonormalize(v.numpy(), done)

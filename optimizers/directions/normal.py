@@ -52,14 +52,11 @@ def square_root(x: torch.Tensor) -> torch.Tensor:
 
 
 def normal_pairs(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs of independent standard normals from pairs of random words.
+    """Pairs of independent standard normals, two float32 tensors of the shape of a and b.
 
     Args:
-        a: int64 tensor of values in [0, 2^32), any shape.
-        b: The same, of the same shape.
-
-    Returns:
-        Two float32 tensors of that shape.
+        a: Random words, an int64 tensor of values in [0, 2^32).
+        b: More random words.
     """
     f = ((a >> 1).to(torch.float32) + 0.5).clamp(max=LARGEST)
     n = f.view(torch.int32) - SQRT_HALF_BITS
@@ -80,12 +77,5 @@ def normal_pairs(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def normals(words: torch.Tensor) -> torch.Tensor:
-    """The standard normals of groups of words, in which slots i and 128 + i are a pair.
-
-    Args:
-        words: int64 tensor, ``... x 4 x 64``.
-
-    Returns:
-        float32 tensor, ``... x 256``.
-    """
+    """The standard normals, float32, ``... x 256``, of words ``... x 4 x 64``, whose slots i and 128 + i are a pair."""
     return torch.cat(normal_pairs(words[..., :2, :], words[..., 2:, :]), dim=-2).flatten(-2)

@@ -49,7 +49,7 @@ def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tupl
 
 
 def words(key: tuple[int, int], rows: torch.Tensor, stream: tuple[int, int], first: int, groups: int) -> torch.Tensor:
-    """The random words of consecutive groups of 256.
+    """The random words of consecutive groups of 256, int64 in [0, 2^32), ``r x groups x 4 x 64``.
 
     Slot 64 i + b of group g is word i of the block whose counter is (64 g + b, row, stream). A group thus consists
     of four runs of one word over consecutive counters, which suits vector units.
@@ -60,9 +60,6 @@ def words(key: tuple[int, int], rows: torch.Tensor, stream: tuple[int, int], fir
         stream: The counter's third and fourth words.
         first: Number of the first group.
         groups: Number of groups.
-
-    Returns:
-        int64 tensor, ``r x groups x 4 x 64``, values in [0, 2^32).
     """
     blocks = torch.arange(first * LANES, (first + groups) * LANES, dtype=torch.int64, device=rows.device)
     third, fourth = stream

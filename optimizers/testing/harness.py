@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import random
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import Bounds
 from torch import Tensor
 
 from optimizers.optimizer import Optimizer
@@ -137,15 +135,6 @@ def generator_states() -> tuple[object, ...]:
     """The states of the global generators of torch, NumPy and Python."""
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
     return torch.get_rng_state().tolist(), str(numpy_state["state"]), random.getstate()
-
-
-def sides(box: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The lower and the upper bounds of a box in five dimensions."""
-    if isinstance(box, Bounds):
-        return np.broadcast_to(box.lb, 5).copy(), np.broadcast_to(box.ub, 5).copy()
-    lower = [-math.inf if low is None else low for low, _ in box]
-    upper = [math.inf if high is None else high for _, high in box]
-    return np.array(lower), np.array(upper)
 
 
 def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], Any]) -> Exception:

@@ -7,8 +7,9 @@ import math
 import torch
 from scipy.optimize import Bounds
 
+from optimizers.bounds import parse_bounds
 from optimizers.minimize import run
-from optimizers.testing.harness import Factory, Promises, first_batch, make, quadratic, rosenbrock, sides, start
+from optimizers.testing.harness import Factory, Promises, first_batch, make, quadratic, rosenbrock, start
 
 
 def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
@@ -55,7 +56,7 @@ def check_bounds(factory: Factory, promises: Promises) -> None:
     for dtype in (torch.float64, torch.float32):
         for box in boxes:
             opt = make(factory, promises, bounds=box, x0=start(dtype=dtype))
-            lower, upper = (torch.as_tensor(b, dtype=dtype) for b in sides(box))
+            lower, upper = parse_bounds(box, start(dtype=dtype))
             while not opt.stopped:
                 batch = opt.ask()
                 points = batch.points()

@@ -189,4 +189,4 @@ def test_points_are_written_over_a_vector_in_pieces(dtype, kind):
             assert batch.write_point(i, out[low:high], low).data_ptr() == out[low:high].data_ptr()
         assert torch.equal(out, batch.point(i).to(dtype))
     base = batch.base if batch.domain is None else batch.domain.to_user(batch.base)
-    assert torch.equal(batch.write_base(out[2:], 2), base[2:].to(dtype))
+    assert torch.equal(batch.write_point(None, out[2:], 2), base[2:].to(dtype))

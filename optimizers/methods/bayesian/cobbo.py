@@ -189,7 +189,8 @@ class CobBO(Optimizer):
             first = self._x if self.iterations == 0 else None
             return self._points_batch(self.box.design(self._next_queries(), generator, first))
         gp = self._fit().with_data(state.virtual, state.virtual_values)
-        lower, upper = (side[state.block] for side in self._region_bounds())
+        center, half = state.pivot[state.block], 0.5 * state.region.length
+        lower, upper = (center - half).clamp(0.0, 1.0), (center + half).clamp(0.0, 1.0)
         acquisition = gp.log_expected_improvement(state.best)
         point, _ = maximize_acquisition(acquisition, lower, upper, int(generator.integers(2**31)))
         query = state.pivot.clone()
@@ -203,10 +204,6 @@ class CobBO(Optimizer):
             virtual, values = state.virtual[: state.projected], state.virtual_values[: state.projected]
             self._fitted = (state.block, fit_local_gp(virtual, values, self.fit_steps))
         return self._fitted[1]
-
-    def _region_bounds(self) -> tuple[Tensor, Tensor]:
-        pivot, half = self.state.pivot, 0.5 * self.state.region.length
-        return (pivot - half).clamp(0.0, 1.0), (pivot + half).clamp(0.0, 1.0)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         totals = self._composite(batch, values)

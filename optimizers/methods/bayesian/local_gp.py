@@ -48,6 +48,9 @@ JITTER = 1e-7
 SAMPLES = 128
 """The number of base samples of qLogEI."""
 
+RAW_SAMPLES, RESTARTS, ITERATIONS = 128, 4, 50
+"""A maximization's Sobol' points, the number of them that it starts from, and its most L-BFGS-B iterations."""
+
 
 @dataclass(frozen=True)
 class LocalGP:
@@ -148,14 +151,7 @@ def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
 
 
 def maximize_acquisition(
-    acquisition: AcquisitionFunction,
-    lower: Tensor,
-    upper: Tensor,
-    seed: int,
-    *,
-    restarts: int = 4,
-    raw_samples: int = 128,
-    iterations: int = 50,
+    acquisition: AcquisitionFunction, lower: Tensor, upper: Tensor, seed: int
 ) -> tuple[Tensor, float]:
     """The best point found for an acquisition in a box, shape ``d``, and the acquisition's value there.
 
@@ -167,26 +163,23 @@ def maximize_acquisition(
         lower: lower corner of the box, shape ``d``.
         upper: upper corner, shape ``d``.
         seed: seed of the Sobol' sequence and of BoTorch.
-        restarts: the number of points to start from.
-        raw_samples: the length of the sequence.
-        iterations: the most iterations of L-BFGS-B.
     """
-    raw = lower + (upper - lower) * sobol(raw_samples, len(lower), seed).to(lower)
+    raw = lower + (upper - lower) * sobol(RAW_SAMPLES, len(lower), seed).to(lower)
     with exact_solves(), seeded(seed, [lower.device]), warnings.catch_warnings():
         for category in (OptimizationWarning, NumericalWarning):
             warnings.simplefilter("ignore", category)
         with torch.no_grad():
             values = acquisition(raw[:, None]).nan_to_num(nan=-math.inf)
-        starts = values.topk(restarts).indices
+        starts = values.topk(RESTARTS).indices
         point, value = raw[starts[0]], float(values[starts[0]])
         try:
             found, attained = optimize_acqf(
                 acquisition,
                 torch.stack([lower, upper]),
                 q=1,
-                num_restarts=restarts,
+                num_restarts=RESTARTS,
                 batch_initial_conditions=raw[starts, None],
-                options={"maxiter": iterations},
+                options={"maxiter": ITERATIONS},
                 retry_on_optimization_warning=False,
             )
         except (OptimizationGradientError, NotPSDError):

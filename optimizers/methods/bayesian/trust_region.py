@@ -64,12 +64,6 @@ class TrustRegionRule:
         """A new region of length ``length_init``."""
         return TrustRegion(number, self.length_init, best)
 
-    def succeeds(self, region: TrustRegion, value: float) -> bool:
-        """Whether a batch whose least value is ``value`` is successful."""
-        if math.isinf(region.best):
-            return value < region.best
-        return value < region.best - self.improvement * abs(region.best)
-
     def update(self, region: TrustRegion, value: float, queries: int) -> TrustRegion:
         """The region after a batch.
 
@@ -81,7 +75,8 @@ class TrustRegionRule:
         if queries == 0:
             return region
         best = min(region.best, value)
-        if self.succeeds(region, value):
+        margin = 0.0 if math.isinf(region.best) else self.improvement * abs(region.best)
+        if value < region.best - margin:
             successes, failures = region.successes + 1, 0
         else:
             successes, failures = 0, region.failures + queries
@@ -114,7 +109,7 @@ def region_bounds(center: Tensor, lengthscales: Tensor, length: float) -> tuple[
 def perturbed_candidates(
     center: Tensor, lower: Tensor, upper: Tensor, points: Tensor, uniforms: Tensor, probability: float
 ) -> Tensor:
-    """Candidates that differ from the center in some coordinates only (Eriksson et al., 2019, Supp. D).
+    """Candidates that differ from the center in some coordinates only (Eriksson et al., 2019, Supp. D), ``num x d``.
 
     Coordinate j of candidate i comes from point i, scaled into the region, if ``uniforms[i, j]`` is below the
     probability, and from the center if not. A candidate for which no number is below it takes the coordinate of
@@ -127,9 +122,6 @@ def perturbed_candidates(
         points: points of the unit cube (the paper: Sobol'), ``num x d``.
         uniforms: uniform numbers on [0, 1), ``num x d``.
         probability: p, the paper's min(20/d, 1).
-
-    Returns:
-        Candidates within the region, ``num x d``.
     """
     mask = uniforms < probability
     forced = torch.zeros_like(mask).scatter_(1, uniforms.argmin(dim=1, keepdim=True), True)

@@ -70,7 +70,7 @@ def test_batch_values_are_the_losses_at_its_points(method, options):
         expected = [functional_loss(reference, x, *samples()) for x in batch]
         assert values.tolist() == expected
         assert [f.evaluate_at(batch, i) for i in range(len(batch))] == expected
-        assert torch.equal(parameters(module), batch.write_base(torch.empty(67, dtype=torch.float64)))
+        assert torch.equal(parameters(module), batch.write_point(None, torch.empty(67, dtype=torch.float64)))
         opt.tell(batch, values)
 
 
