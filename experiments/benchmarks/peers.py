@@ -80,20 +80,11 @@ class Problem:
         gp.conditioning  # noqa: B018
         return gp
 
-    @cached_property
-    def alpha(self) -> Tensor:
-        """A⁻¹ y."""
-        return self.gp.conditioning.alpha
-
-    @cached_property
-    def factor(self) -> Tensor:
-        """L."""
-        return self.gp.conditioning.factor
-
 
 def matrix_vector(problem: Problem) -> Call:
     """One n x d matrix-vector product: the measure of what one reading of the data costs."""
-    return lambda: problem.alpha @ problem.X
+    alpha = problem.gp.conditioning.alpha
+    return lambda: alpha @ problem.X
 
 
 def our_mean(problem: Problem) -> Call:
@@ -135,7 +126,8 @@ def _gradient_of(problem: Problem, mean: Callable[[Tensor], Tensor]) -> Call:
 
 def autograd_by_hand(problem: Problem) -> Call:
     """Autograd of k(x, X) α with α cached."""
-    return _gradient_of(problem, lambda x: _kernel(x, problem.X, problem.lengthscale) @ problem.alpha)
+    alpha = problem.gp.conditioning.alpha
+    return _gradient_of(problem, lambda x: _kernel(x, problem.X, problem.lengthscale) @ alpha)
 
 
 def botorch_autograd(problem: Problem) -> Call:
@@ -181,20 +173,21 @@ def sklearn_differences(problem: Problem) -> Call:
 
 def jacobian_and_solve(problem: Problem) -> Call:
     """Mean and trace from J by ``torch.func.jacrev`` and one triangular solve, prior term by hand."""
-    prior = 5 / 3 * problem.d / problem.lengthscale**2
+    prior, known = 5 / 3 * problem.d / problem.lengthscale**2, problem.gp.conditioning
+    factor, alpha = known.factor, known.alpha
     jacobian = torch.func.jacrev(lambda x: _kernel(x[None], problem.X, problem.lengthscale)[0])
 
     def mean_and_trace() -> tuple[Tensor, Tensor]:
         J = torch.stack([jacobian(point) for point in problem.x])
-        whitened = torch.linalg.solve_triangular(problem.factor, J, upper=False)
-        return J.mT @ problem.alpha, prior - whitened.square().sum((-2, -1))
+        whitened = torch.linalg.solve_triangular(factor, J, upper=False)
+        return J.mT @ alpha, prior - whitened.square().sum((-2, -1))
 
     return mean_and_trace
 
 
 def double_jacobian(problem: Problem) -> Call:
     """The covariance by two nested ``torch.func`` Jacobians of the posterior covariance of values."""
-    X, L, lengthscale = problem.X, problem.factor, problem.lengthscale
+    X, L, lengthscale = problem.X, problem.gp.conditioning.factor, problem.lengthscale
 
     def covariance(x: Tensor, y: Tensor) -> Tensor:
         first = torch.linalg.solve_triangular(L, _kernel(x[None], X, lengthscale).mT, upper=False)
@@ -212,14 +205,15 @@ def kernel_grad(problem: Problem) -> Call:
     kernel = ScaleKernel(Matern52KernelGrad()).double()
     kernel.base_kernel.lengthscale = torch.tensor(problem.lengthscale, dtype=torch.float64)
     kernel.outputscale = torch.tensor(1.0, dtype=torch.float64)
-    width = problem.d + 1
+    width, known = problem.d + 1, problem.gp.conditioning
+    factor, alpha = known.factor, known.alpha
 
     def mean_and_covariance() -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             across = kernel(problem.x, problem.X).to_dense()[:, ::width]
             own = kernel(problem.x).to_dense()
-            whitened = torch.linalg.solve_triangular(problem.factor, across.mT, upper=False)
-            mean = across @ problem.alpha
+            whitened = torch.linalg.solve_triangular(factor, across.mT, upper=False)
+            mean = across @ alpha
             return mean.reshape(problem.q, width)[:, 1:], own - whitened.mT @ whitened
 
     return mean_and_covariance

@@ -63,12 +63,8 @@ def metric(name: str, counts: Tensor) -> Tensor:
     hits, predicted, true = counts.diagonal(dim1=-2, dim2=-1), counts.sum(-2), counts.sum(-1)
     if name not in METRICS:
         raise ValueError(f"unknown metric {name!r}; known are {', '.join(METRICS)}")
-    below = {
-        "precision": predicted,
-        "recall": true,
-        "f1": (predicted + true) / 2.0,
-        "jaccard": predicted + true - hits,
-    }[name]
+    union = predicted + true - hits
+    below = {"precision": predicted, "recall": true, "f1": (predicted + true) / 2.0, "jaccard": union}[name]
     present = (predicted + true) > 0
     return (hits / below.clamp_min(1e-9)).sum(-1) / present.sum(-1)
 

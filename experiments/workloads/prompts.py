@@ -27,13 +27,10 @@ class LanguageModel(Protocol):
     """A causal language model without its weights, which are given as one vector."""
 
     @property
-    def dimension(self) -> int:
-        """Number of parameters d."""
-        ...
+    def dimension(self) -> int: ...  # noqa: D102
 
     def logits(self, x: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
         """Logits of each next token, ``n x L x V``, at parameters ``d``; ``mask`` is 1 where a token is one."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

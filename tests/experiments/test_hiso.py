@@ -11,7 +11,7 @@ from experiments.harness.records import where
 from experiments.harness.verdicts import Verdict
 from experiments.papers.hiso import bytes as bytes_experiment
 from experiments.papers.hiso import digits, fig4, fig5_fig8, training
-from experiments.papers.hiso.accounting import CELLS, Printed, bytes_a_round
+from experiments.papers.hiso.accounting import CELLS, bytes_a_round, miss, nearest_rounds
 from experiments.papers.hiso.controls import ScalarHessian, noise_hessian
 from experiments.workloads.images import DataError, load_images, mnist
 from federated import make_federation
@@ -27,11 +27,11 @@ def test_forty_bytes_a_round_for_five_perturbations():
 
 
 def test_which_of_the_papers_numbers_are_whole_rounds():
-    misses = {name[:8]: cell.miss(40) for name, cell in CELLS.items()}
+    misses = {name[:8]: miss(number, 40) for name, number in CELLS.items()}
     assert [misses[k] <= 0.5 for k in ("7.81 KB,", "49.18 KB", "43.95 KB")] == [True] * 3
     assert 0.5 < misses["96.67 KB"] < 1.0
-    assert [CELLS[n].nearest_rounds(40) for n in CELLS] == [200, 1259, 2475, 1125]
-    assert Printed(40 * 1259 / 1000).miss(40) > 0.5  # in KB of 1,000 bytes
+    assert [nearest_rounds(number, 40) for number in CELLS.values()] == [200, 1259, 2475, 1125]
+    assert miss(40 * 1259 / 1000, 40) > 0.5  # in KB of 1,000 bytes
 
 
 def test_the_ledger_agrees_with_the_rule_and_verdicts_say_what_does_not():

@@ -29,15 +29,8 @@ from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Curve, Row, Rows, mean_curve, seeds_of, where
 from experiments.harness.verdicts import Verdict
-from experiments.papers.fzoos.comparison import (
-    BASELINES,
-    FEWER_STEPS,
-    against_baselines,
-    drawn,
-    federation_of,
-    options_of,
-    variants,
-)
+from experiments.papers.fzoos import comparison
+from experiments.papers.fzoos.comparison import BASELINES, variants
 from experiments.workloads.attack import Attack, chosen, fooled
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import Images, load_images, stand_in
@@ -45,7 +38,6 @@ from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
 from experiments.workloads.victims import CLASSES, FULL, Training, Victim, trained_victim
 from experiments.workloads.victims import QUICK as QUICK_TRAINING
 
-METHODS = ("fzoos", "fzoos_adaptive", *BASELINES)
 RATES = (0.01, 0.02, 0.05, 0.1)
 
 Panels = tuple[tuple[int, int], ...]
@@ -76,7 +68,7 @@ class Settings:
 
     dataset: str = "cifar10"
     panels: Panels = ((3, 10), (5, 10), (8, 10))
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = comparison.APPLIED
     rates: tuple[float, ...] = ()
     clients: int = 10
     rounds: int = 100
@@ -94,7 +86,7 @@ class Settings:
         """A method's own options."""
         rate = self.rates[self.methods.index(method)] if self.rates else 0.01
         rule = {"update_rule": lambda p: torch.optim.Adam([p], lr=rate)}
-        return rule | options_of(method, self.num_features, directions)
+        return rule | comparison.options_of(method, self.num_features, directions)
 
 
 IMAGES: dict[str, dict[str, Any]] = {
@@ -155,7 +147,9 @@ def attacked(
 ) -> Row:
     """Rounds and queries until the image is attacked with success, or all of them, and F there."""
     options, problem = settings.options(method, directions), UnitBoxProblem([InUnitBox(client) for client in clients])
-    federation = federation_of(problem, method, local_steps=local_steps, seed=seed, options=options, batched=True)
+    federation = comparison.federation_of(
+        problem, method, local_steps=local_steps, seed=seed, options=options, batched=True
+    )
     success = False
     while federation.rounds < settings.rounds and not success:
         federation.run_round()
@@ -220,7 +214,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         return mean_curve(counts, shares.T)
 
     titles = [f"P = {count}, T = {local_steps}" for count, local_steps in settings.panels]
-    figure, axes = drawn(titles, settings.methods, curve_of, "success rate", "row")
+    figure, axes = comparison.drawn(titles, settings.methods, curve_of, "success rate", "row")
     for panel in axes.flat:
         panel.locator_params(axis="x", nbins=5, integer=True)
         panel.set_ylim(-0.03, 1.03)
@@ -240,7 +234,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
                 cells[label] = ours - success_rates(settings, rows, panel, baseline, q, x)[1].mean(1)
         return cells
 
-    return against_baselines(
+    return comparison.against_baselines(
         settings.methods,
         rows,
         lead,
@@ -259,7 +253,7 @@ def experiment(number: int, dataset: str, over: str, whatever: str, panels: Pane
         claim=f"FZooS succeeds with fewer rounds and queries than FedZO, FedProx and SCAFFOLD, whatever {whatever}.",
         scales={
             "paper": Settings(panels=panels, **images),
-            "reduced": Settings(panels=tuple((p, FEWER_STEPS[t]) for p, t in panels), **images | REDUCED),
+            "reduced": Settings(panels=tuple((p, comparison.FEWER_STEPS[t]) for p, t in panels), **images | REDUCED),
             "quick": Settings(panels=quick, **images | QUICK),
         },
         run_seed=run_seed,

@@ -31,6 +31,8 @@ FZOOS: dict[str, dict[str, Any]] = {
 }
 BASELINES = ("fedzo", "fedprox", "scaffold1", "scaffold2")
 THREE_GAMMAS = ("fzoos", "fzoos_one", "fzoos_adaptive")
+APPLIED = ("fzoos", "fzoos_adaptive", *BASELINES)
+"""What attacks and metrics are compared with."""
 SYMBOLS = {"heterogeneity": "C", "local_steps": "T", "num_features": "M", "classes": "P"}
 """What the papers call the settings that panels differ in."""
 

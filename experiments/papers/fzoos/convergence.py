@@ -144,7 +144,6 @@ EXPERIMENTS = (
         scales=scales(Settings("heterogeneity", (0.5, 5.0, 50.0)), (0.5, 50.0), values=(5.0,)),
         claims=claims_on_heterogeneity,
         seeds={"quick": 3, "reduced": 5, "paper": 5},
-        cost={"paper": "40 min", "reduced": "14 min"},
         **SHARED,
     ),
     Experiment(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, distinct, seeds_of
+from experiments.harness.records import Rows, by_seed, distinct, seeds_of
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.fzoos.comparison import BASELINES, THREE_GAMMAS, federation_of, options_of
 from experiments.papers.fzoos.quadratics import Federated, quadratics
@@ -49,33 +49,23 @@ class Settings:
     directions: int = 20
 
 
-class Recorder:
-    """An update rule, Adam with rate 0.01, that keeps the points and gradients of its steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[Tensor, Tensor]] = []
-
-    def __call__(self, p: Tensor) -> torch.optim.Optimizer:
-        """The rule of one parameter."""
-        steps = self.steps
-
-        class Recording(torch.optim.Adam):
-            def step(self, closure: Any = None) -> Any:
-                assert p.grad is not None
-                steps.append((p.detach().clone(), p.grad.detach().clone()))
-                return super().step(closure)
-
-        return Recording([p], lr=0.01)
-
-
 def cosines(problem: Federated, method: str, settings: Settings, seed: int) -> Tensor:
     """The cosine of each step with ∇F, ``rounds x clients x T``."""
-    recorder = Recorder()
-    options = options_of(method, settings.num_features, settings.directions) | {"update_rule": recorder}
+    found: list[Tensor] = []
+
+    def recorded(p: Tensor) -> torch.optim.Optimizer:
+        def record(*_: Any) -> None:
+            assert p.grad is not None
+            found.append(torch.cosine_similarity(p.grad.detach(), problem.mean.gradient(p.detach()), dim=0))
+
+        rule = torch.optim.Adam([p], lr=0.01)
+        rule.register_step_pre_hook(record)
+        return rule
+
+    options = options_of(method, settings.num_features, settings.directions) | {"update_rule": recorded}
     federation = federation_of(problem, method, local_steps=settings.local_steps, seed=seed, options=options)
     for _ in range(settings.rounds):
         federation.run_round()
-    found = [torch.cosine_similarity(g, problem.mean.gradient(x), dim=0) for x, g in recorder.steps]
     return torch.stack(found).reshape(settings.rounds, settings.clients, settings.local_steps)
 
 
@@ -85,10 +75,9 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     rows: Rows = []
     for method in settings.methods:
         running = cosines(problem, method, settings, seed).mean(1).cumsum(-1)
-        for r in range(settings.rounds):
-            for t in range(settings.local_steps):
-                key: Row = {"seed": seed, "method": method, "round": r + 1, "step": t + 1}
-                rows.append(key | {"value": float(running[r, t]) / (t + 1)})
+        for (r, t), total in np.ndenumerate(running.numpy()):
+            mean = float(total) / (t + 1)
+            rows.append({"seed": seed, "method": method, "round": r + 1, "step": t + 1, "value": mean})
     return rows
 
 
@@ -140,5 +129,4 @@ EXPERIMENT = Experiment(
     plot=plot,
     claims=claims,
     seeds={"quick": 3, "reduced": 3, "paper": 5},
-    cost={"paper": "4 min"},
 )

@@ -30,7 +30,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Rows
 from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
-from experiments.papers.fzoos.comparison import BASELINES, FEWER_STEPS, FZOOS, against_baselines, leads
+from experiments.papers.fzoos.comparison import APPLIED, BASELINES, FEWER_STEPS, FZOOS, against_baselines, leads
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.covertype import CLASSES, STAND_IN, Points, load_points
 from experiments.workloads.metrics import (
@@ -43,7 +43,6 @@ from experiments.workloads.metrics import (
 from experiments.workloads.metrics import QUICK as QUICK_TRAINING
 from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
 
-METHODS = ("fzoos", "fzoos_adaptive", *BASELINES)
 RATES = (0.001, 0.003, 0.01)
 RADII = (0.03, 0.1, 0.3, 0.8)
 LABELS = {"precision": "precision", "recall": "recall", "f1": "F1", "jaccard": "Jaccard"}
@@ -71,7 +70,7 @@ class Settings(comparison.Settings):
         cache: folder of the networks.
     """
 
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = APPLIED
     dim: int = DIMENSION
     clients: int = 7
     metric: str = "precision"

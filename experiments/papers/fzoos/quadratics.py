@@ -55,13 +55,7 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Federated:
-    """N quadratics, their mean F and its minimum.
-
-    Attributes:
-        clients: f_i.
-        mean: F, without noise: a_j = b_j = 1 whatever the clients are.
-        x0: a start, uniform in the box.
-    """
+    """N quadratics f_i, their mean F without noise (a_j = b_j = 1 whatever the clients are), and a start in the box."""
 
     clients: list[Quadratic]
     mean: Quadratic
@@ -85,17 +79,11 @@ class Federated:
 
 
 def quadratics(dim: int, clients: int, heterogeneity: float, seed: int, noise: float = 0.0) -> Federated:
-    """The quadratics of Appx. G.1.
+    """The quadratics of Appx. G.1 in d = ``dim`` dimensions for N clients and heterogeneity C.
 
     a_j^(i) = 1 + C (p_j^(i) − 1/N) with p_j ~ Dirichlet(1/N, …, 1/N) over the clients, and b likewise with draws of its
-    own: the means over clients are 1 for every C. The parameter of the Dirichlet is that of the paper's programs.
-
-    Args:
-        dim: d.
-        clients: N.
-        heterogeneity: C.
-        seed: of weights and start.
-        noise: standard deviation of the clients' values.
+    own: the means over clients are 1 for every C. The parameter of the Dirichlet is that of the paper's programs. The
+    seed draws the weights and the start; the clients' values have normal noise of a standard deviation.
     """
     generator = np.random.default_rng(seed)
     weights = generator.dirichlet(np.full(clients, 1.0 / clients), size=(2, dim))

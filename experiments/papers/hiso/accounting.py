@@ -7,7 +7,6 @@ P = 5 and τ = 1 give 40 bytes, whatever d is.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 FIRST_ORDER = ("fedavg", "fedadam", "fedyogi", "fedadagrad")
@@ -22,28 +21,23 @@ def bytes_a_round(method: str, d: int, perturbations: int, local_steps: int = 1)
     return 2 * 4 * (local_steps * perturbations if method in SCALAR_ONLY else d)
 
 
-@dataclasses.dataclass(frozen=True)
-class Printed:
-    """A number as it is printed, in units of 1,024 bytes with two decimals."""
+def nearest_rounds(printed: float, per_round: int) -> int:
+    """The number of rounds whose bytes are nearest to a number printed in units of 1,024 bytes."""
+    return math.floor(printed * 1024 / per_round + 0.5)
 
-    value: float
 
-    def nearest_rounds(self, per_round: int) -> int:
-        """The number of rounds whose bytes are nearest."""
-        return math.floor(self.value * 1024 / per_round + 0.5)
+def miss(printed: float, per_round: int) -> float:
+    """How far the nearest number of rounds is from a number printed with two decimals, in its last digits.
 
-    def miss(self, per_round: int) -> float:
-        """How far the nearest number of rounds is from the number, in its last printed digits.
-
-        The miss is at most 0.5 where the number is a whole number of rounds, rounded as printed.
-        """
-        return abs(self.nearest_rounds(per_round) * per_round / 1024 - self.value) * 100
+    The miss is at most 0.5 where the number is a whole number of rounds, rounded as printed.
+    """
+    return abs(nearest_rounds(printed, per_round) * per_round / 1024 - printed) * 100
 
 
 CELLS = {
-    "7.81 KB, in the text": Printed(7.81),
-    "49.18 KB, in Table 5 at the same place": Printed(49.18),
-    "96.67 KB, Table 5, OPT-1.3B, QQP, HiSo": Printed(96.67),
-    "43.95 KB, Table 5, OPT-1.3B, QQP, DeComFL": Printed(43.95),
+    "7.81 KB, in the text": 7.81,
+    "49.18 KB, in Table 5 at the same place": 49.18,
+    "96.67 KB, Table 5, OPT-1.3B, QQP, HiSo": 96.67,
+    "43.95 KB, Table 5, OPT-1.3B, QQP, DeComFL": 43.95,
 }
 """The paper's numbers that we have at hand, which are not all of its cells."""

@@ -22,7 +22,7 @@ from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, seeds_of
 from experiments.harness.verdicts import Verdict, judge
-from experiments.papers.hiso.accounting import CELLS, METHODS, MODELS, SCALAR_ONLY, bytes_a_round
+from experiments.papers.hiso.accounting import CELLS, METHODS, MODELS, SCALAR_ONLY, bytes_a_round, miss
 from federated import make_federation
 
 
@@ -119,7 +119,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
             for d in settings.dims
         }
 
-    hiso, decomfl = (next(c.value for n, c in CELLS.items() if n.endswith(f", {m}")) for m in ("HiSo", "DeComFL"))
+    hiso, decomfl = (next(CELLS[name] for name in CELLS if name.endswith(f", {m}")) for m in ("HiSo", "DeComFL"))
     return [
         judge(
             f"a round of HiSo or DeComFL is {flat} bytes a client, whatever d is",
@@ -132,7 +132,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         judge(
             f"the paper's numbers are whole numbers of rounds of {flat} bytes, KB = 1024",
             "miss in the last printed digit",
-            {name: all_seeds(cell.miss(flat)) for name, cell in CELLS.items()},
+            {name: all_seeds(miss(number, flat)) for name, number in CELLS.items()},
             seeds,
             below=0.5 + 1e-9,
         ),

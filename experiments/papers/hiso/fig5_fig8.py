@@ -29,7 +29,9 @@ from experiments.harness.style import MethodStyle
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.hiso.accounting import bytes_a_round
 from experiments.papers.hiso.controls import noise_hessian
-from experiments.papers.hiso.training import Digits, Run, check, rounds_until, train
+from experiments.papers.hiso.digits import Loss
+from experiments.papers.hiso.training import Digits, check, rounds_until, train
+from federated.methods.scalar.scalar_only import ScalarOnlyServer
 
 SHADES = (style.INDIGO, style.BLUE, style.PURPLE, style.WINE, style.OLIVE)
 LINES = ("-", "--", "-.", ":")
@@ -81,38 +83,34 @@ def lower(
 
 def run_weights(settings: Weights, seed: int) -> Rows:
     """Figure 5's runs on the seed's data, and H of the main one beside χ² and the squared gradient."""
-    rows: Rows = []
-    none: Row = {"nu": 0.0, "index": 0}
-    rows += train(settings, "decomfl", seed, none).rows
     main: Row = {"nu": settings.weight, "index": 0}
-    scalar = train(settings, "hiso_scalar", seed, main, hessian_weight=settings.weight)
-    level = float(scalar.server.state.model.vectors()["hessian"][0])
+    rows, _, _ = train(settings, "decomfl", seed, {"nu": 0.0, "index": 0})
+    found, server, _ = train(settings, "hiso_scalar", seed, main, hessian_weight=settings.weight)
+    level = float(server.state.model.vectors()["hessian"][0])
     end: Row = {"seed": seed, "method": "hiso_scalar", **main, "round": settings.rounds}
-    rows += [*scalar.rows, end | {"quantity": "scalar_hessian", "value": level}]
+    rows += [*found, end | {"quantity": "scalar_hessian", "value": level}]
     for nu in sorted({settings.weight, *settings.weights}):
-        key: Row = {"nu": nu, "index": 0}
-        run = train(settings, "hiso", seed, key, hessian_weight=nu)
-        rows += run.rows
+        found, server, loss = train(settings, "hiso", seed, main | {"nu": nu}, hessian_weight=nu)
+        rows += found
         if nu == settings.weight:
-            found: Row = {"seed": seed, "method": "hiso", **key, "round": settings.rounds}
-            rows += [found | row for row in spectrum(run, seed, settings.quantiles)]
+            rows += [end | {"method": "hiso"} | row for row in spectrum(server, loss, seed, settings.quantiles)]
     return rows
 
 
-def spectrum(run: Run, seed: int, quantiles: int) -> Rows:
+def spectrum(server: ScalarOnlyServer, loss: Loss, seed: int, quantiles: int) -> Rows:
     """H of a run and χ² as so many quantiles in descending order, their contrasts, and H's rank correlation.
 
     A contrast is log10 of the ratio of the 95% and 5% quantiles; ranks are compared with the squared gradient's.
     """
-    hessian = run.server.state.model.vectors()["hessian"].double().numpy()
-    noise = noise_hessian(run.server, seed + NOISE_SEED).double().numpy()
+    hessian = server.state.model.vectors()["hessian"].double().numpy()
+    noise = noise_hessian(server, seed + NOISE_SEED).double().numpy()
     rows: Rows = []
     for name, values in (("hessian", hessian), ("chi2", noise)):
         for i, value in enumerate(np.quantile(values, np.linspace(0.0, 1.0, quantiles))[::-1]):
             rows.append({"quantity": name, "index": i, "value": value})
         contrast = np.log10(np.quantile(values, 0.95) / np.quantile(values, 0.05))
         rows.append({"quantity": f"{name}_contrast", "value": contrast})
-    slope = run.train.gradient(run.server.x).double().numpy() ** 2
+    slope = loss.gradient(server.x).double().numpy() ** 2
     return [*rows, {"quantity": "rank_correlation", "value": spearmanr(hessian, slope).statistic}]
 
 
@@ -200,7 +198,7 @@ def run_local_steps(settings: LocalSteps, seed: int) -> Rows:
     rows: Rows = []
     for method, tau in itertools.product(COMPARED, settings.local_steps):
         rate = settings.with_data().rate / tau**0.5
-        rows += train(settings, method, seed, {"local_steps": tau}, local_steps=tau, rate=rate).rows
+        rows += train(settings, method, seed, {"local_steps": tau}, local_steps=tau, rate=rate)[0]
     return rows
 
 

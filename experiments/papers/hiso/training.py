@@ -12,7 +12,7 @@ from experiments.harness.records import Row, Rows, seeds_of, where
 from experiments.papers.hiso.controls import ScalarHessian
 from experiments.papers.hiso.digits import MNIST_NETWORK, Loss, federation_of, initial
 from experiments.workloads.images import DataError, load_images
-from federated import Federation, make_federation
+from federated import make_federation
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 
 ALGORITHMS: dict[str, Any] = {"decomfl": "decomfl", "hiso": "hiso", "hiso_scalar": ScalarHessian}
@@ -62,22 +62,8 @@ def check(settings: Digits) -> None:
         raise DataError(f"{settings.data}/mnist should hold images of 1 x 28 x 28, it has {images.shape}")
 
 
-@dataclasses.dataclass
-class Run:
-    """A finished run: the federation, its training loss as a function, and its records."""
-
-    federation: Federation
-    train: Loss
-    rows: Rows
-
-    @property
-    def server(self) -> ScalarOnlyServer:
-        """The server, at the last model."""
-        return cast(ScalarOnlyServer, self.federation.server)
-
-
-def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) -> Run:
-    """One run; records of accuracy and loss every so many rounds, from round 0.
+def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) -> tuple[Rows, ScalarOnlyServer, Loss]:
+    """One run: records of accuracy and loss every so many rounds from round 0, the server at its end, and the loss.
 
     Data, initial parameters and directions come from the seed alone, so that methods are paired.
     """
@@ -103,7 +89,7 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
             here: Row = {"seed": seed, "method": method, **key, "round": r}
             rows.append(here | {"quantity": "accuracy", "value": test.accuracy(x)})
             rows.append(here | {"quantity": "loss", "value": float(training(x))})
-    return Run(federation, training, rows)
+    return rows, cast(ScalarOnlyServer, federation.server), training
 
 
 def rounds_until(rows: Rows, targets: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
