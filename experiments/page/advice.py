@@ -69,6 +69,14 @@ class Default:
         return self.why
 
 
+def _advice(case: str, use: str, why: str, *grounds: Ground) -> Advice:
+    return Advice(case, use, why, grounds)
+
+
+def _default(method: str, option: str, value: Any, why: str, *grounds: Ground) -> Default:
+    return Default(method, option, value, why, grounds)
+
+
 INTRODUCTION = (
     "Each case is followed by the verdicts that it rests on, looked up among the results beside this page: a claim, "
     "whether it holds, and its statistic with a 95% interval over seeds. Statistics of the loss are differences of "
@@ -76,163 +84,135 @@ INTRODUCTION = (
 )
 
 ADVICE = (
-    Advice(
+    _advice(
         "One machine, 10 to 100 variables, curved, ill-conditioned or noisy, some hundred queries",
         'minimize(f, x0, "zord", active="gated", bounds=bounds, max_queries=200)',
         "First in mean rank of nine methods at 200 queries, and below RGF and TuRBO on all five problems.",
-        (
-            Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),
-            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than RGF"),
-            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than TuRBO-1"),
-            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than CMA-ES"),
-            Ground("beyond-zord", "ZoRD, kept information, gated ends lower than COBYQA"),
-        ),
+        Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),
+        Ground("beyond-zord", "ZoRD, kept information, gated ends lower than RGF"),
+        Ground("beyond-zord", "ZoRD, kept information, gated ends lower than TuRBO-1"),
+        Ground("beyond-zord", "ZoRD, kept information, gated ends lower than CMA-ES"),
+        Ground("beyond-zord", "ZoRD, kept information, gated ends lower than COBYQA"),
     ),
-    Advice(
+    _advice(
         "One machine, up to some 50 variables, values without noise, near a minimum of a smooth function",
         'scipy.optimize.minimize(f, x0, method="COBYQA")',
         "A quadratic model beats a local surrogate where the function is nearly quadratic at the scale of its steps.",
-        (
-            Ground("beyond-zord", "ZoRD, kept information ends lower than COBYQA"),
-            Ground("zord-fig3", "ZoRD ends with a smaller gap than COBYQA"),
-        ),
+        Ground("beyond-zord", "ZoRD, kept information ends lower than COBYQA"),
+        Ground("zord-fig3", "ZoRD ends with a smaller gap than COBYQA"),
     ),
-    Advice(
+    _advice(
         "One machine, many local minima, a budget for a global search first",
         'minimize(f, best, "zord", history=(X, y), lengthscale=3.0, uncertainty="spectral_norm", max_queries=300)',
         "After some 300 queries of TuRBO, all of them X and y. ZoRD is local, and gains from what found its start.",
-        (
-            Ground("zord-fig3", "ZoRD, with TuRBO's history ends with a smaller gap than ZoRD"),
-            Ground("zord-fig3", "ZoRD ends with a smaller gap than RGF"),
-            Ground("zord-fig3", "ZoRD ends with a smaller gap than TuRBO-1"),
-        ),
+        Ground("zord-fig3", "ZoRD, with TuRBO's history ends with a smaller gap than ZoRD"),
+        Ground("zord-fig3", "ZoRD ends with a smaller gap than RGF"),
+        Ground("zord-fig3", "ZoRD ends with a smaller gap than TuRBO-1"),
     ),
-    Advice(
+    _advice(
         "One machine, about as many queries as variables, smooth, inside bounds (black-box attacks)",
         'minimize(f, x0, "zord", bounds=bounds, max_queries=500)',
         "With fewer queries than variables the spectral norm cannot fall; kept information can. Measured at d = 64.",
-        (
-            Ground("zord-table1", "ZoRD, kept information needs fewer queries than RGF"),
-            Ground("zord-table1", "ZoRD, kept information needs fewer queries than TuRBO-1"),
-            Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
-        ),
+        Ground("zord-table1", "ZoRD, kept information needs fewer queries than RGF"),
+        Ground("zord-table1", "ZoRD, kept information needs fewer queries than TuRBO-1"),
+        Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
     ),
-    Advice(
+    _advice(
         "One machine, values that move in steps (a classifier's metric)",
         'minimize(f, x0, "zord", uncertainty="spectral_norm", lengthscale=0.67 * d**0.5, step_decay=1, max_queries=n)',
         "Bounds [0, 10]^d. On a staircase steps that are halved where nothing was gained do not come to the next edge.",
-        (
-            Ground("zord-fig4", "ZoRD improves the trained network"),
-            Ground("zord-fig4", "ZoRD improves it more than ES"),
-            Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
-        ),
+        Ground("zord-fig4", "ZoRD improves the trained network"),
+        Ground("zord-fig4", "ZoRD improves it more than ES"),
+        Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
     ),
-    Advice(
+    _advice(
         "A convex sum of smooth losses with a constraint or another prox",
         'minimize(f, x0, "zo_l_katyusha", prox=prox, max_queries=...)',
         "Linear convergence to rounding where plain and accelerated two-point descent stall in the constraint.",
-        (
-            Ground("katyusha-fig1", "ZO-L-Katyusha converges linearly to 1e-10"),
-            Ground("katyusha-fig1", "tuned, ZO-L-Katyusha needs fewer queries to 1e-08"),
-            Ground("katyusha-fig2", "eq. 14 stays above 1e-3 in the box"),
-        ),
+        Ground("katyusha-fig1", "ZO-L-Katyusha converges linearly to 1e-10"),
+        Ground("katyusha-fig1", "tuned, ZO-L-Katyusha needs fewer queries to 1e-08"),
+        Ground("katyusha-fig2", "eq. 14 stays above 1e-3 in the box"),
     ),
-    Advice(
+    _advice(
         "Very many parameters in memory once (a network to be tuned)",
         'minimize(objective, objective.x0(), "hiso", in_place=True, max_queries=...)',
         "With ``ModuleObjective``: directions are made from addresses. HiSo's H does what one number does: "
         "it finds the scale of the step, not the curvature.",
-        (
-            Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
-            Ground("hiso-fig5", "HiSo ends with a lower loss than one number in the place of H"),
-        ),
+        Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
+        Ground("hiso-fig5", "HiSo ends with a lower loss than one number in the place of H"),
     ),
-    Advice(
+    _advice(
         "Parameters or tensors in very different units, which you can tell apart",
         'minimize(f, x0, "hiso", curvature="group_probe", groups=..., max_queries=...)',
         "Curvature that is measured group by group preconditions; groups that cut across the structure do not. A "
         "network takes twice the default rate.",
-        (
-            Ground("beyond-curvature", "on the log-uniform spectrum group probes come to 1e-10"),
-            Ground("beyond-curvature", "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"),
-            Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
-            Ground("beyond-curvature", "no run of group probes ends above where it began"),
-        ),
+        Ground("beyond-curvature", "on the log-uniform spectrum group probes come to 1e-10"),
+        Ground("beyond-curvature", "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"),
+        Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
+        Ground("beyond-curvature", "no run of group probes ends above where it began"),
     ),
-    Advice(
+    _advice(
         "Several clients whose functions differ, queries dear",
         'simulate("fzoos", objectives, x0, rounds=50, local_steps=10)',
         "On smooth functions ahead of finite differences at equal queries; on a classifier's metric, d = 2,189, level.",
-        (
-            Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
-            Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 50)"),
-            Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
-            Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
-            Ground("fzoos-fig8", "FZooS, adaptive γ ends with a better precision than every baseline at equal queries"),
-        ),
+        Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
+        Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 50)"),
+        Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
+        Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
+        Ground("fzoos-fig8", "FZooS, adaptive γ ends with a better precision than every baseline at equal queries"),
     ),
-    Advice(
+    _advice(
         "Several clients, rounds dear, queries cheap",
         'simulate("scaffold2", objectives, x0, rounds=50, local_steps=10, directions=20)',
         "With as many queries as they want, finite differences end where FZooS does or lower.",
-        (
-            Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal rounds (C = 0.5, 5)"),
-            Ground("fzoos-fig1", "FZooS, γ = 1/t is below every baseline at equal rounds (C = 0.5, 5)"),
-        ),
+        Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal rounds (C = 0.5, 5)"),
+        Ground("fzoos-fig1", "FZooS, γ = 1/t is below every baseline at equal rounds (C = 0.5, 5)"),
     ),
-    Advice(
+    _advice(
         "Several clients, little bandwidth, d of any size",
         'simulate("decomfl", objectives, x0, rounds=1000, local_steps=1)  # or "hiso"',
         "A round is P numbers each way whatever d is; missed rounds are replayed to the bit. HiSo saves few rounds.",
-        (
-            Ground("hiso-bytes", "a round of HiSo or DeComFL is 40 bytes a client, whatever d is"),
-            Ground("hiso-bytes", "a round of a vector method is 8d bytes a client"),
-            Ground("hiso-fig5", "HiSo needs fewer rounds than DeComFL to accuracy 0.6"),
-            Ground("hiso-table2", "HiSo needs fewer rounds, and so fewer bytes, than DeComFL"),
-        ),
+        Ground("hiso-bytes", "a round of HiSo or DeComFL is 40 bytes a client, whatever d is"),
+        Ground("hiso-bytes", "a round of a vector method is 8d bytes a client"),
+        Ground("hiso-fig5", "HiSo needs fewer rounds than DeComFL to accuracy 0.6"),
+        Ground("hiso-table2", "HiSo needs fewer rounds, and so fewer bytes, than DeComFL"),
     ),
 )
 
 DEFAULTS = (
-    Default(
+    _default(
         "ZoRD",
         "uncertainty",
         "kept_information",
         "The paper's spectral norm cannot fall while there are fewer queries than variables.",
-        (
-            Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
-            Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
-            Ground("beyond-zord", "ZoRD, kept information ends lower than ZoRD"),
-            Ground("zord-fig3", "ZoRD, kept information ends with a smaller gap than ZoRD"),
-        ),
+        Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
+        Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
+        Ground("beyond-zord", "ZoRD, kept information ends lower than ZoRD"),
+        Ground("zord-fig3", "ZoRD, kept information ends with a smaller gap than ZoRD"),
     ),
-    Default(
+    _default(
         "ZoRD",
         "active",
         None,
         "The gate gains on four problems of five, d = 20 to 50; with fewer queries than variables it is not measured.",
-        (Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),),
+        Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),
     ),
-    Default(
+    _default(
         "FZooS",
         "gamma",
         "adaptive",
         "1/t damps good corrections and keeps bad ones; one γ a round by least squares costs one number more.",
-        (
-            Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
-            Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
-            Ground("beyond-gamma", "the adaptive γ ends 1 below 1/t at C = 5, noise 0, d = 50"),
-            Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
-        ),
+        Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
+        Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
+        Ground("beyond-gamma", "the adaptive γ ends 1 below 1/t at C = 5, noise 0, d = 50"),
+        Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
     ),
-    Default(
+    _default(
         "HiSo",
         "curvature",
         "displacement",
         "The paper's. Measured curvature gains where coordinates or tensors differ in scale, and has to be asked for.",
-        (
-            Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
-            Ground("beyond-curvature", "no run of group probes ends above where it began"),
-        ),
+        Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
+        Ground("beyond-curvature", "no run of group probes ends above where it began"),
     ),
 )

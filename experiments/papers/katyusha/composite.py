@@ -95,14 +95,10 @@ def quadratic(dim: int, kappa: float, side: float | None, seed: int) -> Composit
     return _minimized(function, lambda x: (x - center) @ H, box(side), kappa, 1.0, dim)
 
 
-def _minimized(
-    function: Callable[[Tensor], Tensor],
-    gradient: Callable[[Tensor], Tensor],
-    prox: Prox,
-    L: float,
-    mu: float,
-    dim: int,
-) -> Composite:
+Function = Callable[[Tensor], Tensor]
+
+
+def _minimized(function: Function, gradient: Function, prox: Prox, L: float, mu: float, dim: int) -> Composite:
     """The problem with its minimum by proximal gradient descent on the exact gradient, to rounding."""
     x = torch.zeros(dim, dtype=torch.float64)
     for _ in range(math.ceil(45 * L / mu)):
@@ -132,9 +128,7 @@ def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
     return found
 
 
-def start_and_options(
-    problem: Composite, max_queries: int, seed: int, smoothing_radius: float
-) -> tuple[Tensor, dict[str, Any]]:
+def start_and_options(problem: Composite, max_queries: int, seed: int, radius: float) -> tuple[Tensor, dict[str, Any]]:
     """x0 = 0, and the options that all methods share.
 
     Their prox comes without ψ's value, which is 0 at every iterate and slow to add to each of a run's queries.
@@ -144,7 +138,7 @@ def start_and_options(
     def prox_alone(z: Tensor, step: float) -> Tensor:
         return prox(z, step)
 
-    options = {"prox": prox_alone, "max_queries": max_queries, "seed": seed, "smoothing_radius": smoothing_radius}
+    options = {"prox": prox_alone, "max_queries": max_queries, "seed": seed, "smoothing_radius": radius}
     return torch.zeros(problem.dim, dtype=torch.float64), options | {"track_best": False}
 
 

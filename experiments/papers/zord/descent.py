@@ -1,10 +1,10 @@
-"""What ZoRD's Figures 3, 7 and 8 share: starts from TuRBO, runs of a method from them, and their gaps.
+"""How methods are run in ZoRD's figures: by name from any point, and on test functions from TuRBO's best one.
 
-Readings: the functions' customary boxes are searched as [0, 10]^d (Appx. C). x₀ is the best of 300 queries of TuRBO-1,
-which are not counted; a method's curve begins with f(x₀). Every first-order rule is Adam with step 0.1, smoothing
-radii are 0.01, and RGF, PRGF and GLD have n = 10. The paper gives neither ZoRD's lengthscale nor its cap on virtual
-steps, and they go together: ℓ = 0.67 √d (3 at d = 20) with the cap 10, where the prior's variance of a partial
-derivative is under c = 0.35.
+Readings of Figures 3, 7 and 8: the functions' customary boxes are searched as [0, 10]^d (Appx. C). x₀ is the best of
+300 queries of TuRBO-1, which are not counted; a method's curve begins with f(x₀). Every first-order rule is Adam with
+step 0.1, smoothing radii are 0.01, and RGF, PRGF and GLD have n = 10. The paper gives neither ZoRD's lengthscale nor
+its cap on virtual steps, and they go together: ℓ = 0.67 √d (3 at d = 20) with the cap 10, where the prior's variance
+of a partial derivative is under c = 0.35.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from experiments.workloads.cache import cached
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import Optimizer, TuRBO, registry, run
 from optimizers.evaluation import Evaluator
-from optimizers.registry import named_class
+from optimizers.registry import method_class, named_class
 
 LENGTHSCALE = 0.67
 """ℓ over √d of the paper's ZoRD, in [0, 10]^d."""
@@ -121,6 +121,32 @@ def _values(optimizer: Optimizer, problem: Problem) -> list[float]:
 def as_printed(dim: int) -> dict[str, Any]:
     """Options of ZoRD as its paper and code have it: spectral norm, fixed lengthscale, steps never shortened."""
     return {"uncertainty": "spectral_norm", "lengthscale": LENGTHSCALE * math.sqrt(dim), "step_decay": 1.0}
+
+
+CLASSES = {"zord_kept": "zord", "turbo1": "turbo", "turbom": "turbo"}
+"""The optimizer's name where the figures have another."""
+
+
+def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None, **options: Any) -> Optimizer:
+    """The optimizer of a method at x0; ``zord`` is as its paper has it, ``zord_kept`` as the library does.
+
+    Args:
+        method: its name in ``experiments.harness.style``.
+        x0: shape ``d``.
+        rate: Adam's, where the method has a first-order rule.
+        radius: root mean square distance of a query from the iterate, of the initial design's in ZoRD; None: its own.
+        **options: for the optimizer; they override what is said here.
+    """
+    given: dict[str, Any] = {}
+    if method not in ("gld", "turbo1", "turbom"):
+        given["update_rule"] = lambda p: torch.optim.Adam([p], lr=rate)
+        if radius is not None and method.startswith("zord"):
+            given["radius"] = radius
+        elif radius is not None:  # ES's directions are normal, the others' unit vectors
+            given["smoothing_radius"] = radius / (math.sqrt(len(x0)) if method == "es" else 1.0)
+    if method == "zord":
+        given |= as_printed(len(x0))
+    return method_class(CLASSES.get(method, method))(x0, **given | options)
 
 
 def _paper(problem: Problem, start: Start) -> dict[str, Any]:

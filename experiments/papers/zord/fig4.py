@@ -26,7 +26,7 @@ from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, best_so_far, by_seed, checkpoints, seeds_of
 from experiments.harness.verdicts import Verdict, judge, judge_pairs
-from experiments.papers.zord.searches import search
+from experiments.papers.zord.descent import search
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.covertype import STAND_IN, load_points
 from experiments.workloads.metrics import FULL, METRICS, QUICK, MetricObjective, Training, trained_network

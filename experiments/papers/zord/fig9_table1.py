@@ -35,7 +35,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, mean_curve, seeds_of, where
 from experiments.harness.tables import Table, with_sd
 from experiments.harness.verdicts import Verdict, judge_pairs
-from experiments.papers.zord.searches import search
+from experiments.papers.zord.descent import search
 from experiments.workloads.attack import Attack, chosen
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import TITLES, Images, load_images, stand_in

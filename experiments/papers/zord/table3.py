@@ -25,7 +25,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, best_so_far, by_seed, checkpoints, seeds_of
 from experiments.harness.tables import Table, with_sd
 from experiments.harness.verdicts import Verdict, judge_pairs
-from experiments.papers.zord.searches import search
+from experiments.papers.zord.descent import search
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
 from optimizers import Evaluator, Optimizer, latin_hypercube, run
 
