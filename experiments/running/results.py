@@ -86,8 +86,8 @@ class PartialRun:
         resume: keep the seeds that the file holds already; those of finished results where there is none.
 
     Attributes:
-        rows: seed to its records.
-        seconds: seed to its processor seconds.
+        path: the file; it goes once its seeds stand in the results.
+        done: seed to its records and its processor seconds.
 
     Raises:
         ResultsError: if the seeds there were made with other settings or versions.
@@ -95,8 +95,7 @@ class PartialRun:
 
     def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
         self.path, self.header = path, header
-        self.rows: dict[int, Rows] = {}
-        self.seconds: dict[int, float] = {}
+        self.done: dict[int, tuple[Rows, float]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         if resume and path.exists():
             self._read()
@@ -104,22 +103,22 @@ class PartialRun:
             self._read_finished()
         elif path.exists() and len(path.read_bytes().splitlines()) > 1:
             os.replace(path, path.with_name(f"{path.name}.bak"))
-        if not self.rows:
+        if not self.done:
             self._open()
 
     def _read(self) -> None:
-        lines = self.path.read_text().splitlines()
+        first, *lines = self.path.read_text().splitlines() or [""]
         try:
-            found = json.loads(lines[0])
-        except (IndexError, json.JSONDecodeError) as error:
+            found = json.loads(first)
+        except json.JSONDecodeError as error:
             raise ResultsError(f"{self.path} is not a partial run: {error}") from error
         self._compare(self.path, found)
-        for line in lines[1:]:
+        for line in lines:
             try:
                 seed, rows, seconds = json.loads(line)
-            except (json.JSONDecodeError, ValueError):
+            except ValueError:
                 continue  # the line that an interrupt cut
-            self.rows[seed], self.seconds[seed] = rows, seconds
+            self.done[seed] = rows, seconds
         self._open()
 
     def _read_finished(self) -> None:
@@ -131,8 +130,8 @@ class PartialRun:
         self._compare(path, facts)
         rows = read_rows(self.path.parent, stem)
         seeds = seeds_of(rows)
-        self.rows = {seed: [row for row in rows if row["seed"] == seed] for seed in seeds}
-        self.seconds = dict.fromkeys(seeds, facts.get("processor_seconds", 0.0) / len(seeds))
+        each = facts.get("processor_seconds", 0.0) / len(seeds)
+        self.done = {seed: ([row for row in rows if row["seed"] == seed], each) for seed in seeds}
 
     def _compare(self, path: Path, found: Mapping[str, Any]) -> None:
         if different := [key for key in self.header if found.get(key) != self.header[key]]:
@@ -142,25 +141,17 @@ class PartialRun:
             )
 
     def _open(self) -> None:
-        lines = [self.header, *([seed, self.rows[seed], self.seconds[seed]] for seed in self.rows)]
+        lines = [self.header, *([seed, *done] for seed, done in self.done.items())]
         replace(self.path, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def add(self, seed: int, rows: Rows, seconds: float) -> None:
         """Keep a finished seed."""
-        self.rows[seed], self.seconds[seed] = rows, seconds
+        self.done[seed] = rows, seconds
         if not self.path.exists():
             self._open()
             return
         with self.path.open("a") as file:
             file.write(json.dumps([seed, rows, seconds]) + "\n")
-
-    def collected(self, seeds: Sequence[int]) -> Rows:
-        """The records of the given seeds, in their order."""
-        return [row for seed in seeds for row in self.rows[seed]]
-
-    def remove(self) -> None:
-        """Delete the file, once its seeds stand in the results."""
-        self.path.unlink(missing_ok=True)
 
 
 def header(experiment: Experiment, settings: Any) -> dict[str, Any]:
@@ -169,23 +160,14 @@ def header(experiment: Experiment, settings: Any) -> dict[str, Any]:
 
 
 def write(
-    experiment: Experiment,
-    settings: Any,
-    seeds: Sequence[int],
-    rows: Rows,
-    out: Path,
-    *,
-    scale: str,
-    command: str,
-    seconds: float,
+    experiment: Experiment, settings: Any, rows: Rows, out: Path, *, scale: str, command: str, seconds: float
 ) -> list[Verdict]:
     """Write all files of one finished experiment, and return its verdicts.
 
     Args:
         experiment: the experiment.
         settings: the settings of the run.
-        seeds: the seeds of the run.
-        rows: their records.
+        rows: the records of all seeds.
         out: the folder, made if need be.
         scale: the name of the settings.
         command: what was typed.
@@ -195,7 +177,7 @@ def write(
     replace(out / f"{experiment.id}.csv", to_csv(rows).encode())
     facts = header(experiment, settings) | {
         "scale": scale,
-        "seeds": list(seeds),
+        "seeds": list(seeds_of(rows)),
         "command": command,
         "processor_seconds": round(seconds, 2),
         "machine": machine(getattr(settings, "device", "cpu")),
@@ -286,10 +268,8 @@ def read_verdicts(folder: Path, name: str) -> list[Verdict]:
     if not path.exists():
         raise ResultsError(f"{path} is not there; run {name} again")
     try:
-        return [
-            Verdict(**{**found, "interval": tuple(found["interval"]), "seeds": tuple(found["seeds"])})
-            for found in read_json(path)
-        ]
+        pairs = [(found, {key: tuple(found[key]) for key in ("interval", "seeds")}) for found in read_json(path)]
+        return [Verdict(**{**found, **tuples}) for found, tuples in pairs]
     except (TypeError, KeyError) as error:
         raise ResultsError(f"{path} was written by another version ({error}); run {name} again") from error
 

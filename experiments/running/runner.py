@@ -193,12 +193,12 @@ class _Run:
         self.failed: set[int] = set()
 
     def missing(self) -> list[int]:
-        return [seed for seed in self.seeds if seed not in self.partial.rows]
+        return [seed for seed in self.seeds if seed not in self.partial.done]
 
     def expected_seconds(self) -> float | None:
         """Of one seed: as measured in this run, else as measured before."""
         if self.outcome.ran:
-            return sum(self.partial.seconds.values()) / len(self.partial.seconds)
+            return sum(seconds for _, seconds in self.partial.done.values()) / len(self.partial.done)
         return costs.seconds_a_seed(self.experiment.id, self.scale)
 
     def take(self, seed: int, rows: Rows, seconds: float, failure: str) -> bool:
@@ -219,18 +219,19 @@ class _Run:
         if not self.outcome.ran and not self.partial.path.exists():
             self.outcome.verdicts = results.read_verdicts(self.out, self.experiment.id)
             return True
-        rows, seconds = self.partial.collected(self.seeds), sum(self.partial.seconds[seed] for seed in self.seeds)
+        done = [self.partial.done[seed] for seed in self.seeds]
+        rows, seconds = [row for rows, _ in done for row in rows], sum(seconds for _, seconds in done)
         run = {"scale": self.scale, "command": self.command}
         try:
             self.outcome.verdicts = results.write(
-                self.experiment, self.settings, self.seeds, rows, self.out, seconds=seconds, **run
+                self.experiment, self.settings, rows, self.out, seconds=seconds, **run
             )
         except Exception as error:
             if isinstance(error, OSError) and error.errno in FULL_DISK:
                 raise
             self.outcome.failure = traceback.format_exc()
         else:
-            self.partial.remove()
+            self.partial.path.unlink(missing_ok=True)
         return True
 
 
