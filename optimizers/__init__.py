@@ -19,6 +19,8 @@ from optimizers.methods.bayesian.turbo import TuRBO
 from optimizers.methods.evolution_strategies import ES
 from optimizers.methods.gld import GLD
 from optimizers.methods.gradient_descent import GradientDescent
+from optimizers.methods.hiso.displacement import Displacement
+from optimizers.methods.hiso.group_probe import GroupProbe
 from optimizers.methods.hiso.hiso import DeComFL, HiSo
 from optimizers.methods.katyusha.accelerated_zo import AcceleratedZO
 from optimizers.methods.katyusha.parameters import KatyushaParameters
@@ -52,6 +54,7 @@ __all__ = [
     "CoordinateDifferences",
     "DeComFL",
     "Directions",
+    "Displacement",
     "ElasticNet",
     "Evaluator",
     "FailedQueryError",
@@ -60,6 +63,7 @@ __all__ = [
     "GradientDescent",
     "GradientEstimate",
     "GradientEstimator",
+    "GroupProbe",
     "HiSo",
     "KatyushaParameters",
     "L2Ball",

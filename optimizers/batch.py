@@ -12,7 +12,7 @@ from torch import Tensor
 from optimizers.bounds import Domain
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
-from optimizers.directions.hessian_update import CHUNK, compute_dtype, over_root, update
+from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, over_root
 from optimizers.state import load, save
 
 SMALL = 1 << 14
@@ -121,7 +121,7 @@ class Batch:
         (step, row), directions = self.addresses[i], self._drawn_from()
         if self.metric is not None:
             metric = self.metric[start : start + z.numel()]
-            update(z, directions, [(step, row, 1.0)], -scale, hessian=metric, start=start)
+            add_over_root(z, directions, step, row, scale, metric, start)
         else:
             directions.add_to(z, step, row, scale, start)
         return z

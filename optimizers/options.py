@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Required, TypedDict, TypeVar
 
 import numpy as np
@@ -31,6 +31,7 @@ __all__ = [
     "positive_integer",
     "prox_description",
     "refuse_unknown",
+    "take_options",
 ]
 
 Checked = TypeVar("Checked")
@@ -55,13 +56,14 @@ class CommonOptions(TypedDict, total=False):
     store_points: bool
 
 
-def nearest_name(name: str, accepted: Iterable[str]) -> str:
+def nearest_name(name: str, accepted: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
     """The end of a message on an unknown name: the nearest accepted name, and all accepted names.
 
-    Case, underscores and hyphens do not count in the comparison.
+    Case, underscores and hyphens do not count in the comparison. Names in ``shown`` are known elsewhere; where one of
+    them is nearest, its value stands in its place.
     """
-    accepted = sorted(accepted)
-    plain = {_plain(candidate): candidate for candidate in accepted}
+    accepted, shown = sorted(accepted), shown or {}
+    plain = {_plain(candidate): shown.get(candidate, candidate) for candidate in [*shown, *accepted]}
     close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.5)
     hint = f"; did you mean {plain[close[0]]!r}?" if close else ""
     return f"{hint} (accepted: {', '.join(accepted)})"
@@ -94,12 +96,17 @@ def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any)
 
 
 def option_names(cls: type) -> set[str]:
-    """Names of the keyword-only options that a class and its bases accept."""
-    names: set[str] = set()
+    """Names of the keyword-only options that a class and its bases accept, or the dataclasses in ``option_sets``."""
+    names = {name for kind in getattr(cls, "option_sets", ()) for name in option_names(kind)}
     for base in cls.__mro__:
         if "__init__" in vars(base) and base is not object:
             names |= keyword_names(vars(base)["__init__"])
     return names
+
+
+def take_options(kind: type[Checked], options: dict[str, Any]) -> Checked:
+    """A dataclass of options, made from those of its names that are given, which are taken out of ``options``."""
+    return kind(**{name: options.pop(name) for name in option_names(kind) & options.keys()})
 
 
 def keyword_names(function: Callable[..., Any]) -> set[str]:
@@ -109,9 +116,10 @@ def keyword_names(function: Callable[..., Any]) -> set[str]:
 
 
 def refuse_unknown(cls: type, unknown: Iterable[str]) -> None:
-    """Raises ``TypeError`` for the first option that a class does not have, with the nearest name."""
+    """Raises ``TypeError`` for an option that a class does not have, with the nearest name, or its ``option_hints``."""
+    hints = getattr(cls, "option_hints", {})
     for name in unknown:
-        raise TypeError(f"{cls.__name__} has no option {name!r}{nearest_name(name, option_names(cls))}")
+        raise TypeError(f"{cls.__name__} has no option {name!r}{nearest_name(name, option_names(cls), hints)}")
 
 
 def check_run(

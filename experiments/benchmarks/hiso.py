@@ -20,10 +20,11 @@ from experiments.benchmarks.timing import Call, Timing, clocked, interleaved, pe
 from federated.methods.scalar.hiso import HiSo
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal, Groups
-from optimizers.directions.hessian_update import HessianRule, update
+from optimizers.methods.hiso.displacement import Displacement
+from optimizers.methods.hiso.update import update
 
 PIECE = 1 << 16
-RULE = HessianRule()
+RULE = Displacement()
 FASTER, MEGABYTES = 3.0, 64.0
 
 
@@ -57,7 +58,7 @@ def measure(d: int, repetitions: int, count: int) -> tuple[dict[str, Timing], di
             torch_step(some_x, some_h, count)
 
     calls: dict[str, Call] = {
-        "ours, x and H": lambda: update(x, directions, terms, 1e-3, hessian=hessian, rule=RULE),
+        "ours, x and H": lambda: update(x, directions, terms, 1e-3, hessian=hessian, learning=RULE.eq12),
         "ours, one number a group": lambda: update(x, directions, terms, 1e-3, hessian=grouped),
         "torch, whole vectors": lambda: torch_step(x, hessian, count),
         "torch, pieces of 65,536": pieces,

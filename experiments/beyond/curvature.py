@@ -1,4 +1,4 @@
-"""Beyond HiSo: a curvature that is measured (``curvature="group_probe"``) against what HiSo learns, and controls.
+"""Beyond HiSo: a curvature that is measured (``GroupProbe``) against what HiSo learns, and controls.
 
 Problems (``experiments.beyond.curvature_problems``): five families of quadratics, d = 100; logistic regression with
 badly scaled features; the digits MLP, plain and with badly scaled tensors, one client with 300 images and 8 of 64
@@ -31,15 +31,15 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-import optimizers
 from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, CurvatureProblem, problem_of
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
 from experiments.harness.tables import Table, with_interval
 from experiments.harness.verdicts import Verdict, judge, never
-from experiments.papers.hiso.controls import ScalarHessian, ScalarHessianSteps
+from experiments.papers.hiso.controls import ScalarDisplacement
 from federated import make_federation
+from optimizers import Displacement, GroupProbe, HiSo
 
 METHODS = ("group_probe", "group_probe_random", "hiso", "hiso_scalar", "decomfl", "oracle_diagonal")
 GRID = tuple(2.0**k for k in range(-4, 8))
@@ -110,15 +110,16 @@ def options_of(problem: CurvatureProblem, method: str, count: int, factor: float
     diagonal = count / (d + count + 1)
     common: dict[str, Any] = {"perturbations": count, "scheme": "central"}
     if method == "group_probe":
-        return common | {"curvature": "group_probe", "groups": problem.groups, "rate": factor * diagonal}
+        return common | {"curvature": GroupProbe(groups=problem.groups), "rate": factor * diagonal}
     if method == "group_probe_random":
         labels = torch.randint(problem.num_random, (d,), generator=torch.Generator().manual_seed(9000 + seed))
         labels[: problem.num_random] = torch.arange(problem.num_random)
-        return common | {"curvature": "group_probe", "groups": labels, "rate": factor * diagonal}
+        return common | {"curvature": GroupProbe(groups=labels), "rate": factor * diagonal}
     if method == "oracle_diagonal":
         rate = factor * (problem.oracle_base or diagonal)
-        return common | {"hessian_weight": 0.0, "initial_hessian": problem.diagonal, "rate": rate}
-    return common | {"rate": factor * problem.base(count)} | ({"initial_hessian": 1.0} if method != "decomfl" else {})
+        return common | {"curvature": Displacement(weight=0.0, initial=problem.diagonal), "rate": rate}
+    curvature = {"hiso": Displacement(initial=1.0), "hiso_scalar": ScalarDisplacement(initial=1.0)}.get(method)
+    return common | {"curvature": curvature, "rate": factor * problem.base(count)}
 
 
 def alone(settings: Settings, name: str, method: str, factor: float, seed: int) -> Iterator[tuple[int, float]]:
@@ -127,9 +128,8 @@ def alone(settings: Settings, name: str, method: str, factor: float, seed: int) 
     count = settings.network_perturbations if network else settings.perturbations
     queries = settings.network_queries if network else settings.queries
     problem = problem_of(name, settings.dim, seed)
-    cls = {"decomfl": optimizers.DeComFL, "hiso_scalar": ScalarHessianSteps}.get(method, optimizers.HiSo)
     options = options_of(problem, method, count, factor, seed)
-    optimizer = cls(problem.x0, max_queries=queries, seed=seed, track_best=False, max_failures=None, **options)
+    optimizer = HiSo(problem.x0, max_queries=queries, seed=seed, track_best=False, max_failures=None, **options)
     fun, due = problem.whole, 0.0
     while not optimizer.stopped:
         if optimizer.queries >= due:
@@ -145,9 +145,8 @@ def over_clients(settings: Settings, name: str, method: str, factor: float, seed
     """Queries of one client that takes part in every round, and the loss, of a federation."""
     count = settings.federated_perturbations
     problem = problem_of(name.removesuffix("_64"), settings.dim, seed, settings.clients)
-    algorithm: Any = {"decomfl": "decomfl", "hiso_scalar": ScalarHessian}.get(method, "hiso")
     federation = make_federation(
-        algorithm,
+        "hiso",
         list(problem.clients),
         problem.x0,
         local_steps=1,
@@ -157,11 +156,11 @@ def over_clients(settings: Settings, name: str, method: str, factor: float, seed
         codec=False,
         **options_of(problem, method, count, factor, seed),
     )
-    schedule = getattr(federation.server.algorithm, "schedule", None)
+    algorithm: Any = federation.algorithm
     queries, budget = 0, settings.rounds * 2 * count
     due = 0.0
     for number in range(1, budget + 1):
-        cost = 2 * count if schedule is None or schedule.group(number) is None else 3
+        cost = 2 * count if algorithm.curvature.probe(seed, number) is None else 3
         if queries + cost > budget:
             break
         if queries >= due:

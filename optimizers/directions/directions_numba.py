@@ -82,7 +82,9 @@ def _normals(w: Any, z: Any) -> None:
 
 
 @_compile
-def _group(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int, stop: int, w: Any, z: Any) -> None:
+def draw_group(
+    signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int, stop: int, w: Any, z: Any
+) -> None:
     """Writes one group of coordinates over z; those from `stop` on may be left as they are."""
     _words(k0, k1, row, s0, s1, group, w)
     if signs:
@@ -105,7 +107,7 @@ def fill(signs: bool, k0: int, k1: int, rows: Any, s0: int, s1: int, start: int,
         line = out[i]
         for group in range(start // size, -(-end // size)):
             low, high = max(start, group * size), min(end, group * size + size)
-            _group(signs, k0, k1, rows[i], s0, s1, group, high - group * size, w, z)
+            draw_group(signs, k0, k1, rows[i], s0, s1, group, high - group * size, w, z)
             target, source = line[low - start : high - start], z[low - group * size : high - group * size]
             for j in range(high - low):
                 target[j] = source[j]
@@ -119,14 +121,14 @@ def add(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, start: int, x
     end = start + x.size
     for group in range(start // size, -(-end // size)):
         low, high = max(start, group * size), min(end, group * size + size)
-        _group(signs, k0, k1, row, s0, s1, group, high - group * size, w, z)
+        draw_group(signs, k0, k1, row, s0, s1, group, high - group * size, w, z)
         target, source = x[low - start : high - start], z[low - group * size : high - group * size]
         for j in range(high - low):
             target[j] = target[j] + scale * source[j]
 
 
 @_compile
-def _halve(s: Any, size: int) -> float:
+def halve(s: Any, size: int) -> float:
     """The sum of s[:size], size a power of two: the upper half is added to the lower half until one number is left."""
     half = size // 2
     while half > 0:
@@ -142,12 +144,12 @@ def sums_of_squares(k0: int, k1: int, row: int, s0: int, s1: int, d: int, sums: 
     """Sets sums[g] to the sum of the squares of the normals of group g, summed as in `fixed_order.group_sums`."""
     w, z, square = np.empty(GROUP, np.uint32), np.empty(GROUP, np.float32), np.empty(GROUP, np.float64)
     for group in range(sums.size):
-        _group(False, k0, k1, row, s0, s1, group, GROUP, w, z)
+        draw_group(False, k0, k1, row, s0, s1, group, GROUP, w, z)
         inside = min(GROUP, d - group * GROUP)
         square[inside:] = 0.0
         for i in range(inside):
             square[i] = np.float64(z[i]) * np.float64(z[i])
-        sums[group] = _halve(square, GROUP)
+        sums[group] = halve(square, GROUP)
 
 
 @_compile
@@ -169,8 +171,8 @@ def _dot(x: Any, y: Any, product: Any, sums: Any) -> float:
         product[inside:size] = 0.0
         for i in range(inside):
             product[i] = xs[i] * ys[i]
-        sums[group] = _halve(product, size)
-    return _halve(sums, sums.size)
+        sums[group] = halve(product, size)
+    return halve(sums, sums.size)
 
 
 @_compile

@@ -25,15 +25,10 @@ class Groups:
     Groups that follow each other in order are held as their ends; others as a label for each coordinate, 4 bytes.
 
     Args:
-        given: what makes the groups:
-
-            - None: every coordinate is one;
-            - an integer: so many runs of neighbours, as equal as can be; 1 is one group of all;
-            - a ``torch.nn.Module``: its parameter tensors that require a gradient, in ``named_parameters``' order,
-              or anything with ``tensor_sizes``, such as ``ModuleObjective``;
-            - a sequence of groups: each a range, a slice, or indices (a sequence or an integer tensor);
-            - an integer tensor of shape ``d``: the group of each coordinate;
-            - ``Groups``.
+        given: None: every coordinate is one; an integer: so many runs of neighbours, as equal as can be; a
+            ``torch.nn.Module``: its parameter tensors that require a gradient, in ``named_parameters``' order, or
+            anything with ``tensor_sizes``, such as ``ModuleObjective``; a sequence of groups, each a range, a slice or
+            indices; an integer tensor of shape ``d``: the group of each coordinate; or ``Groups``.
         dimension: d.
 
     Raises:
@@ -49,19 +44,17 @@ class Groups:
         if isinstance(given, Groups):
             _check_total(given.dimension, dimension)
             self._ends, self.labels, self.sizes = given._ends, given.labels, given.sizes
-            return
-        if isinstance(given, nn.Module):
+        elif isinstance(given, nn.Module):
             self._of_sizes([p.numel() for p in given.parameters() if p.requires_grad and p.numel()])
         elif hasattr(given, "tensor_sizes"):
             self._of_sizes(list(given.tensor_sizes))
         elif given is None:
             self.sizes = torch.ones(dimension, dtype=torch.int64)
         elif isinstance(given, int | np.integer) and not isinstance(given, bool):
-            count = positive_integer("groups", given)
-            if count > dimension:
+            if (count := positive_integer("groups", given)) > dimension:
                 raise ValueError(f"{count} groups were asked for of {dimension} coordinates")
-            ends = [dimension * (b + 1) // count for b in range(count)]
-            self._of_sizes([end - start for start, end in zip([0, *ends], ends, strict=False)])
+            ends = [dimension * b // count for b in range(count + 1)]
+            self._of_sizes([end - start for start, end in itertools.pairwise(ends)])
         elif isinstance(given, Tensor):
             self._of_labels(given)
         elif isinstance(given, Sequence) and not isinstance(given, str) and len(given):
@@ -79,27 +72,23 @@ class Groups:
             self._ends = self.sizes.cumsum(0).tolist()
 
     def _of_members(self, members: list[Tensor]) -> None:
-        flat = torch.cat(members)
-        sizes = [len(group) for group in members]
+        d, flat, sizes = self.dimension, torch.cat(members), [len(group) for group in members]
         if 0 in sizes:
             raise ValueError(f"group {sizes.index(0)} is empty")
-        if int(flat.min()) < 0 or int(flat.max()) >= self.dimension:
-            wrong = flat[(flat < 0) | (flat >= self.dimension)][0]
-            raise ValueError(f"groups name coordinate {int(wrong)}, accepted are 0 to {self.dimension - 1}")
-        times = torch.bincount(flat, minlength=self.dimension)
+        if bool((wrong := (flat < 0) | (flat >= d)).any()):
+            raise ValueError(f"groups name coordinate {int(flat[wrong][0])}, accepted are 0 to {d - 1}")
+        times = torch.bincount(flat, minlength=d)
         if bool((times > 1).any()):
             raise ValueError(f"groups overlap: coordinate {int(times.argmax())} is in more than one place")
-        if bool((times == 0).any()):
-            missing = (times == 0).nonzero()
+        if len(missing := (times == 0).nonzero()):
             raise ValueError(
-                f"groups do not cover the {self.dimension} coordinates: {len(missing)} are in none, "
-                f"the first is {int(missing[0])}"
+                f"groups do not cover the {d} coordinates: {len(missing)} are in none, the first is {int(missing[0])}"
             )
-        if torch.equal(flat, torch.arange(self.dimension)):
+        if torch.equal(flat, torch.arange(d)):
             self._of_sizes(sizes)
             return
         self.sizes = torch.tensor(sizes, dtype=torch.int64)
-        self.labels = torch.empty(self.dimension, dtype=torch.int32)
+        self.labels = torch.empty(d, dtype=torch.int32)
         self.labels[flat] = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(self.sizes)
 
     def _of_labels(self, labels: Tensor) -> None:
@@ -111,8 +100,8 @@ class Groups:
         if int(labels.min()) < 0:
             raise ValueError(f"labels of groups count from 0, got {int(labels.min())}")
         self.sizes = torch.bincount(labels.cpu().to(torch.int64))
-        if bool((self.sizes == 0).any()):
-            raise ValueError(f"group {int((self.sizes == 0).nonzero()[0])} is empty")
+        if len(empty := (self.sizes == 0).nonzero()):
+            raise ValueError(f"group {int(empty[0])} is empty")
         self.labels = labels.detach().cpu().to(torch.int32)
 
     def __len__(self) -> int:
@@ -146,10 +135,9 @@ class Groups:
 
 @dataclass(frozen=True)
 class GroupDiagonal:
-    """The coordinates start … stop − 1 of a diagonal with one number a group; made of size d nowhere.
+    """The coordinates start … stop − 1 of a diagonal with one number a group, which stands wherever H of size d may.
 
-    It stands where H of shape ``d`` does in ``optimizers.batch`` and ``optimizers.directions.hessian_update``; a slice
-    of it is another one, and ``tensor()`` makes its numbers.
+    A slice of it is another one, and ``tensor()`` makes its numbers.
 
     Attributes:
         groups: the partition.

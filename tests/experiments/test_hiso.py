@@ -12,9 +12,10 @@ from experiments.harness.verdicts import Verdict
 from experiments.papers.hiso import bytes as bytes_experiment
 from experiments.papers.hiso import digits, fig4, fig5_fig8, training
 from experiments.papers.hiso.accounting import CELLS, bytes_a_round, miss, nearest_rounds
-from experiments.papers.hiso.controls import ScalarHessian, noise_hessian
+from experiments.papers.hiso.controls import ScalarDisplacement, noise_hessian
 from experiments.workloads.images import DataError, load_images, mnist
 from federated import make_federation
+from optimizers import Directions, Displacement
 from tests.experiments.mnist import write_mnist
 
 # Bytes.
@@ -161,26 +162,27 @@ def federation(algorithm, **options):
 
 
 def test_scalar_h_is_the_mean_of_eq_12():
-    made = federation(ScalarHessian, hessian_weight=0.3)
+    made = federation("hiso", curvature=ScalarDisplacement(weight=0.3))
     made.run_round()
     model = made.server.state.model
     (entry,) = made.server.state.log.between(1, 2)
-    h, x, directions = 1.0, made.algorithm.x0, model._directions()
+    h, x = 1.0, made.algorithm.x0
+    directions = Directions(0, len(x))
     for k, c in enumerate(entry.scalars.view(2, 2)):
         delta = (c @ directions.block(k, 2)) / h**0.5
         x, h = x - 0.01 * delta, 0.7 * h + 0.3 * (float(delta.square().mean()) + 1e-8)
     assert torch.allclose(model.x, x, rtol=1e-12, atol=0)
-    assert torch.allclose(model.hessian, torch.full_like(x, h), rtol=1e-12) and h != 1.0
+    assert torch.allclose(model.method.hessian, torch.full_like(x, h), rtol=1e-12) and h != 1.0
     client = made.host.client(0)
     client.receive(made.server.broadcast(0))
-    assert client.optimizer.digest() == model.digest()
+    assert client.model.digest() == model.digest()
 
 
 def test_noise_h_follows_the_runs_scalars_along_other_directions():
-    made = federation("hiso", hessian_weight=0.3)
+    made = federation("hiso", curvature=Displacement(weight=0.3))
     for _ in range(3):
         made.run_round()
-    noise, learned = noise_hessian(made.server, 5), made.server.state.model.hessian
+    noise, learned = noise_hessian(made.server, 5), made.server.state.model.method.hessian
     assert not torch.equal(noise, learned)
     assert float(noise.mean()) == pytest.approx(float(learned.mean()), rel=0.2)
     with pytest.raises(ValueError, match="another one"):

@@ -5,7 +5,7 @@ import torch
 
 from experiments.benchmarks import hiso
 from experiments.benchmarks.timing import Timing
-from optimizers.directions.hessian_update import HessianRule
+from optimizers import Displacement
 
 
 def test_benchmark_writes_what_it_measured(tmp_path, capsys):
@@ -31,7 +31,7 @@ def test_the_torch_expression_is_the_formula():
     hiso.torch_step(x, h, 2)
     torch.manual_seed(0)
     delta = 0.1 * (torch.randn(1000) + torch.randn(1000)) / before.sqrt()
-    rule = HessianRule()
+    rule = Displacement()
     torch.testing.assert_close(x, 1.0 - 1e-3 * delta)
     torch.testing.assert_close(h, (1 - rule.weight) * before + rule.weight * (delta**2 + rule.epsilon))
 

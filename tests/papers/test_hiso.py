@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from federated import Report, Server, decode, simulate
-from optimizers import minimize
+from optimizers import Displacement, minimize
 from tests.papers import hiso as paper
 
 TOLERANCE = 1e-9
@@ -177,13 +177,15 @@ def test_hiso_is_the_papers(record_property, monkeypatch, tau, P, participation,
         ROUNDS,
         rate=used.eta,
         smoothing_radius=used.mu,
-        hessian_weight=used.nu,
-        hessian_epsilon=used.epsilon,
-        hessian_lower=used.lower,
-        hessian_upper=used.upper,
         projection=used.projection,
-        hessian_update=reading,
-        initial_hessian=torch.linspace(0.7, 1.3, D, dtype=torch.float64),
+        curvature=Displacement(
+            update=reading,
+            weight=used.nu,
+            epsilon=used.epsilon,
+            lower=used.lower,
+            upper=used.upper,
+            initial=torch.linspace(0.7, 1.3, D, dtype=torch.float64),
+        ),
         **options,
     )
     u, objectives, H_0 = free.directions(tau, P, 1e-2), clients(), np.linspace(0.7, 1.3, D)
@@ -220,9 +222,8 @@ def test_one_machine_is_the_papers(record_property, reading, tau, P, projection)
     if reading == "decomfl":
         points, used = queried("decomfl", projection=projection, **shared), used._replace(nu=0.0)
     else:
-        learning = {"hessian_weight": used.nu, "hessian_epsilon": used.epsilon, "initial_hessian": 1.0}
-        learning |= {"hessian_update": reading, "local_steps": tau, "projection": projection}
-        points = queried("hiso", **shared, **learning)
+        curvature = Displacement(update=reading, weight=used.nu, epsilon=used.epsilon, initial=1.0)
+        points = queried("hiso", **shared, curvature=curvature, local_steps=tau, projection=projection)
     objective = Smooth(1)
     paper.algorithm_2([objective], X_0, H_0, [[0]] * rounds, list(u), used)
     name = f"HiSo Alg. 2, N = 1, {reading}, tau={tau}, P={P}" + (", eq. 7" if projection else "")

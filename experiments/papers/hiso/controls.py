@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-import optimizers
 from federated.methods.scalar.hiso import HiSo
-from federated.methods.scalar.replayed_model import HiSoModel, ReplayedModel
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
-from optimizers.directions.hessian_update import HessianRule, Term, update
+from optimizers import Displacement
+from optimizers.methods.hiso.curvature import Step
+from optimizers.methods.hiso.displacement import LearnedDiagonal
 
 
-class ScalarHessianSteps(optimizers.HiSo):
-    """HiSo with H = hI, h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over coordinates."""
+@dataclass(frozen=True, kw_only=True)
+class ScalarDisplacement(Displacement):
+    """H = hI, h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over coordinates."""
 
-    def _rule(self) -> HessianRule | None:
-        return None
-
-    def _advance(self, terms: Sequence[Term], rate: float) -> None:
-        displacement = torch.zeros_like(self.hessian)
-        if terms:
-            update(displacement, self._directions(), terms, -1.0, hessian=self.hessian)
-        super()._advance(terms, rate)
-        if terms:
-            r = self.hessian_rule
-            newest = float(displacement.square().mean(dtype=torch.float64)) + r.epsilon
-            h = (1.0 - r.weight) * float(self.hessian[0]) + r.weight * newest
-            h = min(max(h, r.lower), r.upper)
-            self.state = replace(self.state, hessian=torch.full_like(self.hessian, h))
-            self.state = replace(self.state, hessian_floor=float(self.hessian[0]))
-
-
-class ScalarHessianModel(ReplayedModel, ScalarHessianSteps):
-    """The same over clients."""
+    def step(self, learned: LearnedDiagonal, step: Step) -> LearnedDiagonal:
+        """The step along H^(−1/2)u, and h from its Δx."""
+        if not step.terms or not step.fits(learned.floor):
+            return learned
+        displacement = torch.zeros_like(learned.hessian)
+        replace(step, x=displacement, momentum=None, rate=-1.0, prox=None).move(learned.hessian)
+        step.move(learned.hessian)
+        newest = float(displacement.square().mean(dtype=torch.float64)) + self.epsilon
+        h = (1.0 - self.weight) * float(learned.hessian[0]) + self.weight * newest
+        hessian = torch.full_like(learned.hessian, min(max(h, self.lower), self.upper))
+        return LearnedDiagonal(float(hessian[0]), hessian=hessian)
 
 
 class ScalarHessian(HiSo):
@@ -44,9 +37,8 @@ class ScalarHessian(HiSo):
 
     name = "hiso_scalar"
 
-    def model(self) -> ReplayedModel:
-        """A new model at x0."""
-        return ScalarHessianModel(self.x0, **self.model_options())
+    def __init__(self, x0: Any, *, curvature: ScalarDisplacement = ScalarDisplacement(), **options: Any) -> None:
+        super().__init__(x0, curvature=curvature, **options)
 
 
 def noise_hessian(server: ScalarOnlyServer, seed: int) -> Tensor:
@@ -62,8 +54,7 @@ def noise_hessian(server: ScalarOnlyServer, seed: int) -> Tensor:
     if server.state.log.first > 1 or seed == algorithm.seed:
         raise ValueError("the log must hold every round, and the seed must be another one")
     model = algorithm.model()
-    model.seed = seed
+    model.method.seed = seed
     for entry in server.state.log.between(1, server.round):
         model.follow(entry.round, entry.scalars)
-    assert isinstance(model, HiSoModel)
-    return model.hessian
+    return model.method.hessian

@@ -1,227 +1,324 @@
-"""HiSo and DeComFL: zeroth-order descent by scalars, with a learned diagonal Hessian and without."""
+"""HiSo on one machine: descent by scalars along H^(−1/2)u, with the H of the paper, another, or none (DeComFL).
+
+References:
+    HiSo: Li et al., Reconciling Hessian-informed acceleration and scalar-only communication for efficient federated
+        zeroth-order fine-tuning, 2025, Alg. 1 (the general scalar-only algorithm), 2, 2a and 2b, eqs. 11 and 12.
+    DeComFL: Li et al., Achieving dimension-free communication in federated learning via zeroth-order optimization,
+        2025.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from optimizers.directions.groups import GroupsLike
-from optimizers.directions.hessian_update import HessianRule, compute_dtype
-from optimizers.methods.hiso.scalar_only import Distribution, ScalarOnly, Scheme, fraction
-from optimizers.options import CommonOptions, positive_integer
+from optimizers.batch import Batch
+from optimizers.directions.directions import Directions
+from optimizers.directions.groups import GroupDiagonal
+from optimizers.directions.metric import compute_dtype, dense, squared_norm
+from optimizers.methods.hiso.curvature import Curvature, Step, StepOptions
+from optimizers.methods.hiso.displacement import Displacement
+from optimizers.methods.hiso.first_rate import LEAST_DIRECTIONS, found_rate, vector_to_move
+from optimizers.methods.hiso.group_probe import GroupProbe, Probe
+from optimizers.optimizer import Optimizer
+from optimizers.options import nearest_name, option_names, positive_integer, refuse_unknown, take_options
+from optimizers.state import save_fields
 
-HessianUpdate = Literal["per_step", "per_round"]
-Curvature = Literal["displacement", "group_probe"]
-CURVATURES = ("displacement", "group_probe")
+CURVATURES: dict[str, type[Curvature]] = {cls.name: cls for cls in (Displacement, GroupProbe)}
+CurvatureLike = Curvature | str | Mapping[str, Any] | None
 
 
-class DeComFL(ScalarOnly):
-    """DeComFL (Li et al., 2025) on one machine: HiSo with H = 1 throughout.
+def curvature_of(given: CurvatureLike) -> Curvature:
+    """A curvature; its name for its defaults; ``{"name": …}`` with its options, as text holds it; or None for H = 1.
 
-        Δx = (1/P) Σₚ gₚ uₚ,   x ← prox(x − η Δx)
+    Raises:
+        ValueError, TypeError: for an unknown name or option, with the nearest one.
+    """
+    if given is None or isinstance(given, Curvature):
+        return given or Curvature()
+    if not isinstance(given, str | Mapping):
+        raise TypeError(f"curvature must be a Curvature, a name, options with a name, or None, got {given!r:.200}")
+    options = {"name": given} if isinstance(given, str) else dict(given)
+    if (name := options.pop("name", None)) not in CURVATURES:
+        raise ValueError(f"unknown curvature {name!r}{nearest_name(str(name), CURVATURES)}")
+    cls = CURVATURES[name]
+    refuse_unknown(cls, options.keys() - option_names(cls))
+    return cls(**options)
 
-    with gₚ the difference quotient of f along uₚ, so that E Δx = ∇f(x) + O(μ). Memory is x alone; see
-    ``ScalarOnly`` for the arguments.
+
+@dataclass
+class HiSoState:
+    """What changes beside the iterate.
+
+    Attributes:
+        rate: η; None while it is to be found.
+        momentum: m, shape ``d``, or None.
+        learned: H, and what the curvature needs to learn it.
     """
 
-    method = "decomfl"
+    rate: float | None
+    momentum: Tensor | None
+    learned: Any
 
 
-class HiSo(ScalarOnly):
+class HiSo(Optimizer):
     r"""HiSo (Li et al., 2025; Alg. 2, 2a, 2b, eqs. 11, 12) on one machine.
 
-    With w = H^(−1/2) u it queries x and x + μ wₚ, p = 1…P, and moves by
+    With w = H^(−1/2) u it queries x and x + μ w_p, p = 1…P, and moves by
 
-        gₚ = (f(x + μ wₚ) − f(x))/μ,   Δx = (1/P) Σₚ gₚ wₚ,   x ← x − η Δx,
-        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)
+        g_p = (f(x + μ w_p) − f(x))/μ,   Δx = (1/P) Σ_p g_p w_p,   x ← prox(x − η Δx),
+        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)    (eq. 12; ``Displacement``)
 
     so that E Δx = H⁻¹∇f(x) + O(μ) and, for g = wᵀ∇f and Σ = ∇f ∇fᵀ (Theorem 2),
-    E[Δx Δxᵀ] = (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹.
+    E[Δx Δxᵀ] = (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹. Eq. 11 prints 2μ², and it is μ².
 
-    **What the constants mean.** H₀ = 1 makes the first step DeComFL's. ν is the share of the newest
-    displacement: H remembers about 1/ν steps. ε is what H tends to where nothing moves, hence H^(−1/2) ≤ ε^(−1/2)
-    in the long run. Δx² has the units of (f/x)² H⁻², not of H: H is not invariant to the units of f.
+    The ``curvature`` says where H comes from; a ``GroupProbe`` measures it instead. A step is in Alg. 1's two parts:
+    ``scalars`` is all that a client would send and a server average, and ``follow`` moves x, H and m by scalars alone,
+    as anyone may who holds these and the seed, bit for bit. The prox of coordinate j has its step, η/H_j: ψ must be
+    separable. Memory is x and H, one vector more with momentum, and one without ``in_place``.
 
-    **What H learns.** At stationarity H_j² = S + 2 (∂ⱼf)²/H_j for P = 1, S = Σᵢ (∂ᵢf)²/Hᵢ: coordinates differ
-    by at most √3, and a scalar H does as well. As S falls, H falls and the effective rate η/H rises, until
-    H ≈ η(trA/P + (1 + 1/P)λ)/2, below which steps are unstable: f stops falling there, at a level that falls
-    with η.
-
-    **Where the paper leaves a choice, or slips.** Eq. 11 prints 2μ², and it is μ². Eq. 12's top line and
-    Alg. 2a's line 6 print a Δx_{r,τ} that does not exist: ``hessian_update="per_step"`` takes each step's Δx
-    with the H of that step; ``"per_round"`` (Appx. C) takes Σₖ Δxₖ of a round's ``local_steps`` steps, all
-    with the H of its start. That sum is drawn anew from the round's scalars, which costs its directions and
-    no memory. H₀, ν, ε, β and the rate are not in the paper; its programs have 1, 0.05, 0, none, 1e-4.
-    ``projection`` is the factor 1/(uᵀH⁻¹u) of eq. 7. ``momentum``, a remark of the paper, is read as a moving
-    average of Δx, which H does not see.
-
-    **Prox.** The step of coordinate j is η/H_j, and so is its prox's: ψ must be separable.
-
-    Memory is x and H, and one vector more with momentum, or without ``in_place``.
-
-    ``curvature="group_probe"`` is ours instead, an H that is measured: such a HiSo is a ``GroupProbeHiSo``, whose
-    docstring has its method and options.
+    A failed perturbation is left out of the mean, and a step that might not stay finite altogether; where all queries
+    of a step fail, x goes back to the best point.
 
     Args:
         x0: initial point, shape ``d``.
-        curvature: ``"displacement"``, the paper's, or ``"group_probe"``.
-        hessian_update: ``"per_step"`` or ``"per_round"``.
-        local_steps: steps of a round, for ``"per_round"``.
-        hessian_weight: ν; 0 leaves H as it is.
-        hessian_epsilon: ε ≥ 0.
-        hessian_lower: β_l.
-        hessian_upper: β_u.
-        initial_hessian: H₀ > 0, a number or shape ``d``; None: 1 with a given rate, else found with it.
-        perturbations: P.
-        smoothing_radius: μ.
-        rate: η; None: found at the first step, and H₀ with it (``_scale``).
-        scheme: ``"forward"`` as printed, or ``"central"``.
-        distribution: of u.
-        momentum: β.
-        projection: whether gₚ is divided by uₚᵀH⁻¹uₚ.
-        in_place: whether x0 itself is moved.
-        groups: this and the next seven are of ``curvature="group_probe"``; see ``GroupProbeHiSo``.
-        initial_probes: first probes a group.
-        probe_every: rounds from a later probe to the next.
-        probe_weight: of the newest probe.
-        rise_weight: the same where it is above h.
-        shared_weight: of a probe in the other groups' h.
-        clip: of scalars.
-        warmup: steps over which the rate rises.
-        **common: see ``Optimizer``.
+        curvature: ``Displacement(...)``, ``GroupProbe(...)``, or the name of either for its defaults,
+            ``"displacement"`` or ``"group_probe"``; ``{"name": "group_probe", "groups": 3}``; None: H = 1, ``DeComFL``.
+        local_steps: τ, steps of a round, to which ``update`` and ``reset`` of a ``Displacement`` refer, and probes.
+        in_place: x0 itself is moved, as a torch optimizer moves parameters, and no copy of it is made; told batches
+            then have another base. ``track_best`` is False unless given; no bounds.
+        **options: see ``StepOptions`` and ``Optimizer``.
+
+    Attributes:
+        relay: what takes a step's scalars in the place of ``follow``: a federation's client, which sends them.
     """
 
     method = "hiso"
-
-    def __new__(cls, *arguments: Any, curvature: Curvature = "displacement", **options: Any) -> HiSo:
-        """A ``GroupProbeHiSo`` where its curvature is asked for by name."""
-        from optimizers.methods.hiso.group_probe import GroupProbeHiSo
-
-        return super().__new__(GroupProbeHiSo if cls is HiSo and curvature == "group_probe" else cls)
+    option_sets: ClassVar[tuple[type, ...]] = (StepOptions,)
+    option_hints: ClassVar[dict[str, str]] = {
+        spelt.format(f.name): f"curvature={cls.__name__}({f.name}=...)"
+        for cls in CURVATURES.values()
+        for f in fields(cls)
+        for spelt in ("{}", "hessian_{}", "{}_hessian")
+    }
+    state: HiSoState
+    relay: Callable[[list[float]], None] | None = None
 
     def __init__(
         self,
         x0: Any,
         *,
-        curvature: Curvature = "displacement",
-        hessian_update: HessianUpdate = "per_step",
+        curvature: CurvatureLike = "displacement",
         local_steps: int = 1,
-        hessian_weight: float = 0.05,
-        hessian_epsilon: float = 1e-8,
-        hessian_lower: float = 0.0,
-        hessian_upper: float = math.inf,
-        initial_hessian: float | Tensor | None = None,
-        perturbations: int = 5,
-        smoothing_radius: float = 1e-3,
-        rate: float | None = None,
-        scheme: Scheme = "forward",
-        distribution: Distribution = "normal",
-        momentum: float = 0.0,
-        projection: bool = False,
         in_place: bool = False,
-        groups: GroupsLike = None,
-        initial_probes: int | None = None,
-        probe_every: int | None = None,
-        probe_weight: float | None = None,
-        rise_weight: float | None = None,
-        shared_weight: float | None = None,
-        clip: float | None = None,
-        warmup: int | None = None,
-        **common: Unpack[CommonOptions],
+        **options: Any,
     ) -> None:
-        if curvature not in CURVATURES:
-            raise ValueError(f"curvature must be one of {CURVATURES}, got {curvature!r}")
-        self.curvature = curvature
-        probing = {"groups": groups, "initial_probes": initial_probes, "probe_every": probe_every}
-        probing |= {
-            "probe_weight": probe_weight,
-            "rise_weight": rise_weight,
-            "shared_weight": shared_weight,
-            "clip": clip,
-            "warmup": warmup,
-        }
-        for name, value in probing.items():
-            if value is not None:
-                raise ValueError(f"{name} goes with curvature='group_probe', not with 'displacement'")
-        if hessian_update not in ("per_step", "per_round"):
-            raise ValueError(f"hessian_update must be 'per_step' or 'per_round', got {hessian_update!r}")
-        self.hessian_update = hessian_update
-        self.local_steps = positive_integer("local_steps", local_steps)
-        if self.local_steps > 1 and hessian_update == "per_step":
-            raise ValueError("local_steps is the length of a round: it goes with hessian_update='per_round'")
-        self.hessian_weight = fraction("hessian_weight", hessian_weight)
-        self.hessian_epsilon = fraction("hessian_epsilon", hessian_epsilon)
-        lower, upper = float(hessian_lower), float(hessian_upper)
-        if not (0.0 <= lower <= upper and upper > 0.0 and lower < math.inf):
-            raise ValueError(f"0 <= hessian_lower <= hessian_upper is accepted, got {lower} and {upper}")
-        self.hessian_lower, self.hessian_upper, self.initial_hessian = lower, upper, initial_hessian
-        self.hessian_rule = HessianRule(self.hessian_weight, self.hessian_epsilon, lower, upper)
-        prox = common.get("prox")
-        if prox is not None and not getattr(prox, "separable", False):
-            raise ValueError("HiSo's step differs between coordinates: its prox must be separable (DeComFL's not)")
-        super().__init__(
-            x0,
-            perturbations=perturbations,
-            smoothing_radius=smoothing_radius,
-            rate=rate,
-            scheme=scheme,
-            distribution=distribution,
-            momentum=momentum,
-            projection=projection,
-            in_place=in_place,
-            **common,
-        )
+        self.curvature, self.steps = curvature_of(curvature), take_options(StepOptions, options)
+        self.local_steps, self.in_place = positive_integer("local_steps", local_steps), bool(in_place)
+        if self.in_place:
+            options.setdefault("track_best", False)
+            if options.get("bounds") is not None:
+                raise ValueError("in_place=True goes without bounds")
+        super().__init__(x0, **options)
+
+    # Alg. 2b, LocalUpdate: queries, and the scalars that they give.
+
+    def _ask(self) -> Batch:
+        """Lines 3 and 4: x, where its value is needed, and x ± μ H^(−1/2) u_p with u_p of address (seed, step, p)."""
+        mu, metric = self.steps.smoothing_radius, self.metric
+        if (probe := self.probe) is not None:
+            scales, info = [0.0, probe.radius(mu), -probe.radius(mu)], {"group": probe.group}
+            mask = probe.mask(self._x)
+            return self._directions_batch([0] * 3, scales, distribution="rademacher", metric=mask, info=info)
+        centre, sides, count = self._plan()
+        radii = self.curvature.radii(mu, self._directions(), self.iterations, count, metric)
+        rows = [0] * centre + [*range(count)] * sides
+        scales = [0.0] * centre + [side * m for side in (1.0, -1.0)[:sides] for m in radii]
+        kind, info = self.steps.distribution, {"count": count}
+        return self._directions_batch(rows, scales, distribution=kind, metric=metric, info=info)
+
+    def _differences(self, batch: Batch, values: Tensor) -> Tensor:
+        """Line 4 (eq. 11): g_p = (f(x + μ w_p) − f(x))/μ, or the central one; not finite where a query failed."""
+        count, m = batch.info["count"], batch.scales.to(values.device)
+        if len(batch) == count + 1 and bool(m[0] == 0.0):
+            return (values[1:] - values[0]) / m[1:]
+        return (values[-2 * count : -count] - values[-count:]) / (2.0 * m[-2 * count : -count])
+
+    def scalars(self, batch: Batch, values: Tensor, factor: float = 1.0) -> list[float]:
+        """Line 11: c_p = g_p/P, P the perturbations that succeeded, NaN for the others; or a probe's g and c."""
+        if "group" in batch.info:
+            return Probe.scalars(batch, values)
+        g = (self._differences(batch, values) * factor).tolist()
+        count = sum(map(math.isfinite, g))
+        c = [g_p / count if math.isfinite(g_p) else math.nan for g_p in g]
+        if self.steps.projection:
+            u, at, H = self._directions(), batch.addresses[-1][0], self.metric
+            c = [c_p / squared_norm(u, at, p, H) if math.isfinite(c_p) else math.nan for p, c_p in enumerate(c)]
+        return c
+
+    def _tell(self, batch: Batch, values: Tensor) -> None:
+        if self.relay is not None:
+            self.relay(self.scalars(batch, values))
+            return
+        factor = 1.0 if self.state.rate is not None else self._find_rate(batch, values)
+        scalars = self.scalars(batch, values, factor)
+        if not any(map(math.isfinite, values.tolist() if "group" in batch.info else scalars)):
+            self._start_again_from_best()
+        if self.state.rate is not None:
+            self.follow(scalars)
+
+    # Alg. 2a, Rebuild: what scalars do.
+
+    def follow(self, scalars: Sequence[float], factor: float = 1.0) -> None:
+        """Lines 3 to 6 and Alg. 2, lines 9 and 16: move x, H and m by the scalars of the present step.
+
+        Args:
+            scalars: c_p of each perturbation, NaN where there is none; or a probe's g and c.
+            factor: of the rate.
+        """
+        s, at = self.state, self.iterations
+        x, m = self._x, s.momentum
+        if not self.in_place:
+            x, m = x.clone(), None if m is None else m.clone()
+        if (probe := self.probe) is not None:
+            learned = self._follow_probe(probe, x, scalars[0], scalars[1], factor)
+        else:
+            assert s.rate is not None
+            number, k = divmod(at + 1, self.local_steps)
+            terms = [(at, p, c) for p, c in enumerate(scalars) if not math.isnan(c)]
+            prox = None if self.prox is None and self.domain is None else self._apply_prox
+            rate, decay, ends = s.rate * factor, self.steps.momentum, number if k == 0 else 0
+            step = Step(x, m, self._directions(), terms, rate, decay, ends, self.in_place, prox)
+            learned = self.curvature.step(s.learned, step)
+        self._x, self.state = x, replace(s, momentum=m, learned=learned)
+
+    def _follow_probe(self, probe: Probe, x: Tensor, g: float, c: float, factor: float) -> Any:
+        """What H of the group learns from c; x moves along z by the Newton step, g over the curvature then known."""
+        if not (math.isfinite(g) and math.isfinite(c)):
+            return self.state.learned
+        learned, second = self.curvature.learn(self.state.learned, probe, c, x)
+        if second > 0.0 and abs(length := factor * g / second) < torch.finfo(x.dtype).max / 16.0:
+            signs, mask = Directions(self.seed, self.dimension, "rademacher"), probe.mask(x)
+            Step(x, None, signs, [(self.iterations, 0, length)], 1.0).move(mask)
+            self._apply_prox(x, factor / second, mask.tensor() == 1.0)
+        return learned
+
+    def _apply_prox(self, x: Tensor, step: Any, where: Tensor | None = None) -> None:
+        """The prox and the projection of a moved x, in place; of some coordinates where not of all."""
+        if self.prox is None and self.domain is None:
+            return
+        wide = x.to(compute_dtype(x.dtype))
+        z = self._prox(wide, step)
+        x.copy_(z if where is None else torch.where(where, z, wide))
+
+    # The optimizer's hooks.
+
+    def _parse_x0(self, x0: Any) -> Tensor:
+        return vector_to_move(x0) if self.in_place else super()._parse_x0(x0)
 
     def _start(self) -> None:
-        super()._start()
-        dtype = compute_dtype(self._x.dtype)
-        given, rule = self.initial_hessian, self.hessian_rule
-        given = 1.0 if given is None else given
-        if isinstance(given, Tensor) and given.shape != self._x.shape:
-            raise ValueError(f"initial_hessian must have shape ({self.dimension},), got {tuple(given.shape)}")
-        hessian = torch.empty_like(self._x, dtype=dtype)
-        hessian.copy_(given) if isinstance(given, Tensor) else hessian.fill_(float(given))
-        floor = float(hessian.min())
-        if not (floor > 0.0 and float(hessian.max()) < float("inf")):
-            raise ValueError("initial_hessian must be positive and finite")
-        hessian.clamp_(rule.lower, rule.upper)
-        self.state.hessian = hessian
-        self.state.hessian_floor = min(max(floor, rule.lower), rule.upper)
+        self.curvature, self.steps = c, steps = self.curvature.prepared(self.steps, self.dimension)
+        vars(self).update(vars(steps))
+        if c.separable and self.prox is not None and not getattr(self.prox, "separable", False):
+            raise ValueError("HiSo's step differs between coordinates: its prox must be separable (DeComFL's not)")
+        momentum = torch.zeros_like(self._x, dtype=compute_dtype(self._x.dtype)) if steps.momentum > 0.0 else None
+        self.state = HiSoState(steps.rate, momentum, c.start(self._x, self.max_queries))
+
+    def _next_queries(self) -> int:
+        centre, sides, count = self._plan()
+        return centre + sides * count if self.probe is None else 3
+
+    def _plan(self) -> tuple[int, int, int]:
+        """Queries at x itself, sides on which each direction is queried, and directions of the next batch."""
+        finding, forward, wanted = self.state.rate is None, self.steps.scheme == "forward", self.steps.perturbations
+        centre, sides = int(finding or forward), 1 if forward and not finding else 2
+        wanted = max(wanted, LEAST_DIRECTIONS) if finding else wanted
+        return centre, sides, max(1, min(wanted, (self.remaining - centre) // sides))
+
+    def _directions(self) -> Directions:
+        return Directions(self.seed, self.dimension, self.steps.distribution)
+
+    @property
+    def metric(self) -> Tensor | GroupDiagonal | None:
+        """H of the next step; None for 1."""
+        return self.curvature.metric(self.state.learned, self._x)
 
     @property
     def hessian(self) -> Tensor:
         """The diagonal of H in search coordinates, shape ``d``."""
-        assert self.state.hessian is not None
-        return self.state.hessian
+        return torch.ones_like(self._x) if (metric := self.metric) is None else dense(metric)
 
-    def _scale(self, rate: float, slope: float) -> tuple[float, float]:
-        """The rate, and H₀ where it is not given: what H tends to for this slope, so that f's units cancel.
+    @property
+    def probe(self) -> Probe | None:
+        """What the present step measures in the place of a descent."""
+        number, k = divmod(self.iterations, self.local_steps)
+        return self.curvature.probe(self.seed, number + 1) if k == 0 else None
 
-        For a scalar H eq. 12 is stationary at h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` at
-        h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of what is stable there, because H falls with
-        the slope and η/H rises (not with ``projection``, where h cancels). The scalars were measured along
-        u, not h^(−1/2) u.
-        """
-        if self.initial_hessian is not None:
-            return rate, 1.0
-        p, d, rule = self.perturbations, self.dimension, self.hessian_rule
-        if self.projection:
-            h = slope**2 * (1.0 / p + (1.0 - 1.0 / p) / d) / d**2
-        else:
-            h = (slope**2 * (1.0 / p + (1.0 + 1.0 / p) / d)) ** (1.0 / 3.0)
-        h = min(max(h, rule.lower, 1e-30), rule.upper, 1e30)
-        self.state.hessian = (self.hessian if self.in_place else torch.empty_like(self.hessian)).fill_(h)
-        h = self.state.hessian_floor = float(self.hessian[0])
-        return (rate if self.projection else 0.3 * h * rate), h**-0.5
+    def _find_rate(self, batch: Batch, values: Tensor) -> float:
+        """Find η, and H₀ where it is to be found, from a first step's queries; the factor of its scalars."""
+        if (found := found_rate(batch, values, self._differences(batch, values), self.steps)) is None:
+            return 1.0
+        learned, rate, factor = self.curvature.with_first_rate(self.state.learned, *found, self.steps)
+        self.state = replace(self.state, rate=rate, learned=learned)
+        return factor
 
-    def _rule(self) -> HessianRule | None:
-        return self.hessian_rule if self.hessian_weight > 0.0 else None
+    def _start_again_from_best(self) -> None:
+        """Where all queries failed: x to the best point, where there is one, and m to 0."""
+        before = self._x
+        if self.state.momentum is not None:
+            self.state.momentum = torch.zeros_like(self.state.momentum)
+        self.retreat()
+        if self.in_place and self._x is not before:
+            self._x = before.copy_(self._x)
 
-    def _learns_each_step(self) -> bool:
-        return self.hessian_update == "per_step"
+    # The model that it is, for those who hold the same.
 
-    def _ends_round(self) -> bool:
-        return (self.iterations + 1) % self.local_steps == 0
+    def vectors(self) -> dict[str, Tensor]:
+        """x, and the tensors of H and m: the method's own, not copies."""
+        named = {"x": self._x} | vars(self.state.learned) | {"momentum": self.state.momentum}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Copies of x, H and m, for ``put_back``."""
+        return {"x": self._x.clone(), "state": save_fields(self.state)}
+
+    def put_back(self, snapshot: Mapping[str, Any]) -> None:
+        """Alg. 2b, line 8: x, H and m as they were, not by subtraction; a batch that is pending is cancelled."""
+        self.cancel()
+        saved = dict(snapshot["state"])
+        learned = replace(self.state.learned, **saved.pop("learned"))
+        self._x, self.state = snapshot["x"], HiSoState(**saved, learned=learned)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See ``Optimizer``; with ``in_place`` the state's x is copied into the user's own tensor."""
+        own = self._x
+        super().load_state_dict(state)
+        if self.in_place:
+            self._x = own.copy_(self._x)
+            if self.track_best:
+                self._x0 = self._x
+
+    def _options(self) -> dict[str, Any]:
+        given = {f.name: getattr(self.curvature, f.name) for f in fields(self.curvature)}
+        known = {name: getattr(value, "fingerprint", value) for name, value in given.items()}
+        plain = {name: value for name, value in known.items() if isinstance(value, bool | int | float | str)}
+        return super()._options() | {"curvature": {"name": self.curvature.name} | plain}
+
+
+class DeComFL(HiSo):
+    """DeComFL (Li et al., 2025) on one machine: HiSo with H = 1, x ← prox(x − (η/P) Σ_p g_p u_p). Memory is x alone.
+
+    Args:
+        x0: initial point, shape ``d``.
+        **options: see ``HiSo``, but for the curvature.
+    """
+
+    method = "decomfl"
+
+    def __init__(self, x0: Any, **options: Any) -> None:
+        super().__init__(x0, curvature=None, **options)

@@ -319,7 +319,7 @@ def tune(width, layers):
     inputs = torch.ones(2, width)
     f = ModuleObjective(module, lambda m: m(inputs).square().mean())
     method, *groups = sys.argv[1].split("-")
-    options = {"curvature": "group_probe", "groups": module} if groups else {}
+    options = {"curvature": {"name": "group_probe", "groups": module}} if groups else {}
     result = minimize(f, f.x0(), method, max_queries=40, in_place=True, **options)
     f.load(result.x)
     return f.dimension

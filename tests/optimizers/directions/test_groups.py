@@ -3,7 +3,8 @@ import torch
 
 from optimizers import Directions, ModuleObjective
 from optimizers.directions.groups import GroupDiagonal, Groups
-from optimizers.directions.hessian_update import over_root, squared_norm, update
+from optimizers.directions.metric import over_root, squared_norm
+from optimizers.methods.hiso.update import update
 
 D = 700
 
@@ -93,9 +94,6 @@ def test_a_grouped_hessian_is_the_dense_one_bitwise(name, dtype):
         update(x, directions, [(1, 0, 0.3), (1, 1, -2.0)], 0.1, hessian=hessian, chunk=100)
         runs.append(x)
     assert torch.equal(*runs)
-    piece = torch.ones(200, dtype=dtype)
-    update(piece, directions, [(1, 0, 0.3), (1, 1, -2.0)], 0.1, hessian=diagonal[250:450], start=250)
-    assert torch.equal(piece, runs[0][250:450])
     assert squared_norm(directions, 2, 1, diagonal) == squared_norm(directions, 2, 1, dense)
     u = directions.block(0, 2, dtype=dtype)
     assert torch.equal(over_root(u, diagonal), over_root(u, dense))
@@ -116,9 +114,9 @@ def test_what_does_not_fit_is_refused():
     groups = Groups(3, 9)
     diagonal = GroupDiagonal(groups, torch.ones(3, dtype=torch.float64))
     u = Directions(0, 9)
-    with pytest.raises(ValueError, match="hessian must be 9 of"):
+    with pytest.raises(ValueError, match="of 9 numbers"):
         update(torch.ones(9, dtype=torch.float64), u, [(0, 0, 1.0)], 1.0, hessian=diagonal[1:])
-    with pytest.raises(ValueError, match="hessian must be 9 of"):
+    with pytest.raises(ValueError, match="of 9 numbers"):
         update(torch.ones(9), u, [(0, 0, 1.0)], 1.0, hessian=diagonal)
     with pytest.raises(ValueError, match="steps of 1"):
         diagonal[::2]

@@ -10,6 +10,8 @@ from federated import BehindError, Fault, FaultPlan, MessageError, make_federati
 from federated.core.codec import decode, encode
 from federated.methods.scalar.hiso import HiSo
 from federated.testing import CHECKS, Promises, algorithm_factory
+from optimizers import GroupProbe
+from optimizers.options import take_options
 from tests.federated.methods.scalar.test_hiso import assert_rebuilt, bits, federation, quadratics, run, start
 
 VARIANTS = {
@@ -21,14 +23,15 @@ VARIANTS = {
 
 
 def probing(faults=(), **options):
-    return federation("hiso", faults, **({"curvature": "group_probe", "rate": None} | options))
+    curvature = take_options(GroupProbe, options)
+    return federation("hiso", faults, **({"curvature": curvature, "rate": None} | options))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_battery(check):
     if check.__name__ == "check_ledger":
         pytest.skip("the first broadcast has no payload: the bytes are below")
-    factory = algorithm_factory("hiso", curvature="group_probe", groups=1, initial_probes=1, probe_every=3)
+    factory = algorithm_factory("hiso", curvature=GroupProbe(groups=1, initial_probes=1, probe_every=3))
     check(factory, Promises())
 
 
@@ -48,7 +51,7 @@ def test_clients_rebuild_the_server_bitwise_after_any_fault(variant):
     state = 7 * 4
     assert all(r["payload_down"] < state * 20 for r in made.ledger.to_rows())
     assert_rebuilt(made)
-    one, other = (made.host.client(c).optimizer.state for c in (0, 1))
+    one, other = (made.host.client(c).optimizer.state.learned for c in (0, 1))
     assert torch.equal(one.gain, other.gain) and float(one.gain[1]) > 0.0
 
 
@@ -62,7 +65,7 @@ def test_messages_have_the_groups_state_where_the_log_is_too_short():
     fresh = made.algorithm.client(0)
     state = made.server.catch_up(dataclasses.replace(fresh.position(), round=0))
     spoilt = dataclasses.replace(state, tensors={**state.tensors, "curvature": -state.tensors["curvature"]})
-    with pytest.raises(MessageError, match="curvature has a group under 0"):
+    with pytest.raises(MessageError, match="curvature has a number that is not at least 0"):
         fresh.catch_up(spoilt)
 
 
@@ -73,7 +76,7 @@ def test_a_probe_round_is_two_scalars_each_way_and_three_queries(d, steps, count
     made = probing(x0=x0, groups=3, initial_probes=1, probe_every=2, local_steps=steps, perturbations=count)
     run(made, 8)
     rows = [r for r in made.ledger.to_rows() if r["client"] == 1]
-    kinds = [made.algorithm.schedule.group(r) is not None for r in range(1, 9)]
+    kinds = [made.algorithm.curvature.probe(0, r) is not None for r in range(1, 9)]
     assert kinds == [True, True, True, False, True, False, True, False]
     ups = [8 if probe else 4 * steps * count for probe in kinds]
     assert [r["payload_up"] for r in rows] == ups
@@ -86,13 +89,15 @@ def test_a_probe_round_is_two_scalars_each_way_and_three_queries(d, steps, count
 def test_one_client_is_the_single_machine_method(dtype, options):
     made = probing(count=1, x0=start(dtype), scalar_dtype="float64", seed=3, **options)
     run(made, 25)
-    alone = optimizers.HiSo(start(dtype), max_queries=10**6, curvature="group_probe", seed=3, **options)
+    own = dict(options)
+    curvature = take_options(GroupProbe, own)
+    alone = optimizers.HiSo(start(dtype), max_queries=10**6, curvature=curvature, seed=3, **own)
     objective = quadratics(1)[0]
     for _ in range(25):
         batch = alone.ask()
         alone.tell(batch, torch.stack([objective(x) for x in batch]))
     assert bits({"x": made.server.x}) == bits({"x": alone.x}) and not torch.equal(alone.x, start(dtype))
-    assert torch.equal(made.server.state.model.state.curvature, alone.state.curvature)
+    assert torch.equal(made.server.state.model.method.state.learned.curvature, alone.state.learned.curvature)
     assert made.ledger.total("queries") == alone.queries
 
 
@@ -106,7 +111,7 @@ def test_curvature_is_that_of_the_clients_mean():
     for w, f in zip(weights, quadratics(), strict=True):
         second = torch.stack([f(e) + f(-e) - 2 * f(origin) for e in basis])
         wanted += w / 8.0 * second
-    torch.testing.assert_close(made.server.state.model.hessian, wanted, rtol=1e-6, atol=0)
+    torch.testing.assert_close(made.server.state.model.method.hessian, wanted, rtol=1e-6, atol=0)
 
 
 def test_a_client_saved_between_any_two_steps_goes_on_bitwise():
@@ -119,21 +124,21 @@ def test_a_client_saved_between_any_two_steps_goes_on_bitwise():
         saved.append(client.state_dict())
         client.tell(batch, torch.stack([objective(x) for x in batch]))
     report = decode(encode(client.report())).tensors["scalars"]
-    assert len(saved) == 3 and client.optimizer.digest() == made.server.state.digest
+    assert len(saved) == 3 and client.model.digest() == made.server.state.digest
     for state in saved:
         other = made.algorithm.client(0)
         other.load_state_dict(state)
         while (batch := other.ask()) is not None:
             other.tell(batch, torch.stack([objective(x) for x in batch]))
         assert torch.equal(other.report().tensors["scalars"], report)
-        assert bits(other.optimizer.vectors()) == bits(client.optimizer.vectors())
+        assert bits(other.model.vectors()) == bits(client.model.vectors())
 
 
 def test_clipping_is_replayed_state():
     made = probing(groups=1, initial_probes=1, probe_every=100, perturbations=1, count=1)
     run(made, 14)
     model = made.server.state.model
-    limit = 1.5 * float(model.state.gain[0]) ** 0.5
+    limit = 1.5 * float(model.method.state.learned.gain[0]) ** 0.5
     replicas = [made.algorithm.model() for _ in range(3)]
     for replica, scalar in zip(replicas, (1.0, limit, 1e6 * limit), strict=True):
         for entry in made.server.state.log.between(1, 15):
@@ -163,15 +168,14 @@ def test_it_preconditions_over_clients():
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"groups": [range(4)]}, ValueError, "do not cover"),
-        ({"hessian_weight": 0.1}, ValueError, "hessian_weight goes with curvature='displacement'"),
-        ({"hessian_reset": 5}, ValueError, "hessian_reset goes with"),
+        ({"curvature": GroupProbe(groups=[range(4)])}, ValueError, "do not cover"),
+        ({"hessian_weight": 0.1}, TypeError, "did you mean 'curvature=Displacement"),
         ({"momentum": 0.5}, ValueError, "momentum goes with"),
         ({"projection": True}, ValueError, "projection goes with"),
         ({"scheme": "forward"}, ValueError, "scheme='central'"),
-        ({"curvature": "displacement", "groups": 2}, ValueError, "groups goes with curvature='group_probe'"),
+        ({"groups": 2}, TypeError, "did you mean 'curvature=GroupProbe"),
         ({"curvature": "group"}, ValueError, "did you mean 'group_probe'"),
-        ({"group": 2}, TypeError, "did you mean 'groups'"),
+        ({"curvature": {"name": "group_probe", "group": 2}}, TypeError, "did you mean 'groups'"),
     ],
 )
 def test_bad_options_are_refused(options, kind, message):
@@ -181,17 +185,17 @@ def test_bad_options_are_refused(options, kind, message):
 
 def test_clients_of_other_groups_are_refused():
     made = probing(groups=2)
-    other = HiSo(start(), clients=3, curvature="group_probe", groups=[range(2), range(2, 7)], perturbations=5)
+    other = HiSo(start(), clients=3, curvature=GroupProbe(groups=[range(2), range(2, 7)]), perturbations=5)
     with pytest.raises(MessageError, match="fingerprint"):
         other.client(0).receive(made.server.broadcast(0))
-    assert other.configuration["groups"] != made.algorithm.configuration["groups"]
+    assert other.configuration["curvature"]["groups"] != made.algorithm.configuration["curvature"]["groups"]
 
 
 def test_a_damaged_running_value_is_found():
     made = probing(groups=1, initial_probes=1)
     run(made, 4)
     client = made.host.client(1)
-    client.optimizer.state.gain[0] *= 2.0
+    client.optimizer.state.learned.gain[0] *= 2.0
     client.state.digest = ""
     with pytest.raises(BehindError, match="has digest"):
         client.receive(made.server.broadcast(1))
@@ -205,8 +209,7 @@ def test_a_hundred_missed_rounds_at_a_million_coordinates():
         torch.ones(1_000_000, dtype=torch.float32),
         local_steps=1,
         perturbations=1,
-        curvature="group_probe",
-        groups=5,
+        curvature={"name": "group_probe", "groups": 5},
         faults=FaultPlan([Fault("unreachable", r, 1) for r in range(2, 102)]),
     )
     run(made, 102)

@@ -10,13 +10,15 @@ from federated import BehindError, Fault, FaultPlan, MessageError, make_federati
 from federated.core.codec import decode, encode
 from federated.methods.scalar.hiso import HiSo
 from federated.testing.harness import Quadratic, quiet
+from optimizers import Displacement
 from tests.memory import printed, reads_peak
 
+PER_ROUND = Displacement(update="per_round")
 VARIANTS = {
     "decomfl": ("decomfl", {}),
-    "per_step": ("hiso", {"local_steps": 3, "hessian_lower": 0.2, "hessian_upper": 2.0}),
-    "per_round": ("hiso", {"local_steps": 3, "hessian_update": "per_round", "momentum": 0.5}),
-    "signs": ("hiso", {"distribution": "rademacher", "projection": True, "hessian_reset": 3}),
+    "per_step": ("hiso", {"local_steps": 3, "curvature": Displacement(lower=0.2, upper=2.0)}),
+    "per_round": ("hiso", {"local_steps": 3, "curvature": PER_ROUND, "momentum": 0.5}),
+    "signs": ("hiso", {"distribution": "rademacher", "projection": True, "curvature": Displacement(reset=3)}),
     "prox": ("hiso", {"prox": optimizers.L1(0.1), "scheme": "central", "server_rate": 0.7}),
     "box": ("hiso", {"bounds": [(-1.0, 0.6)] * 7, "local_steps": 2}),
 }
@@ -55,8 +57,8 @@ def assert_rebuilt(made):
         except BehindError:
             client.catch_up(encode(server.catch_up(encode(client.position()))))
             client.receive(encode(server.broadcast(number)))
-        assert bits(client.optimizer.vectors()) == bits(server.state.model.vectors())
-        assert client.optimizer.state.hessian_floor == server.state.model.state.hessian_floor
+        assert bits(client.model.vectors()) == bits(server.state.model.vectors())
+        assert client.model.floor == server.state.model.floor
 
 
 # One method in two shapes.
@@ -64,7 +66,10 @@ def assert_rebuilt(made):
 
 def test_hiso_with_h_of_1_is_decomfl_bitwise():
     for options in ({}, {"local_steps": 3, "momentum": 0.3}):
-        plain, hiso = federation("decomfl", **options), federation("hiso", hessian_weight=0.0, **options)
+        plain, hiso = (
+            federation("decomfl", **options),
+            federation("hiso", curvature=Displacement(weight=0.0), **options),
+        )
         run(plain, 5), run(hiso, 5)
         assert bits({"x": plain.server.x}) == bits({"x": hiso.server.x})
         assert not torch.equal(plain.server.x, start())
@@ -81,15 +86,13 @@ def test_hiso_with_h_of_1_is_decomfl_bitwise():
         ("hiso", {}, {}),
         ("hiso", {"local_steps": 3}, {}),
         ("hiso", {"projection": True, "prox": optimizers.L1(0.1)}, {}),
-        ("hiso", {"local_steps": 4, "hessian_update": "per_round"}, {"local_steps": 4}),
+        ("hiso", {"local_steps": 4, "curvature": PER_ROUND}, {"local_steps": 4}),
     ],
 )
 def test_one_client_is_the_single_machine_method(dtype, name, options, own):
     made = federation(name, count=1, x0=start(dtype), scalar_dtype="float64", seed=3, **options)
     run(made, 4)
     given = {k: v for k, v in options.items() if k != "local_steps"} | own | {"rate": 0.03, "seed": 3}
-    if name == "hiso":
-        given["initial_hessian"] = 1.0
     method = {"decomfl": optimizers.DeComFL, "hiso": optimizers.HiSo}[name]
     alone = method(start(dtype), max_queries=10**6, **given)
     objective = quadratics(1)[0]
@@ -99,7 +102,7 @@ def test_one_client_is_the_single_machine_method(dtype, name, options, own):
     assert bits({"x": made.server.x}) == bits({"x": alone.x})
     assert made.ledger.total("queries") == alone.queries
     if name == "hiso":
-        assert bits({"h": made.server.state.model.hessian}) == bits({"h": alone.hessian})
+        assert bits({"h": made.server.state.model.method.hessian}) == bits({"h": alone.hessian})
 
 
 def test_a_round_is_alg_2_by_hand():
@@ -122,7 +125,7 @@ def test_a_round_is_alg_2_by_hand():
         delta = mean[k] @ (u.block(k, 2) / h.sqrt())
         x, h = x - eta * delta, (1 - nu) * h + nu * (delta**2 + eps)
     torch.testing.assert_close(made.server.x, x, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(made.server.state.model.hessian, h, rtol=1e-9, atol=0)
+    torch.testing.assert_close(made.server.state.model.method.hessian, h, rtol=1e-9, atol=0)
 
 
 def test_weights_are_those_of_the_clients():
@@ -199,7 +202,7 @@ def test_a_crashed_client_gets_only_what_it_lacks():
 def test_a_client_with_another_x0_gets_the_servers():
     made = federation("hiso")
     client = made.host.client(1)
-    client.optimizer._x.add_(1.0)
+    client.model.vectors()["x"].add_(1.0)
     assert run(made, 1)[0].accepted == (0, 1, 2)
     assert made.ledger.total("payload_down", client=1) == 7 * 8
     assert_rebuilt(made)
@@ -208,7 +211,7 @@ def test_a_client_with_another_x0_gets_the_servers():
 def test_a_client_whose_memory_went_bad_is_found_and_mended():
     made = federation("hiso", local_steps=2)
     run(made, 2)
-    made.host.client(1).optimizer._x[3] += 1e-6
+    made.host.client(1).model.vectors()["x"][3] += 1e-6
     record = run(made, 1)[0]
     assert record.accepted == (0, 1, 2)
     rows = {(r["round"], r["client"]): r for r in made.ledger.to_rows()}
@@ -302,10 +305,10 @@ def test_catch_ups_that_are_no_catch_ups_are_refused():
             "not positive",
         ),
     ]:
-        before = fresh.optimizer.digest()
+        before = fresh.model.digest()
         with pytest.raises(MessageError, match=reason):
             fresh.catch_up(bad)
-        assert fresh.optimizer.digest() == before and fresh.state.at == 1
+        assert fresh.model.digest() == before and fresh.state.at == 1
     position = tampered(fresh.position(), at=99)
     with pytest.raises(MessageError, match="round 99"):
         made.server.catch_up(position)
@@ -359,12 +362,12 @@ def test_local_steps_leave_nothing_behind():
     run(made, 2)
     client, objective = made.host.client(0), quadratics()[0]
     client.receive(made.server.broadcast(0))
-    before, moved = bits(client.optimizer.vectors()), []
+    before, moved = bits(client.model.vectors()), []
     while (batch := client.ask()) is not None:
         client.tell(batch, torch.stack([objective(x) for x in batch]))
-        moved.append(bits(client.optimizer.vectors()) != before)
-    assert moved == [True, True, False] and client.optimizer.local.start is None
-    assert client.optimizer.digest() == client.state.digest == made.server.state.digest
+        moved.append(bits(client.model.vectors()) != before)
+    assert moved == [True, True, False] and client.state.start is None
+    assert client.model.digest() == client.state.digest == made.server.state.digest
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -385,24 +388,24 @@ def test_a_client_saved_between_any_two_steps_goes_on_bitwise(variant):
         while (batch := other.ask()) is not None:
             other.tell(batch, torch.stack([objective(x) for x in batch]))
         assert decode(encode(other.report())).tensors["scalars"].tolist() == decode(report).tensors["scalars"].tolist()
-        assert bits(other.optimizer.vectors()) == bits(client.optimizer.vectors())
+        assert bits(other.model.vectors()) == bits(client.model.vectors())
 
 
 def test_h_is_reset():
-    made = federation("hiso", hessian_reset=3, initial_hessian=torch.linspace(0.5, 1.5, 7))
+    made = federation("hiso", curvature=Displacement(reset=3, initial=torch.linspace(0.5, 1.5, 7)))
     run(made, 2)
-    assert not torch.equal(made.server.state.model.hessian, torch.linspace(0.5, 1.5, 7))
+    assert not torch.equal(made.server.state.model.method.hessian, torch.linspace(0.5, 1.5, 7))
     run(made, 1)
-    assert torch.equal(made.server.state.model.hessian, torch.linspace(0.5, 1.5, 7))
-    assert made.server.state.model.state.hessian_floor == 0.5
+    assert torch.equal(made.server.state.model.method.hessian, torch.linspace(0.5, 1.5, 7))
+    assert made.server.state.model.floor == 0.5
     run(made, 1)
     assert_rebuilt(made)
 
 
 def test_h_stays_between_its_bounds():
-    made = federation("hiso", hessian_lower=0.9, hessian_upper=1.1)
+    made = federation("hiso", curvature=Displacement(lower=0.9, upper=1.1))
     run(made, 10)
-    h = made.server.state.model.hessian
+    h = made.server.state.model.method.hessian
     assert pytest.approx(float(h.min())) == 0.9 and float(h.max()) <= 1.1 and float(h.max() - h.min()) > 0
 
 
@@ -454,11 +457,9 @@ def test_it_minimizes_a_neural_networks_loss_in_place():
     [
         ({"perturbations": 0}, ValueError, "perturbations"),
         ({"rate": 0.0}, ValueError, "rate"),
-        ({"hessian_update": "per_epoch"}, ValueError, "per_step"),
-        ({"hessian_weight": 1.5}, ValueError, "hessian_weight"),
-        ({"hessian_lower": 2.0, "hessian_upper": 1.0}, ValueError, "hessian_lower"),
-        ({"hessian_reset": 0}, ValueError, "hessian_reset"),
-        ({"initial_hessian": 0.0}, ValueError, "positive"),
+        ({"curvature": {"name": "displacement", "update": "per_epoch"}}, ValueError, "per_step"),
+        ({"curvature": Displacement(initial=0.0)}, ValueError, "positive"),
+        ({"hessian_weight": 0.1}, TypeError, "did you mean 'curvature=Displacement"),
         ({"scalar_dtype": "float16"}, ValueError, "scalar_dtype"),
         ({"log_rounds": 0}, ValueError, "log_rounds"),
         ({"distribution": "sphere"}, ValueError, "rademacher"),
@@ -484,10 +485,9 @@ small.follow(1, torch.ones(5)), small.digest()
 start_meter()
 model.follow(1, 0.1 * torch.ones(5))
 model.digest()
-client.optimizer.begin(1)
-batch = client.optimizer.ask()
-client.optimizer.tell(batch, [float(i) for i in range(6)])
-client.optimizer.follow(1, client.optimizer.scalars)
+client.receive(algorithm.server().broadcast(0))
+client.tell(client.ask(), [float(i) for i in range(6)])
+client.model.follow(1, client.report().tensors["scalars"])
 print(grown())
 """
 

@@ -1,12 +1,17 @@
 import pytest
 
 from federated.testing import CHECKS, Promises, algorithm_factory
+from optimizers import Displacement
 
 FACTORIES = {
     "decomfl": algorithm_factory("decomfl", rate=0.03),
     "hiso": algorithm_factory("hiso", rate=0.03),
     "hiso_per_round": algorithm_factory(
-        "hiso", rate=0.03, hessian_update="per_round", momentum=0.5, scheme="central", hessian_reset=2
+        "hiso",
+        rate=0.03,
+        curvature=Displacement(update="per_round", reset=2),
+        momentum=0.5,
+        scheme="central",
     ),
 }
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from optimizers import L1, DeComFL, Directions, HiSo, Simplex
-from optimizers.directions.hessian_update import update
+from optimizers import L1, DeComFL, Directions, Displacement, HiSo, Simplex
+from optimizers.methods.hiso.update import update
 from optimizers.testing import CHECKS, Promises, method_factory, quadratic, rosenbrock, start
 from tests.memory import printed, reads_peak
 
@@ -16,7 +16,7 @@ VARIANTS = {
     ),
     "hiso": (method_factory("hiso"), Promises(convergence=1e-2)),
     "hiso-per-round": (
-        method_factory("hiso", hessian_update="per_round", local_steps=3, momentum=0.5),
+        method_factory("hiso", curvature=Displacement(update="per_round"), local_steps=3, momentum=0.5),
         Promises(convergence=1e-1),
     ),
     "hiso-projection": (method_factory("hiso", projection=True, perturbations=1), Promises(convergence=1e-1)),
@@ -36,15 +36,15 @@ def drive(opt, fun, steps):
     return opt
 
 
-def told_terms(opt):
-    """Every (terms, rate) by which the optimizer advances from now on."""
-    log, advance = [], opt._advance
+def told_scalars(opt):
+    """The (step, row, coefficient) of every step that the optimizer follows from now on."""
+    log, follow = [], opt.follow
 
-    def logged(terms, rate):
-        log.append((list(terms), rate))
-        advance(terms, rate)
+    def logged(scalars):
+        log.append([(opt.iterations, p, c) for p, c in enumerate(scalars)])
+        follow(scalars)
 
-    opt._advance = logged
+    opt.follow = logged
     return log
 
 
@@ -67,7 +67,7 @@ def test_moments_of_a_displacement(count, distribution):
         opt = HiSo(
             x0,
             rate=1.0,
-            initial_hessian=hessian,
+            curvature=Displacement(initial=hessian),
             perturbations=count,
             distribution=distribution,
             max_queries=count + 1,
@@ -110,11 +110,9 @@ def test_run_is_a_literal_transcription(scheme, local_steps, projection):
         scheme=scheme,
         momentum=beta,
         projection=projection,
-        hessian_weight=nu,
-        hessian_epsilon=epsilon,
-        hessian_lower=0.5,
-        hessian_upper=3.0,
-        hessian_update="per_step" if local_steps is None else "per_round",
+        curvature=Displacement(
+            update="per_step" if local_steps is None else "per_round", weight=nu, epsilon=epsilon, lower=0.5, upper=3.0
+        ),
         local_steps=local_steps or 1,
         max_queries=1000,
         seed=9,
@@ -144,8 +142,9 @@ def test_run_is_a_literal_transcription(scheme, local_steps, projection):
 
 def test_one_step_a_round_is_per_step():
     runs = []
-    for options in ({"hessian_update": "per_step"}, {"hessian_update": "per_round", "local_steps": 1}):
-        opt = drive(HiSo(start(), rate=1e-3, max_queries=1000, seed=2, **options), rosenbrock, 20)
+    for reading in ("per_step", "per_round"):
+        curvature = Displacement(update=reading)
+        opt = drive(HiSo(start(), rate=1e-3, max_queries=1000, seed=2, curvature=curvature), rosenbrock, 20)
         runs.append((opt.x, opt.hessian))
     assert all(map(torch.equal, *runs))
 
@@ -154,15 +153,14 @@ def test_a_round_with_failed_steps_still_ends():
     opt = HiSo(
         start(),
         rate=1e-3,
-        hessian_update="per_round",
+        curvature=Displacement(update="per_round", initial=2.0),
         local_steps=3,
-        initial_hessian=2.0,
         max_queries=1000,
     )
     drive(opt, quadratic, 2)
-    assert bool((opt.hessian == 2.0).all()) and len(opt.state.round) == 10
+    assert bool((opt.hessian == 2.0).all()) and [len(terms) for terms in opt.state.learned.round] == [5, 5]
     drive(opt, lambda x: math.nan, 1)
-    assert not bool((opt.hessian == 2.0).any()) and opt.state.round == []
+    assert not bool((opt.hessian == 2.0).any()) and opt.state.learned.round == []
 
 
 # H = 1.
@@ -174,7 +172,7 @@ def test_a_round_with_failed_steps_still_ends():
 def test_hiso_with_h_frozen_at_one_is_decomfl(dtype, rate, options):
     common = {"rate": rate, "smoothing_radius": 0.01, "max_queries": 150, "seed": 4, "prox": L1(0.1)} | options
     plain = DeComFL(start(300, dtype), **common)
-    frozen = HiSo(start(300, dtype), hessian_weight=0.0, initial_hessian=1.0, **common)
+    frozen = HiSo(start(300, dtype), curvature=Displacement(weight=0.0, initial=1.0), **common)
     while not plain.stopped:
         one, other = plain.ask(), frozen.ask()
         assert torch.equal(one.points(), other.points())
@@ -194,20 +192,20 @@ def test_scalars_and_seeds_rebuild_the_run(dtype, local_steps):
     opt = HiSo(
         start(d, dtype),
         rate=1e-4,
-        hessian_update="per_round",
+        curvature=Displacement(update="per_round"),
         local_steps=local_steps,
         max_queries=1000,
         seed=8,
     )
-    log = told_terms(opt)
+    log = told_scalars(opt)
     drive(opt, lambda x: quadratic(x.double()), 8)
     x, hessian = start(d, dtype), torch.ones_like(opt.hessian)
     directions, held = Directions(8, d), []
-    for k, (terms, rate) in enumerate(log):
-        update(x, directions, terms, rate, hessian=hessian, chunk=500)
+    for k, terms in enumerate(log):
+        update(x, directions, terms, 1e-4, hessian=hessian, chunk=500)
         held += terms
         if (k + 1) % local_steps == 0:
-            update(None, directions, held, rate, hessian=hessian, rule=opt.hessian_rule, chunk=999)
+            update(None, directions, held, 1e-4, hessian=hessian, learning=opt.curvature.eq12, chunk=999)
             held = []
     assert torch.equal(x, opt.x) and torch.equal(hessian, opt.hessian)
 
@@ -300,10 +298,10 @@ def test_scalars_that_could_overflow_are_left_out():
 
 
 def test_hessian_floor_holds():
-    opt = HiSo(start(), hessian_epsilon=1e-3, max_queries=10_000)
+    opt = HiSo(start(), curvature=Displacement(epsilon=1e-3), max_queries=10_000)
     for _ in range(60):
         drive(opt, lambda x: 1e-3 * quadratic(x), 1)
-        assert opt.state.hessian_floor <= float(opt.hessian.min()) * (1 + 1e-12)
+        assert opt.state.learned.floor <= float(opt.hessian.min()) * (1 + 1e-12)
 
 
 # The rate.
@@ -316,8 +314,9 @@ def test_found_rate_does_not_depend_on_the_units_of_f(options):
         opt = DeComFL(start(), max_queries=300, **options)
         runs.append(drive(opt, lambda x, unit=unit: unit * rosenbrock(x), 30).x)
     assert torch.equal(runs[0], runs[1]) and torch.equal(runs[1], runs[2])
+    unitless = Displacement(epsilon=0.0)
     found = [
-        drive(HiSo(start(), scheme="central", hessian_epsilon=0.0, max_queries=300, **options), fun, 10).x
+        drive(HiSo(start(), scheme="central", curvature=unitless, max_queries=300, **options), fun, 10).x
         for fun in (quadratic, lambda x: 2.0**12 * quadratic(x))
     ]
     assert float(quadratic(found[0])) < 0.9 * float(quadratic(start()))
@@ -352,7 +351,7 @@ def test_a_linear_objective_is_followed_no_farther_than_its_point():
 def test_prox_has_each_coordinates_own_step():
     hessian = torch.tensor([0.25, 1.0, 4.0], dtype=torch.float64)
     x0 = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
-    options = {"rate": 0.05, "initial_hessian": hessian, "max_queries": 100}
+    options = {"rate": 0.05, "curvature": Displacement(initial=hessian), "max_queries": 100}
     free = drive(HiSo(x0, **options), quadratic, 1).x
     penalised = drive(HiSo(x0, prox=L1(0.7), **options), quadratic, 1).x
     threshold = 0.7 * 0.05 / hessian
@@ -363,12 +362,15 @@ def test_prox_has_each_coordinates_own_step():
 @pytest.mark.parametrize(
     ("message", "options"),
     [
-        ("hessian_update", {"hessian_update": "sometimes"}),
-        ("local_steps", {"local_steps": 2}),
-        ("hessian_weight", {"hessian_weight": 1.5}),
-        ("hessian_lower", {"hessian_lower": 2.0, "hessian_upper": 1.0}),
-        ("initial_hessian", {"initial_hessian": 0.0}),
-        ("initial_hessian", {"initial_hessian": torch.ones(4)}),
+        ("update must be one of per_step, per_round", {"curvature": {"name": "displacement", "update": "sometimes"}}),
+        ("local_steps", {"local_steps": 0}),
+        ("weight", {"curvature": {"name": "displacement", "weight": 1.5}}),
+        ("lower", {"curvature": {"name": "displacement", "lower": 2.0, "upper": 1.0}}),
+        ("reset", {"curvature": {"name": "displacement", "reset": 0}}),
+        ("initial", {"curvature": Displacement(initial=0.0)}),
+        ("initial", {"curvature": Displacement(initial=torch.ones(4))}),
+        ("did you mean 'group_probe'", {"curvature": "group"}),
+        ("unknown curvature None", {"curvature": {"weight": 0.5}}),
         ("separable", {"prox": Simplex()}),
         ("scheme", {"scheme": "backward"}),
         ("distribution", {"distribution": "sphere"}),
@@ -381,6 +383,53 @@ def test_prox_has_each_coordinates_own_step():
 def test_options_out_of_range_are_refused(message, options):
     with pytest.raises(ValueError, match=message):
         HiSo(start(), **({"max_queries": 100} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hessian_weight": 0.1}, "did you mean 'curvature=Displacement\\(weight=...\\)'"),
+        ({"initial_hessian": 1.0}, "did you mean 'curvature=Displacement\\(initial=...\\)'"),
+        ({"groups": 2}, "did you mean 'curvature=GroupProbe\\(groups=...\\)'"),
+        ({"group": 2}, "did you mean 'curvature=GroupProbe\\(groups=...\\)'"),
+        ({"perturbation": 2}, "did you mean 'perturbations'"),
+        (
+            {"curvature": {"name": "displacement", "wait": 0.1}},
+            "Displacement has no option 'wait'; did you mean 'weight'",
+        ),
+        ({"curvature": 0.5}, "curvature must be a Curvature"),
+    ],
+)
+def test_an_option_that_is_a_curvatures_is_named(options, message):
+    with pytest.raises(TypeError, match=message):
+        HiSo(start(), max_queries=100, **options)
+
+
+def test_h_of_1_has_no_curvature_to_choose():
+    with pytest.raises(TypeError, match="curvature"):
+        DeComFL(start(), max_queries=100, curvature="group_probe")
+
+
+def test_a_curvature_is_the_same_by_object_by_name_and_as_text_holds_it():
+    given = {"name": "displacement", "weight": 0.3, "update": "per_round"}
+    runs = []
+    for curvature in (Displacement(weight=0.3, update="per_round"), given):
+        opt = drive(HiSo(start(), curvature=curvature, local_steps=2, max_queries=100), rosenbrock, 6)
+        runs.append(torch.cat([opt.x, opt.hessian]))
+        assert opt.state_dict()["options"]["curvature"]["weight"] == 0.3
+    assert torch.equal(*runs) and given["name"] == "displacement"
+    state = HiSo(start(), curvature="displacement", max_queries=100).state_dict()
+    HiSo(start(), curvature=Displacement(), max_queries=100).load_state_dict(state)
+    with pytest.raises(ValueError, match="curvature"):
+        HiSo(start(), curvature=Displacement(weight=0.3), max_queries=100).load_state_dict(state)
+
+
+def test_h_is_reset_after_its_rounds():
+    initial = torch.linspace(0.5, 1.5, 5, dtype=torch.float64)
+    opt = HiSo(start(), rate=1e-3, curvature=Displacement(initial=initial, reset=2), local_steps=3, max_queries=1000)
+    for step in range(1, 13):
+        drive(opt, quadratic, 1)
+        assert torch.equal(opt.hessian, initial) == (step % 6 == 0)
 
 
 def test_in_place_needs_a_tensor_that_can_be_moved():

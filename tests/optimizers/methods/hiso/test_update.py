@@ -2,13 +2,14 @@ import pytest
 import torch
 
 from optimizers import Directions
-from optimizers.directions import hessian_update
-from optimizers.directions.hessian_update import HessianRule, compute_dtype, over_root, squared_norm, update
+from optimizers.directions.metric import compute_dtype
+from optimizers.methods.hiso import update as update_module
+from optimizers.methods.hiso.update import update
 from tests.memory import printed, reads_peak
 
 D = 1500
 TERMS = [(3, 0, 0.7), (3, 1, -1.3), (2**40 + 1, 5, 0.25)]
-RULE = HessianRule(0.3, 1e-3, 0.5, 2.5)
+RULE = (0.3, 1e-3, 0.5, 2.5)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
@@ -24,7 +25,7 @@ def tensors(dtype, d=D):
 def updated(dtype, distribution="normal", d=D, **options):
     x, hessian, momentum = tensors(dtype, d)
     directions = Directions(7, d, distribution)
-    update(x, directions, TERMS, 0.1, hessian=hessian, rule=RULE, momentum=momentum, decay=0.6, **options)
+    update(x, directions, TERMS, 0.1, hessian=hessian, learning=RULE, momentum=momentum, decay=0.6, **options)
     return x, hessian, momentum
 
 
@@ -55,7 +56,7 @@ def test_each_part_may_be_absent():
     update(moved, u, TERMS, 0.1, hessian=kept)
     torch.testing.assert_close(moved, x - 0.1 * sums / hessian.sqrt(), rtol=1e-14, atol=1e-14)
     assert torch.equal(kept, hessian)
-    update(None, u, TERMS, 0.1, hessian=kept, rule=HessianRule(0.2, 0.0))
+    update(None, u, TERMS, 0.1, hessian=kept, learning=(0.2, 0.0, 0.0, torch.inf))
     torch.testing.assert_close(kept, 0.8 * hessian + 0.2 * sums**2 / hessian, rtol=1e-14, atol=0)
 
 
@@ -72,20 +73,20 @@ def test_ones_are_no_hessian(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("distribution", ["normal", "rademacher"])
 def test_compiled_and_torch_are_the_same_bits(dtype, distribution, monkeypatch):
-    if hessian_update._compiled is None:
+    if update_module._compiled is None:
         pytest.skip("numba is not installed")
     d = 20_000
     compiled = updated(dtype, distribution, d)
-    monkeypatch.setattr(hessian_update, "_compiled", None)
+    monkeypatch.setattr(update_module, "_compiled", None)
     assert same(updated(dtype, distribution, d), compiled)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("distribution", ["normal", "rademacher"])
-def test_bits_depend_on_neither_chunks_nor_threads_nor_pieces(dtype, distribution, compiled, monkeypatch):
+def test_bits_depend_on_neither_chunks_nor_threads(dtype, distribution, compiled, monkeypatch):
     if not compiled:
-        monkeypatch.setattr(hessian_update, "_compiled", None)
+        monkeypatch.setattr(update_module, "_compiled", None)
     whole = updated(dtype, distribution)
     threads = torch.get_num_threads()
     try:
@@ -95,30 +96,6 @@ def test_bits_depend_on_neither_chunks_nor_threads_nor_pieces(dtype, distributio
                 assert same(updated(dtype, distribution, chunk=chunk), whole)
     finally:
         torch.set_num_threads(threads)
-    pieces = tensors(dtype)
-    u = Directions(7, D, distribution)
-    for low, high in ((0, 1), (1, 300), (300, 1025), (1025, D)):
-        x, hessian, momentum = (t[low:high] for t in pieces)
-        update(x, u, TERMS, 0.1, hessian=hessian, rule=RULE, momentum=momentum, decay=0.6, start=low)
-    assert same(pieces, whole)
-
-
-@pytest.mark.parametrize("d", [1, 255, 256, 9000])
-@pytest.mark.parametrize("distribution", ["normal", "rademacher"])
-def test_squared_norm(d, distribution, monkeypatch):
-    hessian = torch.linspace(0.5, 3.0, d, dtype=torch.float32)
-    u = Directions(2, d, distribution)
-    values = squared_norm(u, 4, 3, hessian), squared_norm(u, 4, 3)
-    row = u.row(4, 3)
-    assert values == pytest.approx((float((row**2 / hessian.double()).sum()), float((row**2).sum())), rel=1e-14)
-    monkeypatch.setattr(hessian_update, "_compiled", None)
-    monkeypatch.setattr(hessian_update, "CHUNK", 512)
-    assert (squared_norm(u, 4, 3, hessian), squared_norm(u, 4, 3)) == values
-
-
-def test_over_root():
-    u, hessian = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)), torch.linspace(0.1, 9.0, 50)
-    torch.testing.assert_close(over_root(u, hessian), u * hessian.double().rsqrt().float(), rtol=3e-7, atol=0)
 
 
 def test_what_does_not_fit_is_refused():
@@ -126,14 +103,13 @@ def test_what_does_not_fit_is_refused():
     u = Directions(7, D)
     before = [t.clone() for t in (x, hessian, momentum)]
     for message, call in {
-        "nothing to update": lambda: update(None, u, TERMS, 0.1),
-        "at least one term": lambda: update(x, u, [], 0.1),
+        "needs a vector": lambda: update(None, u, TERMS, 0.1),
+        "a term": lambda: update(x, u, [], 0.1),
         "'sphere'": lambda: update(x, Directions(7, D, "sphere"), TERMS, 0.1),
-        "without the hessian": lambda: update(x, u, TERMS, 0.1, rule=RULE),
-        "torch.float32": lambda: update(x, u, TERMS, 0.1, hessian=hessian.double()),
-        "one shape": lambda: update(x, u, TERMS, 0.1, hessian=hessian[1:]),
-        "contiguous": lambda: update(x[::2], u, TERMS, 0.1),
-        "exceed": lambda: update(x, u, TERMS, 0.1, start=1),
+        "no vector of it": lambda: update(x, u, TERMS, 0.1, learning=RULE),
+        "torch.float64": lambda: update(x, u, TERMS, 0.1, hessian=hessian.double()),
+        "got 1499": lambda: update(x, u, TERMS, 0.1, hessian=hessian[1:]),
+        "got 750": lambda: update(x[::2], u, TERMS, 0.1),
     }.items():
         with pytest.raises(ValueError, match=message):
             call()
@@ -143,12 +119,13 @@ def test_what_does_not_fit_is_refused():
 MEMORY = """
 import torch
 from optimizers import Directions
-from optimizers.directions.hessian_update import HessianRule, update
+from optimizers.methods.hiso.update import update
 
 def step(d):
     x, hessian = torch.ones(d), torch.ones(d)
     start_meter()
-    update(x, Directions(0, d), [(0, 0, 1.0), (0, 1, 0.5)], 1e-3, hessian=hessian, rule=HessianRule())
+    eq12 = (0.05, 1e-8, 0.0, torch.inf)
+    update(x, Directions(0, d), [(0, 0, 1.0), (0, 1, 0.5)], 1e-3, hessian=hessian, learning=eq12)
     return grown()
 
 step(1000)

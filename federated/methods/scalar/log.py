@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from federated.core.messages import MessageError
@@ -57,13 +56,12 @@ class ScalarLog:
         low, high = (bisect.bisect_left(self._entries, at, key=lambda e: e.round) for at in (start, stop))
         return self._entries[low:high]
 
-    def digest_at(self, number: int, present: str) -> str | None:
-        """Digest of the model at the start of a round; None for a round before ``first``.
+    def rounds(self, start: int, stop: int) -> str:
+        """The numbers of those rounds, as ``ranges``."""
+        return ranges([entry.round for entry in self.between(start, stop)])
 
-        Args:
-            number: the round.
-            present: digest of the model as it is now.
-        """
+    def digest_at(self, number: int, present: str) -> str | None:
+        """Digest of the model at the start of a round: ``present`` after the last one; None before ``first``."""
         if number < self.first:
             return None
         i = bisect.bisect_left(self._entries, number, key=lambda e: e.round)
@@ -71,23 +69,11 @@ class ScalarLog:
 
     def state_dict(self) -> dict[str, Any]:
         """The entries as plain values and tensors."""
-        return {
-            "first": self.first,
-            "rounds": [entry.round for entry in self._entries],
-            "digests": [entry.digest for entry in self._entries],
-            "scalars": [entry.scalars.clone() for entry in self._entries],
-        }
+        return {"first": self.first, "entries": [[e.round, e.scalars.clone(), e.digest] for e in self._entries]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the entries of a ``state_dict``."""
-        columns = (state["rounds"], state["scalars"], state["digests"])
-        self._entries = [LoggedRound(*row) for row in zip(*columns, strict=True)]
-        self.first = state["first"]
-
-
-def joined(entries: Sequence[LoggedRound], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """All scalars of some rounds in one vector, empty for none."""
-    return torch.cat([torch.empty(0, dtype=dtype, device=device), *(entry.scalars for entry in entries)])
+        self.first, self._entries = state["first"], [LoggedRound(*entry) for entry in state["entries"]]
 
 
 def ranges(rounds: Sequence[int]) -> str:

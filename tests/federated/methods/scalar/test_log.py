@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from federated import MessageError
-from federated.methods.scalar.scalar_log import LoggedRound, ScalarLog, joined, parse_ranges, ranges
+from federated.methods.scalar.log import LoggedRound, ScalarLog, parse_ranges, ranges
 
 
 def log_of(rounds, capacity=3):
@@ -37,8 +37,8 @@ def test_what_falls_out_of_the_log_can_no_longer_be_replayed():
     log = log_of([1, 2, 4, 5])
     assert len(log) == 3 and log.first == 2
     assert [e.round for e in log.between(2, 5)] == [2, 4]
-    assert joined(log.between(2, 5), torch.float32, torch.device("cpu")).tolist() == [2.0, 4.0]
-    assert joined([], torch.float32, torch.device("cpu")).shape == (0,)
+    assert [entry.scalars.tolist() for entry in log.between(2, 5)] == [[2.0], [4.0]]
+    assert log.rounds(2, 5) == "2,4" and log.rounds(9, 9) == ""
 
 
 def test_digests_of_skipped_rounds_are_those_of_the_next():

@@ -1,0 +1,116 @@
+"""Directions in a diagonal metric H: H^(-1/2) u added to a point, and its squared length u^T H^(-1) u.
+
+Both depend on addresses and numbers alone, bit for bit: not on the chunks, the thread count or the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from optimizers.directions.directions import Directions
+from optimizers.directions.fixed_order import group_sums, halved
+from optimizers.directions.groups import GroupDiagonal
+
+_compiled: ModuleType | None
+try:
+    from optimizers.directions import metric_numba as _compiled
+except ImportError:
+    _compiled = None
+
+CHUNK = 1 << 18
+"""Coordinates at a time; temporaries are a few chunks, about 5 MB, whatever d is."""
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of H and of the arithmetic at a point of a dtype: float64, or float32 for narrower points."""
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def dense(metric: Tensor | GroupDiagonal) -> Tensor:
+    """The numbers on the diagonal, one a coordinate."""
+    return metric.tensor() if isinstance(metric, GroupDiagonal) else metric
+
+
+def over_root(u: Tensor, metric: Tensor | GroupDiagonal) -> Tensor:
+    """H^(−1/2) u in their dtype, shape ``... x d``; the root is the same on every device."""
+    h = dense(metric)
+    if h.device.type == "cpu":
+        # torch's own vector root is off by the last bit for 1 in 100 float64 numbers; NumPy's is IEEE 754's.
+        return u / torch.from_numpy(np.sqrt(h.numpy()))
+    return u / h.to(torch.float64).sqrt().to(h.dtype)
+
+
+def add_over_root(
+    x: Tensor,
+    directions: Directions,
+    step: int,
+    row: int,
+    scale: float,
+    metric: Tensor | GroupDiagonal,
+    start: int = 0,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Adds scale · H^(−1/2) u(step, row) to coordinates start, start + 1, … of a point in place, and returns them.
+
+    Every operation is rounded once, in float64 or, for a narrower x, in float32, and a narrow x once more. H > 0 has
+    ``compute_dtype(x.dtype)``; where it is inf a coordinate stays. Nothing of size d is made.
+    """
+    dtype, device = compute_dtype(x.dtype), x.device
+    compiled = _compiled if device.type == "cpu" and directions.distribution in ("normal", "rademacher") else None
+
+    def apply(low: int, high: int) -> None:
+        target, h = x.detach()[low:high], dense(metric[low:high])
+        piece = target.to(dtype)
+        if compiled is not None:
+            address = (directions.distribution == "rademacher", row, *directions.address(step), start + low)
+            array = piece.numpy()
+            compiled.add(*address, array, h.numpy(), array.dtype.type(scale))
+        else:
+            u = directions.row(step, row, start + low, start + high, dtype, device)
+            piece.add_(over_root(u, h) * scale)
+        if piece.data_ptr() != target.data_ptr():
+            target.copy_(piece)
+
+    in_chunks(apply, x.numel(), chunk, device, compiled is not None)
+    torch.autograd.graph.increment_version(x)
+    return x
+
+
+def squared_norm(directions: Directions, step: int, row: int, metric: Tensor | GroupDiagonal | None = None) -> float:
+    """uᵀH⁻¹u of a normal or Rademacher direction in float64, summed in a fixed order; ‖u‖² without H, shape ``d``."""
+    d = directions.d
+    if isinstance(metric, GroupDiagonal) and d <= CHUNK:
+        metric = metric.tensor()
+    on_cpu = metric is None or metric.device.type == "cpu"
+    if _compiled is not None and on_cpu and not isinstance(metric, GroupDiagonal):
+        sums, h = np.empty(-(-d // 256)), np.empty(0) if metric is None else metric.numpy()
+        _compiled.sums_of_squares(directions.distribution == "rademacher", row, *directions.address(step), d, h, sums)
+        return halved(torch.from_numpy(sums)).item()
+    pieces = []
+    for low in range(0, d, CHUNK):
+        device = None if metric is None else metric.device
+        square = directions.row(step, row, low, min(d, low + CHUNK), torch.float64, device).square()
+        if metric is not None:
+            square /= dense(metric[low : low + CHUNK]).to(torch.float64)
+        pieces.append(group_sums(square))
+    return halved(torch.cat(pieces)).item()
+
+
+def in_chunks(
+    apply: Callable[[int, int], None], size: int, chunk: int, device: torch.device, threaded: bool = True
+) -> None:
+    """Calls ``apply(low, high)`` for all chunks of 0 … size − 1; torch's number of threads share them on the CPU."""
+    ranges = [(low, min(size, low + chunk)) for low in range(0, size, chunk)]
+    threads = min(torch.get_num_threads(), len(ranges)) if threaded and device.type == "cpu" else 1
+    if threads < 2:
+        for low, high in ranges:
+            apply(low, high)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(apply, *zip(*ranges, strict=True)))

@@ -1,0 +1,148 @@
+"""The paper's curvature: H learns from displacements (HiSo eq. 12)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from optimizers.directions.metric import compute_dtype
+from optimizers.methods.hiso.curvature import Curvature, Learned, Step, StepOptions, fraction
+from optimizers.methods.hiso.update import Learning, Term
+from optimizers.options import check_choice, optional, positive_integer
+
+Update = Literal["per_step", "per_round"]
+
+
+@dataclass
+class LearnedDiagonal(Learned):
+    """H, shape ``d``, in float64 or, for a narrower x, float32."""
+
+    hessian: Tensor = field(kw_only=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Displacement(Curvature):
+    r"""The paper's curvature (eq. 12): H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u), coordinate by coordinate.
+
+    **What the constants mean.** H₀ = 1 makes the first step DeComFL's. ν is the share of the newest displacement: H
+    remembers about 1/ν steps. ε is what H tends to where nothing moves, hence H^(−1/2) ≤ ε^(−1/2) in the long run. Δx²
+    has the units of (f/x)² H⁻², not of H: H is not invariant to the units of f.
+
+    **What H learns.** At stationarity H_j² = S + 2 (∂ⱼf)²/H_j for P = 1, S = Σᵢ (∂ᵢf)²/Hᵢ: coordinates differ by at
+    most √3, and a scalar H does as well (``hiso-fig5``). As S falls, H falls and the effective rate η/H rises, until
+    H ≈ η(trA/P + (1 + 1/P)λ)/2, below which steps are unstable: f stops falling there, at a level that falls with η.
+
+    **Where the paper leaves a choice, or slips.** Eq. 12's top line and Alg. 2a, line 6, print a Δx_{r,τ} that does not
+    exist (k ≤ τ − 1): ``update`` names the readings. H₀, ν, ε, β_l and β_u are not in the paper; its programs have 1,
+    0.05, 0, and no clipping. Over clients what is squared is their mean Δx, as scalars determine no more.
+
+    Attributes:
+        update: ``"per_step"``: H learns from each step's Δx_{r,k}, with the H of that step; ``"per_round"`` (Appx. C):
+            H_r throughout round r, and one update from Σₖ Δx_{r,k} at its end. That sum is drawn anew from the round's
+            scalars, which costs its directions and no memory.
+        weight: ν, from 0 to 1; 0 leaves H as it is, and with H₀ = 1 that is DeComFL, bit for bit.
+        epsilon: ε, from 0 to 1.
+        lower: β_l ≥ 0.
+        upper: β_u ≥ β_l.
+        initial: H₀ > 0, a number or shape ``d``; None: 1 with a given rate, else found with it (``with_first_rate``).
+        reset: rounds after which H is H₀ again; None: never.
+
+    Raises:
+        TypeError: for an option of the wrong kind.
+        ValueError: for one out of range, with its name and what is accepted.
+    """
+
+    name = "displacement"
+    separable = True
+
+    update: Update = "per_step"
+    weight: float = 0.05
+    epsilon: float = 1e-8
+    lower: float = 0.0
+    upper: float = math.inf
+    initial: float | Tensor | None = None
+    reset: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("update", self.update, get_args(Update))
+        optional(positive_integer, "reset", self.reset)
+        fractions = {name: fraction(name, getattr(self, name)) for name in ("weight", "epsilon")}
+        vars(self).update(fractions, lower=float(self.lower), upper=float(self.upper))
+        if not (0.0 <= self.lower <= self.upper and self.upper > 0.0 and self.lower < math.inf):
+            raise ValueError(f"0 <= lower <= upper is accepted, got {self.lower} and {self.upper}")
+
+    @property
+    def eq12(self) -> Learning:
+        """(ν, ε, β_l, β_u)."""
+        return self.weight, self.epsilon, self.lower, self.upper
+
+    def start(self, x: Tensor, max_queries: int) -> LearnedDiagonal:
+        """H₀."""
+        return self._started(torch.empty_like(x, dtype=compute_dtype(x.dtype)))
+
+    def _started(self, hessian: Tensor) -> LearnedDiagonal:
+        given = 1.0 if self.initial is None else self.initial
+        if isinstance(given, Tensor) and given.shape != hessian.shape:
+            raise ValueError(f"initial must have shape ({hessian.numel()},), got {tuple(given.shape)}")
+        hessian.copy_(given) if isinstance(given, Tensor) else hessian.fill_(float(given))
+        least = float(hessian.min())
+        if not (least > 0.0 and float(hessian.max()) < math.inf):
+            raise ValueError("initial must be positive and finite")
+        hessian.clamp_(self.lower, self.upper)
+        return LearnedDiagonal(min(max(least, self.lower), self.upper), hessian=hessian)
+
+    def metric(self, learned: LearnedDiagonal, x: Tensor) -> Tensor:
+        """H, shape ``d``."""
+        return learned.hessian
+
+    def step(self, learned: LearnedDiagonal, step: Step) -> LearnedDiagonal:
+        """Alg. 2a, lines 5 and 6, and Alg. 2, line 9: Δx = H^(−1/2) Σ c u, x ← x − η Δx, H ← eq. 12."""
+        H = learned.hessian if step.in_place else learned.hessian.clone()
+        if not step.fits(learned.floor, [*itertools.chain(*learned.round)]):
+            step = replace(step, terms=[])
+        lessons, held = self._lessons([*learned.round, step.terms], bool(step.ends))
+        at_once = lessons == [step.terms]
+        step.move(H, self.eq12 if at_once else None)  # line 5 and Alg. 2, line 9; and line 6 in the same pass
+        floor = learned.floor
+        for terms in filter(None, lessons):
+            if not at_once:
+                step.learn(H, terms, self.eq12)  # line 6 (eq. 12)
+            floor = min(max((1.0 - self.weight) * floor + self.weight * self.epsilon, self.lower), self.upper)
+        if self.reset and step.ends and step.ends % self.reset == 0:
+            return self._started(H)
+        return LearnedDiagonal(floor, held, hessian=H)
+
+    def _lessons(self, steps: list[list[Term]], ends: bool) -> tuple[list[list[Term]], list[list[Term]]]:
+        """The displacements that H learns from now, and the steps of the round that it is still to learn from.
+
+        The steps' terms are given, the newest last, and whether the round ends with it. ``update`` decides.
+        """
+        if self.weight == 0.0:
+            return [], []
+        if self.update == "per_step":
+            return steps[-1:], []
+        return ([[*itertools.chain(*steps)]], []) if ends else ([], steps)
+
+    def with_first_rate(
+        self, learned: LearnedDiagonal, rate: float, slope: float, options: StepOptions
+    ) -> tuple[LearnedDiagonal, float, float]:
+        """H₀, where it is not given, is the scalar at which eq. 12 is stationary, so that the units of f cancel.
+
+        h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of what
+        is then stable, as H falls with ‖∇f‖ (not with ``projection``, where h cancels).
+        """
+        if self.initial is not None:
+            return learned, rate, 1.0
+        p, d = options.perturbations, learned.hessian.numel()
+        if options.projection:
+            h = slope**2 * (1.0 / p + (1.0 - 1.0 / p) / d) / d**2
+        else:
+            h = (slope**2 * (1.0 / p + (1.0 + 1.0 / p) / d)) ** (1.0 / 3.0)
+        hessian = torch.full_like(learned.hessian, min(max(h, self.lower, 1e-30), self.upper, 1e30))
+        h = float(hessian[0])
+        return LearnedDiagonal(h, hessian=hessian), (rate if options.projection else 0.3 * h * rate), h**-0.5

@@ -1,0 +1,74 @@
+"""What HiSo needs and its paper leaves: a rate and an H to begin with, and an x0 that is moved itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optimizers.batch import Batch
+from optimizers.directions.metric import CHUNK, squared_norm
+from optimizers.methods.hiso.curvature import StepOptions
+
+LEAST_DIRECTIONS = 8
+"""Directions, at least, of the first step where the rate is to be found."""
+
+
+def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptions) -> tuple[float, float] | None:
+    """η from the queries at x and x ± μu of a first step with H = 1, and an estimate of ‖∇f‖; None for no slope.
+
+    On a quadratic with Hessian A the expected decrease of one step is greatest at
+    η = ‖∇‖²/E‖Δx‖²_A ≥ 1/(trA/P + (1 + 1/P)λ_max) (HiSo, Theorem 2, at H = 1), times uᵀu under ``projection``. Second
+    differences |f(x+μu) + f(x−μu) − 2f(x)|/μ² have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max on it: their
+    largest is taken for tr A, being small by chance less often than the mean, and half of what it is above the mean for
+    λ_max (all of it for fewer than 3). The largest is not taken for smaller than its rounding error, nor the first step
+    for longer than max(‖x‖, 1), which is what an objective without curvature gets. The units of f do not matter.
+
+    Args:
+        batch: the queries.
+        values: their values, float64, NaN where one failed.
+        scalars: g_p of each direction, not finite where a query failed.
+        options: of the step.
+    """
+    good = scalars[torch.isfinite(scalars)]
+    if not len(good):
+        return None
+    count, mu, x = batch.info["count"], options.smoothing_radius, batch.base
+    centre, plus, minus = values[0], values[1 : 1 + count], values[1 + count :]
+    second = (plus + minus - 2.0 * centre).abs() / mu**2
+    second = second[torch.isfinite(second)]
+    finite = values[torch.isfinite(values)]
+    rounding = torch.finfo(x.dtype).eps * float(finite.abs().max()) / mu**2
+    trace = max(float(second.max()), rounding) if len(second) else rounding
+    largest = 0.5 * (trace - float(second.mean())) if len(second) >= 3 else trace
+    slope = float(good.square().mean().sqrt())
+    if not (0.0 < slope < math.inf and 0.0 <= trace < math.inf):
+        return None
+    p = options.perturbations
+    curvature = trace / p + (1.0 + 1.0 / p) * largest
+    assert batch.directions is not None
+    square = squared_norm(batch.directions, batch.addresses[-1][0], 0, batch.metric)
+    longest = max(float(torch.linalg.vector_norm(x)), 1.0) / (slope * math.sqrt(square))
+    rate = min(longest, 1.0 / curvature) if curvature > 0.0 else longest
+    return (rate * square if options.projection else rate), slope
+
+
+def vector_to_move(x0: Any) -> Tensor:
+    """x0 without its gradient history, sharing its memory.
+
+    Raises:
+        TypeError: if it is not a floating tensor.
+        ValueError: if it is not one contiguous vector of finite numbers.
+    """
+    if not isinstance(x0, Tensor) or not x0.is_floating_point():
+        kind = x0.dtype if isinstance(x0, Tensor) else type(x0).__name__
+        raise TypeError(f"in_place=True moves x0 itself: it must be a floating tensor, got {kind}")
+    if x0.ndim != 1 or x0.numel() == 0 or not x0.is_contiguous():
+        raise ValueError(f"x0 must be a contiguous vector with in_place=True, got shape {tuple(x0.shape)}")
+    x = x0.detach()
+    for low in range(0, x.numel(), CHUNK):
+        if not bool(torch.isfinite(x[low : low + CHUNK]).all()):
+            raise ValueError("x0 must be finite")
+    return x

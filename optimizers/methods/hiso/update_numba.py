@@ -1,0 +1,59 @@
+"""The compiled CPU kernel of `optimizers.methods.hiso.update`, the same numbers as its torch routine, bit for bit.
+
+Imported only where numba is installed; no fastmath, as in `optimizers.directions.directions_numba`. A group of
+coordinates is drawn, combined and applied while it is in the fastest cache, so that x, H and the momentum are read and
+written once and nothing of size d is made.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from optimizers.directions.directions_numba import GROUP, draw_group
+from optimizers.directions.metric_numba import compile_
+
+
+@compile_
+def update(signs, k0, k1, rows, s0, s1, coefficients, start, end, x, hessian, momentum, learns, numbers):  # type: ignore
+    """One update of coordinates start … end − 1; an empty x, hessian or momentum is absent."""
+    rate, decay, gain, keep, weight, epsilon, lower, upper = numbers
+    width = GROUP * 32 if signs else GROUP
+    w, z = np.empty(GROUP, np.uint32), np.empty(width, np.float32)
+    delta = np.empty(width, coefficients.dtype)
+    moves, scaled, carried = x.size > 0, hessian.size > 0, momentum.size > 0
+    for group in range(start // width, -(-end // width)):
+        low, high = max(start, group * width), min(end, group * width + width)
+        count, first, last = high - low, low - start, high - start
+        source, d = z[low - group * width : high - group * width], delta[:count]
+        for t in range(rows.size):
+            draw_group(signs, k0, k1, rows[t], s0[t], s1[t], group, high - group * width, w, z)
+            c = coefficients[t]
+            if t == 0:
+                for j in range(count):
+                    d[j] = c * source[j]
+            else:
+                for j in range(count):
+                    d[j] = d[j] + c * source[j]
+        if scaled:
+            h = hessian[first:last]
+            for j in range(count):
+                d[j] = d[j] / np.sqrt(h[j])
+            if learns:
+                _learn(h, d, keep, weight, epsilon, lower, upper)
+        if carried:
+            m = momentum[first:last]
+            for j in range(count):
+                d[j] = decay * m[j] + gain * d[j]
+                m[j] = d[j]
+        if moves:
+            target = x[first:last]
+            for j in range(count):
+                target[j] = target[j] - rate * d[j]
+
+
+@compile_
+def _learn(h: Any, d: Any, keep: float, weight: float, epsilon: float, lower: float, upper: float) -> None:
+    for j in range(h.size):
+        value = keep * h[j] + weight * (d[j] * d[j] + epsilon)
+        value = lower if value < lower else value
+        h[j] = upper if value > upper else value
