@@ -1,1 +1,1 @@
-"""Algorithms as messages: the two halves, what they send, and the ledger."""
+"""The two halves of a federated algorithm, their messages, and the ledger of what they cost."""

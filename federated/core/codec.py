@@ -109,7 +109,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Message:
-    """The message of bytes that ``encode`` made; its tensors are new, on the CPU.
+    """Decodes bytes that ``encode`` made; the message's tensors are new, on the CPU.
 
     Length, format, digest and header are checked in this order, before a tensor is allocated.
 
@@ -210,7 +210,7 @@ def _layout(entries: Any) -> list[Entry]:
 
 
 def tensor_of(data: bytes | memoryview, entry: Entry) -> Tensor:
-    """A new tensor of bytes that ``tensor_bytes`` made."""
+    """Decodes bytes that ``tensor_bytes`` made; the tensor is new, on the CPU."""
     array = np.frombuffer(data, dtype=entry.stored)
     tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
     return tensor.view(_DTYPES[entry.dtype][0]).reshape(entry.shape)

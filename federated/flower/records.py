@@ -39,7 +39,7 @@ def records_of(message: Message) -> dict[str, Record]:
 
 
 def message_in(content: RecordDict, limit: int) -> Message:
-    """The message of records that ``records_of`` made; its tensors are new, on the CPU.
+    """Decodes records that ``records_of`` made; the message's tensors are new, on the CPU.
 
     Sizes are checked before a tensor is allocated. Damage is Flower's to detect, which addresses records by their
     SHA-256.
