@@ -143,7 +143,7 @@ ADVICE = (
     ),
     _advice(
         "Parameters or tensors in very different units, which you can tell apart",
-        'minimize(f, x0, "hiso", curvature="group_probe", groups=..., max_queries=...)',
+        'minimize(f, x0, "hiso", curvature=GroupProbe(groups=...), max_queries=...)',
         "Curvature that is measured group by group preconditions; groups that cut across the structure do not. A "
         "network takes twice the default rate.",
         Ground("beyond-curvature", "on the log-uniform spectrum group probes come to 1e-10"),

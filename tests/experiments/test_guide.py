@@ -16,7 +16,7 @@ from experiments.page.guide import look_up
 from experiments.page.publish import PUBLISHED, README, with_table
 from federated import Algorithm, make_federation
 from federated.registry import algorithm_class
-from optimizers import L1, ModuleObjective, Optimizer
+from optimizers import L1, GroupProbe, ModuleObjective, Optimizer
 from optimizers.registry import method_class
 
 ENTRIES, _ = read_all(PUBLISHED)
@@ -25,7 +25,7 @@ ENTRIES, _ = read_all(PUBLISHED)
 def made(advice):
     """What an advised call makes of its method's name and options, on a small problem; ``...`` is 10."""
     x0, parts = torch.full((4,), 0.5, dtype=torch.float64), [range(2), range(2, 4)]
-    given = {"max_queries": 10, "groups": parts}
+    given = {"max_queries": 10}
 
     def minimize(f, start, method, **options):
         return method_class(method)(start, **{k: given[k] if v is ... else v for k, v in options.items()})
@@ -39,7 +39,8 @@ def made(advice):
 
     names = {"f": f, "x0": x0, "best": x0, "d": 4, "n": 10, "bounds": [(-1, 1)] * 4, "objectives": [f, f]}
     names |= {"X": torch.rand(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
-    names |= {"y": names["X"].sum(1), "prox": L1(0.1), "objective": ModuleObjective(torch.nn.Linear(2, 1), torch.sum)}
+    names |= {"y": names["X"].sum(1), "prox": L1(0.1), "GroupProbe": lambda groups: GroupProbe(groups=parts)}
+    names |= {"objective": ModuleObjective(torch.nn.Linear(2, 1), torch.sum)}
     return eval(advice.use, names | {"minimize": minimize, "simulate": simulate, "scipy": scipy})
 
 
