@@ -51,8 +51,8 @@ class RunConfig:
         bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty for none.
         weights: list of wᵢ, one for each client; empty for equal weights.
         options: the algorithm's own, ``server_rate``, ``aggregation`` and ``trim``, as in
-            ``"directions = 10, smoothing_radius = 0.1"``; ``prox`` and ``update_rule`` are import paths of the
-            operator and of the factory, in quotes.
+            ``"directions = 10, smoothing_radius = 0.1"`` or ``"curvature = {name = 'group_probe', groups = 3}"``;
+            ``prox`` and ``update_rule`` are import paths of the operator and of the factory, in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
         timeout: seconds in which a client must reply. It is also the time to live of messages, so the machines'
             clocks must agree to well within it.

@@ -37,7 +37,7 @@ class ModuleObjective:
     base and its addressed directions; then the base itself is copied back. The parameters thus end as the base, bit for
     bit (rounded if their dtype is narrower than the base's), whether the loss returned or raised, and the module
     follows the iterate. In units of the parameters' memory, a run of DeComFL, or of HiSo with
-    ``curvature="group_probe"`` and the module's tensors for groups, holds 2 with ``in_place=True``: the module and x.
+    ``curvature=GroupProbe(groups=module)``, holds 2 with ``in_place=True``: the module and x.
     The paper's HiSo also holds the vector H; momentum, ``track_best`` and a float32 x of a module in bfloat16 are one
     more each. Other methods also hold new iterates, moments and whole directions. A few MB for chunks and the memory
     of the forward pass come on top. A point that is given as a vector is evaluated over a saved copy of the parameters.

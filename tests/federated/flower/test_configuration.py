@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -9,6 +11,8 @@ from flwr.common.config import parse_config_args
 from federated import ALGORITHMS, algorithm_class
 from federated.flower import __main__ as commands
 from federated.flower.configuration import NodeConfig, RunConfig, imported
+from federated.methods.scalar.hiso import HiSo
+from optimizers import GroupProbe
 from tests.federated.flower.setting import DEFAULTS, SMALL
 
 SET = {"dimension": 4}
@@ -69,6 +73,16 @@ def test_bounds_weights_and_objects():
     assert rule.update_rule is adam and rule.fingerprint != made().fingerprint
     prox = made(options="prox = 'tests.federated.flower.test_configuration:half'")
     assert prox.prox is half
+
+
+def test_a_curvature_is_a_table():
+    text = "rate = 0.1, curvature = {name = 'group_probe', groups = 2, clip = inf}"
+    algorithm = made(algorithm="hiso", options=text)
+    same = HiSo(algorithm.x0, clients=algorithm.clients, rate=0.1, curvature=GroupProbe(groups=2, clip=math.inf))
+    assert algorithm.configuration == same.configuration and algorithm.curvature.groups.sizes.tolist() == [2, 2]
+    assert made(algorithm="hiso").fingerprint != algorithm.fingerprint
+    with pytest.raises(TypeError, match="did you mean 'groups'"):
+        made(algorithm="hiso", options="curvature = {name = 'group_probe', group = 2}")
 
 
 def half(z, step):
