@@ -28,7 +28,7 @@ def plain(row: Row) -> Row:
     return {key: value.item() if hasattr(value, "item") else value for key, value in row.items()}
 
 
-def where(rows: Iterable[Row], **conditions: Value) -> Rows:
+def where(rows: Iterable[Row], /, **conditions: Value) -> Rows:
     """The rows that agree with every condition."""
     return [row for row in rows if all(row.get(key) == value for key, value in conditions.items())]
 
@@ -43,7 +43,7 @@ def seeds_of(rows: Iterable[Row]) -> tuple[int, ...]:
     return tuple(sorted({int(row["seed"]) for row in rows}))
 
 
-def by_seed(rows: Iterable[Row], **conditions: Value) -> np.ndarray:
+def by_seed(rows: Iterable[Row], /, **conditions: Value) -> np.ndarray:
     """One number a seed (the mean where a seed has several), in ascending order of seeds.
 
     Raises:
@@ -58,7 +58,7 @@ def by_seed(rows: Iterable[Row], **conditions: Value) -> np.ndarray:
     return np.array([np.mean(groups[seed]) for seed in groups])
 
 
-def final(rows: Iterable[Row], x: str = "queries", **conditions: Value) -> np.ndarray:
+def final(rows: Iterable[Row], x: str = "queries", /, **conditions: Value) -> np.ndarray:
     """One number a seed: ``value`` at the largest ``x`` among the rows under the conditions."""
     chosen = where(rows, **conditions)
     return by_seed(chosen, **{x: max(int(row[x]) for row in chosen)})
@@ -73,7 +73,7 @@ def mean_curve(x: Iterable[float], values: Iterable[Sequence[float] | np.ndarray
     return Curve(np.array([*x], dtype=float), np.array(means), np.array(errors))
 
 
-def curve(rows: Iterable[Row], x: str, **conditions: Value) -> Curve:
+def curve(rows: Iterable[Row], x: str, /, **conditions: Value) -> Curve:
     """Mean and standard error over seeds of ``value`` at each ``x``, ascending."""
     at: dict[float, Rows] = {}
     for row in where(rows, **conditions):

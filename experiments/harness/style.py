@@ -218,7 +218,7 @@ def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None 
     axes.fill_between(found.x, low, high, color=style.color, alpha=0.2, lw=0)
 
 
-def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], **conditions: Value) -> None:
+def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], /, **conditions: Value) -> None:
     """``draw`` for each method: its ``value`` over seeds at each ``x``, from the records under the conditions."""
     for method in methods:
         draw(axes, method, curve(rows, x, method=method, **conditions))

@@ -4,7 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.harness.records import by_seed, curve, distinct, from_csv, plain, seeds_of, to_csv, where
+from experiments.harness.records import (
+    best_so_far,
+    by_seed,
+    checkpoints,
+    curve,
+    distinct,
+    final,
+    from_csv,
+    log10_gap,
+    mean_curve,
+    plain,
+    seeds_of,
+    to_csv,
+    where,
+)
 
 ROWS = [
     {"seed": seed, "method": method, "num_queries": n, "value": 0.1 * seed + n + (method == "b")}
@@ -46,3 +60,26 @@ def test_curve_is_mean_and_standard_error_over_seeds():
     np.testing.assert_array_equal(found.x, [5, 10])
     np.testing.assert_allclose(found.mean, [5.1, 10.1])
     np.testing.assert_allclose(found.standard_error, np.std([0, 0.1, 0.2], ddof=1) / np.sqrt(3))
+
+
+def test_one_seed_has_no_error_and_every_place_its_own_seeds():
+    found = mean_curve((1, 2), ([3.0], [1.0, 5.0]))
+    assert found.mean.tolist() == [3.0, 3.0] and found.standard_error.tolist() == [0.0, 2.0]
+
+
+def test_final_is_each_seeds_value_at_the_largest_place():
+    np.testing.assert_allclose(final(ROWS, "num_queries", method="b"), [11.0, 11.1, 11.2])
+
+
+def test_the_best_so_far_begins_with_what_was_known_and_is_kept_to_the_end():
+    found = best_so_far([5.0, np.nan, 2.0, 3.0], 6, 4.0)
+    assert found.tolist() == [4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 2.0]
+    assert np.isnan(best_so_far([np.nan, 1.0], 2)).tolist() == [True, True, False]
+
+
+def test_checkpoints_hold_the_last():
+    assert checkpoints(10, 4) == [0, 4, 8, 10] and checkpoints(8, 4) == [0, 4, 8]
+
+
+def test_a_gap_has_a_floor():
+    assert log10_gap(3.01, 3.0) == pytest.approx(-2.0) and log10_gap(1.0, 1.0) == log10_gap(0.0, 1.0) == -16.0

@@ -14,7 +14,7 @@ from PIL import Image
 
 from experiments import registry
 from experiments.harness.records import to_csv
-from experiments.harness.tables import Table, with_interval
+from experiments.harness.tables import Table, with_interval, with_sd
 from experiments.page import entries, report
 from experiments.page.publish import PUBLISHED, README, publish, settings_of, verdict_table, with_table
 from experiments.running import results
@@ -173,6 +173,7 @@ def test_tables_are_rectangular_and_their_intervals_are_the_verdicts():
     with pytest.raises(ValueError, match="3 columns has a row of 2"):
         Table(("a", "b", "c"), (("1", "2"),))
     assert with_interval([2.0, 2.0]) == "2 (2 to 2)"
+    assert with_sd([1.0, 3.0]) == "2 ± 1.4" and with_sd([120.0], ".0f", ".0f") == "120 ± 0"
 
 
 def test_the_committed_page_is_built_from_the_committed_files():

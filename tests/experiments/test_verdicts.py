@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.harness.verdicts import bootstrap_interval, judge, never
+from experiments.harness.verdicts import bootstrap_interval, judge, judge_pairs, never
 
 SEEDS = tuple(range(10))
 
@@ -85,3 +85,16 @@ def test_line_says_status_claim_estimate_and_interval():
     cells = {"n=5": np.full(10, 0.25), "n=9": np.full(10, -0.25)}
     line = judge("a beats b", "difference", cells, SEEDS, above=0.0, control=True).line()
     assert line.startswith("control, holds partly (in 1 of 2 settings): a beats b")
+
+
+def test_pairs_are_judged_on_the_difference_of_their_measures():
+    values = {("one", "zord"): _sample(-5.0, 1), ("one", "rgf"): _sample(0.0, 2), ("one", "mine_own"): _sample(-5.0, 3)}
+    pairs = [("zord", "rgf", False), ("rgf", "mine_own", True)]
+    first, second = judge_pairs(
+        pairs, "{} ends under {}", "gap", lambda cell, method: values[cell, method], {"d = 1": "one"}, SEEDS, below=0.0
+    )
+    assert (first.claim, first.status, first.control) == ("ZoRD ends under RGF", "reproduced", False)
+    assert (second.claim, second.status, second.control) == ("RGF ends under mine own", "not reproduced", True)
+    assert first == judge(
+        "ZoRD ends under RGF", "gap", {"": values["one", "zord"] - values["one", "rgf"]}, SEEDS, below=0.0
+    )
