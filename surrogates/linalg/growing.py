@@ -32,8 +32,8 @@ class GrowingRows:
         """All rows, ``n x ...``: a view that must not be written to."""
         return self._storage[: self._length]
 
-    def append(self, rows: Tensor) -> Tensor:
-        """Appends ``m x ...`` rows, converted to the dtype of those before, and returns all of them."""
+    def append(self, rows: Tensor) -> None:
+        """Appends ``m x ...`` rows, converted to the dtype of those before."""
         end = self._length + rows.shape[0]
         if end > self._storage.shape[0]:
             grown = self._storage.new_empty(max(2 * self._storage.shape[0], end), *self._storage.shape[1:])
@@ -41,7 +41,6 @@ class GrowingRows:
             self._storage = grown
         self._storage[self._length : end] = rows
         self._length = end
-        return self.rows
 
 
 class GrowingCholesky:

@@ -119,16 +119,19 @@ class CholeskyGP(SingleTaskGP):
             data = GrowingData(old.X, original, self.train_targets, known, old.factor)
         corner = self._noise(z, targets.shape) if noise is None else (noise + self.likelihood.second_noise).double()
         data.factor.append(kernel_values(kernel, z, old.X), kernel_values(kernel, z, z) + torch.diag_embed(corner))
-        inputs, all_targets = data.inputs.append(z), data.targets.append(targets)
+        data.inputs.append(z)
+        data.targets.append(targets)
         if data.original_inputs is not None:
-            self._original_train_inputs = data.original_inputs.append(X)
+            data.original_inputs.append(X)
+            self._original_train_inputs = data.original_inputs.rows
         if data.noise is not None and noise is not None:
-            self.likelihood.noise_covar.noise = data.noise.append(noise)
-        ExactGP.set_train_data(self, inputs, all_targets, strict=False)
+            data.noise.append(noise)
+            self.likelihood.noise_covar.noise = data.noise.rows
+        ExactGP.set_train_data(self, data.inputs.rows, data.targets.rows, strict=False)
+        inputs, all_targets = self.train_inputs[0], self.train_targets
         alpha = data.factor.solve((all_targets - self.mean_module(inputs)).double())
-        X_all = self.train_inputs[0]
-        updated = make_conditioning(kernel, self.mean_module, X_all, data.factor.L, alpha, old.slope)
-        self._cached = CachedConditioning(updated, X_all, self.train_targets, data)
+        updated = make_conditioning(kernel, self.mean_module, inputs, data.factor.L, alpha, old.slope)
+        self._cached = CachedConditioning(updated, inputs, all_targets, data)
 
     def _concatenate(self, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
         """Appends to the data of a batched model, whose factor is made anew when it is next asked for."""

@@ -50,6 +50,7 @@ class Trajectory:
         if dtype not in (torch.float32, torch.float64):
             raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
         points = torch.empty(0, self.d, dtype=dtype, device=torch.device("cpu" if device is None else device))
+        self.dtype, self.device = points.dtype, points.device
         self._X, self._failed_X = GrowingRows(points, capacity), GrowingRows(points, 0)
         self._y = GrowingRows(points.new_empty(0, dtype=torch.float64), capacity)
         self._noise: GrowingRows | None = None
@@ -58,16 +59,6 @@ class Trajectory:
     def __len__(self) -> int:
         """The number of queries that gave a finite value, n."""
         return len(self._X)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of X; y and noise are float64."""
-        return self.X.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of X, y and noise."""
-        return self.X.device
 
     @property
     def X(self) -> Tensor:

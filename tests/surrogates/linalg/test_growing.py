@@ -12,7 +12,8 @@ def test_rows_in_storage_that_doubles(capacity):
     growing = GrowingRows(X[:3].float(), capacity)
     view, kept = growing.rows, X[:3].float()
     for n in range(3, 40):
-        assert torch.equal(growing.append(X[n : n + 1]), X[: n + 1].float())
+        growing.append(X[n : n + 1])
+        assert torch.equal(growing.rows, X[: n + 1].float())
     assert len(growing) == 40
     assert growing._storage.shape[0] <= 80
     assert torch.equal(view, kept)
