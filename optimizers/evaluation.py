@@ -24,7 +24,7 @@ FailurePolicy = Literal["skip", "retry", "raise"]
 
 
 class FailedQueryError(RuntimeError):
-    """A query gave NaN or inf under ``on_failure="raise"``."""
+    """Raised for a query that gave NaN or inf under ``on_failure="raise"``."""
 
 
 @dataclass(frozen=True)

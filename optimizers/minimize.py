@@ -109,7 +109,7 @@ def run(
 
 
 def _refuse_own_misspelt(cls: type[Optimizer], options: Iterable[str]) -> None:
-    """Raises ``TypeError`` for a name nearer to an argument of ``minimize`` than to any option of the method."""
+    """Raises ``TypeError`` for a name that is nearer to an argument of ``minimize`` than to an option of the method."""
     own, known = keyword_names(minimize), option_names(cls)
     for name in set(options) - known:
         close = difflib.get_close_matches(name, sorted(own | known), n=1)

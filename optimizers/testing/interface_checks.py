@@ -1,4 +1,4 @@
-"""How a method is driven: ask, tell, budget, stop reasons, executors, bad arguments."""
+"""Checks of the interface: ask, tell, budget, stop reasons, executors, bad arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from optimizers.testing.harness import Factory, Promises, first_batch, make, qua
 
 
 def check_budget(factory: Factory, promises: Promises) -> None:
-    """Queries never exceed the budget, every point is counted, and the run stops as soon as none fits."""
+    """Queries never exceed the budget, every point is counted, and the run stops when the next batch does not fit."""
     least = first_batch(factory)
     for budget in (least, least + 1, least + 2, promises.budget + least + 7):
         opt = factory(quadratic, start(), max_queries=budget, max_failures=None)
@@ -37,7 +37,7 @@ def check_budget(factory: Factory, promises: Promises) -> None:
 
 
 def check_too_small_budget(factory: Factory, promises: Promises) -> None:
-    """A budget under the first batch is refused with the number that is needed."""
+    """A budget smaller than the first batch is refused with the number of queries that is needed."""
     del promises
     least = first_batch(factory)
     for budget in {1, least - 1} - {0, least}:
@@ -46,7 +46,7 @@ def check_too_small_budget(factory: Factory, promises: Promises) -> None:
 
 
 def check_ask_is_idempotent(factory: Factory, promises: Promises) -> None:
-    """Asking changes nothing but the pending batch, and asking again gives that."""
+    """The first ``ask`` changes only the pending batch, and further ones return that batch."""
     opt = make(factory, promises)
     for _ in range(3):
         if opt.stopped:
@@ -64,7 +64,7 @@ def check_ask_is_idempotent(factory: Factory, promises: Promises) -> None:
 
 
 def check_points_are_addressable(factory: Factory, promises: Promises) -> None:
-    """One point, or a piece of one, is bitwise what the dense batch holds."""
+    """A single point, and a piece of one, equals its row of the dense batch bitwise."""
     opt = make(factory, promises)
     for _ in range(3):
         if opt.stopped:
@@ -79,7 +79,7 @@ def check_points_are_addressable(factory: Factory, promises: Promises) -> None:
 
 
 def check_wrong_tells(factory: Factory, promises: Promises) -> None:
-    """Wrong counts, shapes and types, foreign and old batches are refused, and nothing is lost."""
+    """Values of a wrong number, shape or type and foreign or old batches are refused, and the state stays as it was."""
     opt, other = make(factory, promises), make(factory, promises, seed=1)
     batch = opt.ask()
     foreign, values = other.ask(), quadratic(batch.points())
@@ -101,7 +101,7 @@ def check_wrong_tells(factory: Factory, promises: Promises) -> None:
 
 
 def check_accepted_values(factory: Factory, promises: Promises) -> None:
-    """Arrays, lists and a column are numbers like any other; a gradient and integers are refused."""
+    """Values may be a tensor, an array, a list or a column; integers and values with a gradient are refused."""
     kinds: list[Callable[[Tensor], Any]] = [
         lambda y: y.numpy(),
         lambda y: y.tolist(),
@@ -128,7 +128,7 @@ def check_accepted_values(factory: Factory, promises: Promises) -> None:
 
 
 def check_exceptions_and_retries(factory: Factory, promises: Promises) -> None:
-    """An exception in the objective is a failed query, retried where asked, within the budget."""
+    """An exception of the objective is a failed query; the policy skips, retries (within the budget) or raises it."""
     calls = 0
 
     def flaky(x: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def check_exceptions_and_retries(factory: Factory, promises: Promises) -> None:
 
 
 def check_bad_arguments(factory: Factory, promises: Promises) -> None:
-    """Bad x0, bounds, budgets, seeds and option names are refused in words."""
+    """Bad x0, bounds, budgets, seeds and option names are refused with messages that name what is wrong."""
     good: dict[str, Any] = {"max_queries": max(promises.budget, first_batch(factory))}
     x0 = start()
 
@@ -181,7 +181,7 @@ def check_bad_arguments(factory: Factory, promises: Promises) -> None:
 
 
 def check_executor(factory: Factory, promises: Promises) -> None:
-    """Values that arrive out of order from threads give the sequential run, bitwise."""
+    """A run whose values come out of order from threads equals the sequential run bitwise."""
     plain = run(make(factory, promises, store_points=True), quadratic)
     delays = np.random.Generator(np.random.Philox(0))
 
@@ -196,7 +196,7 @@ def check_executor(factory: Factory, promises: Promises) -> None:
 
 
 def check_stopping(factory: Factory, promises: Promises) -> None:
-    """Target, callback and StopIteration end the run with their reasons; the result says what happened."""
+    """Target, callback and StopIteration end the run for their reasons, and the result agrees with the run."""
     opt = make(factory, promises, target=float(quadratic(start())) + 1e3)
     first = len(opt.ask())
     result = run(opt, quadratic)

@@ -1,4 +1,4 @@
-"""How a method searches: descent, failures, bounds, one dimension, constants, enormous values."""
+"""Checks of the search: descent, failures, bounds, one dimension, constants, enormous values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optimizers.testing.harness import Factory, Promises, first_batch, make, qua
 
 
 def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
-    """NaN and inf are counted and kept out; the run goes on and still descends."""
+    """NaN and inf are counted and not used; the run goes on and still descends."""
     x0 = start()
     for first in (0, 1):
         opt = make(factory, promises, max_queries=3 * promises.budget + first_batch(factory))
@@ -35,7 +35,7 @@ def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
 
 
 def check_all_failed(factory: Factory, promises: Promises) -> None:
-    """Nothing but failures: the run ends with that reason, at x0, in the bounds."""
+    """A run in which every query fails ends for that reason, with x0 as its result."""
     for limit in (None, 3):
         opt = make(factory, promises, max_failures=limit, bounds=[(0.0, 3.0)] * 5)
         result = run(opt, lambda x: math.nan)
@@ -46,7 +46,7 @@ def check_all_failed(factory: Factory, promises: Promises) -> None:
 
 
 def check_bounds(factory: Factory, promises: Promises) -> None:
-    """Returned points, and queried ones where promised, lie within the bounds, exactly."""
+    """Returned points lie exactly within the bounds, and so do queried points if that is promised."""
     boxes = [
         Bounds(1.5, 3.0),
         [(2.0, 3.0)] * 5,
@@ -68,7 +68,7 @@ def check_bounds(factory: Factory, promises: Promises) -> None:
 
 
 def check_quadratic(factory: Factory, promises: Promises) -> None:
-    """Convergence on a quadratic where promised, descent to half of the gap elsewhere."""
+    """The method converges on a quadratic if it promises to, and otherwise halves the gap to the least value."""
     if not promises.descent and promises.convergence is None:
         return
     result = run(factory(quadratic, start(), max_queries=promises.convergence_queries), quadratic)
@@ -78,7 +78,7 @@ def check_quadratic(factory: Factory, promises: Promises) -> None:
 
 
 def check_rosenbrock(factory: Factory, promises: Promises) -> None:
-    """Descent on Rosenbrock's function from (−1.2, 1), to half of its value."""
+    """The method halves the value of Rosenbrock's function at (−1.2, 1)."""
     if not promises.descent:
         return
     x0 = torch.tensor([-1.2, 1.0], dtype=torch.float64)
@@ -87,7 +87,7 @@ def check_rosenbrock(factory: Factory, promises: Promises) -> None:
 
 
 def check_one_dimension(factory: Factory, promises: Promises) -> None:
-    """One dimension runs, with and without bounds."""
+    """The method runs in one dimension, with and without bounds."""
     for bounds in (None, [(-5.0, 5.0)]):
         opt = make(factory, promises, x0=torch.tensor([3.0], dtype=torch.float64), bounds=bounds)
         result = run(opt, quadratic)
@@ -96,7 +96,7 @@ def check_one_dimension(factory: Factory, promises: Promises) -> None:
 
 
 def check_constant(factory: Factory, promises: Promises) -> None:
-    """A constant objective ends with the budget, or with stagnation where that is asked for."""
+    """A run on a constant ends with the budget, or by stagnation if that is an option of the run."""
     result = run(make(factory, promises), lambda x: 7.0)
     assert result.fun == 7.0 and result.stop_reason in ("budget", "stagnation")
     assert bool(torch.isfinite(result.x).all())
@@ -106,7 +106,7 @@ def check_constant(factory: Factory, promises: Promises) -> None:
 
 
 def check_enormous_values(factory: Factory, promises: Promises) -> None:
-    """Values near the largest float64 neither break the run nor leave it at a point that is not finite."""
+    """Values near the largest float64 raise nothing and leave all points finite."""
     opt = make(factory, promises)
     while not opt.stopped:
         batch = opt.ask()

@@ -1,4 +1,4 @@
-"""What a run depends on: its state and seed, and neither global generators nor the default dtype."""
+"""Checks that a run depends on its state and seed, and not on global generators or the default dtype."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from optimizers.testing.harness import (
 
 
 def check_resume(factory: Factory, promises: Promises) -> None:
-    """Saved and loaded at any point, with the global generators moved, the run is bitwise the same."""
+    """A run that is saved and loaded at every step, between moves of the global generators, equals the unbroken run."""
     whole = trace(make(factory, promises, seed=3))
     opt = make(factory, promises, seed=3)
     asked: list[Tensor] = []
@@ -45,7 +45,7 @@ def check_resume(factory: Factory, promises: Promises) -> None:
 
 
 def check_extended_budget(factory: Factory, promises: Promises) -> None:
-    """A state goes on under a larger budget, up to that."""
+    """A run that is loaded under a larger budget continues up to that budget."""
     opt = make(factory, promises)
     run(opt, quadratic)
     longer = make(factory, promises, max_queries=2 * opt.max_queries)
@@ -56,7 +56,7 @@ def check_extended_budget(factory: Factory, promises: Promises) -> None:
 
 
 def check_states_are_copies(factory: Factory, promises: Promises) -> None:
-    """A state neither follows the run that it was taken from nor the one that it was loaded into."""
+    """A state changes neither with the run from which it was saved nor with a run into which it is loaded."""
     opt = make(factory, promises)
     for _ in range(2):
         if not opt.stopped:
@@ -73,7 +73,7 @@ def check_states_are_copies(factory: Factory, promises: Promises) -> None:
 
 
 def check_foreign_states(factory: Factory, promises: Promises) -> None:
-    """A state of another method, version, dimension, dtype or box is refused and the optimizer is as before."""
+    """A state of another method, version, dimension, dtype or box is refused, and the optimizer stays as it was."""
     opt = make(factory, promises)
     batch = opt.ask()
     opt.tell(batch, quadratic(batch.points()))
@@ -92,7 +92,7 @@ def check_foreign_states(factory: Factory, promises: Promises) -> None:
 
 
 def check_seeds(factory: Factory, promises: Promises) -> None:
-    """A seed is a run, whatever the global generators hold; they are neither read nor moved."""
+    """A seed determines the run; the global generators are neither read nor moved."""
     disturb_generators(1)
     first = trace(make(factory, promises, seed=5))
     disturb_generators(2)
@@ -106,7 +106,7 @@ def check_seeds(factory: Factory, promises: Promises) -> None:
 
 
 def check_dtypes(factory: Factory, promises: Promises) -> None:
-    """Points and results have x0's dtype, and are the same under any default dtype; lists are float64."""
+    """Points and results have x0's dtype, float64 for lists, and are the same under every default dtype."""
     runs: list[list[Tensor]] = []
     for default in (torch.float32, torch.float64):
         with default_dtype(default):

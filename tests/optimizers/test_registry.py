@@ -1,7 +1,7 @@
 import pytest
 
 from optimizers import RGF, minimize
-from optimizers.options import nearest_name, option_names
+from optimizers.options import check_choice, nearest_name, option_names, optional, positive
 from optimizers.registry import METHODS, method_class
 from optimizers.testing import quadratic, start
 
@@ -20,3 +20,13 @@ def test_names_of_options():
     assert "unknown" not in option_names(RGF) and "x0" not in option_names(RGF)
     assert nearest_name("sed", ["seed", "bounds"]).startswith("; did you mean 'seed'?")
     assert "did you mean" not in nearest_name("zzz", ["seed", "bounds"])
+
+
+def test_optional_numbers_and_choices():
+    assert optional(positive, "radius", None) is None and optional(positive, "radius", 2) == 2.0
+    with pytest.raises(ValueError, match="radius must be positive"):
+        optional(positive, "radius", -1.0)
+    assert check_choice("scheme", "central", ("forward", "central")) == "central"
+    for wrong in ("centrl", None):
+        with pytest.raises(ValueError, match=r"scheme must be one of the accepted names.*accepted: central, forward"):
+            check_choice("scheme", wrong, ("forward", "central"))

@@ -10,16 +10,26 @@ from optimizers.state import check_match, load_fields, save_fields
 CPU = torch.device("cpu")
 
 
+@dataclass(frozen=True)
+class Part:
+    number: int
+    y: torch.Tensor
+
+
 @dataclass
 class Everything:
     x: torch.Tensor
     rule: FirstOrder
     numbers: Any = None
+    part: Part | None = None
+    parts: tuple[Part, ...] = ()
 
 
-def make():
+def make(start=0):
     x = torch.arange(3.0)
-    return Everything(x, FirstOrder(lambda p: torch.optim.Adam([p]), x), {"a": [x + 1, 2], "b": (None, "c")})
+    parts = [Part(start + i, x + start + i) for i in range(3)]
+    rule = FirstOrder(lambda p: torch.optim.Adam([p]), x)
+    return Everything(x, rule, {"a": [x + 1, 2], "b": (None, "c")}, parts[0], tuple(parts[1:]))
 
 
 def test_fields_come_back_and_share_nothing():
@@ -33,6 +43,17 @@ def test_fields_come_back_and_share_nothing():
     loaded.x.zero_()
     loaded.numbers["a"][0].zero_()
     assert saved["x"].tolist() == [0.0, 1.0, 2.0] and saved["numbers"]["a"][0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_dataclasses_come_back_as_such_also_in_sequences():
+    state = make(start=5)
+    saved = save_fields(state)
+    assert saved["part"]["number"] == 5 and saved["parts"][1]["y"].tolist() == [7.0, 8.0, 9.0]
+    state.part.y.zero_()
+    loaded = load_fields(make(), saved, CPU)
+    assert isinstance(loaded.part, Part) and loaded.part.number == 5 and loaded.part.y.tolist() == [5.0, 6.0, 7.0]
+    assert [type(part) for part in loaded.parts] == [Part, Part]
+    assert [part.number for part in loaded.parts] == [6, 7] and loaded.parts[1].y.tolist() == [7.0, 8.0, 9.0]
 
 
 def test_what_cannot_be_saved_is_refused():
