@@ -135,9 +135,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class GroupDiagonal:
-    """The coordinates start … stop − 1 of a diagonal with one number a group, which stands wherever H of size d may.
-
-    A slice of it is another one, and ``tensor()`` makes its numbers.
+    """The coordinates start … stop − 1 of a diagonal with one number a group; a slice is another one.
 
     Attributes:
         groups: the partition.

@@ -59,6 +59,7 @@ class HiSo(ScalarOnly):
         self.steps = replace(steps, rate=steps.rate or RATE)
         vars(self).update(vars(self.steps))
         super().__init__(x0, **options)
+        self.most_numbers = max(2, self.local_steps * self.steps.perturbations)
 
     def model(self) -> ScalarModel:
         """A new model at x0; raises for options out of range."""
@@ -73,11 +74,6 @@ class HiSo(ScalarOnly):
         """τP, or 2 in a probe round."""
         ordinary = self.local_steps * self.steps.perturbations
         return ordinary if self.curvature.probe(self.seed, round_number) is None else 2
-
-    @property
-    def most_numbers(self) -> int:
-        """Scalars of the longest round."""
-        return max(2, self.local_steps * self.steps.perturbations)
 
 
 class DeComFL(HiSo):

@@ -74,9 +74,10 @@ class ScalarModel:
         Raises:
             MessageError: for an H that is not positive; nothing has changed then.
         """
-        for name, positive in (("hessian", True), ("curvature", False)):
-            if name in vectors and not _all_over_zero(vectors[name], positive):
-                raise MessageError(f"{name} has a number that is not {'positive' if positive else 'at least 0'}")
+        if "hessian" in vectors and not float(vectors["hessian"].min()) > 0.0:
+            raise MessageError("hessian has a coordinate that is not positive")
+        if "curvature" in vectors and not float(vectors["curvature"].min()) >= 0.0:
+            raise MessageError("curvature has a group under 0")
         if not (floor > 0.0 and math.isfinite(floor)):
             raise MessageError(f"hessian_floor is {floor}, accepted is a positive finite number")
         for name, tensor in self.vectors().items():
@@ -108,8 +109,3 @@ class ScalarModel:
 def present(scalars: Tensor) -> list[float]:
     """The scalars of a message as ``HiSo.follow`` takes them: 0 stands for a perturbation that failed, as NaN there."""
     return [c or math.nan for c in scalars.tolist()]
-
-
-def _all_over_zero(vector: Tensor, strictly: bool) -> bool:
-    parts = (vector[low : low + CHUNK] for low in range(0, vector.numel(), CHUNK))
-    return all(bool((part > 0.0).all() if strictly else (part >= 0.0).all()) for part in parts)

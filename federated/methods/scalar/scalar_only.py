@@ -57,15 +57,21 @@ class ScalarOnly(Algorithm):
         log_rounds: rounds in the log.
         scalar_dtype: ``"float32"`` or ``"float64"``: what scalars are rounded to before they are sent or used.
         **common: see ``Algorithm``; ``aggregation`` is of scalars, and ``server_rate`` multiplies the rate.
+
+    Attributes:
+        most_numbers: scalars of the longest round.
+        dtype_of_scalars: their dtype in messages.
     """
 
     personal = True
+    most_numbers: int
 
     def __init__(
         self, x0: Any, *, log_rounds: int = 1000, scalar_dtype: str = "float32", **common: Unpack[FederatedOptions]
     ) -> None:
         self.log_rounds = positive_integer("log_rounds", log_rounds)
-        self.scalar_dtype = check_choice("scalar_dtype", scalar_dtype, tuple(SCALAR_DTYPES))
+        self.scalar_dtype = check_choice("scalar_dtype", scalar_dtype, SCALAR_DTYPES)
+        self.dtype_of_scalars = SCALAR_DTYPES[self.scalar_dtype]
         super().__init__(x0, **common)
         self._vectors = {name: TensorSpec(tuple(t.shape), t.dtype) for name, t in self.model().vectors().items()}
 
@@ -76,16 +82,6 @@ class ScalarOnly(Algorithm):
     @abstractmethod
     def numbers(self, round_number: int) -> int:
         """Scalars that a client sends in a round, at most ``most_numbers``."""
-
-    @property
-    @abstractmethod
-    def most_numbers(self) -> int:
-        """Scalars of the longest round."""
-
-    @property
-    def dtype_of_scalars(self) -> torch.dtype:
-        """The dtype of scalars in messages."""
-        return SCALAR_DTYPES[self.scalar_dtype]
 
     def broadcasts(self, phase: str) -> MessageSpec:
         """Scalars of the rounds that a client lacks; to catch up, those of more rounds, or the state."""

@@ -22,12 +22,7 @@ Distribution = Literal["normal", "rademacher"]
 
 
 def fraction(name: str, value: Any) -> float:
-    """The value as a float, if it is a number from 0 to 1.
-
-    Raises:
-        TypeError: for what is no number.
-        ValueError: for one out of range.
-    """
+    """The value as a float; raises ``TypeError`` for what is no number, ``ValueError`` unless it is from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not 0.0 <= value <= 1.0:
@@ -44,8 +39,8 @@ class StepOptions:
         smoothing_radius: μ, in x's units.
         rate: η (the authors' programs: 1e-4). None: a ``GroupProbe`` knows its own; else it is found at the first step
             (``first_rate.found_rate``), or, over clients, 0.01: a quadratic Σ aⱼxⱼ² wants η ≈ 1/(2 Σ aⱼ/P).
-        scheme: ``"forward"``, g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries a step; or ``"central"``, g_p = (f(x + μw_p)
-            − f(x − μw_p))/(2μ), 2P queries. None: forward, but for a ``GroupProbe``.
+        scheme: ``"forward"``, g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries a step; or ``"central"``,
+            g_p = (f(x + μw_p) − f(x − μw_p))/(2μ), 2P queries. None: forward, but for a ``GroupProbe``.
         distribution: of u, ``"normal"`` or ``"rademacher"``.
         momentum: β < 1 of m ← βm + (1 − β)Δx, x ← x − η m, a remark of the paper; H does not see m.
         projection: whether g_p is divided by u_pᵀH⁻¹u_p (HiSo eq. 7).
@@ -115,10 +110,10 @@ class Step:
 
     def fits(self, floor: float, held: Sequence[Term] = ()) -> bool:
         """Whether it stays finite, and the displacement too that H learns from it and from terms that it holds."""
-        if fits := stays_finite([*held, *self.terms], self.rate, floor, self.x.dtype):
-            return fits
-        logger.warning("a step is left out: its scalars are too large")
-        return False
+        fits = stays_finite([*held, *self.terms], self.rate, floor, self.x.dtype)
+        if not fits:
+            logger.warning("a step is left out: its scalars are too large")
+        return fits
 
     def move(self, hessian: Tensor | GroupDiagonal | None, learning: Learning | None = None) -> None:
         """Δx = H^(−1/2) Σ c u, x ← prox(x − η Δx), and where its numbers are given H ← eq. 12 of Δx, in one pass."""
@@ -155,9 +150,7 @@ class Curvature:
         """What is known before the first step, at x; raises ``ValueError`` for a budget that ends before it."""
         return Learned()
 
-    def with_first_rate(
-        self, learned: Any, rate: float, slope: float, options: StepOptions
-    ) -> tuple[Any, float, float]:
+    def with_rate(self, learned: Any, rate: float, slope: float, options: StepOptions) -> tuple[Any, float, float]:
         """H₀, its rate and the factor of the first step's scalars, from the rate for H = 1 and ‖∇f‖, the slope."""
         return learned, rate, 1.0
 

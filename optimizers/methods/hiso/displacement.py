@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class Displacement(Curvature):
         epsilon: ε, from 0 to 1.
         lower: β_l ≥ 0.
         upper: β_u ≥ β_l.
-        initial: H₀ > 0, a number or shape ``d``; None: 1 with a given rate, else found with it (``with_first_rate``).
+        initial: H₀ > 0, a number or shape ``d``; None: 1 with a given rate, else found with it (``with_rate``).
         reset: rounds after which H is H₀ again; None: never.
 
     Raises:
@@ -106,9 +106,8 @@ class Displacement(Curvature):
         if not step.fits(learned.floor, [*itertools.chain(*learned.round)]):
             step = replace(step, terms=[])
         lessons, held = self._lessons([*learned.round, step.terms], bool(step.ends))
-        at_once = lessons == [step.terms]
+        at_once, floor = lessons == [step.terms], learned.floor
         step.move(H, self.eq12 if at_once else None)  # line 5 and Alg. 2, line 9; and line 6 in the same pass
-        floor = learned.floor
         for terms in filter(None, lessons):
             if not at_once:
                 step.learn(H, terms, self.eq12)  # line 6 (eq. 12)
@@ -128,9 +127,7 @@ class Displacement(Curvature):
             return steps[-1:], []
         return ([[*itertools.chain(*steps)]], []) if ends else ([], steps)
 
-    def with_first_rate(
-        self, learned: LearnedDiagonal, rate: float, slope: float, options: StepOptions
-    ) -> tuple[LearnedDiagonal, float, float]:
+    def with_rate(self, learned: Any, rate: float, slope: float, options: StepOptions) -> tuple[Any, float, float]:
         """H₀, where it is not given, is the scalar at which eq. 12 is stationary, so that the units of f cancel.
 
         h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of what

@@ -35,7 +35,8 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
     good = scalars[torch.isfinite(scalars)]
     if not len(good):
         return None
-    count, mu, x = batch.info["count"], options.smoothing_radius, batch.base
+    assert batch.directions is not None
+    count, p, mu, x = batch.info["count"], options.perturbations, options.smoothing_radius, batch.base
     centre, plus, minus = values[0], values[1 : 1 + count], values[1 + count :]
     second = (plus + minus - 2.0 * centre).abs() / mu**2
     second = second[torch.isfinite(second)]
@@ -46,9 +47,7 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
     slope = float(good.square().mean().sqrt())
     if not (0.0 < slope < math.inf and 0.0 <= trace < math.inf):
         return None
-    p = options.perturbations
     curvature = trace / p + (1.0 + 1.0 / p) * largest
-    assert batch.directions is not None
     square = squared_norm(batch.directions, batch.addresses[-1][0], 0, batch.metric)
     longest = max(float(torch.linalg.vector_norm(x)), 1.0) / (slope * math.sqrt(square))
     rate = min(longest, 1.0 / curvature) if curvature > 0.0 else longest
@@ -56,12 +55,7 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
 
 
 def vector_to_move(x0: Any) -> Tensor:
-    """x0 without its gradient history, sharing its memory.
-
-    Raises:
-        TypeError: if it is not a floating tensor.
-        ValueError: if it is not one contiguous vector of finite numbers.
-    """
+    """x0 without its gradient history, sharing its memory; refuses all but a contiguous vector of finite floats."""
     if not isinstance(x0, Tensor) or not x0.is_floating_point():
         kind = x0.dtype if isinstance(x0, Tensor) else type(x0).__name__
         raise TypeError(f"in_place=True moves x0 itself: it must be a floating tensor, got {kind}")

@@ -78,8 +78,7 @@ class Probe:
     @staticmethod
     def scalars(batch: Batch, values: Tensor) -> list[float]:
         """g = (f(x + mz) − f(x − mz))/(2m) and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; not finite where one failed."""
-        centre, plus, minus = values.tolist()
-        m = float(batch.scales[1])
+        (centre, plus, minus), m = values.tolist(), float(batch.scales[1])
         return [(plus - minus) / (2.0 * m), (plus + minus - 2.0 * centre) / m**2]
 
 
@@ -228,9 +227,8 @@ class GroupProbe(Curvature):
         newest = sum(g * g for *_, g in clipped) / len(clipped)
         mass = (1.0 - GAIN_WEIGHT) * mass + GAIN_WEIGHT
         mean += (GAIN_WEIGHT / mass) * (newest - mean)
-        return (
-            replace(learned, gain=learned.gain.new_tensor([mean, mass, told + 1.0])) if math.isfinite(mean) else learned
-        )
+        gain = learned.gain.new_tensor([mean, mass, told + 1.0]) if math.isfinite(mean) else learned.gain
+        return replace(learned, gain=gain)
 
     def probe(self, seed: int, round_number: int) -> Probe | None:
         """The probe of a round in which ``probed_group`` names one."""
@@ -242,8 +240,7 @@ class GroupProbe(Curvature):
         """h_b from |â_b|, and the others' by its share; and max(c, n_b h_b) where groups are larger and c > 0."""
         group, curvature, probes = probe.group, learned.curvature.clone(), learned.probes.clone()
         told, before = min(int(probes[group]) + 1, SATURATED), float(curvature[group])
-        estimate = abs(second) / probe.size
-        weight = bias_corrected(self._value("probe_weight"), told)
+        estimate, weight = abs(second) / probe.size, bias_corrected(self._value("probe_weight"), told)
         if estimate > before:
             weight = max(weight, self._value("rise_weight"))
         if told > self._value("initial_probes") and before > 0.0:

@@ -34,11 +34,7 @@ CurvatureLike = Curvature | str | Mapping[str, Any] | None
 
 
 def curvature_of(given: CurvatureLike) -> Curvature:
-    """A curvature; its name for its defaults; ``{"name": …}`` with its options, as text holds it; or None for H = 1.
-
-    Raises:
-        ValueError, TypeError: for an unknown name or option, with the nearest one.
-    """
+    """A curvature by itself, its name, or ``{"name": …}`` with options; None: H = 1; refuses with the nearest name."""
     if given is None or isinstance(given, Curvature):
         return given or Curvature()
     if not isinstance(given, str | Mapping):
@@ -237,7 +233,7 @@ class HiSo(Optimizer):
         """Queries at x itself, sides on which each direction is queried, and directions of the next batch."""
         finding, forward, wanted = self.state.rate is None, self.steps.scheme == "forward", self.steps.perturbations
         centre, sides = int(finding or forward), 1 if forward and not finding else 2
-        wanted = max(wanted, LEAST_DIRECTIONS) if finding else wanted
+        wanted = max(wanted, LEAST_DIRECTIONS * finding)
         return centre, sides, max(1, min(wanted, (self.remaining - centre) // sides))
 
     def _directions(self) -> Directions:
@@ -263,7 +259,7 @@ class HiSo(Optimizer):
         """Find η, and H₀ where it is to be found, from a first step's queries; the factor of its scalars."""
         if (found := found_rate(batch, values, self._differences(batch, values), self.steps)) is None:
             return 1.0
-        learned, rate, factor = self.curvature.with_first_rate(self.state.learned, *found, self.steps)
+        learned, rate, factor = self.curvature.with_rate(self.state.learned, *found, self.steps)
         self.state = replace(self.state, rate=rate, learned=learned)
         return factor
 

@@ -362,7 +362,7 @@ def test_prox_has_each_coordinates_own_step():
 @pytest.mark.parametrize(
     ("message", "options"),
     [
-        ("update must be one of per_step, per_round", {"curvature": {"name": "displacement", "update": "sometimes"}}),
+        ("update must be one of", {"curvature": {"name": "displacement", "update": "sometimes"}}),
         ("local_steps", {"local_steps": 0}),
         ("weight", {"curvature": {"name": "displacement", "weight": 1.5}}),
         ("lower", {"curvature": {"name": "displacement", "lower": 2.0, "upper": 1.0}}),
