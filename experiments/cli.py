@@ -148,26 +148,16 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
 
     start = time.perf_counter()
     left_out: list[str] = []
-    options = {}
+    options = {name: getattr(arguments, name) for name in ("seeds", "scale", "jobs", "resume")}
     if arguments.command == "run":
-        options = {"device": arguments.device, "data": arguments.data}
+        options |= {"device": arguments.device, "data": arguments.data}
         if not arguments.names:
             names, left_out = _available(names, arguments)
             for reason in left_out:
                 print(f"left out: {reason}", file=sys.stderr)
         _say_what_stands_in(names, arguments.data)
     try:
-        outcomes = run_experiments(
-            names,
-            arguments.out,
-            seeds=arguments.seeds,
-            scale=arguments.scale,
-            jobs=arguments.jobs,
-            resume=arguments.resume,
-            command=command,
-            report=_print_outcome,
-            **options,
-        )
+        outcomes = run_experiments(names, arguments.out, command=command, report=_print_outcome, **options)
     except Interrupted as interrupted:
         print("\ninterrupted; finished seeds are kept, --resume goes on from them:", file=sys.stderr)
         for outcome in interrupted.outcomes:

@@ -186,13 +186,9 @@ def _cobyqa(problem: Problem, start: Start, queries: int, seed: int, radius: flo
         values.append(float(problem(problem.lower + width * torch.from_numpy(z))))
         return values[-1]
 
-    optimize.minimize(
-        fun,
-        ((start.x - problem.lower) / width).numpy(),
-        method="COBYQA",
-        bounds=[(0.0, 10.0)] * problem.dim,
-        options={"maxfev": queries, "initial_tr_radius": radius},
-    )
+    z0, bounds = ((start.x - problem.lower) / width).numpy(), [(0.0, 10.0)] * problem.dim
+    options = {"maxfev": queries, "initial_tr_radius": radius}
+    optimize.minimize(fun, z0, method="COBYQA", bounds=bounds, options=options)
     return values[:queries]
 
 

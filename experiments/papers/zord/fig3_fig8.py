@@ -31,8 +31,9 @@ from experiments.workloads.problems import standard_problem
 BASELINES = ("rgf", "prgf", "gld")
 CONTROLS = ("least_squares_gradient", "gradient_descent", "turbo1", "cma_es", "cobyqa")
 VARIANTS = ("zord_last", "zord_history", "zord_kept", "zord_gated")
+FEW = ("zord", "zord_history", "zord_gated", "rgf", "gld", "turbo1", "cma_es", "cobyqa")
 COBBO = ("zord", "zord_kept", "zord_gated", "cobbo", "rgf")
-"""The methods of Figure 8."""
+"""The methods of Figure 3 at its quick scale, and of Figure 8."""
 
 PAIRS = (
     *(("zord", other, False) for other in BASELINES),
@@ -149,14 +150,7 @@ EXPERIMENTS = (
         claim="ZoRD needs fewer queries than RGF, PRGF and GLD for the same gap.",
         scales={
             "paper": Settings(),
-            "quick": Settings(
-                problems=("ackley",),
-                budgets=((3, 15),),
-                methods=("zord", "zord_history", "zord_gated", "rgf", "gld", "turbo1", "cma_es", "cobyqa"),
-                start_queries=11,
-                cache="",
-                ours="zord_gated",
-            ),
+            "quick": Settings(("ackley",), ((3, 15),), FEW, start_queries=11, cache="", ours="zord_gated"),
             "reduced": Settings(budgets=((20, 200), (40, 200)), turbo=descent.QUICK_TURBO),
         },
         run_seed=run_seed,
@@ -172,7 +166,7 @@ EXPERIMENTS = (
         claim="ZoRD reaches smaller gaps than CobBO with the same queries.",
         scales={
             "paper": Settings(budgets=((20, 200), (40, 200)), methods=COBBO),
-            "quick": Settings(problems=("ackley",), budgets=((3, 12),), methods=COBBO, start_queries=7, cache=""),
+            "quick": Settings(("ackley",), ((3, 12),), COBBO, start_queries=7, cache=""),
             "reduced": Settings(budgets=((20, 200),), methods=COBBO, turbo=descent.QUICK_TURBO),
         },
         run_seed=run_seed,

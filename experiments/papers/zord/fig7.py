@@ -35,6 +35,7 @@ THRESHOLDS: tuple[tuple[str, tuple[float, ...]], ...] = (
 )
 FEWER = (THRESHOLDS[0], *((name, values[1:4]) for name, values in THRESHOLDS[1:]))
 """For the reduced scale: the paper's measure whole, three thresholds of each other."""
+FEWEST = (("spectral_norm", (0.0, 0.35)), ("kept_information", (0.9, 0.6)))
 COLORS = (style.BLACK, style.SKY, style.GREEN, style.ORANGE, style.VERMILION)
 """Of the measures; thresholds have shades of purple, darker where looser."""
 MARKERS = ("o", "s", "^", "D", "v")
@@ -58,20 +59,14 @@ class Settings:
 def run_seed(settings: Settings, seed: int) -> Rows:
     """ZoRD with every measure at every threshold."""
     rows: Rows = []
+    lengthscale = settings.lengthscale * math.sqrt(settings.dim)
     for name in settings.problems:
         problem = standard_problem(name, settings.dim)
         start = descent.turbo_start(name, settings.dim, settings.start_queries, seed, settings.cache, settings.turbo)
         for uncertainty, thresholds in settings.thresholds:
             for threshold in thresholds:
-                values = descent.METHODS["zord"](
-                    problem,
-                    start,
-                    settings.queries,
-                    seed,
-                    uncertainty=uncertainty,
-                    threshold=threshold,
-                    lengthscale=settings.lengthscale * math.sqrt(settings.dim),
-                )
+                options = {"uncertainty": uncertainty, "threshold": threshold, "lengthscale": lengthscale}
+                values = descent.METHODS["zord"](problem, start, settings.queries, seed, **options)
                 facts: Row = {"seed": seed, "problem": name, "uncertainty": uncertainty, "threshold": threshold}
                 for n, gap in descent.log_gaps(problem, start, values, settings.queries, settings.every):
                     rows.append({**facts, "queries": n, "value": gap})
@@ -135,14 +130,7 @@ EXPERIMENT = Experiment(
     claim="Dynamic virtual steps (c > 0) are better than one step a query (c = 0).",
     scales={
         "paper": Settings(),
-        "quick": Settings(
-            problems=("ackley",),
-            dim=4,
-            queries=20,
-            thresholds=(("spectral_norm", (0.0, 0.35)), ("kept_information", (0.9, 0.6))),
-            start_queries=8,
-            cache="",
-        ),
+        "quick": Settings(("ackley",), dim=4, queries=20, thresholds=FEWEST, start_queries=8, cache=""),
         "reduced": Settings(thresholds=FEWER, every=10, turbo=descent.QUICK_TURBO),
     },
     run_seed=run_seed,

@@ -30,6 +30,10 @@ from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
 from optimizers import Evaluator, Optimizer, latin_hypercube, run
 
 BASELINES = ("es", "rgf", "prgf", "gld", "turbo1")
+TWO = ("acrobot", "lunar_lander")
+FEW = ("zord", "zord_kept", "es", "rgf", "gld")
+"""Environments and methods of the smaller scales."""
+
 WINDOW = 300
 RADIUS = 1.0
 
@@ -101,37 +105,28 @@ def last(settings: Settings, rows: Rows, environment: str, method: str) -> np.nd
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The best reward against queries, a panel for each environment."""
-    return style.grid_of_methods(
-        rows,
-        "queries",
-        ("latin_hypercube", *settings.methods),
-        {TITLES[name]: {"environment": name} for name in settings.environments},
-        xlabel=f"queries after {settings.design} of a Latin hypercube",
-        ylabel="best reward, mean ± SE",
-        width=3.6,
-        height=2.8,
-    )
+    cells = {TITLES[name]: {"environment": name} for name in settings.environments}
+    labels = {"xlabel": f"queries after {settings.design} of a Latin hypercube", "ylabel": "best reward, mean ± SE"}
+    methods = ("latin_hypercube", *settings.methods)
+    return style.grid_of_methods(rows, "queries", methods, cells, **labels, width=3.6, height=2.8)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """ZoRD's last reward, and the default's, against the others', in units of the environment's spread."""
-
-    def spread(name: str) -> float:
-        every = [last(settings, rows, name, method) for method in ("latin_hypercube", *settings.methods)]
-        return float(np.concatenate(every).std()) or 1.0
-
-    spreads = {name: spread(name) for name in settings.environments}
-    others = [method for method in (*BASELINES, "latin_hypercube") if method in ("latin_hypercube", *settings.methods)]
+    ran = ("latin_hypercube", *settings.methods)
+    rewards = {(name, m): last(settings, rows, name, m) for name in settings.environments for m in ran}
+    spreads = {name: float(np.concatenate([rewards[name, m] for m in ran]).std()) for name in settings.environments}
+    pairs = [
+        (method, other, method != "zord" or other == "latin_hypercube")
+        for method in ("zord", "zord_kept")
+        for other in (*BASELINES, "latin_hypercube")
+        if method in ran and other in ran
+    ]
     return judge_pairs(
-        [
-            (method, other, method != "zord" or other == "latin_hypercube")
-            for method in ("zord", "zord_kept")
-            for other in others
-            if method in settings.methods
-        ],
+        pairs,
         "{} ends with more reward than {}",
         "difference in standard deviations of the environment's last rewards",
-        lambda name, method: last(settings, rows, name, method) / spreads[name],
+        lambda name, method: rewards[name, method] / (spreads[name] or 1.0),
         {TITLES[name]: name for name in settings.environments},
         seeds_of(rows),
         above=0.0,
@@ -142,14 +137,12 @@ def table(settings: Settings, rows: Rows) -> Table:
     """Mean ± sd of the last reward."""
     methods = ("latin_hypercube", *settings.methods)
     columns = ("environment", *(style.METHODS[method].label for method in methods))
-    cells = (
+    cells = [
         (TITLES[name], *(with_sd(last(settings, rows, name, method)) for method in methods))
         for name in settings.environments
-    )
-    caption = (
-        f"Best mean return of {settings.episodes} episodes, mean ± sd of the trials; the printed values are not known."
-    )
-    return Table(columns, tuple(cells), caption)
+    ]
+    over = f"Best mean return of {settings.episodes} episodes, mean ± sd of the trials"
+    return Table(columns, tuple(cells), f"{over}; the printed values are not known.")
 
 
 EXPERIMENT = Experiment(
@@ -159,23 +152,8 @@ EXPERIMENT = Experiment(
     claim="ZoRD's controllers earn the most reward.",
     scales={
         "paper": Settings(),
-        "reduced": Settings(
-            environments=("acrobot", "lunar_lander"),
-            episodes=3,
-            design=50,
-            max_queries=100,
-            every=5,
-            turbo_candidates=500,
-        ),
-        "quick": Settings(
-            environments=("acrobot", "lunar_lander"),
-            methods=("zord", "zord_kept", "es", "rgf", "gld"),
-            episodes=1,
-            design=6,
-            max_queries=8,
-            every=4,
-            horizon=10,
-        ),
+        "reduced": Settings(TWO, episodes=3, design=50, max_queries=100, every=5, turbo_candidates=500),
+        "quick": Settings(TWO, FEW, episodes=1, design=6, max_queries=8, every=4, horizon=10),
     },
     run_seed=run_seed,
     plot=plot,
