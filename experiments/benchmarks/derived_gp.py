@@ -34,11 +34,11 @@ class Competitor:
     """One way to the same numbers.
 
     Attributes:
-        name: in the table.
+        name: name in the table.
         gives: ``"mean"``, ``"mean+trace"`` or ``"covariance"``.
-        make: its warm call for a problem.
-        numbers: how many float64 numbers it needs for (n, d, q), about.
-        scale: what its time is multiplied by, where it runs a part of the work, for (n, d, q).
+        make: makes its warm call for a problem.
+        numbers: about how many float64 numbers it needs for (n, d, q).
+        scale: factor of its time for (n, d, q), where it runs a part of the work.
     """
 
     name: str

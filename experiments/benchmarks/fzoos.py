@@ -66,7 +66,7 @@ class TimedHost(Host):
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def serve(self, request: Request) -> Service:
-        """As ``Host``."""
+        """Serve a client as ``Host`` does, and keep the time."""
         assert isinstance(request.message, Broadcast)
         start = time.process_time()
         service = super().serve(request)

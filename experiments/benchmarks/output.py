@@ -23,7 +23,7 @@ class Target(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether it is."""
+        """Whether the limit is kept or reached."""
         return not (self.value < self.limit if self.at_least else self.value > self.limit)
 
 
@@ -33,10 +33,10 @@ def options_of(
     """A benchmark's options, read from the command line, and torch set to one thread.
 
     Args:
-        name: the benchmark's.
+        name: name of the benchmark.
         description: what ``--help`` says first.
-        arguments: of the command line.
-        **known: an option's default, whose type it has, and its help; a tuple takes several values, False is a flag.
+        arguments: the command line's.
+        **known: each option's default and help; a default that is a tuple takes several values, False makes a flag.
     """
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(prog=f"python -m experiments benchmark {name}", description=description)

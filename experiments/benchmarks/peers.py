@@ -37,10 +37,10 @@ class Problem:
     """n observations of a smooth function in d dimensions and q points to ask for.
 
     Attributes:
-        n: observations.
-        d: inputs.
-        q: points asked for.
-        seed: of the data.
+        n: number of observations.
+        d: number of inputs.
+        q: number of points asked for.
+        seed: seed of the data.
     """
 
     n: int

@@ -27,7 +27,7 @@ class Timing(NamedTuple):
 
     @staticmethod
     def of(seconds: Sequence[float] | np.ndarray) -> Timing:
-        """What some repetitions took."""
+        """The timing of some repetitions."""
         return Timing(float(np.median(seconds)), float(min(seconds)), float(max(seconds)), len(seconds))
 
     def times(self, factor: float) -> Timing:

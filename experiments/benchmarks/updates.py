@@ -29,10 +29,10 @@ class Update:
     """One update, done by ours and anew.
 
     Attributes:
-        gives: the update's name.
-        n: observations.
-        d: inputs.
-        q: points, candidates or rows.
+        gives: name of the update.
+        n: number of observations.
+        d: number of inputs.
+        q: number of points, candidates or rows.
         calls: ours, then the other way, by name.
         target: what of ours is to be faster than what, and how many times.
         share: how many of the other way's calls are one update.

@@ -1,1 +1,1 @@
-"""What the papers' applied experiments query: images and victims, metrics of classifiers, controllers."""
+"""What experiments query: test functions, images and victims, metrics, controllers, language models and prompts."""

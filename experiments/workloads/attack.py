@@ -45,7 +45,7 @@ class Attack:
 
     @property
     def dimension(self) -> int:
-        """Pixels d."""
+        """Number of pixels d."""
         return int(self.image[0].numel())
 
     @property

@@ -84,12 +84,10 @@ def dimension(widths: tuple[int, ...]) -> int:
 
 def unpacked(theta: np.ndarray, widths: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Weight (outputs x inputs) and bias of each layer, views of ``d`` numbers."""
-    pieces, start = [], 0
+    pieces = []
     for fan_in, fan_out in itertools.pairwise(widths):
-        weight = theta[start : start + fan_in * fan_out].reshape(fan_out, fan_in)
-        start += fan_in * fan_out
-        pieces.append((weight, theta[start : start + fan_out]))
-        start += fan_out
+        weight, bias, theta = np.split(theta, [fan_in * fan_out, (fan_in + 1) * fan_out])
+        pieces.append((weight.reshape(fan_out, fan_in), bias))
     return pieces
 
 
@@ -99,9 +97,9 @@ class Controller:
 
     Attributes:
         name: one of ``ENVIRONMENTS``.
-        episodes: of a query (ZoRD: 32 environments).
-        seed: of the first episode's start.
-        horizon: most steps of an episode; None: the environment's own.
+        episodes: number of episodes of a query (ZoRD: 32 environments).
+        seed: seed of the first episode's start.
+        horizon: largest number of steps of an episode; None: the environment's own.
         bound: θ is in [−bound, bound]^d.
     """
 
@@ -118,7 +116,7 @@ class Controller:
 
     @property
     def bounds(self) -> list[tuple[float, float]]:
-        """The box."""
+        """[−bound, bound]^d."""
         return [(-self.bound, self.bound)] * self.dimension
 
     def episode(self, theta: np.ndarray, seed: int) -> float:

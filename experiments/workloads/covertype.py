@@ -33,7 +33,7 @@ class Points:
     labels: Tensor
 
     def __len__(self) -> int:
-        """Points n."""
+        """Number of points n."""
         return len(self.labels)
 
     def sample(self, count: int, seed: int, classes: tuple[int, ...] = ()) -> Points:

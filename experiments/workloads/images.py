@@ -53,10 +53,10 @@ class Images:
     """A classification task.
 
     Attributes:
-        name: the data set's.
+        name: name of the data set.
         train: pixels in [0, 1], float32, ``n x c x h x w``.
         train_labels: classes from 0 to 9, shape ``n``.
-        test: those that are attacked.
+        test: pixels of the images that are attacked.
         test_labels: their classes.
     """
 

@@ -76,8 +76,8 @@ class MetricObjective:
     Attributes:
         name: one of ``METRICS``.
         trained: θ*, shape ``d``.
-        points: what it is measured on.
-        bound: side of the box [−bound, bound]^d that θ is searched in.
+        points: the points that the metric is of.
+        bound: half the side of the box [−bound, bound]^d that θ is searched in.
     """
 
     name: str
@@ -92,7 +92,7 @@ class MetricObjective:
 
     @property
     def bounds(self) -> list[tuple[float, float]]:
-        """The box about θ = 0."""
+        """[−bound, bound]^d."""
         return [(-self.bound, self.bound)] * DIMENSION
 
     @property

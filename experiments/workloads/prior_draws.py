@@ -22,7 +22,7 @@ def draw_values_and_gradients(
         kernel: ``"rbf"`` or ``"matern52"``.
         lengthscale: ℓ.
         X: points, ``n x d``.
-        num_draws: how many functions.
+        num_draws: number of functions.
         generator: source of the draws.
 
     Returns:

@@ -45,7 +45,7 @@ class Problem:
         lower: lower bounds, d.
         upper: upper bounds, d.
         minimizer: where the unconstrained minimum lies, d.
-        minimum: its value.
+        minimum: value of the unconstrained minimum.
     """
 
     name: str

@@ -40,7 +40,7 @@ class Prompts:
     Attributes:
         tokens: ``n x L``, padded on the left.
         mask: 1 where a token is one, ``n x L``.
-        labels: the right choice; of a task without choices all 0. Shape ``n``.
+        labels: number of the right choice, shape ``n``; of a task without choices all 0.
         choices: the choices' tokens; empty where the answer is a text.
         answers: tokens of the answers, ``n x A``, ``IGNORED`` after their end; ``n x 0`` where there are choices.
         end: the token that ends an answer.
@@ -56,18 +56,18 @@ class Prompts:
     words: Callable[[Sequence[int]], list[str]] = lambda tokens: [str(token) for token in tokens]
 
     def __len__(self) -> int:
-        """Prompts n."""
+        """Number of prompts n."""
         return len(self.tokens)
 
     def rows(self, which: Tensor | slice) -> Prompts:
-        """Some of them."""
+        """The prompts of some rows."""
         answers = self.answers if self.choices else self.answers[which]
         return dataclasses.replace(
             self, tokens=self.tokens[which], mask=self.mask[which], labels=self.labels[which], answers=answers
         )
 
     def to(self, device: str) -> Prompts:
-        """The same on a device."""
+        """The same prompts on a device."""
         moved = {name: getattr(self, name).to(device) for name in ("tokens", "mask", "labels", "answers")}
         return dataclasses.replace(self, **moved)
 
@@ -77,8 +77,8 @@ class PromptLoss:
     """f(x): the mean loss of a model with parameters x on all prompts given.
 
     Attributes:
-        model: the model.
-        given: the prompts.
+        model: the language model.
+        given: the prompts that the loss is of.
     """
 
     model: LanguageModel
@@ -109,7 +109,7 @@ class PromptLoss:
 
     @torch.no_grad()
     def score(self, x: Tensor) -> float:
-        """Accuracy, or the mean F1."""
+        """Share of right choices at x, or the mean F1 of the texts."""
         total = 0.0
         for start in range(0, len(self.given), CHUNK):
             p = self.given.rows(slice(start, start + CHUNK))

@@ -62,11 +62,11 @@ class Training:
     """How a tiny OPT is made.
 
     Attributes:
-        sentences: of each task.
-        steps: of Adam.
-        batch: sentences of a step.
-        rate: the highest.
-        seed: of weights, sentences and their order.
+        sentences: number of sentences of each task.
+        steps: number of Adam's steps.
+        batch: number of sentences of a step.
+        rate: Adam's highest rate.
+        seed: seed of weights, sentences and their order.
     """
 
     sentences: int = 2000
@@ -90,7 +90,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def words(tokens: object) -> list[str]:
-    """The words of numbers."""
+    """The words that some tokens stand for."""
     known = list(vocabulary())
     return [known[int(token)] for token in tokens]  # type: ignore[attr-defined]
 
@@ -99,9 +99,9 @@ def sentence(task: str, label: int, generator: np.random.Generator, half: bool =
     """What is said, what is asked about it, and the answer, of one kind (``squad`` has but one).
 
     Args:
-        task: its name.
-        label: of what kind.
-        generator: of the words.
+        task: name of the task.
+        label: which kind.
+        generator: source of the words.
         half: whether the first half of each list is all that is drawn from.
     """
 

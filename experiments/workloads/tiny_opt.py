@@ -27,11 +27,11 @@ class TinyOPT:
     """The architecture.
 
     Attributes:
-        vocabulary: V, tokens.
-        width: of the embedding and of all layers; the feed-forward part is four times as wide.
-        layers: how many.
-        heads: of the attention.
-        positions: the longest text.
+        vocabulary: V, the number of tokens.
+        width: width of the embedding and of all layers; the feed-forward part is four times as wide.
+        layers: number of layers.
+        heads: number of attention heads.
+        positions: number of tokens of the longest text.
     """
 
     vocabulary: int
@@ -61,7 +61,7 @@ class TinyOPT:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Numbers in each parameter."""
+        """How many numbers each parameter has."""
         return [math.prod(shape) for shape in self.shapes.values()]
 
     @property

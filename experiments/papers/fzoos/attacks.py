@@ -52,16 +52,16 @@ class Settings:
         dataset: name of the images.
         panels: P and T of each column.
         methods: FZooS's variants and baselines.
-        rates: Adam's, of each method; empty: 0.01 for all.
+        rates: Adam's rate for each method; empty: 0.01 for all.
         clients: N.
         rounds: R.
-        images: attacked with each seed.
+        images: number of images attacked with each seed.
         bound: ε.
         num_features: M.
         directions: Q of the baselines; the figure's first, then others that are compared at equal queries.
         side: pixels a side of the stand-in.
-        training: the victims'.
-        tuning_seeds: for ``tune``.
+        training: how victims are trained.
+        tuning_seeds: seeds of the images that ``tune`` attacks.
         data: folder of the data sets.
         cache: folder of the victims.
     """
@@ -83,7 +83,7 @@ class Settings:
     cache: str = FOLDER
 
     def options(self, method: str, directions: int) -> dict[str, Any]:
-        """A method's own options."""
+        """Options of a method with Q directions: what ``comparison`` has, and its rate."""
         rate = self.rates[self.methods.index(method)] if self.rates else 0.01
         rule = {"update_rule": lambda p: torch.optim.Adam([p], lr=rate)}
         return rule | comparison.options_of(method, self.num_features, directions)

@@ -52,7 +52,7 @@ class Settings:
 
     Attributes:
         varied: name of the field that the panels differ in.
-        values: its values.
+        values: that field's value in each panel.
         methods: FZooS's variants and baselines.
         dim: d.
         clients: N.
@@ -82,7 +82,7 @@ class Settings:
         return dataclasses.replace(self, **changed)
 
     def options(self, method: str, directions: int) -> dict[str, Any]:
-        """A method's own options."""
+        """Options of a method; of the baselines with Q directions."""
         return options_of(method, self.num_features, directions)
 
 
@@ -210,9 +210,9 @@ def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, 
     """How much lower log10 of a method's gap is than each baseline's, a cell for each panel and baseline.
 
     Args:
-        rows: the records.
-        settings: the figure's.
-        values: of what is varied.
+        rows: records of the figure.
+        settings: settings of the figure.
+        values: the panels' values of the varied field.
         method: one of ``FZOOS``.
         equal: ``"queries"``: after as many as the method has made in all, the baselines with each Q; ``"rounds"``:
             after the last round, with the figure's Q.
@@ -239,11 +239,11 @@ def against_baselines(
     """A verdict on each of FZooS's variants at equal queries and at equal rounds.
 
     Args:
-        methods: that ran.
-        rows: the records.
-        lead: cells of a variant and of ``"queries"`` or ``"rounds"``, above 0 where the variant leads.
-        claim: formats the variant's label, ``{0}``, and what is equal, ``{1}``.
-        statistic: what a cell's numbers are; formats the same.
+        methods: the methods that ran.
+        rows: records of the figure.
+        lead: gives the cells of a variant at equal ``"queries"`` or ``"rounds"``, above 0 where the variant leads.
+        claim: text with places for the variant's label, ``{0}``, and for what is equal, ``{1}``.
+        statistic: what a cell's numbers are, with the same places.
     """
     verdicts = []
     for method, equal in itertools.product([name for name in methods if name in FZOOS], ("queries", "rounds")):

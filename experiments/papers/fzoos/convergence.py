@@ -46,12 +46,12 @@ QUICK: dict[str, Any] = {"dim": 10, "clients": 3, "local_steps": 3, "rounds": 3,
 
 
 def problem_of(settings: Settings, seed: int) -> Federated:
-    """The seed's quadratics."""
+    """The quadratics of a panel's settings and a seed."""
     return quadratics(settings.dim, settings.clients, settings.heterogeneity, seed, settings.noise)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """All methods in all panels."""
+    """Gap and queries after each round of all methods in all panels."""
     return comparison.run_panels(settings, seed, problem_of)
 
 

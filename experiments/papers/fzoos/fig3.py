@@ -82,7 +82,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """The first and the last round."""
+    """Cosines over the local steps of the first and of the last round."""
     return style.grid(
         {f"round {r}": r for r in (1, settings.rounds)},
         lambda panel, r: style.draw_methods(panel, rows, "step", settings.methods, round=r),

@@ -33,13 +33,7 @@ from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import APPLIED, BASELINES, FEWER_STEPS, FZOOS, against_baselines, leads
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.covertype import CLASSES, STAND_IN, Points, load_points
-from experiments.workloads.metrics import (
-    DIMENSION,
-    FULL,
-    MetricObjective,
-    Training,
-    trained_network,
-)
+from experiments.workloads.metrics import DIMENSION, FULL, MetricObjective, Training, trained_network
 from experiments.workloads.metrics import QUICK as QUICK_TRAINING
 from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
 
@@ -58,14 +52,14 @@ class Settings(comparison.Settings):
     """One figure.
 
     Attributes:
-        metric: its name.
+        metric: name of the metric.
         classes: P.
-        points: of a client.
+        points: number of points of a client.
         bound: half of the box's side.
         tuned: rate and radius of each method; empty: 0.001 and 0.1.
         lengthscale: FZooS's ℓ in [0, 1]^d.
-        training: the first network's.
-        tuning_seeds: for ``tune``.
+        training: how the first network is trained.
+        tuning_seeds: seeds of the problems that ``tune`` solves.
         data: folder of the data sets.
         cache: folder of the networks.
     """
@@ -85,7 +79,7 @@ class Settings(comparison.Settings):
     cache: str = FOLDER
 
     def options(self, method: str, directions: int) -> dict[str, Any]:
-        """A method's own options."""
+        """Options of a method with Q directions: what ``comparison`` has, its rate and its radius."""
         rate, radius = self.tuned[self.methods.index(method)] if self.tuned else (0.001, 0.1)
         options = super().options(method, directions)
         options["update_rule"] = lambda p: torch.optim.Adam([p], lr=rate)
@@ -132,7 +126,7 @@ def problem_of(settings: Settings, seed: int) -> UnitBoxProblem:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """All methods in all panels."""
+    """F and queries after each round of all methods in all panels."""
     return comparison.run_panels(settings, seed, problem_of, batched=True)
 
 

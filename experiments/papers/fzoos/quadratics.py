@@ -20,7 +20,7 @@ class Quadratic:
         a: curvatures, shape ``d``; some are negative at high heterogeneity.
         b: slopes, shape ``d``.
         noise: standard deviation of normal noise added to values, drawn from ``seed`` and the point's bits.
-        seed: of the noise.
+        seed: seed of the noise.
     """
 
     a: Tensor

@@ -50,7 +50,7 @@ class Bowl:
     centre: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The value."""
+        """The value at x."""
         return (x - self.centre).square().sum()
 
     def gradient(self, x: Tensor) -> Tensor:

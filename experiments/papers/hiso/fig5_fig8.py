@@ -28,10 +28,11 @@ from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, whe
 from experiments.harness.style import MethodStyle
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.hiso.accounting import bytes_a_round
-from experiments.papers.hiso.controls import noise_hessian
+from experiments.papers.hiso.controls import ScalarDisplacement, noise_hessian
 from experiments.papers.hiso.digits import Loss
 from experiments.papers.hiso.training import Digits, check, rounds_until, train
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
+from optimizers import Displacement
 
 SHADES = (style.INDIGO, style.BLUE, style.PURPLE, style.WINE, style.OLIVE)
 LINES = ("-", "--", "-.", ":")
@@ -46,9 +47,9 @@ class Weights(Digits):
     """Figure 5.
 
     Attributes:
-        weight: ν of everything but the ablation.
-        weights: of the ablation.
-        quantiles: that the sorted H is drawn with.
+        weight: ν of every run but the ablation's.
+        weights: every ν of the ablation.
+        quantiles: number of quantiles that the sorted H is drawn with.
     """
 
     weight: float = 0.05
@@ -85,12 +86,12 @@ def run_weights(settings: Weights, seed: int) -> Rows:
     """Figure 5's runs on the seed's data, and H of the main one beside χ² and the squared gradient."""
     main: Row = {"nu": settings.weight, "index": 0}
     rows, _, _ = train(settings, "decomfl", seed, {"nu": 0.0, "index": 0})
-    found, server, _ = train(settings, "hiso_scalar", seed, main, hessian_weight=settings.weight)
+    found, server, _ = train(settings, "hiso_scalar", seed, main, curvature=ScalarDisplacement(weight=settings.weight))
     level = float(server.state.model.vectors()["hessian"][0])
     end: Row = {"seed": seed, "method": "hiso_scalar", **main, "round": settings.rounds}
     rows += [*found, end | {"quantity": "scalar_hessian", "value": level}]
     for nu in sorted({settings.weight, *settings.weights}):
-        found, server, loss = train(settings, "hiso", seed, main | {"nu": nu}, hessian_weight=nu)
+        found, server, loss = train(settings, "hiso", seed, main | {"nu": nu}, curvature=Displacement(weight=nu))
         rows += found
         if nu == settings.weight:
             rows += [end | {"method": "hiso"} | row for row in spectrum(server, loss, seed, settings.quantiles)]

@@ -74,21 +74,21 @@ class Settings:
     """What is tuned, by whom and for how long.
 
     Attributes:
-        tasks: names.
-        models: names.
-        methods: the algorithms.
+        tasks: names of the tasks.
+        models: names of the models.
+        methods: names of the algorithms.
         clients: N.
-        participants: of a round.
+        participants: number of clients in a round.
         perturbations: P, and FedZO's Q.
         smoothing_radius: μ.
-        rounds: of the methods without gradients.
-        first_order_rounds: of those with them.
-        every: rounds from one record to the next.
-        client_prompts: a client's.
-        test_prompts: that scores are of.
-        rates: of each method's grid, with the stand-ins.
-        real_rates: those with real models.
-        training: the stand-in's.
+        rounds: R of the methods without gradients.
+        first_order_rounds: R of the methods with gradients.
+        every: number of rounds from one record to the next.
+        client_prompts: number of prompts of a client.
+        test_prompts: number of prompts that a score is of.
+        rates: each method's rate with the stand-ins.
+        real_rates: each method's rate with real models.
+        training: how stand-ins are trained.
         data: folder of models and data sets.
         device: where models compute.
         cache: folder of the trained stand-ins.
@@ -293,7 +293,7 @@ def check(settings: Settings) -> None:
 
 
 def describe(settings: Settings) -> str:
-    """The stand-in's name."""
+    """The name of what stands in; empty where real models and data are used."""
     if settings.data:
         return ""
     models, tasks = ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)

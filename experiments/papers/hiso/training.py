@@ -23,16 +23,16 @@ class Digits:
     """The federation that is trained, and for how long.
 
     Attributes:
-        network: of the stand-in, ``"mlp"`` or ``"cnn"``; MNIST's is the CNN of the authors' programs.
-        rate: of the stand-in's steps.
-        mnist_rate: of MNIST's.
+        network: the stand-in's network, ``"mlp"`` or ``"cnn"``; MNIST's is the CNN of the authors' programs.
+        rate: step size on the stand-in.
+        mnist_rate: step size on MNIST.
         clients: N.
-        participants: of a round.
-        alpha: of the Dirichlet shares.
+        participants: number of clients in a round.
+        alpha: α of the Dirichlet shares.
         perturbations: P.
         smoothing_radius: μ.
-        rounds: of a run.
-        every: rounds from one record to the next.
+        rounds: R.
+        every: number of rounds from one record to the next.
         target: the test accuracy that runs are timed to.
         data: folder of the data sets.
     """
