@@ -14,9 +14,9 @@ from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.records import Rows, best_so_far, curve, final
-from experiments.harness.tables import with_interval
+from experiments.harness.verdicts import with_interval
 from optimizers import minimize
-from optimizers.bounds import BoundsLike
+from optimizers.core.bounds import BoundsLike
 from optimizers.registry import METHODS, method_class
 
 Method = str | type | tuple[str | type, Mapping[str, Any]]

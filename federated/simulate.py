@@ -19,8 +19,8 @@ from federated.engine.federation import ClientHost, Federation, RoundRecord
 from federated.engine.host import Host, prepared
 from federated.engine.workers import WorkerPool
 from federated.registry import algorithm_class
+from optimizers.core.options import check_integer, positive_integer
 from optimizers.evaluation import FailurePolicy
-from optimizers.options import check_integer, positive_integer
 
 Callback = Callable[[RoundRecord, Tensor], object]
 

@@ -3,7 +3,9 @@
 from optimizers.adapters.candidate_generator import CandidateGenerator
 from optimizers.adapters.module_objective import ModuleObjective
 from optimizers.adapters.scipy_method import scipy_method
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import CommonOptions, Optimizer
+from optimizers.core.record import StopReason
 from optimizers.designs import latin_hypercube, local_cloud, sobol
 from optimizers.directions.directions import Directions
 from optimizers.estimators.coordinate_differences import CoordinateDifferences
@@ -32,9 +34,7 @@ from optimizers.methods.rgf import RGF
 from optimizers.methods.zord.least_squares_gradient import LeastSquaresGradient
 from optimizers.methods.zord.zord import ZoRD
 from optimizers.minimize import minimize, run
-from optimizers.optimizer import CommonOptions, Optimizer
 from optimizers.prox import L1, Box, BoxRidge, ElasticNet, L2Ball, NoProx, Prox, Ridge, Simplex
-from optimizers.result import StopReason
 
 __all__ = [
     "ES",

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from optimizers.core.options import positive, positive_integer
 from optimizers.directions.directions import Directions
-from optimizers.options import positive, positive_integer
 
 Seed = int | np.random.Generator
 """An integer, or a NumPy generator from which random numbers are drawn."""

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.options import check_choice, check_integer
-from optimizers.values import InvalidValueError, parse_values
+from optimizers.core.batch import Batch
+from optimizers.core.options import check_choice, check_integer
+from optimizers.core.values import InvalidValueError, parse_values
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from typing import Any
 from scipy.optimize import OptimizeResult
 from tqdm import tqdm
 
-from optimizers.bounds import BoundsLike
+from optimizers.core.bounds import BoundsLike
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import ProxLike, keyword_names, option_names
+from optimizers.core.record import StopReason
 from optimizers.evaluation import Evaluator, FailurePolicy
-from optimizers.optimizer import Optimizer
-from optimizers.options import ProxLike, keyword_names, option_names
 from optimizers.registry import method_class
-from optimizers.result import StopReason
 
 Callback = Callable[[OptimizeResult], object]
 

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 
 import torch
 
-from optimizers.options import nonnegative, positive
+from optimizers.core.options import nonnegative, positive
 
 Coordinates: TypeAlias = float | Sequence[float] | torch.Tensor
 """One number for all coordinates, or one for each."""

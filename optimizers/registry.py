@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from optimizers.optimizer import Optimizer
-from optimizers.options import nearest_name
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import nearest_name
 
 METHODS: dict[str, tuple[str, str]] = {
     "zord": ("optimizers.methods.zord.zord", "ZoRD"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -177,3 +179,31 @@ def check_integer(name: str, value: Any, least: int, below: int | None = None) -
 def positive_integer(name: str, value: Any) -> int:
     """Returns the value as an int; as ``check_integer`` with a least value of 1."""
     return check_integer(name, value, 1)
+
+
+def nearest_name(name: str, accepted: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
+    """The end of a message on an unknown name: the nearest accepted name, and all accepted names.
+
+    Case, underscores and hyphens do not count in the comparison. Names in ``shown`` are known elsewhere; where one of
+    them is nearest, its value stands in its place.
+    """
+    accepted, shown = sorted(accepted), shown or {}
+    plain = {_plain(candidate): shown.get(candidate, candidate) for candidate in [*shown, *accepted]}
+    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.5)
+    hint = f"; did you mean {plain[close[0]]!r}?" if close else ""
+    return f"{hint} (accepted: {', '.join(accepted)})"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+def check_choice(name: str, value: Any, accepted: Iterable[str]) -> str:
+    """The value itself, if it is an accepted name.
+
+    Raises:
+        ValueError: for anything else, with the nearest accepted name.
+    """
+    if not isinstance(value, str) or value not in accepted:
+        raise ValueError(f"{name} must be one of the accepted names, got {value!r}{nearest_name(str(value), accepted)}")
+    return value

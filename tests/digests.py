@@ -62,10 +62,11 @@ def _bytes(value: Any) -> bytes:
 
 
 def leaves(state: Any) -> Iterable[Any]:
-    """The tensors and numbers of a state, keys and words left out."""
+    """The tensors and numbers of a state; keys and words are left out, and options, which may be spelt anew."""
     if isinstance(state, Mapping):
-        for value in state.values():
-            yield from leaves(value)
+        for name, value in state.items():
+            if name != "options":
+                yield from leaves(value)
     elif isinstance(state, list | tuple):
         for value in state:
             yield from leaves(value)

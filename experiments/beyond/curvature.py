@@ -35,8 +35,7 @@ from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, Curvatur
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
-from experiments.harness.tables import Table, with_interval
-from experiments.harness.verdicts import Verdict, judge, never
+from experiments.harness.verdicts import Table, Verdict, judge, never, with_interval
 from experiments.papers.hiso.controls import ScalarDisplacement
 from federated import make_federation
 from optimizers import Displacement, GroupProbe, HiSo

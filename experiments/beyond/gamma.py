@@ -28,8 +28,7 @@ from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, final, seeds_of, where
-from experiments.harness.tables import Table, with_interval
-from experiments.harness.verdicts import Verdict, judge
+from experiments.harness.verdicts import Table, Verdict, judge, with_interval
 from experiments.papers.fzoos.comparison import FLOOR
 from experiments.papers.fzoos.quadratics import Federated, quadratics
 from federated import make_federation

@@ -41,8 +41,7 @@ from experiments.beyond.query_rules import RandomQueries
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, checkpoints, final, seeds_of
-from experiments.harness.tables import Table, with_interval
-from experiments.harness.verdicts import Status, Verdict, judge_pairs
+from experiments.harness.verdicts import Status, Table, Verdict, judge_pairs, with_interval
 from experiments.papers.zord import descent
 from experiments.workloads.problems import Problem, quadratic, standard_problem
 

@@ -19,11 +19,11 @@ from typing import Any
 from PIL import Image
 
 from experiments import registry
-from experiments.harness.experiment import PAPERS
+from experiments.harness.experiment import PAPERS, in_words
 from experiments.harness.verdicts import CONTROL_WORDS, Status, Verdict
 from experiments.page import guide
 from experiments.page.entries import Entry, read_all
-from experiments.running import costs, results
+from experiments.running import results
 from experiments.running.results import ResultsError
 
 MARKS: dict[Status, str] = {"reproduced": "yes", "partly": "part", "not reproduced": "no"}
@@ -107,7 +107,7 @@ def _introduction(entries: Sequence[Entry]) -> str:
     counts: Counter[str] = sum((entry.tally() for entry in entries), Counter())
     dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
     seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
-    facts = [f"{len(entries)} figures and tables", f"{costs.in_words(seconds)} of processor time"]
+    facts = [f"{len(entries)} figures and tables", f"{in_words(seconds)} of processor time"]
     if dates:
         facts.append(f"run {dates[0]}" if len(dates) == 1 else f"run from {dates[0]} to {dates[-1]}")
     return (
@@ -201,7 +201,7 @@ def _provenance(facts: Mapping[str, Any]) -> str:
     machine = facts["machine"]
     made = [
         f"{facts.get('scale', 'settings')} scale, {_count(len(facts['seeds']), 'seed')}",
-        f"{costs.in_words(facts.get('processor_seconds', 0.0))} of processor time",
+        f"{in_words(facts.get('processor_seconds', 0.0))} of processor time",
         ", ".join(f"{value} cores" if key == "cores" else str(value) for key, value in machine.items()),
         facts.get("date", ""),
     ]

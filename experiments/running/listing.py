@@ -6,8 +6,7 @@ import textwrap
 from pathlib import Path
 
 from experiments import registry
-from experiments.harness.experiment import PAPERS, SCALES, Experiment
-from experiments.running import costs
+from experiments.harness.experiment import PAPERS, SCALES, Experiment, cost_of
 
 
 def listing(paper: str | None = None, data: Path | None = None) -> str:
@@ -39,7 +38,7 @@ def listing(paper: str | None = None, data: Path | None = None) -> str:
 def _entry(experiment: Experiment, width: int, data: Path | None) -> str:
     indent = " " * (width + 4)
     lines = [f"  {experiment.id:<{width}}  {experiment.source}: {experiment.shows}"]
-    known = [(scale, costs.of(experiment, scale)) for scale in SCALES]
+    known = [(scale, cost_of(experiment, scale)) for scale in SCALES]
     lines.append(f"{indent}cost: " + ", ".join(f"{scale} {cost or 'not measured'}" for scale, cost in known))
     if experiment.data:
         lines.append(indent + "data: " + ", ".join(_whereabouts(name, data) for name in experiment.data))

@@ -22,10 +22,10 @@ import torch
 from tqdm import tqdm
 
 from experiments import registry
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import Experiment, in_words, seconds_a_seed
 from experiments.harness.records import Rows
 from experiments.harness.verdicts import Verdict
-from experiments.running import costs, results
+from experiments.running import results
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -199,7 +199,7 @@ class _Run:
         """Of one seed: as measured in this run, else as measured before."""
         if self.outcome.ran:
             return sum(seconds for _, seconds in self.partial.done.values()) / len(self.partial.done)
-        return costs.seconds_a_seed(self.experiment.id, self.scale)
+        return seconds_a_seed(self.experiment.id, self.scale)
 
     def take(self, seed: int, rows: Rows, seconds: float, failure: str) -> bool:
         """Keep a seed's records or its failure; whether that was the last seed."""
@@ -243,7 +243,7 @@ def time_left(runs: Sequence[_Run], jobs: int) -> str:
         return "unknown time"
     mean = sum(known) / len(known)
     total = sum((mean if seconds is None else seconds) * count for seconds, count in left)
-    return f"about {costs.in_words(total / jobs)}"
+    return f"about {in_words(total / jobs)}"
 
 
 _Finished = tuple[_Run, int, Rows, float, str]

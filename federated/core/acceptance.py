@@ -17,8 +17,8 @@ from torch import Tensor
 
 from federated.core.algorithm import NoReportError
 from federated.core.messages import Broadcast, MessageError, Report
-from optimizers.batch import Batch
-from optimizers.optimizer import Optimizer
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
 
 Accept = Literal["always", "monotone"]
 ACCEPTS: tuple[Accept, ...] = ("always", "monotone")

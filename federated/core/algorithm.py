@@ -35,7 +35,7 @@
 - **Skipped rounds.** If all reports of a phase fail, the base skips the round: it does not call ``_aggregate``, and
   calls ``_skipped(phase)``, which may mend the state. ``_aggregate`` may raise ``RoundSkipped(reason)`` itself,
   before it changes anything.
-- **State.** ``self.state`` of a half is one dataclass, saved as ``optimizers.state`` says (tensors, numbers,
+- **State.** ``self.state`` of a half is one dataclass, saved as ``optimizers.core.state`` says (tensors, numbers,
   strings, lists, dicts, objects with ``state_dict``), a client's beside its optimizer. A client whose optimizer holds
   everything has none. ``_aggregate`` assigns a new dataclass and writes to no tensor in place.
 - **Queries** are asked and counted by the client's optimizer, which is made with ``common_options()``: no limit on
@@ -71,9 +71,8 @@ from torch import Tensor
 from federated.core.aggregation import AGGREGATIONS
 from federated.core.configuration import check_weights, describe_option, participants_per_round
 from federated.core.messages import Broadcast, Message, MessageSpec, TensorSpec
-from optimizers.bounds import BoundsLike, parse_bounds
-from optimizers.directions.directions import Directions
-from optimizers.options import (
+from optimizers.core.bounds import BoundsLike, parse_bounds
+from optimizers.core.options import (
     ProxLike,
     check_choice,
     check_integer,
@@ -83,7 +82,8 @@ from optimizers.options import (
     positive_integer,
     refuse_unknown,
 )
-from optimizers.values import parse_point
+from optimizers.core.values import parse_point
+from optimizers.directions.directions import Directions
 
 UNLIMITED = 1 << 62
 """The budget of a client's optimizer: a federation ends by its rounds."""

@@ -13,10 +13,10 @@ from federated.core.algorithm import ACCEPT, Algorithm, Gradient
 from federated.core.ledger import Spent
 from federated.core.messages import Broadcast, Message, MessageError, Plain, Report
 from federated.core.reception import received
-from optimizers.batch import Batch
-from optimizers.optimizer import Optimizer
-from optimizers.options import check_integer
-from optimizers.state import load_fields, save_fields
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import check_integer
+from optimizers.core.state import load_fields, save_fields
 
 
 class Client(ABC):

@@ -17,7 +17,7 @@ from federated.core.algorithm import ACCEPT, Algorithm, RoundSkipped
 from federated.core.configuration import sample_clients
 from federated.core.messages import Broadcast, Message, MessageError, Plain, Report
 from federated.core.reception import received
-from optimizers.state import load_fields, save_fields
+from optimizers.core.state import load_fields, save_fields
 
 logger = logging.getLogger(__name__)
 

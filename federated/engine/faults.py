@@ -13,7 +13,7 @@ from torch import Tensor
 
 from federated.core.codec import decode, encode
 from federated.core.messages import Report
-from optimizers.options import check_choice
+from optimizers.core.options import check_choice
 
 KINDS = ("unreachable", "drop", "delay", "corrupt", "crash", "rejoin")
 

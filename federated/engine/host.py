@@ -15,7 +15,7 @@ from federated.core.codec import encode
 from federated.core.ledger import Spent
 from federated.core.messages import BehindError, Message, MessageError
 from federated.methods.local_descent import autograd
-from optimizers.batch import SMALL, Batch
+from optimizers.core.batch import SMALL, Batch
 from optimizers.evaluation import Evaluator
 
 

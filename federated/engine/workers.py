@@ -12,8 +12,8 @@ import torch
 from federated.core.algorithm import Algorithm, Gradient
 from federated.core.messages import Message
 from federated.engine.host import Host, Request, Service
+from optimizers.core.options import check_choice
 from optimizers.evaluation import Evaluator
-from optimizers.options import check_choice
 
 START_METHODS = ("spawn", "forkserver", "fork")
 

@@ -24,8 +24,8 @@ from torch import Tensor
 from federated.core.algorithm import Algorithm, Gradient
 from federated.engine.host import prepared
 from federated.registry import algorithm_class
+from optimizers.core.options import check_choice, check_integer, nearest_name, positive
 from optimizers.evaluation import Evaluator
-from optimizers.options import check_choice, check_integer, nearest_name, positive
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from federated.core.algorithm import Gradient
 from federated.core.ledger import Spent
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
 from optimizers.evaluation import Evaluator
 
 COLUMNS = ("book", "round", "phase", "event", *Spent._fields)

@@ -12,8 +12,8 @@ from federated.core.acceptance import ACCEPTS, Accept
 from federated.core.algorithm import Algorithm, FederatedOptions
 from federated.core.messages import MessageSpec, Report
 from federated.core.server import Server
+from optimizers.core.options import check_choice
 from optimizers.first_order import FirstOrder, UpdateRule
-from optimizers.options import check_choice
 
 
 @dataclass

@@ -21,8 +21,8 @@ from federated.core.messages import Broadcast, Report
 from federated.core.server import Server
 from federated.methods.averaging import AveragingServer, LocalSteps
 from federated.methods.local_descent import LocalGradientDescent, sgd
+from optimizers.core.options import check_choice, nonnegative, positive
 from optimizers.first_order import UpdateRule
-from optimizers.options import check_choice, nonnegative, positive
 
 Conventions = Literal["reddi", "flower"]
 

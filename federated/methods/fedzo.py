@@ -19,9 +19,9 @@ from federated.core.client import Client
 from federated.core.messages import Broadcast
 from federated.methods.averaging import LocalSteps
 from federated.methods.local_descent import LocalDescent, adam
+from optimizers.core.options import check_choice
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.first_order import UpdateRule
-from optimizers.options import check_choice
 
 Redraw = Literal["step", "round", "never"]
 

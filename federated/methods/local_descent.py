@@ -10,12 +10,12 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions, nonnegative
 from optimizers.estimators.estimator import GradientEstimator
 from optimizers.first_order import FirstOrder, UpdateRule
 from optimizers.methods.gradient_descent import GradientDescent, GradientDescentState
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, nonnegative
 
 
 def adam(p: Tensor) -> torch.optim.Optimizer:

@@ -10,11 +10,11 @@ from botorch.models.transforms.input import Normalize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.optimizer import Optimizer
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.values import numeric, parse_point, parse_values
 from optimizers.registry import method_class
 from optimizers.seeding import seeded
-from optimizers.values import numeric, parse_point, parse_values
 from surrogates import DerivedGP
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from optimizers.batch import Batch
-from optimizers.options import check_choice, check_integer, nearest_name, positive_integer
+from optimizers.core.batch import Batch
+from optimizers.core.options import check_choice, check_integer, nearest_name, positive_integer
+from optimizers.core.values import parse_values
 from optimizers.seeding import seeded
-from optimizers.values import parse_values
 
 Data = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Resample = Literal["step", "query"]

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from scipy.optimize import OptimizeResult
 
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import option_names
 from optimizers.minimize import minimize
-from optimizers.optimizer import Optimizer
-from optimizers.options import option_names
 from optimizers.registry import method_class
 
 QUERIES_PER_COORDINATE = 100

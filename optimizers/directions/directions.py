@@ -9,7 +9,7 @@ import torch
 
 from optimizers.directions import normal, philox
 from optimizers.directions.fixed_order import GROUP, divide, group_sums, halved, orthonormalize
-from optimizers.options import check_choice, check_integer
+from surrogates.checks import check_choice, check_integer
 
 _compiled: ModuleType | None
 try:

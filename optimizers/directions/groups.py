@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from optimizers.options import positive_integer
+from surrogates.checks import positive_integer
 
 GroupsLike = Any
 """What ``Groups`` is made from: None, a number, a module, a sequence of groups, or labels."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import Domain
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
+from optimizers.core.options import check_choice, positive
 from optimizers.directions.directions import Directions
 from optimizers.estimators.estimator import GradientEstimator, check_moved
 from optimizers.estimators.finite_differences import SCHEMES
-from optimizers.options import check_choice, positive
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import Domain
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
+from optimizers.core.options import positive, positive_integer
+from optimizers.core.values import numeric, parse_point, parse_values
 from optimizers.directions.directions import Directions
-from optimizers.options import positive, positive_integer
-from optimizers.values import numeric, parse_point, parse_values
 
 
 class AllQueriesFailedError(ValueError):

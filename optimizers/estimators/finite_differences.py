@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import Domain
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
+from optimizers.core.options import check_choice
 from optimizers.directions.directions import DISTRIBUTIONS, Directions
 from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
-from optimizers.options import check_choice
 
 SCHEMES = ("forward", "central")
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import Domain
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
+from optimizers.core.options import check_choice, nonnegative
 from optimizers.estimators.estimator import GradientEstimator
 from optimizers.estimators.finite_differences import FiniteDifferences
-from optimizers.options import check_choice, nonnegative
 
 
 @dataclass(frozen=True)

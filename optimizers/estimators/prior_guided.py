@@ -8,12 +8,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import Domain
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
+from optimizers.core.options import check_choice
 from optimizers.directions.directions import Directions
 from optimizers.directions.fixed_order import orthonormalize
 from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
-from optimizers.options import check_choice
 
 Scaling = Literal["projection", "unbiased"]
 

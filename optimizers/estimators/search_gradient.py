@@ -8,11 +8,11 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import Domain
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
+from optimizers.core.options import check_choice
 from optimizers.directions.directions import Directions
 from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
-from optimizers.options import check_choice
 
 Shaping = Literal["centred_ranks", "none"]
 

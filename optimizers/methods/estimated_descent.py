@@ -8,11 +8,11 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions
 from optimizers.estimators.estimator import GradientEstimator, check_draw
 from optimizers.first_order import FirstOrder, UpdateRule, adam
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions
 
 
 @dataclass

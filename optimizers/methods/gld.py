@@ -9,9 +9,9 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, positive
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions, positive
 
 
 def halved_radii(widest: float, narrowest: float) -> list[float]:

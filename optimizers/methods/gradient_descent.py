@@ -9,10 +9,10 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions
 from optimizers.first_order import FirstOrder, UpdateRule, adam
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions
 
 GradientOracle = Callable[[Tensor], Any]
 

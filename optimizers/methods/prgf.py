@@ -8,12 +8,12 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.options import check_choice
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.estimators.prior_guided import PriorGuidedDifferences, Scaling
 from optimizers.first_order import FirstOrder
 from optimizers.methods.estimated_descent import DescentState, EstimatedDescent
-from optimizers.options import check_choice
 
 
 @dataclass

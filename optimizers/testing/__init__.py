@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from optimizers.optimizer import Optimizer
+from optimizers.core.optimizer import Optimizer
 from optimizers.testing import interface_checks, search_checks, state_checks
 from optimizers.testing.harness import Factory, Promises, method_factory, quadratic, rosenbrock, run_checks, start
 

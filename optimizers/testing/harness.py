@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.optimizer import Optimizer
+from optimizers.core.optimizer import Optimizer
 from optimizers.registry import method_class
 
 Objective = Callable[[Tensor], Tensor]

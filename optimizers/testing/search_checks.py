@@ -7,7 +7,7 @@ import math
 import torch
 from scipy.optimize import Bounds
 
-from optimizers.bounds import parse_bounds
+from optimizers.core.bounds import parse_bounds
 from optimizers.minimize import run
 from optimizers.testing.harness import Factory, Promises, first_batch, make, quadratic, rosenbrock, start
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from experiments import registry
 from experiments.harness.records import to_csv
-from experiments.harness.tables import Table, with_interval, with_sd
+from experiments.harness.verdicts import Table, with_interval, with_sd
 from experiments.page import entries, report
 from experiments.page.publish import PUBLISHED, README, publish, settings_of, verdict_table, with_table
 from experiments.running import results

@@ -1,6 +1,6 @@
 import torch
 
-from optimizers.optimizer import Optimizer
+from optimizers.core.optimizer import Optimizer
 
 
 def sgd(p):

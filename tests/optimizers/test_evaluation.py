@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from optimizers import RGF, Evaluator, FailedQueryError, ModuleObjective, minimize, run
+from optimizers.core.values import InvalidValueError
 from optimizers.testing import quadratic, start
-from optimizers.values import InvalidValueError
 
 
 def numpy_quadratic(x):

@@ -1,7 +1,7 @@
 import pytest
 
 from optimizers import RGF, minimize
-from optimizers.options import check_choice, nearest_name, option_names, optional, positive
+from optimizers.core.options import check_choice, nearest_name, option_names, optional, positive
 from optimizers.registry import METHODS, method_class
 from optimizers.testing import quadratic, start
 

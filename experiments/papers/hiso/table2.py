@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Rows, by_seed, seeds_of
-from experiments.harness.tables import Table, with_interval
-from experiments.harness.verdicts import Verdict, judge
+from experiments.harness.verdicts import Table, Verdict, judge, with_interval
 from experiments.papers.hiso import language
 from experiments.papers.hiso.language import Cell, Settings, best, caption, cells_of, draw_cells, in_units, rounds_until
 

@@ -22,8 +22,7 @@ from matplotlib.figure import Figure
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Rows, by_seed, distinct, mean_curve, seeds_of
-from experiments.harness.tables import Table, with_interval
-from experiments.harness.verdicts import Verdict, judge
+from experiments.harness.verdicts import Table, Verdict, judge, with_interval
 from experiments.papers.hiso import accounting, language
 from experiments.papers.hiso.accounting import CELLS, FIRST_ORDER, SCALAR_ONLY, bytes_a_round
 from experiments.papers.hiso.language import (

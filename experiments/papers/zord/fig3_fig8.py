@@ -23,8 +23,7 @@ from matplotlib.figure import Figure
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, final, seeds_of
-from experiments.harness.tables import Table, with_interval
-from experiments.harness.verdicts import Verdict, judge_pairs
+from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_interval
 from experiments.papers.zord import descent
 from experiments.workloads.problems import standard_problem
 

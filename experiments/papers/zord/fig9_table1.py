@@ -33,8 +33,7 @@ from matplotlib.figure import Figure
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, mean_curve, seeds_of, where
-from experiments.harness.tables import Table, with_sd
-from experiments.harness.verdicts import Verdict, judge_pairs
+from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
 from experiments.workloads.attack import Attack, chosen
 from experiments.workloads.cache import FOLDER

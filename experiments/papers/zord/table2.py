@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Rows, by_seed, seeds_of, where
-from experiments.harness.tables import Table, with_interval
-from experiments.harness.verdicts import Verdict, never
+from experiments.harness.verdicts import Table, Verdict, never, with_interval
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller, environment, layers
 
 

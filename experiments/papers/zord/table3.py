@@ -23,8 +23,7 @@ from torch import Tensor
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, best_so_far, by_seed, checkpoints, seeds_of
-from experiments.harness.tables import Table, with_sd
-from experiments.harness.verdicts import Verdict, judge_pairs
+from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
 from optimizers import Evaluator, Optimizer, latin_hypercube, run

@@ -23,9 +23,9 @@ from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from federated.methods.fzoos.exchange import ClientState, ServerState
 from federated.methods.fzoos.gamma import SharedGamma
 from federated.methods.fzoos.options import SEARCH_WIDTH, FZooSOptions
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
 from optimizers.first_order import FirstOrder
-from optimizers.optimizer import Optimizer
 from surrogates.window.local_options import LEAST_DATA
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
-from optimizers.options import check_choice
+from optimizers.core.options import check_choice
 
 NOTHING_TO_CORRECT = 1e-12
 """Share of the clients' squared gradients under which corrections are rounding errors."""

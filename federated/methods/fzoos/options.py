@@ -12,9 +12,9 @@ from federated.core.algorithm import Algorithm, FederatedOptions
 from federated.core.messages import MessageSpec
 from federated.methods.fzoos.gamma import Gamma, SharedGamma, gamma_rule
 from federated.methods.local_descent import adam
-from optimizers.bounds import Domain
+from optimizers.core.bounds import Domain
+from optimizers.core.options import check_choice, check_integer, positive, positive_integer
 from optimizers.first_order import FirstOrder, UpdateRule
-from optimizers.options import check_choice, check_integer, positive, positive_integer
 from surrogates import FourierFeatures
 from surrogates.window.local_options import KERNELS, LEAST_DATA, KernelName, LocalSurrogateOptions, check_nugget
 

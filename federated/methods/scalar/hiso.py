@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import optimizers
 from federated.methods.scalar.model import ScalarModel
 from federated.methods.scalar.scalar_only import ScalarOnly, ScalarOnlyClient, ScalarOnlyServer
+from optimizers.core.options import take_options
+from optimizers.core.values import parse_point
 from optimizers.methods.hiso.curvature import StepOptions
 from optimizers.methods.hiso.hiso import CurvatureLike, curvature_of
-from optimizers.options import take_options
-from optimizers.values import parse_point
 
 RATE = 0.01
 """η where neither the user nor the curvature has one; see ``StepOptions``."""

@@ -19,7 +19,7 @@ from federated.core.server import Server
 from federated.methods.scalar.log import LoggedRound, ScalarLog, parse_ranges
 from federated.methods.scalar.model import ScalarModel, present
 from optimizers import HiSo
-from optimizers.options import check_choice, positive_integer
+from optimizers.core.options import check_choice, positive_integer
 
 logger = logging.getLogger(__name__)
 

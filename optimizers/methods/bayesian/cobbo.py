@@ -9,13 +9,13 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions, check_integer, optional, positive_integer
 from optimizers.methods.bayesian.coordinate_blocks import sample_block, updated_weights, virtual_points
 from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize_acquisition
 from optimizers.methods.bayesian.trust_region import TrustRegion, TrustRegionRule
 from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, check_integer, optional, positive_integer
 
 
 def backs_off(queries: int, failures: int, gain: float, step: float, limit: int, patience: int) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import Domain
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
 from optimizers.designs import latin_hypercube
 
 LEAST_DATA = 2

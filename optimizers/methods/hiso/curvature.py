@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from torch import Tensor
 
+from optimizers.core.options import check_choice, optional, positive, positive_integer
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import dense
 from optimizers.methods.hiso.update import Learning, Term, stays_finite, update
-from optimizers.options import check_choice, optional, positive, positive_integer
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from optimizers.core.options import check_choice, optional, positive_integer
 from optimizers.directions.metric import compute_dtype
 from optimizers.methods.hiso.curvature import Curvature, Learned, Step, StepOptions, fraction
 from optimizers.methods.hiso.update import Learning, Term
-from optimizers.options import check_choice, optional, positive_integer
 
 Update = Literal["per_step", "per_round"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
 from optimizers.directions.metric import CHUNK, squared_norm
 from optimizers.methods.hiso.curvature import StepOptions
 

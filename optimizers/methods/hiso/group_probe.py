@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.options import check_integer, optional, positive, positive_integer
 from optimizers.directions.directions import Directions, philox
 from optimizers.directions.groups import GroupDiagonal, Groups, GroupsLike
 from optimizers.directions.metric import compute_dtype, squared_norm
 from optimizers.methods.hiso.curvature import Curvature, Learned, Step, StepOptions, fraction
-from optimizers.options import check_integer, optional, positive, positive_integer
 
 FLOOR = 1e-8
 """Least h, as a share of the largest."""

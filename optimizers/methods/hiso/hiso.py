@@ -17,7 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import nearest_name, option_names, positive_integer, refuse_unknown, take_options
+from optimizers.core.state import save_fields
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import compute_dtype, dense, squared_norm
@@ -25,9 +28,6 @@ from optimizers.methods.hiso.curvature import Curvature, Step, StepOptions
 from optimizers.methods.hiso.displacement import Displacement
 from optimizers.methods.hiso.first_rate import LEAST_DIRECTIONS, found_rate, vector_to_move
 from optimizers.methods.hiso.group_probe import GroupProbe, Probe
-from optimizers.optimizer import Optimizer
-from optimizers.options import nearest_name, option_names, positive_integer, refuse_unknown, take_options
-from optimizers.state import save_fields
 
 CURVATURES: dict[str, type[Curvature]] = {cls.name: cls for cls in (Displacement, GroupProbe)}
 CurvatureLike = Curvature | str | Mapping[str, Any] | None

@@ -8,10 +8,10 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.options import positive
 from optimizers.methods.katyusha.projected_zo import two_point
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
-from optimizers.options import positive
 
 
 def next_alpha(gamma: float, mu: float, cost: float) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from optimizers.options import check_integer, positive
+from optimizers.core.options import check_integer, positive
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any, Literal, Unpack, get_args
 
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.options import check_choice, positive
 from optimizers.estimators.estimator import GradientEstimator
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
-from optimizers.options import check_choice, positive
 
 Estimator = Literal["two_point", "coordinates"]
 Steps = Literal["diminishing", "constant"]

@@ -11,11 +11,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions, nonnegative, optional, positive
 from optimizers.estimators.coordinate_differences import CoordinateDifferences
 from optimizers.estimators.estimator import GradientEstimator
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, nonnegative, optional, positive
 
 PROBES = 5
 """Directions along which curvature is measured."""

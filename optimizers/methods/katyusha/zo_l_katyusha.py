@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.options import check_choice, check_integer
 from optimizers.methods.katyusha.parameters import KatyushaParameters, coordinate_batch, full_batch, general_convex
 from optimizers.methods.katyusha.smooth_method import LARGEST, SmoothMethod, SmoothOptions, SmoothState
-from optimizers.options import check_choice, check_integer
 
 Option = Literal["I", "II"]
 ProxStep = Callable[[Tensor, float], Tensor]

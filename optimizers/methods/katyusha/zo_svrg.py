@@ -8,10 +8,10 @@ from typing import Any, Unpack
 
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.options import optional, positive, positive_integer
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
 from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, reduced
-from optimizers.options import optional, positive, positive_integer
 
 
 @dataclass

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.bounds import Domain
-from optimizers.values import parse_values
+from optimizers.core.bounds import Domain
+from optimizers.core.values import parse_values
 
 
 def search_lengths(domain: Domain | None, radius: float | None) -> tuple[float, float]:

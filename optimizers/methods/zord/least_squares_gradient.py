@@ -8,9 +8,9 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
+from optimizers.core.options import check_integer, nonnegative, optional, positive_integer
 from optimizers.estimators.least_squares import least_squares
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
-from optimizers.options import check_integer, nonnegative, optional, positive_integer
 from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 

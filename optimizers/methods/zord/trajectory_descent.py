@@ -10,13 +10,13 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions, check_choice, check_integer, optional, positive, positive_integer
 from optimizers.designs import local_cloud
 from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.bayesian.unit_box import UnitBox
 from optimizers.methods.zord.initial_data import parse_history, search_lengths
-from optimizers.optimizer import Optimizer
-from optimizers.options import CommonOptions, check_choice, check_integer, optional, positive, positive_integer
 from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
+from optimizers.core.options import check_choice, optional, positive_integer
 from optimizers.methods.zord.active_queries import gainful_query, uncertain_candidates
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
 from optimizers.methods.zord.virtual_steps import virtual_steps
-from optimizers.options import check_choice, optional, positive_integer
 from surrogates import DerivedGP
 from surrogates.window.local_options import LEAST_DATA, LocalSurrogateOptions
 from surrogates.window.uncertainty import Uncertainty, UncertaintyRule

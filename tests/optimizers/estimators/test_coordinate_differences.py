@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from optimizers import CoordinateDifferences
-from optimizers.bounds import Domain
+from optimizers.core.bounds import Domain
 from tests.optimizers.estimators.functions import GRADIENT, A, H, linear, quadratic
 from tests.optimizers.estimators.functions import X as POINT
 

@@ -11,7 +11,7 @@ from federated.core.codec import decode, encode
 from federated.methods.scalar.hiso import HiSo
 from federated.testing import CHECKS, Promises, algorithm_factory
 from optimizers import GroupProbe
-from optimizers.options import take_options
+from optimizers.core.options import take_options
 from tests.federated.methods.scalar.test_hiso import assert_rebuilt, bits, federation, quadratics, run, start
 
 VARIANTS = {

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from optimizers import L1, Directions, GroupProbe, HiSo, ModuleObjective, minimize, run
+from optimizers.core.options import take_options
 from optimizers.methods.hiso.group_probe import Probe, bias_corrected, held_up, probed_group
-from optimizers.options import take_options
 from optimizers.testing import CHECKS, Promises, method_factory, quadratic, start
 
 VARIANTS = {

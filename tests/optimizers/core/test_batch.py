@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from optimizers import Batch, Directions
-from optimizers.bounds import Domain
+from optimizers.core.bounds import Domain
 
 D = 7
 ADDRESSES = ((3, 0), (3, 0), (3, 0), (3, 2), (5, 1))
@@ -61,7 +61,7 @@ def test_combine_is_the_weighted_sum_of_directions():
 def test_a_block_combines_to_the_same_bits(monkeypatch, dtype, distribution):
     batch, c = make(dtype, distribution), torch.tensor([0.1, 1.5, -0.25, 3.0, 1e-3], dtype=torch.float64)
     blocked = batch.combine(c)
-    monkeypatch.setattr("optimizers.batch.SMALL", 0)
+    monkeypatch.setattr("optimizers.core.batch.SMALL", 0)
     assert torch.equal(batch.combine(c), blocked)
 
 

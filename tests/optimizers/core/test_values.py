@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from optimizers.values import parse_point, parse_values
+from optimizers.core.values import parse_point, parse_values
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import Domain
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
+from optimizers.core.options import ProxLike
+from optimizers.core.record import Record
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.first_order import FirstOrder
-from optimizers.options import ProxLike
-from optimizers.record import Record
 
 
 class MethodTools:
-    """The part of ``Optimizer`` that is for its subclasses; the module ``optimizers.optimizer`` says how to use it.
+    """The part of ``Optimizer`` that is for its subclasses; ``optimizers.core.optimizer`` says how to use it.
 
     Attributes:
         seed: seed of the run.

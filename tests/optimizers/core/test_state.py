@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from optimizers import FirstOrder
-from optimizers.state import check_match, load_fields, save_fields
+from optimizers.core.state import check_match, load_fields, save_fields
 
 CPU = torch.device("cpu")
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Required, TypedDict, TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from optimizers.bounds import BoundsLike
-from surrogates.checks import check_integer, nonnegative, positive, positive_integer
+from optimizers.core.bounds import BoundsLike
+from surrogates.checks import check_choice, check_integer, nearest_name, nonnegative, positive, positive_integer
 
 __all__ = [
     "CommonOptions",
@@ -54,34 +53,6 @@ class CommonOptions(TypedDict, total=False):
     confine_queries: bool
     track_best: bool
     store_points: bool
-
-
-def nearest_name(name: str, accepted: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
-    """The end of a message on an unknown name: the nearest accepted name, and all accepted names.
-
-    Case, underscores and hyphens do not count in the comparison. Names in ``shown`` are known elsewhere; where one of
-    them is nearest, its value stands in its place.
-    """
-    accepted, shown = sorted(accepted), shown or {}
-    plain = {_plain(candidate): shown.get(candidate, candidate) for candidate in [*shown, *accepted]}
-    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.5)
-    hint = f"; did you mean {plain[close[0]]!r}?" if close else ""
-    return f"{hint} (accepted: {', '.join(accepted)})"
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "").replace("-", "").casefold()
-
-
-def check_choice(name: str, value: Any, accepted: Iterable[str]) -> str:
-    """The value itself, if it is an accepted name.
-
-    Raises:
-        ValueError: for anything else, with the nearest accepted name.
-    """
-    if not isinstance(value, str) or value not in accepted:
-        raise ValueError(f"{name} must be one of the accepted names, got {value!r}{nearest_name(str(value), accepted)}")
-    return value
 
 
 def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:

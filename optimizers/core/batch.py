@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optimizers.bounds import Domain
+from optimizers.core.bounds import Domain
+from optimizers.core.state import load, save
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, over_root
-from optimizers.state import load, save
 
 SMALL = 1 << 14
 """A block of directions of at most so many numbers is made at once: the same bits as row by row, in fewer calls."""

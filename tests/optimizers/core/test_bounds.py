@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.optimize import Bounds
 
-from optimizers.bounds import Domain, parse_bounds
+from optimizers.core.bounds import Domain, parse_bounds
 
 X0 = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
 

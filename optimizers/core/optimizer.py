@@ -49,10 +49,10 @@ import torch
 from scipy.optimize import OptimizeResult
 from torch import Tensor
 
-from optimizers.batch import Batch
-from optimizers.bounds import SEARCH_WIDTH, BoundsLike, Domain, parse_bounds
-from optimizers.method import MethodTools
-from optimizers.options import (
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, parse_bounds
+from optimizers.core.method import MethodTools
+from optimizers.core.options import (
     CommonOptions,
     ProxLike,
     check_integer,
@@ -62,10 +62,9 @@ from optimizers.options import (
     prox_description,
     refuse_unknown,
 )
-from optimizers.record import Record
-from optimizers.result import StopReason, describe
-from optimizers.state import check_complete, check_match, load_fields, save_fields
-from optimizers.values import parse_point, parse_values
+from optimizers.core.record import Record, StopReason, describe
+from optimizers.core.state import check_complete, check_match, load_fields, save_fields
+from optimizers.core.values import parse_point, parse_values
 
 __all__ = ["CommonOptions", "Optimizer"]
 
