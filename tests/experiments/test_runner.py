@@ -245,7 +245,7 @@ def test_a_stand_in_is_named_above_the_figure():
 
 
 def test_time_left_goes_by_what_seeds_took(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner.costs, "seconds_a_seed", lambda name, scale: None)
+    monkeypatch.setattr(runner, "seconds_a_seed", lambda name, scale: None)
     run = runner._Run(toy.EXPERIMENT, toy.Settings(), tmp_path, 5, "paper", False, "")
     assert runner.time_left([run], 1) == "unknown time"
     for seed in range(2):
