@@ -10,25 +10,7 @@ from surrogates import FourierFeatures, FourierSurrogate, rbf_kernel
 from tests.papers import fzoos as paper
 from tests.papers import zord
 
-TOLERANCE = 1e-9
 N, R, T, D = 3, 4, 3, 5
-
-
-@pytest.fixture
-def agree(record_property):
-    """Compares a transcription's numbers with the project's, and notes the largest difference."""
-
-    def compare(transcription, project, expected, given, tolerance=TOLERANCE):
-        expected, given = np.asarray(expected), np.asarray(given)
-        assert expected.shape == given.shape
-        largest = float(np.abs(expected - given).max())
-        record_property("transcription", transcription)
-        record_property("project", project)
-        record_property("largest_difference", largest)
-        print(f"{transcription} | {project} | {largest:.1e}")  # noqa: T201
-        assert largest <= tolerance
-
-    return compare
 
 
 def clients(C=5.0, d=D, seed=0):

@@ -7,24 +7,10 @@ import torch
 from federated import Report, Server, decode, simulate
 from optimizers import Displacement, minimize
 from tests.papers import hiso as paper
+from tests.papers.agreement import TOLERANCE, largest
 
-TOLERANCE = 1e-9
 D, CLIENTS = 6, 4
 X_0 = np.linspace(-0.8, 1.1, D)
-
-
-def largest(record_property, transcription, run, pairs):
-    """Record and print the largest difference between two runs, and hold it to the tolerance."""
-    difference = 0.0
-    for a, b in pairs:
-        one, other = np.asarray(a), np.asarray(b)
-        assert one.shape == other.shape
-        difference = max(difference, float(np.abs(one - other).max(initial=0.0)))
-    record_property("transcription", transcription)
-    record_property("run", run)
-    record_property("largest_difference", difference)
-    print(f"{transcription} | {run} | {difference:.1e}")  # noqa: T201
-    assert difference <= TOLERANCE
 
 
 class Smooth:

@@ -9,23 +9,7 @@ import torch
 
 from optimizers import ZOSVRG, BoxRidge, KatyushaParameters, ProjectedZO, ZOLKatyusha
 from tests.papers import zo_l_katyusha as paper
-
-TOLERANCE = 1e-9
-
-
-def largest(record_property, transcription, run, pairs):
-    """Record and print the largest difference between two runs, and hold it to the tolerance."""
-    difference = 0.0
-    for a, b in pairs:
-        one, other = np.asarray(a), np.asarray(b)
-        assert one.shape == other.shape
-        difference = max(difference, float(np.abs(one - other).max(initial=0.0)))
-    record_property("transcription", transcription)
-    record_property("run", run)
-    record_property("largest_difference", difference)
-    print(f"{transcription} | {run} | {difference:.1e}")  # noqa: T201
-    assert difference <= TOLERANCE
-
+from tests.papers.agreement import TOLERANCE, largest
 
 # Composite problems: f + ridge/2 ||x||^2 over a box.
 

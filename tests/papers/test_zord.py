@@ -12,25 +12,6 @@ from optimizers import RGF, Evaluator, FiniteDifferences, ZoRD, run
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, rbf_kernel
 from tests.papers import zord as paper
 
-TOLERANCE = 1e-9
-
-
-@pytest.fixture
-def agree(record_property):
-    """Compares a transcription's numbers with the project's, and notes the largest difference."""
-
-    def compare(transcription, project, expected, given, tolerance=TOLERANCE):
-        expected, given = np.asarray(expected), np.asarray(given)
-        assert expected.shape == given.shape
-        largest = float(np.abs(expected - given).max())
-        record_property("transcription", transcription)
-        record_property("project", project)
-        record_property("largest_difference", largest)
-        print(f"{transcription} | {project} | {largest:.1e}")  # noqa: T201
-        assert largest <= tolerance
-
-    return compare
-
 
 def data(n, d, seed=0, width=2.0):
     rng = np.random.default_rng(seed)
