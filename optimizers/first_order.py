@@ -14,9 +14,9 @@ UpdateRule = Callable[[Tensor], TorchOptimizer]
 """A function that makes a torch optimizer of one parameter, such as ``lambda p: torch.optim.Adam([p], lr=0.1)``."""
 
 
-def adam(p: Tensor) -> TorchOptimizer:
-    """Adam with learning rate 0.1, the papers' choice (ZoRD, Appx. C)."""
-    return torch.optim.Adam([p], lr=0.1)
+def adam(p: Tensor, lr: float = 0.1) -> TorchOptimizer:
+    """Adam on one vector parameter; the learning rate 0.1 is ZoRD's choice (Appx. C)."""
+    return torch.optim.Adam([p], lr=lr)
 
 
 class FirstOrder:

@@ -18,7 +18,7 @@ from federated.core.algorithm import NoReportError
 from federated.core.client import Client
 from federated.core.messages import Broadcast
 from federated.methods.averaging import LocalSteps
-from federated.methods.local_descent import LocalDescent, adam
+from federated.methods.local_descent import LocalDescent, local_adam
 from optimizers.core.options import check_choice
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.first_order import UpdateRule
@@ -89,7 +89,7 @@ class FedZO(LocalSteps):
         smoothing_radius: float = 0.01,
         distribution: str = "orthonormal",
         redraw: Redraw = "step",
-        update_rule: UpdateRule = adam,
+        update_rule: UpdateRule = local_adam,
         **options: Any,
     ) -> None:
         self.directions, self.smoothing_radius = directions, smoothing_radius

@@ -14,13 +14,11 @@ from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, nonnegative
 from optimizers.estimators.estimator import GradientEstimator
-from optimizers.first_order import FirstOrder, UpdateRule
+from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.gradient_descent import GradientDescent, GradientDescentState
 
-
-def adam(p: Tensor) -> torch.optim.Optimizer:
-    """Adam with learning rate 0.01: a tenth of ZoRD's in [0, 10]^d, for inputs in [0, 1]^d."""
-    return torch.optim.Adam([p], lr=0.01)
+local_adam: UpdateRule = partial(adam, lr=0.01)
+"""FZooS's rule (Appx. G): Adam with learning rate 0.01, a tenth of ZoRD's in [0, 10]^d, for inputs in [0, 1]^d."""
 
 
 def sgd(p: Tensor) -> torch.optim.Optimizer:
@@ -84,7 +82,7 @@ class LocalDescent(Optimizer):
         estimator: GradientEstimator,
         pull: float = 0.0,
         redraw: bool = True,
-        update_rule: UpdateRule = adam,
+        update_rule: UpdateRule = local_adam,
         **common: Unpack[CommonOptions],
     ) -> None:
         self.estimator, self.redraw, self.update_rule = estimator, redraw, update_rule

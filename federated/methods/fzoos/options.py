@@ -11,7 +11,7 @@ from federated.core.acceptance import ACCEPTS, Accept
 from federated.core.algorithm import Algorithm, FederatedOptions
 from federated.core.messages import MessageSpec
 from federated.methods.fzoos.gamma import Gamma, SharedGamma, gamma_rule
-from federated.methods.local_descent import adam
+from federated.methods.local_descent import local_adam
 from optimizers.core.bounds import Domain
 from optimizers.core.options import check_choice, check_integer, positive, positive_integer
 from optimizers.first_order import FirstOrder, UpdateRule
@@ -84,7 +84,7 @@ class FZooSOptions(Algorithm):
         window: int = 150,
         feature_nugget: float | None = None,
         feature_window: int | None = None,
-        update_rule: UpdateRule = adam,
+        update_rule: UpdateRule = local_adam,
         **common: Unpack[FederatedOptions],
     ) -> None:
         self.rule = gamma_rule(gamma)

@@ -29,20 +29,20 @@ class AcceleratedState(SmoothState):
 
 
 class AcceleratedZO(SmoothMethod):
-    """Accelerated descent along two-point estimates (Katyusha's eq. 14, its Sec. 5 and Fig. 2).
+    """Accelerated descent along two-point estimates, in the place of Katyusha's eq. 14 (its Fig. 2).
 
     From v = x = x0 and γ = L, with μ = μ_f + μ_ψ, h = 1/(dL), α from d²L α² = (1 − α)γ + αμ:
 
         y  = x + αγ/(γ + αμ) (v − x)
-        g  = d (f(y + βu) − f(y − βu))/(2β) u           (eq. 2, u uniform on the unit sphere)
+        g  = d (f(y + βu) − f(y − βu))/(2β) u           (eq. 2's mean over ±u, uniform on the unit sphere)
         x⁺ = prox_{hψ}(y − hg)
         v⁺ = argmin_w α(g·w + μ_f/2 ‖w − y‖² + ψ(w)) + (1 − α)γ/2 ‖w − v‖²
         γ⁺ = (1 − α)γ + αμ
 
-    The momentum's sign is + (eq. 14 prints −, which is slower than no momentum) and the estimate is eq. 2's,
-    not eq. 3's, whose variance it would not have. The steps are Nesterov and Spokoiny's (2017, Sec. 6) with
-    the constants of sphere directions, E‖g‖² = d‖∇f‖²: without ψ, E(f(x) − f* + γ/2 ‖v − x*‖²) falls by
-    1 − α an iteration of two queries, α → √(μ/L)/d. With ψ nothing is promised: g does not vanish at a
+    Eq. 14 is another method, with the constant momentum (1 − √(μ/L))/(1 + √(μ/L)): as printed with the sign −, which is
+    slower than no momentum, and "estimator (3)", which has d + 1 points, for eq. 2. The steps here are Nesterov and
+    Spokoiny's (2017, Sec. 6) with the constants of sphere directions, E‖g‖² = d‖∇f‖²: without ψ, E(f(x) − f* + γ/2 ‖v −
+    x*‖²) falls by 1 − α an iteration of two queries, α → √(μ/L)/d. With ψ nothing is promised: g does not vanish at a
     constrained minimum, and neither does its variance, so the iterates stall at a gap that the steps do not
     shrink. That is what Fig. 2 shows and ZO-L-Katyusha repairs.
 

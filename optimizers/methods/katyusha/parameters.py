@@ -1,10 +1,9 @@
 """Parameters of ZO-L-Katyusha from smoothness and strong convexity.
 
-Whose numbers these are: that M grows with d/|S|, p = |S|/d and the two options are the paper's corollaries 1 to 3;
-θ₂ = 1/2, η = θ₂/((1 + θ₂)θ₁), θ₁ in proportion to √(μ/(Mp)) and the Lyapunov function are loopless Katyusha's
-(Kovalev, Horváth and Richtárik 2020; Qian, Qu and Richtárik 2019) in these units. The constants are ours:
-``tests/optimizers/methods/katyusha/bounds.py`` derives the bound on one step that they satisfy; Theorem 1's and the
-corollaries' as printed may differ by factors.
+Whose numbers these are: θ₂ = 1/2 (Alg. 1, line 2), η = 1/(3θ₁) and M in proportion to d/|S| are the paper's. p = |S|/d,
+where Corollaries 1 and 2 have 1/d, θ₁ = min{√(μ/(Mp)), 1/2} with that p, and the full batch's M and θ₂ are ours;
+``tests/optimizers/methods/katyusha/bounds.py`` derives the bound on one step that they satisfy. ``tests/papers`` has
+Theorem 1's and the corollaries' numbers as printed.
 """
 
 from __future__ import annotations
@@ -62,10 +61,11 @@ class KatyushaParameters:
 
 
 def coordinate_batch(L: float, mu_f: float, mu_psi: float, d: int, size: int) -> KatyushaParameters:
-    """Corollaries 1 and 2: one or |S| random coordinates an iteration.
+    """One or |S| random coordinates an iteration, in the place of Corollary 1.
 
-    M = 4dL/(3|S|) + L/3 (the paper prints 4dL/3, without |S|), p = |S|/d, θ₂ = 1/2,
-    θ₁ = min{√(μ/(Mp)), 1/2}, η = 1/(3θ₁), μ = μ_f + μ_ψ. This M is the least that the bound on one step allows.
+    M = 4dL/(3|S|) + L/3, p = |S|/d, θ₂ = 1/2, θ₁ = min{√(μ/(Mp)), 1/2}, η = 1/(3θ₁), μ = μ_f + μ_ψ. The paper has this
+    M for draws from the sphere: it is Theorem 1's for option II, where Corollary 2 prints 4dL/|S| + L/3. For
+    coordinates Corollary 1's first term is smaller by (d − |S|)/(d − 1), and its p is 1/d.
 
     Args:
         L: Lipschitz constant of ∇f.
@@ -80,11 +80,11 @@ def coordinate_batch(L: float, mu_f: float, mu_psi: float, d: int, size: int) ->
 
 
 def full_batch(L: float, mu_f: float, mu_psi: float) -> KatyushaParameters:
-    """Corollary 3: all coordinates, p = 1, hence no variance and no reference point.
+    """All coordinates, p = 1, hence no variance and no reference point, in the place of Corollary 3.
 
-    M = 4L/3, θ₂ = 0, θ₁ = min{√(μ/M), 1/2}, η = 1/(3θ₁). (With p = 1 the reference point is the last y and
-    θ₂ only splits y's weight: θ₂ = 0 gives the same iterates.) M is our reading: the bound on one step allows
-    any above L/3, and 4L/3 keeps what the smoothing bias costs, ε²/(2(3M − L)θ₁), at a sixth of ε²/(Lθ₁).
+    M = 4L/3, θ₂ = 0, θ₁ = min{√(μ/M), 1/2}, η = 1/(3θ₁). Corollary 3 has M = 2L/3 and, by Alg. 1, line 2, the weight
+    1/2 on w^k = y^{k−1}: its iterates are others. The bound on one step allows any M above L/3, and 4L/3 keeps what the
+    smoothing bias costs, ε²/(2(3M − L)θ₁), at a sixth of ε²/(Lθ₁).
     """
     M = 4.0 * positive("L", L) / 3.0
     theta1 = _momentum(_strong_convexity(mu_f, mu_psi), M, 1.0)

@@ -36,8 +36,8 @@ def drawn_axes(generator: np.random.Generator, d: int, size: int) -> list[int]:
 def variance_reduced(reference: Tensor, axes: Tensor, derivatives: Tensor) -> Tensor:
     """Eq. 4: g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + Σ_i D_i(w) e_i; unbiased for Σ_i D_i(x) e_i.
 
-    Line 4 of the algorithm prints this without the factor d throughout, which estimates ∇f/d: on a box that
-    has the same minimizer, with a strongly convex ψ another one.
+    Alg. 1, line 4, prints the middle term, (1/|S|) Σ D_i(w) e_i, without its factor d; eq. 5, its first, has one. The
+    mean of g is then D(x) + (1 − 1/d) D(w). On a box that has the same minimizer, with a strongly convex ψ another one.
 
     Args:
         reference: D(w), shape ``batch x d``.
@@ -103,7 +103,7 @@ class KatyushaState(SmoothState):
 class ZOLKatyusha(SmoothMethod):
     """Zeroth-order loopless Katyusha (Zhang and Tang 2024, Alg. 1) for min f + ψ, f smooth and ψ by its prox.
 
-    From y = z = w = x0, with D_i(x) = (f(x + βe_i) − f(x))/β (eq. 3, whose printed 2β is β):
+    From y = z = w = x0, with D_i(x) = (f(x + βe_i) − f(x))/β (eq. 6; eq. 3 prints 2β):
 
         x = θ₁z + θ₂w + (1 − θ₁ − θ₂)y
         g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + Σ_i D_i(w) e_i         (eq. 4)
@@ -115,11 +115,11 @@ class ZOLKatyusha(SmoothMethod):
     reference d + 1, so |S| + 1 + p(d + 1) on average, and d + 1 once at the start. The full batch
     (``coordinates="full"``) queries d + 1 an iteration, with neither reference nor w.
 
-    Which numbers are whose: eqs. 3 and 4, the roles of p and S, and Corollary 2's M are the paper's, with
-    line 4's missing d, eq. 3's β and M's missing |S| put right and θ₁ ≤ 1/2. The z- and y-steps and the
-    choice θ₁ = min{√(μ/(Mp)), 1/2}, θ₂ = 1/2, η = 1/(3θ₁) are loopless Katyusha's (Kovalev, Horváth and
-    Richtárik 2020; Qian, Qu and Richtárik 2019) in these units. The constants are ours; see
-    ``optimizers.methods.katyusha.parameters``.
+    **What is the paper's.** Lines 1, 2, 4, 5 and 7, and line 6 with ``option="I"``; eq. 4 in line 4's place, and
+    θ₁ ≤ 1/2, without which line 2 is no convex combination. The paper's options I and II are two ways to draw S
+    (line 3), coordinates and directions from the sphere; here S is always of coordinates, and ``option="II"`` is
+    loopless Katyusha's y-step (Kovalev, Horváth and Richtárik 2020; Qian, Qu and Richtárik 2019), which the paper does
+    not have. Which parameters are the paper's: ``optimizers.methods.katyusha.parameters``.
 
     μ = μ_f + μ_ψ > 0 converges linearly to a floor of order β². Where μ = 0, or is not known,
     ``general_convex`` sets θ₁: Katyusha^ns's schedule over the references renewed, held up by the curvature
@@ -132,7 +132,7 @@ class ZOLKatyusha(SmoothMethod):
 
     Args:
         x0: initial point, shape ``d``.
-        option: ``"I"`` or ``"II"``.
+        option: the y-step, ``"I"`` or ``"II"``, as above; not the paper's options.
         coordinates: |S|, 1 to d, or ``"full"``.
         parameters: overrides what follows from L, μ_f and μ_ψ; p included.
         **common: see ``SmoothMethod`` and ``Optimizer``.

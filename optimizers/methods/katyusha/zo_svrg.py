@@ -28,14 +28,14 @@ class SVRGState(SmoothState):
 
 
 class ZOSVRG(SmoothMethod):
-    """Zeroth-order proximal SVRG on coordinates (Liu et al. 2018; baseline of Katyusha's Sec. 5).
+    """Zeroth-order proximal SVRG on coordinates (baseline of Katyusha's Sec. 5, after Ji et al. 2019).
 
     An epoch begins with the reference D(w) at w = x, d + 1 queries, D_i(x) = (f(x + βe_i) − f(x))/β, and has m
     steps of |S| + 1 queries:
 
         g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + Σ_i D_i(w) e_i,    x ← prox_{ηψ}(x − ηg)
 
-    with S of |S| coordinates, uniform without replacement. The paper gives neither η nor m: here
+    with S of |S| coordinates, uniform without replacement. Katyusha's paper prints neither the steps nor η nor m: here
     η = factor · |S|/(dL) and m = ⌈d/|S|⌉, which spends as much on references as on |S| coordinates a step. A
     failed derivative counts as 0 in the reference and leaves S in a step.
 
