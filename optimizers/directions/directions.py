@@ -6,6 +6,7 @@ from types import ModuleType
 
 import numpy as np
 import torch
+from scipy.special import betainc
 
 from optimizers.directions import normal, philox
 from optimizers.directions.fixed_order import GROUP, divide, group_sums, halved, orthonormalize
@@ -90,6 +91,40 @@ class Directions:
     def second_moment(self) -> float:
         """E[u_j²]: 1 for normals and signs, 1/d for unit vectors."""
         return 1.0 if self.distribution in ("normal", "rademacher") else 1.0 / self.d
+
+    @property
+    def reach(self) -> float:
+        """A bound on |u_j|: 6.7 for normals, 1 for the others."""
+        return 6.7 if self.distribution == "normal" else 1.0
+
+    def clipped_share(self, below: torch.Tensor, above: torch.Tensor) -> torch.Tensor:
+        """ρ = E[u_j clip(u_j)]/E[u_j²], clip(u) = min(max(u, −a), b): 1 where neither bound is met, 0 for a = b = 0.
+
+        By parts, ρ = P(−a <= z <= b) for a normal z (Stein's lemma), and for a coordinate v of a unit vector,
+        whose density is proportional to (1 − v²)^((d−3)/2), the same of a unit vector in d + 2 dimensions:
+        P(|v| <= t) = I_{t²}(1/2, (d + 1)/2), the regularized incomplete beta function. Signs have
+        ρ = (min(a, 1) + min(b, 1))/2, and e_j, which has no sign, min(b, 1).
+
+        Args:
+            below: a >= 0, float64 of any shape; inf for no bound.
+            above: b >= 0, of a's shape.
+        """
+        low, high = below.clamp(max=self.reach), above.clamp(max=self.reach)
+        match self.distribution:
+            case "coordinate" | "axis":
+                return high
+            case "rademacher":
+                return (low + high) / 2.0
+            case "normal":
+                share = (torch.erf(low / math.sqrt(2.0)) + torch.erf(high / math.sqrt(2.0))) / 2.0
+                return torch.where((low < self.reach) | (high < self.reach), share, 1.0)
+        sides = torch.stack((low, high)).square().cpu().numpy()
+        return torch.as_tensor(betainc(0.5, (self.d + 1) / 2.0, sides).mean(0)).to(below)
+
+    def axis(self, step: int, row: int) -> int:
+        """The uniform axis of a ``"coordinate"`` row: the upper half of 64 random bits times d."""
+        a, b, *_ = philox.philox4x32((0, row, *self._stream(step, "coordinate")), self._key)
+        return int(((a << 32) | b) * self.d) >> 64
 
     def address(self, step: int) -> tuple[int, int, int, int]:
         """The address of a step in the compiled kernels: the key and the counter's third and fourth words."""
@@ -203,7 +238,7 @@ class Directions:
             case "axis":
                 _unit_vectors(rows, start, out)
             case "coordinate":
-                _unit_vectors([self._drawn_axis(step, row) for row in rows], start, out)
+                _unit_vectors([self.axis(step, row) for row in rows], start, out)
             case "sphere":
                 self._sphere(step, rows, start, out)
             case "orthonormal":
@@ -233,11 +268,6 @@ class Directions:
             low, high = max(start, group * size), min(end, (group + groups) * size)
             out[:, low - start : high - start] = made[:, low - group * size : high - group * size]
         return out
-
-    def _drawn_axis(self, step: int, row: int) -> int:
-        """The uniform axis of a ``"coordinate"`` row: the upper half of 64 random bits times d."""
-        a, b, *_ = philox.philox4x32((0, row, *self._stream(step, "coordinate")), self._key)
-        return int(((a << 32) | b) * self.d) >> 64
 
     def _sphere(self, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> None:
         for i, row in enumerate(rows):

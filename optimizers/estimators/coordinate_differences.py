@@ -12,7 +12,7 @@ from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
 from optimizers.core.options import check_choice, positive
 from optimizers.directions.directions import Directions
-from optimizers.estimators.estimator import GradientEstimator, check_moved
+from optimizers.estimators.estimator import GradientEstimator, check_moved, inward
 from optimizers.estimators.finite_differences import SCHEMES
 
 
@@ -57,9 +57,7 @@ class CoordinateDifferences(GradientEstimator):
         if self.scheme == "central":
             scales, rows = torch.cat((scales, -scales)), 2 * rows
         else:
-            if domain is not None and domain.confine:
-                above, below = domain.search_upper[axes] - x[axes], x[axes] - domain.search_lower[axes]
-                scales[((above < self.smoothing_radius) & (below > above)).cpu()] *= -1.0
+            scales *= inward(x, axes, self.smoothing_radius, domain)
             scales, rows = torch.cat((scales.new_zeros(1), scales)), [(0, 0), *rows]
         return Batch(number, x, scales, tuple(rows), Directions(0, len(x), "axis"), domain=domain)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -143,6 +143,38 @@ def check_draw(directions: int, smoothing_radius: float, seed: int) -> None:
     positive_integer("directions", directions)
     positive("smoothing_radius", smoothing_radius)
     Directions(seed, 1)
+
+
+def confined(points: Tensor, domain: Domain | None) -> Tensor:
+    """Points in search coordinates, ``... x d``, projected onto the box that queries are confined to, if they are."""
+    if domain is None or not domain.confine:
+        return points
+    return torch.clamp(points, domain.search_lower, domain.search_upper)
+
+
+def room(x: Tensor, domain: Domain | None, reach: float) -> tuple[Tensor, Tensor] | None:
+    """The distances of x to the lower and upper faces that queries are confined to, each float64 of shape ``d``.
+
+    None where no query at most ``reach`` away in each coordinate leaves the box, or none is confined.
+    """
+    if domain is None or not domain.confine:
+        return None
+    below, above = x - domain.search_lower, domain.search_upper - x
+    if bool((below >= reach).all() and (above >= reach).all()):
+        return None
+    return below.to(torch.float64).clamp(min=0.0), above.to(torch.float64).clamp(min=0.0)
+
+
+def inward(x: Tensor, axes: Sequence[int], radius: float, domain: Domain | None) -> Tensor:
+    """A sign for each axis, float64 on the CPU: −1 where +radius leaves the box and −radius has more room.
+
+    x at its upper bound would otherwise never see the derivative that leads away from it.
+    """
+    signs = torch.ones(len(axes), dtype=torch.float64)
+    if domain is not None and domain.confine:
+        above, below = domain.search_upper[axes] - x[axes], x[axes] - domain.search_lower[axes]
+        signs[((above < radius) & (below > above)).cpu()] = -1.0
+    return signs
 
 
 def check_moved(displacements: Tensor) -> Tensor:

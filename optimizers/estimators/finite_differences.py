@@ -11,7 +11,7 @@ from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
 from optimizers.core.options import check_choice
 from optimizers.directions.directions import DISTRIBUTIONS, Directions
-from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
+from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved, inward, room
 
 SCHEMES = ("forward", "central")
 
@@ -28,6 +28,13 @@ class FiniteDifferences(GradientEstimator):
 
     For linear f with gradient a, E‖g − a‖²/‖a‖² is (d + 1)/n for normal directions, (d − 1)/n for
     Rademacher, sphere and coordinate ones, and d/n − 1 for n <= d orthonormal ones.
+
+    Queries that are confined to a box travel clip(λu_j) in coordinate j, not λu_j, and a_j ρ_j is the mean of g_j for
+    linear f, ρ_j = E[u_j clip(λu_j)]/(λ E[u_j²]) (`Directions.clipped_share`): the other coordinates' terms cancel, as
+    the signs of coordinates are independent of each other. g_j is therefore divided by ρ_j beside a face, which
+    multiplies its standard deviation by as much, and 0 where there is no room at all. (To take each
+    difference along its real displacement instead would mix the coordinates: at a corner all displacements are of
+    one sign.) A forward query along e_j turns to −e_j where there is more room.
 
     With m failed differences n − m takes n's place, which is unbiased where failures do not depend on the
     direction. `estimate` reads λu_i back from the points as they were rounded.
@@ -61,7 +68,10 @@ class FiniteDifferences(GradientEstimator):
         scales, rows = ([0.0] + [r] * n, [0]) if self.scheme == "forward" else ([r] * n + [-r] * n, [*range(n)])
         addresses = tuple((step, row) for row in (*rows, *range(n)))
         directions = Directions(self.seed, len(x), self.distribution)
-        return Batch(number, x, torch.tensor(scales, dtype=torch.float64), addresses, directions, domain=domain)
+        multiples = torch.tensor(scales, dtype=torch.float64)
+        if self.distribution == "coordinate" and self.scheme == "forward":
+            multiples[1:] *= inward(x, [directions.axis(step, row) for row in range(n)], r, domain)
+        return Batch(number, x, multiples, addresses, directions, domain=domain)
 
     def _terms(self, batch: Batch, values: Tensor) -> Tensor:
         if self.scheme == "forward":
@@ -71,12 +81,28 @@ class FiniteDifferences(GradientEstimator):
 
     def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
         # 1/E[u_j²] is a whole number, which 1/(1/d) misses for some d.
-        c = round(1.0 / Directions(self.seed, batch.dimension, self.distribution).second_moment)
+        directions = Directions(self.seed, batch.dimension, self.distribution)
+        c = round(1.0 / directions.second_moment)
         coefficients = terms * (c / int(kept.sum()))
         forward = self.scheme == "forward"
         if batch.explicit is not None:
             plus, minus = (batch.explicit[1:], batch.base) if forward else batch.explicit.chunk(2)
             moved = check_moved(plus - minus) / (1 if forward else 2)
-            return (coefficients / self.smoothing_radius).to(moved.dtype) @ moved
-        none = torch.zeros_like(coefficients)
-        return batch.combine(torch.cat((none[:1], coefficients) if forward else (coefficients, none)))
+            gradient = (coefficients / self.smoothing_radius).to(moved.dtype) @ moved
+        elif forward:
+            signed = coefficients * batch.scales[1:].sign().to(coefficients)
+            gradient = batch.combine(torch.cat((signed.new_zeros(1), signed)))
+        else:
+            gradient = batch.combine(torch.cat((coefficients, torch.zeros_like(coefficients))))
+        faces = room(batch.base, batch.domain, directions.reach * self.smoothing_radius)
+        if faces is None:
+            return gradient
+        share = self._travelled(directions, *faces).to(gradient)
+        return torch.where(share > 0.0, gradient / share, 0.0)
+
+    def _travelled(self, directions: Directions, below: Tensor, above: Tensor) -> Tensor:
+        """ρ at these distances to the faces, shape ``d``."""
+        a, b = below / self.smoothing_radius, above / self.smoothing_radius
+        if self.scheme == "central":
+            return (directions.clipped_share(a, b) + directions.clipped_share(b, a)) / 2.0
+        return directions.clipped_share(a, torch.maximum(a, b) if self.distribution == "coordinate" else b)

@@ -11,7 +11,7 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
 from optimizers.core.options import check_choice, nonnegative
-from optimizers.estimators.estimator import GradientEstimator
+from optimizers.estimators.estimator import GradientEstimator, confined
 from optimizers.estimators.finite_differences import FiniteDifferences
 
 
@@ -23,7 +23,8 @@ class LeastSquaresDifferences(GradientEstimator):
     displacements; with r = 0 the least-norm minimiser, so that with fewer points than dimensions g is
     ∇f's projection onto their span (for linear f). x_0 is the nearest point to x with a finite value, x
     itself where it was queried; with ``center="mean"`` it is the points' mean and y_0 their values' mean,
-    which fits the intercept too. Points whose query failed are left out.
+    which fits the intercept too. Points whose query failed are left out. Points that a box confines count as they
+    were queried; where it leaves no room to any, g is 0.
 
     `points` gives x and n points x + λu_i, n + 1 queries. `estimate` takes any points and values, such as
     an optimizer's last queries.
@@ -67,12 +68,14 @@ class LeastSquaresDifferences(GradientEstimator):
         return values
 
     def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
-        points, values = replace(batch, domain=None).points()[kept], terms[kept]
+        points, values = confined(replace(batch, domain=None).points(), batch.domain)[kept], terms[kept]
         if self.center == "mean":
             displacements, differences = points - points.mean(0), values - values.mean()
         else:
             nearest = int((points - batch.base).square().sum(-1).argmin())
             displacements, differences = points - points[nearest], values - values[nearest]
+        if batch.domain is not None and not displacements.any():
+            return torch.zeros_like(batch.base)
         return least_squares(displacements, differences, self.ridge)
 
 

@@ -13,7 +13,8 @@ from optimizers.core.bounds import Domain
 from optimizers.core.options import check_choice
 from optimizers.directions.directions import Directions
 from optimizers.directions.fixed_order import orthonormalize
-from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
+from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved, confined, room
+from optimizers.estimators.least_squares import least_squares
 
 Scaling = Literal["projection", "unbiased"]
 
@@ -28,6 +29,12 @@ class PriorGuidedDifferences(GradientEstimator):
 
     s = 1 is the projection of ∇f onto the span (Cheng et al.), s = (d − 1)/(n − 1) has E g = ∇f(x) + O(λ). Of
     linear f both are ∇f where n = d. Failed differences leave the sum and n.
+
+    Beside the faces of a box that confines the queries, p or −p is queried, whichever has more room, and both keep
+    their meaning. s = 1 is the projection onto the span of the real displacements, by least squares. For the other
+    the mean of g for linear f with gradient a is p (m·a) + (I − p pᵀ) ρ∘a, with λm the real displacement along p and
+    ρ the share of the others' (`Directions.clipped_share`), and that is solved for a: h − q (m·h − m·a)/(m·q) with
+    h = g/ρ and q = p/ρ.
 
     Args:
         prior: p, a unit vector of shape ``d``, float64.
@@ -65,8 +72,12 @@ class PriorGuidedDifferences(GradientEstimator):
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
         """x and x + λu, explicit, for the rows u of the frame, which is in ``info``; see `GradientEstimator.batch`."""
-        frame = self.frame(step).to(x)
-        points = torch.cat([x[None], x + self.smoothing_radius * frame])
+        frame, radius = self.frame(step).to(x), self.smoothing_radius
+        if room(x, domain, radius) is not None:
+            ahead, behind = (confined(x + r * frame[0], domain) - x for r in (radius, -radius))
+            if frame[0] @ ahead < -(frame[0] @ behind):
+                frame[0] = -frame[0]
+        points = torch.cat([x[None], x + radius * frame])
         scales = torch.zeros(len(points), dtype=torch.float64)
         return Batch(number, x, scales, explicit=points, domain=domain, info={"frame": frame})
 
@@ -74,6 +85,10 @@ class PriorGuidedDifferences(GradientEstimator):
         return (values[1:] - values[0]) / self.smoothing_radius
 
     def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
+        faces = room(batch.base, batch.domain, self.smoothing_radius)
+        if faces is not None and self.scaling == "projection":
+            moved = self._moved(batch)[kept]
+            return least_squares(moved, terms[kept]) if moved.any() else torch.zeros_like(batch.base)
         others = int(kept[1:].sum())
         if self.scaling == "unbiased" and others:
             terms[1:] *= (batch.dimension - 1) / others
@@ -81,4 +96,23 @@ class PriorGuidedDifferences(GradientEstimator):
         frame = batch.info.get("frame")
         if frame is None:
             frame = check_moved(batch.explicit[1:] - batch.base) / self.smoothing_radius
-        return terms.to(batch.base.dtype) @ frame
+        gradient = terms.to(batch.base.dtype) @ frame
+        return gradient if faces is None else self._solved(batch, gradient, frame[0], terms[0], kept, *faces)
+
+    def _moved(self, batch: Batch) -> Tensor:
+        """The real displacements over λ, ``n x d``."""
+        assert batch.explicit is not None
+        return (confined(batch.explicit[1:], batch.domain) - batch.base) / self.smoothing_radius
+
+    def _solved(
+        self, batch: Batch, g: Tensor, p: Tensor, along: Tensor, kept: Tensor, below: Tensor, above: Tensor
+    ) -> Tensor:
+        """The a that the class solves for; m·a is ``along``."""
+        # A coordinate of the others is √(1 − p_j²) times one of a unit vector in d − 1 dimensions.
+        length = self.smoothing_radius * (1.0 - p.to(below).square()).clamp(min=0.0).sqrt()
+        plane = Directions(self.seed, max(1, batch.dimension - 1), "sphere")
+        share = torch.where(length > 0.0, plane.clipped_share(below / length, above / length), 1.0).to(g)
+        h, q = (torch.where(share > 0.0, v / share, 0.0) for v in (g, p))
+        m = self._moved(batch)[0]
+        known = bool(kept[0]) and bool(m @ q > 0.0)
+        return h - q * ((m @ h - along.to(g)) / (m @ q)) if known else h

@@ -1,5 +1,6 @@
 import copy
 import hashlib
+import itertools
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import integrate, stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from optimizers import Directions
@@ -409,6 +410,42 @@ def test_second_moment(distribution):
     expected = directions_.second_moment * torch.eye(d).double()
     spread = (u.unsqueeze(2) * u.unsqueeze(1)).std(0) / math.sqrt(len(u))
     assert ((moment - expected).abs() <= 4.5 * spread + 1e-12).all()
+
+
+def share_by_quadrature(distribution, d, a, b):
+    """E[u clip(u, −a, b)]/E[u²] over the density of one coordinate, or the sum over its values."""
+    if distribution == "rademacher" or (distribution in ("sphere", "orthonormal") and d == 1):
+        return np.mean([min(1.0, a), min(1.0, b)])
+    if distribution == "coordinate":
+        return min(1.0, b)
+    if distribution == "normal":
+        weight, value, ends = stats.norm.pdf, float, [-6.6, -a, b, 6.6]
+    else:
+        weight, value, ends = (lambda t: math.cos(t) ** (d - 2)), math.sin, [-math.pi / 2, math.pi / 2]
+        ends += [-math.asin(min(1.0, a)), math.asin(min(1.0, b))]
+
+    def mean(f):
+        ordered = sorted({min(max(e, min(ends)), max(ends)) for e in ends if math.isfinite(e)})
+        return sum(integrate.quad(lambda t: weight(t) * f(value(t)), *pair)[0] for pair in itertools.pairwise(ordered))
+
+    return mean(lambda u: u * min(max(u, -a), b)) / mean(lambda u: u * u)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 30])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_share_that_clipping_leaves(distribution, d):
+    a = torch.tensor([0.0, 0.0, 0.3, 0.0, 1e-3, 0.05, 0.7, math.inf], dtype=torch.float64)
+    b = torch.tensor([0.0, 0.2, 0.1, math.inf, 1e-3, 0.4, 1.5, math.inf], dtype=torch.float64)
+    share = Directions(0, d, distribution).clipped_share(a, b)
+    expected = [share_by_quadrature(distribution, d, *pair) for pair in zip(a.tolist(), b.tolist(), strict=True)]
+    torch.testing.assert_close(share, torch.tensor(expected, dtype=torch.float64), rtol=1e-7, atol=1e-9)
+    assert share[0] == 0.0 and share[-1] == 1.0
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_no_coordinate_exceeds_the_reach(distribution):
+    directions_ = Directions(0, 3, distribution)
+    assert float(directions_.block(0, 999).abs().max()) <= directions_.reach * (1 + 1e-15)
 
 
 def test_bad_input():

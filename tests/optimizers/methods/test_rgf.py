@@ -58,9 +58,17 @@ def test_options_out_of_range(option):
         RGF(X0, max_queries=100, **option)
 
 
-def test_bounds_reach_the_constrained_minimum():
+@pytest.mark.parametrize("start", [0.0, 0.5, 1.0])
+def test_bounds_reach_the_constrained_minimum(start):
     target = torch.tensor([-1.0, 0.2, 0.5, 2.0], dtype=torch.float64)
-    opt = RGF(torch.full((4,), 0.5).double(), bounds=[(0.0, 1.0)] * 4, max_queries=1500, directions=4)
+    opt = RGF(torch.full((4,), start).double(), bounds=[(0.0, 1.0)] * 4, max_queries=1500, directions=4)
     while not opt.stopped:
         step(opt, lambda x: (x - target).square().sum())
     torch.testing.assert_close(opt.best_x, target.clamp(0.0, 1.0), rtol=0, atol=5e-3)
+
+
+def test_the_estimate_at_a_corner_is_unbiased():
+    """From a corner the step of a linear function is its gradient; a confined query travels half of the distance."""
+    x0, a = torch.zeros(6, dtype=torch.float64), -10.0 - A
+    options = {"directions": 36, "bounds": [(0.0, 1e3)] * 6, "rescale": False}
+    assert_mean(torch.stack([estimate(RGF, x0, lambda x: a @ x, seed=s, **options) for s in range(100)]), a)
