@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from experiments.running.runner import Outcome
 
 _CLAIMS: dict[Status, str] = {status: status for status in get_args(Status)}
-_CONTROLS: dict[Status, str] = {"reproduced": "hold", "partly": "hold partly", "not reproduced": "do not hold"}
+_CONTROLS: dict[Status, str] = {
+    "reproduced": "hold",
+    "partly": "hold partly",
+    "undecided": "undecided",
+    "not reproduced": "do not hold",
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,9 +70,9 @@ def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> i
                 print(f"left out: {line}", file=sys.stderr)
             print(f"see {page}")
         case "publish":
-            from experiments.page.publish import publish
+            from experiments.page.publish import PUBLISHED, publish
 
-            print(*publish(arguments.folder, arguments.names), sep="\n")
+            print(*publish(arguments.folder or PUBLISHED, arguments.names), sep="\n")
         case "figures":
             return _run(list(registry.ESTIMATION_ERROR), arguments, command)
         case _:
@@ -100,7 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/index.html")
     publish = commands.add_parser("publish", help="take results over into experiments/published, with its page")
     publish.add_argument("names", nargs="*", metavar="ID", help="default: all finished ones of the folder")
-    publish.add_argument("--from", required=True, help="what run wrote to", **made)
+    again = "what run wrote to; default: the committed results, which are made anew from their records"
+    publish.add_argument("--from", default=None, help=again, **made)
     benchmark = commands.add_parser("benchmark", help="time our pieces against their peers", add_help=False)
     benchmark.add_argument("name", metavar="NAME", help=", ".join(registry.BENCHMARKS))
     return parser
@@ -179,7 +185,8 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
 
 def _print_outcome(outcome: Outcome) -> None:
     with tqdm.external_write_mode(file=sys.stdout):
-        print(f"\n{outcome.experiment.id} ({outcome.experiment.source}): {outcome.experiment.shows}")
+        experiment = outcome.experiment
+        print(f"\n{experiment.id} ({experiment.source}): {experiment.shown(outcome.settings)}")
         for verdict in outcome.verdicts:
             print(textwrap.fill(verdict.line(), 110, initial_indent="  ", subsequent_indent="    "))
         sys.stdout.flush()

@@ -18,8 +18,10 @@ What every experiment promises, and ``tests/experiments/test_figures.py`` asks o
   a name whose look is in ``style.METHODS`` (methods of one experiment have colours of their own) or any other name.
 * ``plot`` labels its axes: below where x is the panels' own or in the last row, at the left in the first column. The
   figure has a legend (``style.grid`` and ``style.shared_legend`` make it).
-* ``claims`` gives verdicts over all seeds with finite numbers, at least one of them no control. A claim that fails is
-  reported as it came out.
+* ``claims`` gives verdicts over all seeds with finite numbers, at least one of them no control where the source claims
+  what can be measured. A claim that fails is reported as it came out.
+* Numbers in ``shows``, in verdicts and in a table's caption are those of the settings: where they name one that the
+  scales differ in, they are made from it (``tests/experiments/test_words.py``). The docstring is of the paper's scale.
 * ``table`` has a caption, and a name and a value in each row.
 * With ``data`` there is a ``stand_in``. ``draw`` puts its name above the figure; ``plot`` need not.
 * ``check(settings)`` raises ``ValueError``, before any seed runs, where the data are not what the loader expects.
@@ -62,8 +64,8 @@ class Experiment:
     Attributes:
         id: paper, then figure or table, such as ``zord-fig2a``.
         source: where it stands, such as ``ZoRD, Fig. 2a``.
-        shows: what it shows, one line.
-        claim: what its source claims.
+        shows: what it shows, one line; or a function of the settings where it names what these decide.
+        claim: what its source claims, with the source's numbers.
         scales: a frozen dataclass of settings for each scale: ``paper``, ``quick`` for tests, and ``reduced``
             where the paper's takes more than its share of a night.
         run_seed: settings and a seed to long-form records. A seed is the unit of repetition, of parallel work and of
@@ -83,7 +85,7 @@ class Experiment:
 
     id: str
     source: str
-    shows: str
+    shows: str | Callable[[Any], str]
     claim: str
     scales: Mapping[str, Any]
     run_seed: Callable[[Any, int], Rows]
@@ -122,6 +124,23 @@ class Experiment:
         paper = known.get("paper", max(known.values()))
         return min(paper, 3) if scale == "quick" else paper
 
+    def shown(self, settings: Any) -> str:
+        """What a run with these settings shows."""
+        return self.shows(settings) if callable(self.shows) else self.shows
+
+    def differences(self, settings: Any) -> list[str]:
+        """What these settings have that the paper's scale has not, a text for each field."""
+        paper = self.settings("paper")
+        pairs = [(f.name, getattr(settings, f.name), getattr(paper, f.name)) for f in dataclasses.fields(settings)]
+        return [
+            f"{name}: {_short(ours)} in the place of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs
+        ]
+
+    def judged(self, settings: Any, rows: Rows) -> list[Verdict]:
+        """The verdicts of ``claims``, which say what stood in for the paper's data."""
+        name = self.stands_in(settings)
+        return [dataclasses.replace(verdict, stand_in=name) for verdict in self.claims(settings, rows)]
+
     def stands_in(self, settings: Any) -> str:
         """What stands in for data that are not used under these settings; empty where nothing does."""
         if callable(self.stand_in):
@@ -141,6 +160,15 @@ class Experiment:
     def run(self, settings: Any, seeds: Iterable[int]) -> Rows:
         """The records of all seeds, one seed after another."""
         return [plain(row) for seed in seeds for row in self.run_seed(settings, seed)]
+
+
+def _short(value: Any) -> str:
+    """A value of a settings field, to be read."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))})" if value else "none"
+    if dataclasses.is_dataclass(value):
+        return ", ".join(f"{f.name} {_short(getattr(value, f.name))}" for f in dataclasses.fields(value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 @functools.cache

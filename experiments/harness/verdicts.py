@@ -1,6 +1,16 @@
 """Verdicts on a paper's claims: paired over shared seeds, with bootstrap intervals.
 
 A claim that fails is reported as it came out; it is never an exception and never a failing test.
+
+A claim is judged in cells, the settings of an experiment. A cell *holds* where its 95% interval lies wholly in the
+claimed region, *fails* where it lies wholly outside, and is *undecided* where it has a part of both, or touches the
+threshold. The status of the claim follows:
+
+* ``reproduced``: every cell holds;
+* ``partly``: some hold;
+* ``undecided``: none holds, and either every cell is undecided, or the interval of the mean over cells has the
+  threshold in it;
+* ``not reproduced``: none holds otherwise.
 """
 
 from __future__ import annotations
@@ -18,14 +28,18 @@ from experiments.harness.style import METHODS
 
 Cell = TypeVar("Cell")
 
-Status = Literal["reproduced", "partly", "not reproduced"]
+Status = Literal["reproduced", "partly", "undecided", "not reproduced"]
 
 CONTROL_WORDS: dict[Status, str] = {
     "reproduced": "holds",
     "partly": "holds partly",
+    "undecided": "undecided",
     "not reproduced": "does not hold",
 }
 """What a status says of a control."""
+
+ON_STAND_IN = " on the stand-in"
+"""What is added to every status where the data are not the paper's."""
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
@@ -37,16 +51,18 @@ class Verdict:
 
     Attributes:
         claim: the claim in one sentence.
-        status: ``reproduced``, ``partly`` or ``not reproduced``.
+        status: ``reproduced``, ``partly``, ``undecided`` or ``not reproduced``.
         statistic: what ``estimate`` measures, with its unit or scale.
         estimate: the mean over seeds.
         interval: its 95% bootstrap interval over seeds.
         seeds: the seeds that it rests on.
-        detail: what a reader should know besides: the settings that failed, the tightest one.
+        detail: what a reader should know besides: the settings that failed or are undecided, the tightest one.
         held: in how many settings the claim holds.
         settings: of how many.
         control: whether the claim is ours, a baseline or a check beside the paper's claims; for a control
             ``reproduced`` says that it holds.
+        undecided: in how many settings it is undecided.
+        stand_in: what took the place of the paper's data; empty where they were used, or none were needed.
     """
 
     claim: str
@@ -59,13 +75,20 @@ class Verdict:
     held: int = 1
     settings: int = 1
     control: bool = False
+    undecided: int = 0
+    stand_in: str = ""
+
+    def said(self, words: Mapping[Status, str] | None = None) -> str:
+        """The status in words: its own, a control's, or others; on what, and where partly in how many settings."""
+        word = (words or CONTROL_WORDS)[self.status] if words or self.control else self.status
+        if self.stand_in:
+            word += ON_STAND_IN
+        return f"{word}, in {self.held} of {self.settings} settings" if self.status == "partly" else word
 
     def line(self) -> str:
         """One line for a terminal."""
         low, high = self.interval
-        status = f"control, {CONTROL_WORDS[self.status]}" if self.control else self.status
-        if self.status == "partly":
-            status += f" (in {self.held} of {self.settings} settings)"
+        status = f"control, {self.said()}" if self.control else self.said()
         return f"{status}: {self.claim}; {self.statistic} {self.estimate:.3g} ({low:.3g} to {high:.3g})"
 
 
@@ -113,12 +136,10 @@ def judge(
     below: float = math.inf,
     control: bool = False,
 ) -> Verdict:
-    """Verdict on "the mean over seeds lies between two bars in every cell".
+    """Verdict on "the mean over seeds lies between two bars in every cell", by the module's rule.
 
-    A cell (one setting of the experiment: a smoothing radius and a number of queries, say) holds where its
-    95% interval lies wholly between the bars. All cells holding is ``reproduced``, none ``not reproduced``,
-    else ``partly``. The estimate is the mean over cells, its interval the bootstrap over seeds of each seed's
-    mean over cells.
+    A cell is one setting of the experiment: a smoothing radius and a number of queries, say. The estimate is the mean
+    over cells, its interval the bootstrap over seeds of each seed's mean over cells.
 
     Args:
         claim: the claim in one sentence.
@@ -137,7 +158,9 @@ def judge(
     if not cells or any(len(values) != len(seeds) for values in cells.values()):
         raise ValueError(f"{claim!r}: every cell needs one number for each of the {len(seeds)} seeds")
     intervals = {label: bootstrap_interval(values) for label, values in cells.items()}
-    failed = [label for label, (low, high) in intervals.items() if not (low > above and high < below)]
+    failed = [label for label, (low, high) in intervals.items() if high < above or low > below]
+    held = [label for label, (low, high) in intervals.items() if low > above and high < below]
+    open_ = [label for label in cells if label not in failed and label not in held]
     slack = {label: min(low - above, below - high) for label, (low, high) in intervals.items()}
     tightest = min(slack, key=lambda label: slack[label])
     low, high = intervals[tightest]
@@ -145,21 +168,35 @@ def judge(
     detail = f"asked: {' and '.join(bars)}"
     if len(cells) > 1:
         detail += f"; tightest at {tightest}: {np.mean(cells[tightest]):.3g} ({low:.3g} to {high:.3g})"
-        if failed:
-            detail += "; does not hold at " + ", ".join(failed)
+        for said, labels in (("fails at ", failed), ("undecided at ", open_)):
+            if labels:
+                detail += f"; {said}" + ", ".join(labels)
     pooled = np.mean(list(cells.values()), axis=0)
+    interval = bootstrap_interval(pooled)
+    on_a_bar = any(interval[0] <= bar <= interval[1] for bar in (above, below))
+    status: Status = "reproduced" if len(held) == len(cells) else "partly"
+    if not held:
+        status = "undecided" if on_a_bar or not failed else "not reproduced"
     return Verdict(
         claim=claim,
-        status="partly" if 0 < len(failed) < len(cells) else "not reproduced" if failed else "reproduced",
+        status=status,
         statistic=statistic if len(cells) == 1 else f"{statistic}, mean of {len(cells)} settings",
         estimate=float(pooled.mean()),
-        interval=bootstrap_interval(pooled),
+        interval=interval,
         seeds=tuple(seeds),
         detail=detail,
-        held=len(cells) - len(failed),
+        held=len(held),
         settings=len(cells),
         control=control,
+        undecided=len(open_),
     )
+
+
+def at_least(verdict: Verdict, enough: int, claim: str) -> Verdict:
+    """A verdict in every cell, judged anew as one in so many of them: undecided while undecided cells could decide."""
+    held, possible = verdict.held, verdict.held + verdict.undecided
+    status: Status = "reproduced" if held >= enough else "undecided" if possible >= enough else "not reproduced"
+    return dataclasses.replace(verdict, claim=claim, status=status)
 
 
 def judge_pairs(
@@ -196,7 +233,8 @@ def judge_pairs(
 def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray, seeds: Sequence[int]) -> Verdict:
     """Verdict on "it never happens": the share of trials that violate, one count a seed; a setting is a seed.
 
-    ``reproduced`` without a violation, ``partly`` while under 5% of the trials violate.
+    ``reproduced`` without a violation, ``partly`` while under 5% of the trials violate; never ``undecided``, as one
+    violation decides.
     """
     share = np.asarray(violations, dtype=float) / np.asarray(trials, dtype=float)
     total = float(np.sum(violations) / np.sum(trials))

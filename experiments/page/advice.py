@@ -79,8 +79,9 @@ def _default(method: str, option: str, value: Any, why: str, *grounds: Ground) -
 
 INTRODUCTION = (
     "Each case is followed by the verdicts that it rests on, looked up among the results beside this page: a claim, "
-    "whether it holds, and its statistic with a 95% interval over seeds. Statistics of the loss are differences of "
-    "log10, so that −1 is a tenth. Where a case names two methods, the first is where to begin."
+    "whether it holds, and its statistic with a 95% interval over seeds. An undecided one, whose interval has the "
+    "threshold in it, supports nothing; one on a stand-in speaks of that alone. Statistics of the loss are differences "
+    "of log10, so that −1 is a tenth. Where a case names two methods, the first is where to begin."
 )
 
 ADVICE = (

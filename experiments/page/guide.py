@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from experiments.harness.verdicts import Verdict
+from experiments.harness.verdicts import CONTROL_WORDS, Verdict
 from experiments.page.advice import ADVICE, DEFAULTS, INTRODUCTION, Advice, Default, Ground
 from experiments.page.entries import Entry
 
@@ -28,10 +28,13 @@ class Found:
 
     @property
     def word(self) -> str:
-        """Whether the claim holds."""
-        if self.verdict.status == "partly":
-            return f"holds in {self.verdict.held} of {self.verdict.settings} settings"
-        return "holds" if self.verdict.status == "reproduced" else "does not hold"
+        """Whether the claim holds, and on what."""
+        return self.verdict.said(CONTROL_WORDS)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the verdict supports anything: one that is undecided says neither yes nor no."""
+        return self.verdict.status != "undecided"
 
     @property
     def measured(self) -> str:
@@ -82,9 +85,12 @@ def markdown(entries: Sequence[Entry], page: str = "index.html") -> str:
 
 
 def short_table(entries: Sequence[Entry], page: str) -> str:
-    """A row for each advice, for the README."""
+    """A row for each advice, for the README, with the experiments that decide something for it."""
     rows = [
-        (item, ", ".join(f"[{name}]({page}#{name})" for name in dict.fromkeys(f.entry.id for f in grounds)))
+        (
+            item,
+            ", ".join(f"[{name}]({page}#{name})" for name in dict.fromkeys(f.entry.id for f in grounds if f.decided)),
+        )
         for _, items in parts(entries)
         for item, grounds in items
     ]

@@ -19,7 +19,7 @@ from PIL import Image
 
 from experiments import registry
 from experiments.harness.experiment import SCALES, Experiment
-from experiments.harness.verdicts import Status
+from experiments.harness.verdicts import ON_STAND_IN, Status
 from experiments.page import guide, report
 from experiments.page.entries import Entry, names_in, natural, read_all
 from experiments.running import results
@@ -38,8 +38,10 @@ def publish(
 ) -> list[str]:
     """Take finished results over and build page, guide, table of verdicts and costs anew; of quick ones only the cost.
 
+    With the committed results themselves as the folder, all that follows from their records is made anew in its place.
+
     Args:
-        folder: what ``run`` wrote to.
+        folder: what ``run`` wrote to, or ``target``.
         names: ids; all that are finished there by default.
         target: the committed results.
         readme: where the tables of verdicts and of advice stand, each between its marks.
@@ -152,15 +154,20 @@ def _write_costs(target: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def verdict_table(entries: Sequence[Entry]) -> str:
-    """The verdicts as a Markdown table, a row for each figure."""
-    lines = ["| figure or table | shows | reproduced | partly | not reproduced |", "|---|---|:-:|:-:|:-:|"]
+    """The verdicts as a Markdown table, a row for each figure, and sums on the papers' data and on stand-ins."""
+    statuses = get_args(Status)
+    head = ("figure or table", "shows", *statuses)
+    lines = [f"| {' | '.join(head)} |", f"|---|---|{':-:|' * len(statuses)}"]
+    totals = {where: Counter[str]() for where in (False, True)}
     for entry in entries:
-        tally = entry.tally()
-        counts = " | ".join(str(tally[status] or "") for status in get_args(Status))
-        mark = " *(stand-in)*" if entry.facts.get("stand_in") else ""
+        tally, where = entry.tally(), bool(entry.facts.get("stand_in"))
+        counts = " | ".join(str(tally[status] or "") for status in statuses)
+        mark = f" *({ON_STAND_IN.strip()})*" if where else ""
         lines.append(f"| {entry.facts['source']} | {entry.facts['shows']}{mark} | {counts} |")
-    total: Counter[str] = sum((entry.tally() for entry in entries), Counter())
-    lines.append("| all | | " + " | ".join(str(total[status]) for status in get_args(Status)) + " |")
+        totals[where] += tally
+    for where, name in ((False, "all on the papers' problems and data"), (True, f"all{ON_STAND_IN}s")):
+        counts = " | ".join(str(totals[where][status]) for status in statuses)
+        lines.append(f"| {name} | | {counts} |")
     return "\n".join(lines) + "\n"
 
 

@@ -20,13 +20,13 @@ from PIL import Image
 
 from experiments import registry
 from experiments.harness.experiment import PAPERS, in_words
-from experiments.harness.verdicts import CONTROL_WORDS, Status, Verdict
+from experiments.harness.verdicts import ON_STAND_IN, Status, Verdict
 from experiments.page import guide
 from experiments.page.entries import Entry, read_all
 from experiments.running import results
 from experiments.running.results import ResultsError
 
-MARKS: dict[Status, str] = {"reproduced": "yes", "partly": "part", "not reproduced": "no"}
+MARKS: dict[Status, str] = {"reproduced": "yes", "partly": "part", "undecided": "open", "not reproduced": "no"}
 """The CSS class of each status."""
 
 STYLE = """
@@ -41,6 +41,7 @@ section.one{border-top:1px solid var(--line);padding:1.25rem 0;scroll-margin-top
 .chip{display:inline-block;border-radius:.6rem;padding:0 .55rem;font-size:.82rem;white-space:nowrap;
 margin:0 .2rem .2rem 0}
 .yes{background:#d7f0df;color:#0b4f24}.part{background:#fdeec4;color:#5c4200}.no{background:#fadcd9;color:#7c1610}
+.open{background:#fff;color:#333a44;box-shadow:inset 0 0 0 1px #8a929c}
 .control{background:#e8eaee;color:#333a44}.stand{background:#e6e0fa;color:#3c2a80}
 table{border-collapse:collapse;width:100%;font-size:.92rem}
 th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line)}
@@ -104,18 +105,28 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _introduction(entries: Sequence[Entry]) -> str:
-    counts: Counter[str] = sum((entry.tally() for entry in entries), Counter())
+    groups = [[entry for entry in entries if bool(entry.facts.get("stand_in")) == other] for other in (False, True)]
+    tallies = [sum((entry.tally() for entry in group), Counter[str]()) for group in groups]
+    places = ("on the paper's problem or data", "on a stand-in for the paper's data")
+    counts = "".join(
+        f"<p>{_chips(tally)} {place}</p>" for tally, place in zip(tallies, places, strict=True) if tally.total()
+    )
     dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
     seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
     facts = [f"{len(entries)} figures and tables", f"{in_words(seconds)} of processor time"]
     if dates:
         facts.append(f"run {dates[0]}" if len(dates) == 1 else f"run from {dates[0]} to {dates[-1]}")
     return (
-        f"<p>{_chips(counts)}</p><p class=soft>{_text(', '.join(facts))}.</p>"
-        "<p>A claim is judged over the seeds that all methods share: it is <b>reproduced</b> where the bootstrap 95% "
-        "interval lies on the claimed side in every setting, <b>partly</b> where it does in some, and <b>not "
-        "reproduced</b> where it does in none. Grey marks are controls of ours, beside the paper's claims. What was "
-        "found was not tuned to the claims, and what failed is shown as it came out.</p>"
+        f"{counts}<p class=soft>{_text(', '.join(facts))}.</p>"
+        "<p>A claim is judged over the seeds that all methods share, in every setting by the bootstrap 95% interval "
+        "of its statistic. A setting holds where the interval lies wholly on the claimed side of the threshold, fails"
+        " where it lies wholly on the other, and is undecided where the threshold is in it. A claim is "
+        "<b>reproduced</b> where every setting holds and <b>partly</b> where some do. Where none does, it is "
+        "<b>undecided</b> if all settings are, or if the interval of the mean over settings has the threshold in it: "
+        "these seeds say neither yes nor no. Else it is <b>not reproduced</b>. Grey marks are controls of ours, "
+        "beside the paper's claims. A verdict <b>on the stand-in</b> is of data that took the place of the paper's, "
+        "and says nothing of those. What was found was not tuned to the claims, and what failed is shown as it came "
+        "out.</p>"
     )
 
 
@@ -144,10 +155,10 @@ def _guide(entries: Sequence[Entry]) -> str:
 
 def _row(entry: Entry) -> str:
     facts = entry.facts
-    stand_in = ' <span class="chip stand">stand-in</span>' if facts.get("stand_in") else ""
+    where = ON_STAND_IN if facts.get("stand_in") else ""
     return (
         f'<tr><td><a href="#{_text(entry.id)}">{_text(facts["source"])}</a></td>'
-        f"<td>{_text(facts['shows'])}{stand_in}</td><td>{_chips(entry.tally()) or 'controls only'}</td>"
+        f"<td>{_text(facts['shows'])}</td><td>{_chips(entry.tally(), where) or 'controls only'}</td>"
         f"<td class=soft>{_text(facts.get('scale', ''))}, {_count(len(facts['seeds']), 'seed')}</td></tr>"
     )
 
@@ -173,8 +184,17 @@ def _section(entry: Entry) -> str:
     listed = map(_verdict, sorted(entry.verdicts, key=lambda verdict: verdict.control))
     parts.append(f"<ul class=verdicts>{''.join(listed)}</ul>")
     if facts.get("reading"):
-        parts.append(f"<details><summary>How it was read and run</summary>{_paragraphs(facts['reading'])}</details>")
+        parts.append(f"<details><summary>How it was read and run</summary>{_reading(facts)}</details>")
     return "\n".join([*parts, _provenance(facts), "</section>"])
+
+
+def _reading(facts: Mapping[str, Any]) -> str:
+    """What the run has that the paper's scale has not, and the module's docstring, which is of the latter."""
+    found = "<p>The settings are those of the paper's scale.</p>"
+    if differences := facts.get("differences"):
+        items = "".join(f"<li>{_text(text)}</li>" for text in differences)
+        found = f"<p>The text is of the paper's scale. This run has other settings:</p><ul>{items}</ul>"
+    return found + _paragraphs(facts["reading"])
 
 
 def _table(table: Mapping[str, Any]) -> str:
@@ -185,11 +205,9 @@ def _table(table: Mapping[str, Any]) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    kind, word = MARKS[verdict.status], str(verdict.status)
+    kind, word = MARKS[verdict.status], verdict.said()
     if verdict.control:
-        kind, word = "control", f"control {CONTROL_WORDS[verdict.status]}"
-    if verdict.status == "partly":
-        word += f", {verdict.held} of {verdict.settings}"
+        kind, word = "control", f"control: {word}"
     low, high = verdict.interval
     measured = f"{verdict.statistic}: {verdict.estimate:.3g} ({low:.3g} to {high:.3g})"
     said = f"{measured}, {_count(len(verdict.seeds), 'seed')}" + (f"; {verdict.detail}" if verdict.detail else "")
@@ -219,9 +237,9 @@ def _folded(text: str) -> str:
     return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s+", " ", match[0]), text)
 
 
-def _chips(counts: Mapping[str, int]) -> str:
+def _chips(counts: Mapping[str, int], where: str = "") -> str:
     return "".join(
-        f'<span class="chip {kind}">{counts[status]} {status}</span>'
+        f'<span class="chip {kind}">{counts[status]} {status}{where}</span>'
         for status, kind in MARKS.items()
         if counts.get(status)
     )

@@ -10,7 +10,7 @@ from experiments.harness.experiment import PAPERS, SCALES, Experiment, cost_of
 
 
 def listing(paper: str | None = None, data: Path | None = None) -> str:
-    """The experiments under their papers, as text.
+    """The experiments under their papers, as text; what they show is the paper scale's.
 
     Args:
         paper: only this one's.
@@ -37,7 +37,7 @@ def listing(paper: str | None = None, data: Path | None = None) -> str:
 
 def _entry(experiment: Experiment, width: int, data: Path | None) -> str:
     indent = " " * (width + 4)
-    lines = [f"  {experiment.id:<{width}}  {experiment.source}: {experiment.shows}"]
+    lines = [f"  {experiment.id:<{width}}  {experiment.source}: {experiment.shown(experiment.settings())}"]
     known = [(scale, cost_of(experiment, scale)) for scale in SCALES]
     lines.append(f"{indent}cost: " + ", ".join(f"{scale} {cost or 'not measured'}" for scale, cost in known))
     if experiment.data:

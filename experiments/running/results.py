@@ -207,14 +207,15 @@ def render(
         kinds: kinds of pictures.
         dpi: dots per inch of the PNG; the project's by default.
     """
-    verdicts = experiment.claims(settings, rows)
+    verdicts = experiment.judged(settings, rows)
     about = {
         "format": FORMAT,
         "paper": experiment.paper,
         "source": experiment.source,
-        "shows": experiment.shows,
+        "shows": experiment.shown(settings),
         "claim": experiment.claim,
         "reading": inspect.cleandoc(importlib.import_module(registry.MODULES[experiment.id]).__doc__ or ""),
+        "differences": experiment.differences(settings),
         "stand_in": experiment.stands_in(settings),
         "table": dataclasses.asdict(experiment.table(settings, rows)) if experiment.table else None,
     }

@@ -37,6 +37,7 @@ class Outcome:
 
     Attributes:
         experiment: the experiment.
+        settings: the run's.
         verdicts: empty if it did not finish.
         failure: the traceback of the first seed that failed, or empty.
         finished: how many seeds finished.
@@ -44,6 +45,7 @@ class Outcome:
     """
 
     experiment: Experiment
+    settings: Any
     verdicts: list[Verdict] = dataclasses.field(default_factory=list)
     failure: str = ""
     finished: int = 0
@@ -189,7 +191,7 @@ class _Run:
         self.command = typed or shlex.join(["python", "-m", "experiments", "run", experiment.id])
         path = out / f"{experiment.id}.partial.jsonl"
         self.partial = results.PartialRun(path, results.header(experiment, self.settings), resume)
-        self.outcome = Outcome(experiment, finished=len(self.seeds) - len(self.missing()))
+        self.outcome = Outcome(experiment, settings, finished=len(self.seeds) - len(self.missing()))
         self.failed: set[int] = set()
 
     def missing(self) -> list[int]:

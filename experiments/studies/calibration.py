@@ -5,9 +5,9 @@ the unit cube, and conditioned on with that same prior. What is then exact, and 
 
 - a partial derivative lies within z posterior standard deviations as often as a standard normal within z;
 - E‖∇f(x) − ∇μ(x)‖² = trace ∂σ²(x);
-- Theorem 1: ‖∇f(x) − ∇μ(x)‖² ≤ α‖∂σ²(x)‖ with probability at least 1 − δ. It is judged with
-  α = d + (√d + 1) ln(1/δ), the smallest constant in use; Laurent and Massart's tail bound of χ²(d) gives
-  d + 2(√d + 1) ln(1/δ) for δ ≤ 1/e, which then holds all the more;
+- Theorem 1: ‖∇f(x) − ∇μ(x)‖² ≤ α‖∂σ²(x)‖ with probability at least 1 − δ. The paper's α is d + 2(√d + 1) ln(1/δ),
+  which Laurent and Massart's tail bound of χ²(d) gives for δ ≤ 1/e. It is judged with d + (√d + 1) ln(1/δ), which is
+  less: what holds with it holds with the paper's all the more;
 - Theorem 2, in the part that holds: the uncertainty never rises as observations come, in trace, in
   spectral norm and as matrices (its rate needs r < 1, and r = 1 for every differentiable stationary
   kernel).

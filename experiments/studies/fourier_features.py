@@ -126,7 +126,10 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 EXPERIMENT = Experiment(
     id="fourier-features",
     source="FZooS, eqs. 3-4",
-    shows="gradient error of Fourier surrogates against M, four kinds of features, d = 10 and 300",
+    shows=lambda settings: (
+        f"gradient error of Fourier surrogates against M, {len(KINDS)} kinds of features, d = "
+        + " and ".join(map(str, settings.dims))
+    ),
     claim="The error of random features falls as 1/√M.",
     scales={"paper": Settings(), "quick": Settings(dims=(3,), num_features=(100, 1000), num_data=20)},
     run_seed=run_seed,

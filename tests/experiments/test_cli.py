@@ -124,7 +124,7 @@ def test_run_writes_to_out_and_closes_with_a_summary(toy_only, tmp_path, capsys)
     assert main(["run", "toy-fig1", "--seeds", "2", "--jobs", "1", "--out", str(tmp_path / "here")]) == 0
     assert (tmp_path / "here" / "toy-fig1.png").exists()
     text = capsys.readouterr().out
-    assert "reproduced: values are positive" in text and "1 reproduced, 0 partly, 0 not reproduced" in text
+    assert "reproduced: values are positive" in text and "1 reproduced, 0 partly, 0 undecided, 0 not reproduced" in text
     assert str(tmp_path / "here") in text
 
 

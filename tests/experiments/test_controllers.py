@@ -81,6 +81,8 @@ def test_rewards_never_fall_and_the_tables_hold_all():
         values = [r["value"] for r in where(rows, seed=seed, environment="lunar_lander", method="rgf")]
         start = where(rows, seed=seed, environment="lunar_lander", method="latin_hypercube", queries=0)[0]["value"]
         assert values == sorted(values) and values[0] == start
-    assert [len(row) for row in table3.table(settings, rows).rows] == [3, 3]
+    table = table3.table(settings, rows)
+    assert table.columns[1:] == ("Acrobot", "paper, Acrobot", "LunarLander", "paper, LunarLander")
+    assert [row[::2] for row in table.rows][1] == ("RGF", "-83.0 ± 5.6", "-93.8 ± 19.1")
     two = dataclasses.replace(table2.EXPERIMENT.settings("quick"), environments=("walker2d",))
     assert table2.table(two, table2.EXPERIMENT.run(two, [0, 1])).rows[0][2:6] == ("17", "6", "356", "356")

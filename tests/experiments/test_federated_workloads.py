@@ -123,3 +123,17 @@ def test_figures_are_of_their_metric(number, metric):
     experiment = registry.get(f"fzoos-fig{number}")
     assert all(settings.metric == metric for settings in experiment.scales.values())
     assert experiment.settings("paper").clients == 7 and experiment.settings("paper").rounds == 50
+
+
+def test_figure_7_is_no_other_figures_runs_again():
+    """On the stand-in both data sets are the same digits: Figure 7 has victims, images and an ε of its own."""
+    sixth, seventh = (next(e for e in attacks.EXPERIMENTS if e.id == f"fzoos-fig{i}") for i in (6, 7))
+    (panel,) = set(sixth.settings("quick").panels) & set(seventh.settings("quick").panels)
+    ours, theirs = (dataclasses.replace(e.settings("quick"), panels=(panel,)) for e in (seventh, sixth))
+    (one,), (other,) = (attacks.attacks(settings, panel[0], 0) for settings in (ours, theirs))
+    assert not torch.equal(one[0].image, other[0].image)
+    assert not torch.equal(one[0].victim.parameters[0], other[0].victim.parameters[0])
+    found, known = ({row["value"] for row in attacks.run_seed(settings, 0)} for settings in (ours, theirs))
+    assert not found & known
+    for scale in ("paper", "reduced"):
+        assert seventh.settings(scale).bound == pytest.approx(1.5 * sixth.settings(scale).bound)

@@ -1,10 +1,12 @@
 """Intervals against scipy's, their coverage, and when a claim counts as reproduced."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.harness.verdicts import bootstrap_interval, judge, judge_pairs, never
+from experiments.harness.verdicts import at_least, bootstrap_interval, judge, judge_pairs, never
 
 SEEDS = tuple(range(10))
 
@@ -41,8 +43,11 @@ def test_interval_refuses_what_has_none(values):
     [
         ((3.0, 4.0), "reproduced"),
         ((3.0, 0.0), "partly"),
+        ((3.0, -3.0), "partly"),
         ((0.0, -3.0), "not reproduced"),
         ((-3.0,), "not reproduced"),
+        ((0.0,), "undecided"),
+        ((0.0, 0.0), "undecided"),
     ],
 )
 def test_judge_asks_every_setting_for_an_interval_above_the_bar(means, status):
@@ -53,7 +58,11 @@ def test_judge_asks_every_setting_for_an_interval_above_the_bar(means, status):
     assert verdict.estimate == pytest.approx(np.mean(means))
     assert verdict.interval[0] <= verdict.estimate <= verdict.interval[1]
     assert (verdict.held, verdict.settings) == (sum(mean > 0 for mean in means), len(means))
+    assert verdict.undecided == sum(mean == 0 for mean in means)
     assert verdict.seeds == SEEDS
+    said = [f"fails at {', '.join(f'n={i}' for i, mean in enumerate(means) if mean < 0)}"] if -3.0 in means else []
+    said += [f"undecided at {', '.join(f'n={i}' for i, mean in enumerate(means) if mean == 0)}"] if 0.0 in means else []
+    assert len(means) == 1 or verdict.detail.split("; ")[2:] == said
 
 
 def test_judge_moves_with_its_bar():
@@ -64,6 +73,41 @@ def test_judge_moves_with_its_bar():
     assert judge("c", "s", cells, SEEDS, above=0.5, below=0.9).status == "not reproduced"
     with pytest.raises(ValueError, match="needs a bar"):
         judge("c", "s", cells, SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("cells", "status"),
+    [
+        # A cell fails where its interval lies wholly beyond the threshold: one that touches it is undecided.
+        ({"a": [0.0, 0.0, 0.0]}, "undecided"),
+        ({"a": [-0.1, -0.1, -0.1]}, "not reproduced"),
+        # None holds and one fails: it depends on the mean over the cells.
+        ({"a": [-0.1, 0.1, 0.0], "b": [-0.02, -0.02, -0.02]}, "undecided"),
+        ({"a": [-0.1, 0.1, 0.0], "b": [-1.0, -1.0, -1.0]}, "not reproduced"),
+        # Every cell is undecided, though their mean is not.
+        ({"a": [-0.01, 1.0, 1.0], "b": [1.0, -0.01, -0.01]}, "undecided"),
+    ],
+)
+def test_a_claim_is_undecided_where_the_seeds_say_neither(cells, status):
+    cells = {label: np.array(values) for label, values in cells.items()}
+    assert judge("c", "s", cells, (0, 1, 2), above=0.0).status == status
+    assert judge("c", "s", {label: -values for label, values in cells.items()}, (0, 1, 2), below=0.0).status == status
+
+
+def test_between_two_bars_a_cell_fails_on_either_side_and_is_undecided_across():
+    def status(low, high, middle):
+        return judge("c", "s", {"": np.array([low, middle, high])}, (0, 1, 2), above=-1.0, below=1.0).status
+
+    assert status(-0.5, 0.5, 0.0) == "reproduced"
+    assert status(1.5, 2.5, 2.0) == status(-2.5, -1.5, -2.0) == "not reproduced"
+    assert status(0.5, 1.5, 1.0) == status(-1.5, -0.5, -1.0) == status(-9.0, 9.0, 0.0) == "undecided"
+
+
+@pytest.mark.parametrize(("enough", "status"), [(1, "reproduced"), (2, "undecided"), (3, "not reproduced")])
+def test_at_least_so_many_cells_are_undecided_while_they_could_hold(enough, status):
+    cells = {"holds": np.ones(2), "open": np.array([-1.0, 1.0]), "fails": -np.ones(2)}
+    verdict = at_least(judge("all", "s", cells, (0, 1), above=0.0), enough, "some")
+    assert (verdict.claim, verdict.status, verdict.held, verdict.undecided) == ("some", status, 1, 1)
 
 
 def test_judge_needs_a_number_from_every_seed():
@@ -84,7 +128,11 @@ def test_line_says_status_claim_estimate_and_interval():
     assert line == "reproduced: a beats b; difference 0.25 (0.25 to 0.25)"
     cells = {"n=5": np.full(10, 0.25), "n=9": np.full(10, -0.25)}
     line = judge("a beats b", "difference", cells, SEEDS, above=0.0, control=True).line()
-    assert line.startswith("control, holds partly (in 1 of 2 settings): a beats b")
+    assert line.startswith("control, holds partly, in 1 of 2 settings: a beats b")
+    verdict = dataclasses.replace(judge("a", "s", cells, SEEDS, above=0.0), stand_in="digits for MNIST")
+    assert verdict.line().startswith("partly on the stand-in, in 1 of 2 settings: a; ")
+    undecided = judge("a", "s", {"": np.zeros(10)}, SEEDS, above=0.0, control=True)
+    assert undecided.line().startswith("control, undecided: a; ")
 
 
 def test_pairs_are_judged_on_the_difference_of_their_measures():

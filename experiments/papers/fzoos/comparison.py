@@ -144,6 +144,11 @@ def run_panels(
     return rows
 
 
+def over(settings: Settings) -> str:
+    """What the panels differ in, with its values."""
+    return f"{SYMBOLS[settings.varied]} = {', '.join(f'{value:,g}' for value in settings.values)}"
+
+
 def drawn(
     titles: Sequence[str], methods: Sequence[str], curve_of: Callable[[int, str, str], Curve], label: str, sharey: str
 ) -> tuple[Figure, Any]:

@@ -1,18 +1,21 @@
 """FZooS, Figures 8 to 12: federated search on a classifier's metric, N = 7 clients with their own points.
 
 Figures 8 and 9 are of precision, with several P and with several T; 10, 11 and 12 of recall, F1 and Jaccard's index,
-with several P. All clients start from one MLP 54-30-14-7 (2,189 parameters) that cross-entropy has trained on
-Covertype, and minimize F = (1/N) Σ f_i, f_i(θ) = 1 − metric on client i's points: those of P of the seven classes, i to
-i + P − 1 (cyclic), so that a smaller P is more heterogeneous. Drawn is 100 F at the server's model after each round, in
-per cent; F's values are no queries.
+here with several P; the paper's have several T too. All clients start from one MLP 54-30-14-7 (2,189 parameters) that
+cross-entropy has trained on Covertype, and minimize F = (1/N) Σ f_i, f_i(θ) = 1 − metric on client i's points: those of
+P of the seven classes, i to i + P − 1 (cyclic), so that a smaller P is more heterogeneous. Drawn is 100 F at the
+server's model after each round, in per cent; F's values are no queries.
 
-Readings: the paper gives neither the grids of P and T nor the clients' points. P = 2, 4, 7 with T = 10, and T = 5, 10,
-20 with P = 4; 1,000 points a client, other than those trained on, classes averaged as scikit-learn's ``macro``. θ is
-within ±1 of the trained network and searched as z in [0, 1]^d. The metric is piecewise constant: Adam's rate and a
-radius are the best pair of one grid (``RATES`` by ``RADII``) over ``tuning_seeds``, which no figure uses; the radius is
-λ for the baselines and that of active queries for FZooS. FZooS's lengthscale was tuned besides: ℓ = 10, as the printed
-ℓ = 1 and a Matérn kernel end higher. The other γ and the other baselines take FZooS's and FedZO's. Q = 20, and 5 in the
-comparison at equal queries.
+The paper has N = 7, T = 10 where it is not varied and R = 50. Its P is the share of the seven classes, which are drawn
+at random for each client from the test set.
+
+Readings: P counts classes here. The paper gives neither the grids of P and T nor the number of a client's points. P =
+2, 4, 7 with T = 10, and T = 5, 10, 20 with P = 4; 1,000 points a client, other than those trained on, classes averaged
+as scikit-learn's ``macro``. θ is within ±1 of the trained network and searched as z in [0, 1]^d. The metric is
+piecewise constant: Adam's rate and a radius are the best pair of one grid (``RATES`` by ``RADII``) over
+``tuning_seeds``, which no figure uses; the radius is λ for the baselines and that of active queries for FZooS. FZooS's
+lengthscale was tuned besides: ℓ = 10, as the printed ℓ = 1 and a Matérn kernel end higher. The other γ and the other
+baselines take FZooS's and FedZO's. Q = 20, and 5 in the comparison at equal queries.
 """
 
 from __future__ import annotations
@@ -165,7 +168,10 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
     return Experiment(
         id=f"fzoos-fig{number}",
         source=f"FZooS, Fig. {number}",
-        shows=f"federated search on {LABELS[metric]}, for three {over}, against rounds and total queries",
+        shows=lambda settings: (
+            f"federated search on {LABELS[metric]} for several {over}, {comparison.over(settings)}, "
+            "against rounds and total queries"
+        ),
         claim="FZooS needs fewer rounds and queries than FedZO, FedProx and SCAFFOLD, "
         f"whatever {comparison.SYMBOLS[varied]} is.",
         scales={

@@ -82,8 +82,8 @@ def quadratics(dim: int, clients: int, heterogeneity: float, seed: int, noise: f
     """The quadratics of Appx. G.1 in d = ``dim`` dimensions for N clients and heterogeneity C.
 
     a_j^(i) = 1 + C (p_j^(i) − 1/N) with p_j ~ Dirichlet(1/N, …, 1/N) over the clients, and b likewise with draws of its
-    own: the means over clients are 1 for every C. The parameter of the Dirichlet is that of the paper's programs. The
-    seed draws the weights and the start; the clients' values have normal noise of a standard deviation.
+    own: the means over clients are 1 for every C. The seed draws the weights and the start; the clients' values have
+    normal noise of a standard deviation.
     """
     generator = np.random.default_rng(seed)
     weights = generator.dirichlet(np.full(clients, 1.0 / clients), size=(2, dim))

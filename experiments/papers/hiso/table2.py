@@ -97,7 +97,12 @@ def table(settings: Settings, rows: Rows) -> Table:
 EXPERIMENT = Experiment(
     id="hiso-table2",
     source="HiSo, Table 2",
-    shows="rounds and bytes of language models' tuning until DeComFL's best score",
+    shows=lambda settings: (
+        "rounds and bytes of tuning until DeComFL's best score, "
+        + ", ".join(language.MODELS[name] for name in settings.models)
+        + " on "
+        + ", ".join(language.TASKS[name] for name in settings.tasks)
+    ),
     claim="HiSo needs fewer rounds than DeComFL to DeComFL's best accuracy, and bytes in proportion.",
     scales={
         "paper": Settings(models=("opt-350m", "opt-1.3b"), methods=METHODS),

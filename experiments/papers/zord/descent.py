@@ -1,9 +1,13 @@
 """How methods are run in ZoRD's figures: by name from any point, and on test functions from TuRBO's best one.
 
-Readings of Figures 3, 7 and 8: the functions' customary boxes are searched as [0, 10]^d (Appx. C). x₀ is the best of
-300 queries of TuRBO-1, which are not counted; a method's curve begins with f(x₀). Every first-order rule is Adam with
-step 0.1, smoothing radii are 0.01, and RGF, PRGF and GLD have n = 10. The paper gives neither ZoRD's lengthscale nor
-its cap on virtual steps, and they go together: ℓ = 0.67 √d (3 at d = 20) with the cap 10, where the prior's variance
+Figures 3, 7 and 8: a box is searched as [0, 10]^d (Appx. C.1); x₀ is the best of 300 queries of TuRBO (Appx. C.2),
+which are not counted; a method's curve begins with f(x₀). Every first-order rule is Adam with step 0.1 (Appx. C.2);
+RGF and PRGF have λ = 0.01 and n = 10 (Appx. C.1), and GLD n = 10 too.
+
+Readings: the boxes are the functions' customary ones, [−32.768, 32.768]^d for Ackley and [−10, 10]^d for Levy, where
+the paper has [−20, 20]^d and [−7.5, 7.5]^d (Appx. C.2), so that a step of Adam is longer here in the functions' own
+units, by a half and by a third. The paper gives neither ZoRD's lengthscale nor its cap on virtual steps, and they go
+together: ℓ = 0.67 √d (3 at d = 20) with the cap 10, where the prior's variance
 of a partial derivative is under c = 0.35.
 """
 

@@ -7,6 +7,10 @@ derivative there although the GP does not know the function elsewhere: the funct
 whole domain, the derivative and the derived GP, and the error of both against the distance from the window's centre,
 over all seeds, each in units of its prior standard deviation.
 
+The paper's Figure 10 is another comparison: the derived GP has as many queries in [0, 3] as the GP of values has in
+all of [−6, 6], and is said to need 4 where that needs more than 8. Here both are of the same queries, all of them in
+the window; that the function is not known elsewhere is then no finding, and the verdict on it is a control.
+
 Readings: the paper does not give its kernel parameters. Here lengthscale 1, outputscale 1, noise standard deviation
 0.05. Queries of Figure 1 are uniform over ten lengthscales, nested: a larger n adds queries. Those of Figure 10 are
 twelve, uniform in a window two lengthscales wide in the middle of a domain of ten; "locally" is within that window,
@@ -254,7 +258,14 @@ def claims_of_fig10(settings: Fig10, rows: Rows) -> list[Verdict]:
     accurate = "the local derivative is accurate by itself: its error is under half of the prior's"
     error = "root mean square error"
     return [
-        judge(better, f"{error}, global function minus local derivative, {unit}", {"all": gap}, seeds, above=0.0),
+        judge(
+            better,
+            f"{error}, global function minus local derivative, {unit}",
+            {"all": gap},
+            seeds,
+            above=0.0,
+            control=True,
+        ),
         judge(accurate, f"{error} of the local derivative, {unit}", {"all": local}, seeds, below=0.5),
     ]
 
@@ -263,7 +274,10 @@ EXPERIMENTS = (
     Experiment(
         id="zord-fig1",
         source="ZoRD, Fig. 1",
-        shows="derived GP of a function in one dimension, with its band, for growing n",
+        shows=lambda settings: (
+            "derived GP of a function in one dimension, with its band, for n = "
+            + ", ".join(map(str, settings.num_queries))
+        ),
         claim="The derived GP estimates the derivative from values alone, with a band that shrinks as queries come.",
         scales={"paper": Fig1(), "quick": Fig1(num_queries=(3, 6), grid=21, functions_per_seed=3)},
         run_seed=run_fig1,
@@ -273,8 +287,8 @@ EXPERIMENTS = (
     Experiment(
         id="zord-fig10",
         source="ZoRD, Fig. 10",
-        shows="local derivative against global function: queries in one window",
-        claim="The derived GP estimates the local derivative well although the GP does not know the function globally.",
+        shows=lambda settings: f"local derivative against global function: {settings.num_queries} queries in a window",
+        claim="The derived GP estimates a local derivative from fewer queries than the GP needs for all of a function.",
         scales={"paper": Fig10(), "quick": Fig10(grid=21, functions_per_seed=3)},
         run_seed=run_fig10,
         plot=plot_fig10,

@@ -4,13 +4,17 @@ An MLP 54-30-14-7 (2,189 parameters) is trained on Covertype by cross-entropy to
 minimized from θ = 0. A curve is the best improvement so far over the trained network, 100 (metric/metric* − 1) in per
 cent, so that it begins at 0 and never falls.
 
-Readings: the paper gives neither the points that the metric is over, nor the box or the averaging. Here 2,000 points
-other than those trained on, classes averaged as scikit-learn's ``macro``, and θ in [−1, 1]^d, searched as [0, 10]^d.
-n = 10. The metric is piecewise constant, so that the smoothing radius matters as much as the rate of Adam (printed: 0.2
-and 0.01): methods have the better of both on one grid (``RATES`` by ``RADII``; with kept information on radii 1 and 10
-only) over ``tuning_seeds``, which no figure uses; ``tune`` gives the mean improvements. The radius is the root mean
-square distance of a query from the iterate, of the initial design in ZoRD. ZoRD as printed never halves its steps, the
-library's default does after ten queries without gain: what is halved on a staircase does not come to its edge.
+The paper draws (f(x₀) − f(x_T))/f(x₀) in per cent, and does not say whether its f is the metric or 1 − metric. It
+splits Covertype's 581,012 points into halves for training and test, trains by L-BFGS for 300 epochs, and has Adam with
+rate 0.2 for precision and recall and 0.01 for F1 and Jaccard, λ = 0.01 and n = 10.
+
+Readings: the paper says neither which half the metric is over, nor the box or the averaging. Here 2,000 points are
+trained on, by Adam, and the metric is over 2,000 others; classes are averaged as scikit-learn's ``macro``, and θ is in
+[−1, 1]^d, searched as [0, 10]^d. n = 10. The metric is piecewise constant, so that the smoothing radius matters as much
+as the rate of Adam: methods have the better of both on one grid (``RATES`` by ``RADII``; with kept information on radii
+1 and 10 only) over ``tuning_seeds``, which no figure uses; ``tune`` gives the mean improvements. The radius is the root
+mean square distance of a query from the iterate, of the initial design in ZoRD. ZoRD as printed never halves its steps,
+the library's default does after ten queries without gain: what is halved on a staircase does not come to its edge.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from experiments.harness.verdicts import Verdict, judge, judge_pairs
 from experiments.papers.zord.descent import search
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.covertype import STAND_IN, load_points
-from experiments.workloads.metrics import FULL, METRICS, QUICK, MetricObjective, Training, trained_network
+from experiments.workloads.metrics import DIMENSION, FULL, METRICS, QUICK, MetricObjective, Training, trained_network
 from optimizers import Evaluator, run
 
 RATES = (0.002, 0.01, 0.05, 0.2)
@@ -142,7 +146,10 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 EXPERIMENT = Experiment(
     id="zord-fig4",
     source="ZoRD, Fig. 4",
-    shows="improvement of four metrics of an MLP with 2,189 parameters by search on the metric, against queries",
+    shows=lambda settings: (
+        f"improvement of {', '.join(settings.metrics)} of an MLP with {DIMENSION:,} parameters by "
+        "search on the metric, against queries"
+    ),
     claim="ZoRD improves all four metrics more than ES, RGF and PRGF at equal queries.",
     scales={
         "paper": Settings(),
