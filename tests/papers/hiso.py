@@ -2,6 +2,7 @@
 
 Paper: Li, Ying, Liu, Dong and Yang, Reconciling Hessian-informed acceleration and scalar-only communication for
 efficient federated zeroth-order fine-tuning, 2025: eqs. 1, 2, 4-8, 11, 12, 112, 113, Alg. 1, 2, 2a, 2b, Appx. C.
+The authors' program, which has a rule of its own, is the last function.
 
 Every function names its equation or its lines. What is random in the paper is an argument: the directions u and the
 clients C_r of each round. Letters are the paper's: d dimension, M clients, C_r those of round r, tau local steps, P
@@ -22,13 +23,14 @@ import numpy as np
 READINGS = ("per_step", "per_round", "printed", "last_step")
 """How H learns over the tau local steps of a round; for tau = 1 all four are the same.
 
-- ``per_step``: eq. 12, each line with the H_{r,k} and the Delta x_{r,k} of its own step: Alg. 2a's line 6 inside its
-  loop, where line 5 then uses the newest H. A client does the same in its local steps, on an H of its own.
+- ``per_step``: eq. 12, each line with the Delta x_{r,k} of its own step, which is made with H_{r,k}. The paper has
+  eq. 12's H_{r,k}, but prints no step that is made with it: in every line the root is that of H_r.
 - ``per_round``: Appx. C: H_r for all steps of the round, then one update with the sum of the Delta x_{r,k}.
-- ``printed``: H_r for all steps of the round, as Alg. 2's line 14, Alg. 2a's line 5 and Alg. 2b's line 4 print it, then
-  eq. 12's chain of tau updates ("at the beginning of one communication round with tau update steps").
+- ``printed``: H_r for all steps of the round, as Alg. 2's line 14, Alg. 2a's line 5 and Alg. 2b's lines 4 and 5 print
+  it, then eq. 12's chain of tau updates with these Delta x_{r,k}.
 - ``last_step``: H_r for all steps of the round, then one update with the last step's Delta x alone. That is what
-  Alg. 2a's line 6 does when it writes H_{t+1} from H_t anew in each k, and what the authors' program computes.
+  Alg. 2a's line 6 does when it writes H_{t+1} from H_t anew in each k, and the authors' program
+  (``authors_program``).
 """
 
 
@@ -409,3 +411,43 @@ def appendix_c(objectives, x_r, H_r, C_r, u_r, rule, update="read"):
     x_next = eq_4_by_models(x_r, models)  # aggregate model
     moved = (x_next - x_r) if update == "printed" else (x_r - x_next) / rule.eta
     return x_next, eq_12_line(H_r, moved, rule.nu, rule.epsilon)
+
+
+# The authors' program.
+
+
+def authors_program(objectives, x_0, participants, u, eta, mu, smooth):
+    """The rule of the authors' program: ``AdamForwardGradientEstimatorBatch`` of github.com/ZidongLiu/DeComFL, 0c426e6.
+
+    A round moves x by all tau steps along u/sqrt(K), and then K <- smooth K + (1 - smooth) (Delta x)^2 of the last of
+    them. K is 1 at first, and a client's local steps leave it alone. There is neither epsilon nor clipping; ``smooth``
+    is 1 - nu. For P > 1 its ``...Paramwise`` estimator is another rule: it squares each perturbation by itself.
+    """
+
+    def step(x, K, g_k, u_k):
+        delta = np.mean(g_k[:, None] * (u_k / np.sqrt(K)), axis=0)
+        return x - eta * delta, delta
+
+    def pulled(x, K, g, u_r):
+        for g_k, u_k in zip(g, u_r, strict=True):
+            x, delta = step(x, K, g_k, u_k)
+        return x, smooth * K + (1.0 - smooth) * delta**2
+
+    K = np.ones(len(x_0))
+    run, held = Run([x_0], [K], [], [], []), dict.fromkeys(range(len(objectives)), (0, x_0, K))
+    for r, C_r in enumerate(participants):
+        sent, starts = {}, {}
+        for i in C_r:
+            last, x, K = held[i]
+            for missed in range(last, r):
+                x, K = pulled(x, K, run.mean[missed], u[missed])
+            held[i], starts[i], g = (r, x, K), x, []
+            for u_k in u[r]:
+                at_x = objectives[i](x)
+                g.append(np.array([(objectives[i](x + mu * z) - at_x) / mu for z in u_k / np.sqrt(K)]))
+                x, _ = step(x, K, g[-1], u_k)
+            sent[i] = np.array(g)
+        run.sent.append(sent), run.starts.append(starts), run.mean.append(np.mean(list(sent.values()), axis=0))
+        x, K = pulled(run.x[r], run.state[r], run.mean[r], u[r])
+        run.x.append(x), run.state.append(K)
+    return run

@@ -150,7 +150,7 @@ def test_decomfl_is_the_papers(record_property, monkeypatch, tau, P, participati
 @pytest.mark.parametrize(
     "changed", [{}, {"lower": 0.6, "upper": 1.5}, {"projection": True}], ids=["plain", "clip", "eq7"]
 )
-@pytest.mark.parametrize("reading", ["per_step", "per_round"])
+@pytest.mark.parametrize("reading", paper.READINGS)
 @pytest.mark.parametrize(("tau", "P", "participation"), FEDERATIONS)
 def test_hiso_is_the_papers(record_property, monkeypatch, tau, P, participation, reading, changed):
     # The directions are those of DeComFL's run with the same seed, where H = 1: so an error in H cannot hide in them.
@@ -185,6 +185,23 @@ def test_hiso_is_the_papers(record_property, monkeypatch, tau, P, participation,
         assert np.abs(run_of_other.x[-1] - run.x[-1]).max() > 1e3 * TOLERANCE
 
 
+@pytest.mark.parametrize(("tau", "P", "participation"), FEDERATIONS)
+def test_the_last_step_alone_is_the_authors_program(record_property, monkeypatch, tau, P, participation):
+    options = {"local_steps": tau, "perturbations": P, "participation": participation, "seed": 5}
+    free = Recorded(monkeypatch, "decomfl", ROUNDS, rate=0.01, smoothing_radius=1e-2, **options)
+    used = rule("last_step", epsilon=0.0)
+    curvature = Displacement(update="last_step", weight=used.nu, epsilon=0.0)
+    shared = {"rate": used.eta, "smoothing_radius": used.mu} | options
+    run = Recorded(monkeypatch, "hiso", ROUNDS, curvature=curvature, **shared)
+    u, objectives = free.directions(tau, P, 1e-2), clients()
+    program = paper.authors_program(objectives, X_0, run.participants, u, used.eta, used.mu, 1.0 - used.nu)
+    agree(record_property, f"the authors' program, tau={tau}, P={P}", run, program, objectives, P)
+    transcribed = paper.algorithm_2(clients(), X_0, np.ones(D), run.participants, u, used)
+    pairs = [*zip(program.x, transcribed.x, strict=True), *zip(program.state, transcribed.state, strict=True)]
+    largest(record_property, "the authors' program", f"HiSo Alg. 2, last_step, epsilon=0, tau={tau}, P={P}", pairs)
+    assert np.abs(program.state[-1] - 1.0).max() > 0.1
+
+
 MACHINE = {"max_queries": 200, "seed": 3, "scheme": "forward"}
 
 
@@ -197,7 +214,9 @@ def queried(method, **options):
 
 @pytest.mark.parametrize("projection", [False, True], ids=["", "eq7"])
 @pytest.mark.parametrize("P", [1, 3])
-@pytest.mark.parametrize(("reading", "tau"), [("per_step", 1), ("per_round", 1), ("per_round", 4), ("decomfl", 1)])
+@pytest.mark.parametrize(
+    ("reading", "tau"), [("decomfl", 1), *((reading, tau) for reading in paper.READINGS for tau in (1, 4))]
+)
 def test_one_machine_is_the_papers(record_property, reading, tau, P, projection):
     rounds, length = MACHINE["max_queries"] // (P + 1) // tau, tau * (P + 1)
     used = rule("per_step" if reading == "decomfl" else reading, projection=projection)

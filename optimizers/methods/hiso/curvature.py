@@ -13,7 +13,7 @@ from optimizers.core.options import check_choice, optional, positive, positive_i
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import dense
-from optimizers.methods.hiso.update import Learning, Term, stays_finite, update
+from optimizers.methods.hiso.update import Learning, Term, learn, stays_finite, update
 
 logger = logging.getLogger(__name__)
 
@@ -125,9 +125,10 @@ class Step:
         if self.prox is not None:
             self.prox(self.x, steps)
 
-    def learn(self, hessian: Tensor, terms: list[Term], learning: Learning) -> None:
-        """H ← eq. 12 of the Δx of given terms, those of a whole round perhaps."""
-        update(None, self.directions, terms, self.rate, hessian=hessian, learning=learning)
+    def learn(self, hessian: Tensor, lessons: list[list[Term]], learning: Learning) -> None:
+        """H ← eq. 12 of the Δx of each lesson's terms in turn, all made with the H that is given."""
+        if lessons:
+            learn(hessian, self.directions, lessons, learning)
 
 
 @dataclass(frozen=True)

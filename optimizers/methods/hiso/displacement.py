@@ -15,7 +15,7 @@ from optimizers.directions.metric import compute_dtype
 from optimizers.methods.hiso.curvature import Curvature, Learned, Step, StepOptions, fraction
 from optimizers.methods.hiso.update import Learning, Term
 
-Update = Literal["per_step", "per_round"]
+Update = Literal["per_step", "per_round", "printed", "last_step"]
 
 
 @dataclass
@@ -27,24 +27,36 @@ class LearnedDiagonal(Learned):
 
 @dataclass(frozen=True, kw_only=True)
 class Displacement(Curvature):
-    r"""The paper's curvature (eq. 12): H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u), coordinate by coordinate.
+    r"""The paper's curvature (eq. 12): H ← L(H, Δx) = clip((1 − ν)H + ν(Δx² + ε), β_l, β_u), coordinate by coordinate.
 
     **What the constants mean.** H₀ = 1 makes the first step DeComFL's. ν is the share of the newest displacement: H
-    remembers about 1/ν steps. ε is what H tends to where nothing moves, hence H^(−1/2) ≤ ε^(−1/2) in the long run. Δx²
-    has the units of (f/x)² H⁻², not of H: H is not invariant to the units of f.
+    remembers about 1/ν of them. ε is what H tends to where nothing moves, hence H^(−1/2) ≤ ε^(−1/2) in the long run.
+    Δx² has the units of (f/x)² H⁻², not of H: H is not invariant to the units of f.
 
     **What H learns.** At stationarity H_j² = S + 2 (∂ⱼf)²/H_j for P = 1, S = Σᵢ (∂ᵢf)²/Hᵢ: coordinates differ by at
     most √3, and a scalar H does as well (``hiso-fig5``). As S falls, H falls and the effective rate η/H rises, until
     H ≈ η(trA/P + (1 + 1/P)λ)/2, below which steps are unstable: f stops falling there, at a level that falls with η.
 
-    **Where the paper leaves a choice, or slips.** Eq. 12's top line and Alg. 2a, line 6, print a Δx_{r,τ} that does not
-    exist (k ≤ τ − 1): ``update`` names the readings. H₀, ν, ε, β_l and β_u are not in the paper; its programs have 1,
-    0.05, 0, and no clipping. Over clients what is squared is their mean Δx, as scalars determine no more.
+    **What a round teaches.** Its displacements are Δx_{r,k} = H^(−1/2) Σ_p c_{kp} u_{kp}, k = 0 … τ − 1. The paper
+    prints H_r in the root throughout (eq. 8; Alg. 2, line 14; 2a, line 5; 2b, lines 4 and 5; Appx. C), and eq. 12 as a
+    chain H_{r,1} … H_{r,τ} = H_{r+1}, whose top line, like Alg. 2a's line 6, has a Δx_{r,τ} that does not exist
+    (k ≤ τ − 1): we read Δx_{r,k} in the line of H_{r,k+1}. Appx. C prints one update, from x_{r+1} − x_r, which is
+    −η Σₖ Δx_{r,k}: we read it without η, as eq. 12 has none. ``update`` names the rules. For τ = 1 they are one, bit
+    for bit. A step that was not made teaches nothing.
+
+    **What else the paper leaves open.** It gives no numbers of H₀, ν, ε, β_l and β_u; its authors' program has 1, 0.05,
+    0, and no clipping. Over clients what is squared is their mean Δx, as scalars determine no more.
 
     Attributes:
-        update: ``"per_step"``: H learns from each step's Δx_{r,k}, with the H of that step; ``"per_round"`` (Appx. C):
-            H_r throughout round r, and one update from Σₖ Δx_{r,k} at its end. That sum is drawn anew from the round's
-            scalars, which costs its directions and no memory.
+        update: ``"per_step"``: H_{r,k+1} = L(H_{r,k}, Δx_{r,k}): eq. 12's chain, but each step's root is that of its
+            own H_{r,k}, in local steps too. That is ours: the paper prints H_r there.
+            ``"printed"``: the root of H_r in all steps of round r, then eq. 12's chain H_{r,k+1} = L(H_{r,k}, Δx_{r,k})
+            at its end: Alg. 2, line 14, with 2a, line 5, 2b, lines 4 and 5, and eq. 12.
+            ``"per_round"``: the root of H_r in all steps, then H_{r+1} = L(H_r, Σₖ Δx_{r,k}): Appx. C.
+            ``"last_step"``: the root of H_r in all steps, then H_{r+1} = L(H_r, Δx_{r,τ−1}): the authors' program by
+            default (github.com/ZidongLiu/DeComFL), and Alg. 2a, line 6, where every k writes H_{t+1} anew from H_t.
+            The displacements of ``"printed"`` and ``"per_round"`` are drawn anew from the round's scalars at its end,
+            which costs their directions and no memory.
         weight: ν, from 0 to 1; 0 leaves H as it is, and with H₀ = 1 that is DeComFL, bit for bit.
         epsilon: ε, from 0 to 1.
         lower: β_l ≥ 0.
@@ -103,14 +115,16 @@ class Displacement(Curvature):
     def step(self, learned: LearnedDiagonal, step: Step) -> LearnedDiagonal:
         """Alg. 2a, lines 5 and 6, and Alg. 2, line 9: Δx = H^(−1/2) Σ c u, x ← x − η Δx, H ← eq. 12."""
         H = learned.hessian if step.in_place else learned.hessian.clone()
-        if not step.fits(learned.floor, [*itertools.chain(*learned.round)]):
+        together = [*itertools.chain(*learned.round)] if self.update == "per_round" else []
+        if not step.fits(learned.floor, together):
             step = replace(step, terms=[])
-        lessons, held = self._lessons([*learned.round, step.terms], bool(step.ends))
+        now, held = self._lessons([*learned.round, step.terms], bool(step.ends))
+        lessons = [terms for terms in now if terms]
         at_once, floor = lessons == [step.terms], learned.floor
         step.move(H, self.eq12 if at_once else None)  # line 5 and Alg. 2, line 9; and line 6 in the same pass
-        for terms in filter(None, lessons):
-            if not at_once:
-                step.learn(H, terms, self.eq12)  # line 6 (eq. 12)
+        if not at_once:
+            step.learn(H, lessons, self.eq12)  # line 6 (eq. 12)
+        for _ in lessons:
             floor = min(max((1.0 - self.weight) * floor + self.weight * self.epsilon, self.lower), self.upper)
         if self.reset and step.ends and step.ends % self.reset == 0:
             return self._started(H)
@@ -119,16 +133,19 @@ class Displacement(Curvature):
     def _lessons(self, steps: list[list[Term]], ends: bool) -> tuple[list[list[Term]], list[list[Term]]]:
         """The displacements that H learns from now, and the steps of the round that it is still to learn from.
 
-        The steps' terms are given, the newest last, and whether the round ends with it. ``update`` decides.
+        The terms of the round's steps are given, the newest last, and whether the round ends with it. ``update``
+        decides.
         """
         if self.weight == 0.0:
             return [], []
-        if self.update == "per_step":
-            return steps[-1:], []
-        return ([[*itertools.chain(*steps)]], []) if ends else ([], steps)
+        if self.update in ("per_step", "last_step"):
+            return (steps[-1:] if ends or self.update == "per_step" else []), []
+        if not ends:
+            return [], steps
+        return (steps if self.update == "printed" else [[*itertools.chain(*steps)]]), []
 
     def with_rate(self, learned: Any, rate: float, slope: float, options: StepOptions) -> tuple[Any, float, float]:
-        """H₀, where it is not given, is the scalar at which eq. 12 is stationary, so that the units of f cancel.
+        """H₀, where it is not given, is the scalar at which eq. 12 of one step is stationary: f's units cancel.
 
         h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of what
         is then stable, as H falls with ‖∇f‖ (not with ``projection``, where h cancels).

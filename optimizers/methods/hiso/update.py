@@ -1,4 +1,4 @@
-"""The update of x, H and m that scalars and seeds determine (HiSo Alg. 2a, eqs. 11, 12): fast, in place, bit for bit.
+"""The update of x, H and m that scalars and seeds determine (HiSo Alg. 2a, eqs. 12, 112): fast, in place, bit for bit.
 
 Whoever holds x, H and the list of (step, row, scalar) makes the same update: on another machine, for every chunk size
 and thread count, on the CPU or another device. That is what lets a client that missed rounds replay them, and it is why
@@ -7,6 +7,7 @@ this is a function of addresses and numbers and not of a gradient.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from types import ModuleType
@@ -37,7 +38,7 @@ Learning = tuple[float, float, float, float]
 
 
 def update(
-    x: Tensor | None,
+    x: Tensor,
     directions: Directions,
     terms: Sequence[Term],
     rate: float,
@@ -52,7 +53,7 @@ def update(
 
     With Δx = H^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the terms, every H on the right the old one, and 1 where none is:
 
-        m ← βm + (1 − β)Δx, or m = Δx where none is given,    x ← x − η m where an x is given,
+        m ← βm + (1 − β)Δx, or m = Δx where none is given,    x ← x − η m,
         H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u) where the numbers of eq. 12 are given.
 
     Every operation is one IEEE operation, rounded in float64, or in float32 for a narrower x, which is then rounded
@@ -72,9 +73,73 @@ def update(
     Raises:
         ValueError: for vectors that do not agree, no term, or directions of another distribution.
     """
-    held = [t for t in (x, hessian, momentum) if t is not None]
-    if not held or not terms or directions.distribution not in ("normal", "rademacher"):
-        raise ValueError(f"an update needs a vector, a term, and normal or rademacher directions, got {directions}")
+    _check(directions, [terms], x, hessian, momentum)
+    if learning is not None and not isinstance(hessian, Tensor):
+        raise ValueError("H is to learn, but no vector of it was given")
+    nu, *others = learning or (0.0, 0.0, 0.0, math.inf)
+    dtype = compute_dtype(x.dtype)
+    numbers = _rounded((rate, decay, 1.0 - decay, 1.0 - nu, nu, *others), dtype)
+    apply_to = _update_compiled if _compiled is not None and x.device.type == "cpu" else _update
+
+    def apply(low: int, high: int) -> None:
+        target = x[low:high].detach()
+        wide = target.to(dtype)
+        h, m = (None if t is None else dense(t[low:high]).detach() for t in (hessian, momentum))
+        apply_to(wide, h, m, directions, terms, numbers, learning is not None, low, high)
+        if target.dtype != dtype:
+            target.copy_(wide)
+
+    in_chunks(apply, directions.d, chunk, x.device, _compiled is not None)
+    for tensor in (x, hessian if learning else None, momentum):
+        if isinstance(tensor, Tensor):
+            torch.autograd.graph.increment_version(tensor)
+
+
+def learn(
+    hessian: Tensor,
+    directions: Directions,
+    lessons: Sequence[Sequence[Term]],
+    learning: Learning,
+    *,
+    chunk: int = CHUNK,
+) -> None:
+    r"""H ← eq. 12 of several displacements in turn, in place, the root of all of them that of the H that is given.
+
+    With Δx_l = H₀^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the l-th lesson's terms, H₀ the H that is given:
+
+        H_l = clip((1 − ν)H_{l−1} + ν(Δx_l² + ε), β_l, β_u)
+
+    Its operations are those of ``update``: one displacement's H is the H that ``update`` gives, bit for bit.
+
+    Args:
+        hessian: H > 0, float64 or float32, shape ``d``.
+        directions: as in ``update``.
+        lessons: the terms of each displacement; at least one of each.
+        learning: (ν, ε, β_l, β_u).
+        chunk: as in ``update``.
+
+    Raises:
+        ValueError: as in ``update``.
+    """
+    _check(directions, lessons, None, hessian)
+    nu, *others = learning
+    numbers = _rounded((1.0 - nu, nu, *others), hessian.dtype)
+    apply_to = _learn_compiled if _compiled is not None and hessian.device.type == "cpu" else _learn
+
+    def apply(low: int, high: int) -> None:
+        apply_to(hessian[low:high].detach(), directions, lessons, numbers, low, high)
+
+    in_chunks(apply, directions.d, chunk, hessian.device, _compiled is not None)
+    torch.autograd.graph.increment_version(hessian)
+
+
+def _check(
+    directions: Directions, lessons: Sequence[Sequence[Term]], x: Tensor | None, *others: Tensor | GroupDiagonal | None
+) -> None:
+    """Refuse no term, other directions, and vectors that do not agree; all but x have the dtype of the arithmetic."""
+    if not lessons or not all(lessons) or directions.distribution not in ("normal", "rademacher"):
+        raise ValueError(f"an update needs a term, and normal or rademacher directions, got {directions}")
+    held = [t for t in (x, *others) if t is not None]
     dtype, device = compute_dtype(held[0].dtype), held[0].device
     for t in held:
         if (len(t), t.device) != (directions.d, device) or t.dtype != (t.dtype if t is x else dtype):
@@ -82,26 +147,6 @@ def update(
                 f"vectors must be of {directions.d} numbers on {device}, hessian and momentum {dtype}, "
                 f"got {len(t)} of {t.dtype} on {t.device}"
             )
-    if learning is not None and not isinstance(hessian, Tensor):
-        raise ValueError("H is to learn, but no vector of it was given")
-    nu, *others = learning or (0.0, 0.0, 0.0, math.inf)
-    kind: Any = np.float32 if dtype == torch.float32 else np.float64
-    numbers = tuple(map(kind, (rate, decay, 1.0 - decay, 1.0 - nu, nu, *others)))
-    apply_to = _apply_compiled if _compiled is not None and device.type == "cpu" else _apply
-
-    def apply(low: int, high: int) -> None:
-        part = [None if t is None else dense(t[low:high]).detach() for t in (x, hessian, momentum)]
-        target = part[0]
-        if target is not None:
-            part[0] = target.to(dtype)
-        apply_to(part, directions, terms, numbers, learning is not None, low, high)
-        if target is not None and part[0] is not None and target.dtype != dtype:
-            target.copy_(part[0])
-
-    in_chunks(apply, directions.d, chunk, device, _compiled is not None)
-    for tensor in (x, hessian if learning else None, momentum):
-        if isinstance(tensor, Tensor):
-            torch.autograd.graph.increment_version(tensor)
 
 
 def stays_finite(terms: Sequence[Term], rate: float, floor: float, dtype: torch.dtype) -> bool:
@@ -111,42 +156,90 @@ def stays_finite(terms: Sequence[Term], rate: float, floor: float, dtype: torch.
     return fits and rate * largest < torch.finfo(dtype).max / 16.0
 
 
-Part = list[Tensor | None]  # a chunk of x, H and m, in the dtype of the arithmetic
-Numbers = tuple[Any, ...]  # η, β, 1 − β, 1 − ν, ν, ε, β_l and β_u, rounded to it
+Numbers = tuple[Any, ...]
+"""η, β and 1 − β where x moves, then 1 − ν, ν, ε, β_l and β_u, rounded to the dtype of the arithmetic."""
 
 
-def _apply_compiled(
-    part: Part, directions: Directions, terms: Sequence[Term], numbers: Numbers, learns: bool, low: int, high: int
-) -> None:
-    assert _compiled is not None
-    kind = type(numbers[0])
-    arrays = [np.empty(0, kind) if t is None else t.numpy() for t in part]
+def _rounded(numbers: Sequence[float], dtype: torch.dtype) -> Numbers:
+    return tuple(map(np.float32 if dtype == torch.float32 else np.float64, numbers))
+
+
+def _addressed(directions: Directions, terms: Sequence[Term], kind: Any) -> tuple[Any, ...]:
+    """The first arguments of a kernel: the kind of direction, its key, and each term's row, step and coefficient."""
     addresses = np.array([directions.address(step) for step, _, _ in terms], dtype=np.int64)
     rows = np.array([row for _, row, _ in terms], dtype=np.int64)
     coefficients = np.array([c for _, _, c in terms], dtype=kind)
-    signs = directions.distribution == "rademacher"
     (k0, k1), (s0, s1) = addresses[0, :2].tolist(), np.ascontiguousarray(addresses[:, 2:].T)
-    _compiled.update(signs, k0, k1, rows, s0, s1, coefficients, low, high, *arrays, learns, numbers)
+    return directions.distribution == "rademacher", k0, k1, rows, s0, s1, coefficients
 
 
-def _apply(
-    part: Part, directions: Directions, terms: Sequence[Term], numbers: Numbers, learns: bool, low: int, high: int
+def _update_compiled(
+    x: Tensor,
+    h: Tensor | None,
+    m: Tensor | None,
+    directions: Directions,
+    terms: Sequence[Term],
+    numbers: Numbers,
+    learns: bool,
+    low: int,
+    high: int,
 ) -> None:
-    x, h, m = part
-    any_part = next(t for t in part if t is not None)
+    assert _compiled is not None
     kind = type(numbers[0])
-    rate, decay, gain, keep, weight, epsilon, lower, upper = map(float, numbers)
-    delta: Tensor | None = None
-    for step, row, c in terms:
-        product = directions.row(step, row, low, high, any_part.dtype, any_part.device) * float(kind(c))
-        delta = product if delta is None else delta.add_(product)
-    assert delta is not None
+    arrays = [np.empty(0, kind) if t is None else t.numpy() for t in (x, h, m)]
+    _compiled.update(*_addressed(directions, terms, kind), low, high, *arrays, learns, numbers)
+
+
+def _update(
+    x: Tensor,
+    h: Tensor | None,
+    m: Tensor | None,
+    directions: Directions,
+    terms: Sequence[Term],
+    numbers: Numbers,
+    learns: bool,
+    low: int,
+    high: int,
+) -> None:
+    rate, decay, gain, *eq12 = map(float, numbers)
+    delta = _combined(x, directions, terms, type(numbers[0]), low, high)
     if h is not None:
         delta = over_root(delta, h)
         if learns:
-            h.copy_((h * keep + (delta * delta + epsilon) * weight).clamp(lower, upper))
+            _learn_from(h, delta, eq12)
     if m is not None:
         delta = m * decay + delta * gain
         m.copy_(delta)
-    if x is not None:
-        x.copy_(x - delta * rate)
+    x.copy_(x - delta * rate)
+
+
+def _learn_compiled(
+    h: Tensor, directions: Directions, lessons: Sequence[Sequence[Term]], numbers: Numbers, low: int, high: int
+) -> None:
+    assert _compiled is not None
+    ends = np.cumsum([len(terms) for terms in lessons])
+    terms = [*itertools.chain(*lessons)]
+    _compiled.learn(*_addressed(directions, terms, type(numbers[0])), ends, low, high, h.numpy(), numbers)
+
+
+def _learn(
+    h: Tensor, directions: Directions, lessons: Sequence[Sequence[Term]], numbers: Numbers, low: int, high: int
+) -> None:
+    eq12, before = [*map(float, numbers)], h.clone()
+    for terms in lessons:
+        _learn_from(h, over_root(_combined(h, directions, terms, type(numbers[0]), low, high), before), eq12)
+
+
+def _combined(like: Tensor, directions: Directions, terms: Sequence[Term], kind: Any, low: int, high: int) -> Tensor:
+    """Σₜ cₜ uₜ on coordinates low … high − 1."""
+    total: Tensor | None = None
+    for step, row, c in terms:
+        product = directions.row(step, row, low, high, like.dtype, like.device) * float(kind(c))
+        total = product if total is None else total.add_(product)
+    assert total is not None
+    return total
+
+
+def _learn_from(h: Tensor, delta: Tensor, eq12: Sequence[float]) -> None:
+    keep, weight, epsilon, lower, upper = eq12
+    h.copy_((h * keep + (delta * delta + epsilon) * weight).clamp(lower, upper))

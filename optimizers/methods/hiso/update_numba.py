@@ -15,25 +15,17 @@ from optimizers.directions.metric_numba import compile_
 
 @compile_
 def update(signs, k0, k1, rows, s0, s1, coefficients, start, end, x, hessian, momentum, learns, numbers):  # type: ignore
-    """One update of coordinates start … end − 1; an empty x, hessian or momentum is absent."""
+    """One update of coordinates start … end − 1; an empty hessian or momentum is absent."""
     rate, decay, gain, keep, weight, epsilon, lower, upper = numbers
     width = GROUP * 32 if signs else GROUP
     w, z = np.empty(GROUP, np.uint32), np.empty(width, np.float32)
     delta = np.empty(width, coefficients.dtype)
-    moves, scaled, carried = x.size > 0, hessian.size > 0, momentum.size > 0
+    scaled, carried = hessian.size > 0, momentum.size > 0
     for group in range(start // width, -(-end // width)):
         low, high = max(start, group * width), min(end, group * width + width)
         count, first, last = high - low, low - start, high - start
-        source, d = z[low - group * width : high - group * width], delta[:count]
-        for t in range(rows.size):
-            draw_group(signs, k0, k1, rows[t], s0[t], s1[t], group, high - group * width, w, z)
-            c = coefficients[t]
-            if t == 0:
-                for j in range(count):
-                    d[j] = c * source[j]
-            else:
-                for j in range(count):
-                    d[j] = d[j] + c * source[j]
+        d = delta[:count]
+        _combine(signs, k0, k1, rows, s0, s1, coefficients, group, width, low, high, w, z, d)
         if scaled:
             h = hessian[first:last]
             for j in range(count):
@@ -45,10 +37,46 @@ def update(signs, k0, k1, rows, s0, s1, coefficients, start, end, x, hessian, mo
             for j in range(count):
                 d[j] = decay * m[j] + gain * d[j]
                 m[j] = d[j]
-        if moves:
-            target = x[first:last]
+        target = x[first:last]
+        for j in range(count):
+            target[j] = target[j] - rate * d[j]
+
+
+@compile_
+def learn(signs, k0, k1, rows, s0, s1, coefficients, ends, start, end, hessian, numbers):  # type: ignore
+    """Eq. 12 of coordinates start … end − 1 for each displacement; the terms of the l-th end before ``ends[l]``."""
+    keep, weight, epsilon, lower, upper = numbers
+    width = GROUP * 32 if signs else GROUP
+    w, z = np.empty(GROUP, np.uint32), np.empty(width, np.float32)
+    delta, roots = np.empty(width, coefficients.dtype), np.empty(width, coefficients.dtype)
+    for group in range(start // width, -(-end // width)):
+        low, high = max(start, group * width), min(end, group * width + width)
+        count, h, d = high - low, hessian[low - start : high - start], delta[: high - low]
+        for j in range(count):
+            roots[j] = np.sqrt(h[j])
+        begin = 0
+        for stop in ends:
+            part = rows[begin:stop], s0[begin:stop], s1[begin:stop], coefficients[begin:stop]
+            _combine(signs, k0, k1, part[0], part[1], part[2], part[3], group, width, low, high, w, z, d)
             for j in range(count):
-                target[j] = target[j] - rate * d[j]
+                d[j] = d[j] / roots[j]
+            _learn(h, d, keep, weight, epsilon, lower, upper)
+            begin = stop
+
+
+@compile_
+def _combine(signs, k0, k1, rows, s0, s1, coefficients, group, width, low, high, w, z, d):  # type: ignore
+    """d ← Σₜ cₜ uₜ on coordinates low … high − 1 of a group."""
+    source = z[low - group * width : high - group * width]
+    for t in range(rows.size):
+        draw_group(signs, k0, k1, rows[t], s0[t], s1[t], group, high - group * width, w, z)
+        c = coefficients[t]
+        if t == 0:
+            for j in range(d.size):
+                d[j] = c * source[j]
+        else:
+            for j in range(d.size):
+                d[j] = d[j] + c * source[j]
 
 
 @compile_

@@ -1,13 +1,17 @@
 import math
+from typing import get_args
 
 import pytest
 import torch
 
 from optimizers import L1, DeComFL, Directions, Displacement, HiSo, Simplex
-from optimizers.methods.hiso.update import update
+from optimizers.methods.hiso.displacement import Update
+from optimizers.methods.hiso.update import learn, update
 from optimizers.testing import CHECKS, Promises, method_factory, quadratic, rosenbrock, start
 from tests.memory import printed, reads_peak
 
+UPDATES = get_args(Update)
+FROZEN = [name for name in UPDATES if name != "per_step"]
 VARIANTS = {
     "decomfl": (method_factory("decomfl"), Promises(convergence=1e-5)),
     "decomfl-projection": (
@@ -17,6 +21,14 @@ VARIANTS = {
     "hiso": (method_factory("hiso"), Promises(convergence=1e-2)),
     "hiso-per-round": (
         method_factory("hiso", curvature=Displacement(update="per_round"), local_steps=3, momentum=0.5),
+        Promises(convergence=1e-1),
+    ),
+    "hiso-printed": (
+        method_factory("hiso", curvature=Displacement(update="printed", reset=4), local_steps=3, momentum=0.5),
+        Promises(convergence=1e-1),
+    ),
+    "hiso-last-step": (
+        method_factory("hiso", curvature=Displacement(update="last_step"), local_steps=2),
         Promises(convergence=1e-1),
     ),
     "hiso-projection": (method_factory("hiso", projection=True, perturbations=1), Promises(convergence=1e-1)),
@@ -96,9 +108,9 @@ def wavy(x):
 
 
 @pytest.mark.parametrize("scheme", ["forward", "central"])
-@pytest.mark.parametrize("local_steps", [None, 1, 3])
+@pytest.mark.parametrize(("rule", "local_steps"), [("per_step", 1), *((rule, 3) for rule in UPDATES)])
 @pytest.mark.parametrize("projection", [False, True])
-def test_run_is_a_literal_transcription(scheme, local_steps, projection):
+def test_run_is_a_literal_transcription(scheme, rule, local_steps, projection):
     """H and x after 7 steps against dense matrices, steps and rounds written as the paper has them."""
     d, count, mu, eta, nu, epsilon, beta = 6, 2, 1e-2, 0.02, 0.2, 1e-3, 0.3
     x0 = torch.linspace(-1.0, 1.0, d, dtype=torch.float64)
@@ -110,14 +122,12 @@ def test_run_is_a_literal_transcription(scheme, local_steps, projection):
         scheme=scheme,
         momentum=beta,
         projection=projection,
-        curvature=Displacement(
-            update="per_step" if local_steps is None else "per_round", weight=nu, epsilon=epsilon, lower=0.5, upper=3.0
-        ),
-        local_steps=local_steps or 1,
+        curvature=Displacement(update=rule, weight=nu, epsilon=epsilon, lower=0.5, upper=3.0),
+        local_steps=local_steps,
         max_queries=1000,
         seed=9,
     )
-    x, h, m, total = x0.clone(), torch.eye(d, dtype=torch.float64), torch.zeros_like(x0), torch.zeros_like(x0)
+    x, h, m, deltas = x0.clone(), torch.eye(d, dtype=torch.float64), torch.zeros_like(x0), []
     directions = Directions(9, d)
     for k in range(7):
         drive(opt, wavy, 1)
@@ -130,37 +140,108 @@ def test_run_is_a_literal_transcription(scheme, local_steps, projection):
             delta += g * w / (float(u @ torch.linalg.inv(h) @ u) if projection else 1.0) / count
         m = beta * m + (1 - beta) * delta
         x = x - eta * m
-        total += delta
-        if local_steps is None or (k + 1) % local_steps == 0:
-            h = (1 - nu) * h + nu * torch.diag(total**2 + epsilon)
+        deltas.append(delta)
+        ends = (k + 1) % local_steps == 0
+        taught = {"per_step": [delta], "per_round": [sum(deltas)], "printed": deltas, "last_step": [delta]}[rule]
+        for lesson in taught if ends or rule == "per_step" else []:
+            h = (1 - nu) * h + nu * torch.diag(lesson**2 + epsilon)
             h = torch.diag(h.diagonal().clip(0.5, 3.0))
-            total.zero_()
+        deltas = [] if ends else deltas
         torch.testing.assert_close(opt.hessian, h.diagonal(), rtol=1e-9, atol=0)
         torch.testing.assert_close(opt.x, x, rtol=1e-9, atol=1e-12)
     assert len(set(opt.hessian.tolist())) > 2
 
 
-def test_one_step_a_round_is_per_step():
+def asked(opt, fun, steps):
+    """The points of so many steps."""
+    points = []
+    for _ in range(steps):
+        batch = opt.ask()
+        points.append(batch.points().clone())
+        opt.tell(batch, torch.stack([torch.as_tensor(fun(x), dtype=torch.float64) for x in batch]))
+    return points
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.5, "projection": True, "in_place": True}])
+@pytest.mark.parametrize("rate", [None, 1e-3])
+def test_with_one_step_a_round_all_rules_are_one_bit_for_bit(rate, options):
     runs = []
-    for reading in ("per_step", "per_round"):
-        curvature = Displacement(update=reading)
-        opt = drive(HiSo(start(), rate=1e-3, max_queries=1000, seed=2, curvature=curvature), rosenbrock, 20)
-        runs.append((opt.x, opt.hessian))
-    assert all(map(torch.equal, *runs))
+    for rule in UPDATES:
+        curvature = Displacement(update=rule, epsilon=1e-3, upper=30.0, reset=7)
+        opt = HiSo(start(), rate=rate, max_queries=1000, seed=2, curvature=curvature, **options)
+        runs.append(torch.cat([*asked(opt, rosenbrock, 20), opt.x[None], opt.hessian[None]]))
+    assert all(torch.equal(runs[0], run) for run in runs[1:])
 
 
-def test_a_round_with_failed_steps_still_ends():
-    opt = HiSo(
-        start(),
-        rate=1e-3,
-        curvature=Displacement(update="per_round", initial=2.0),
-        local_steps=3,
-        max_queries=1000,
-    )
+@pytest.mark.parametrize("in_place", [False, True])
+def test_with_more_steps_a_round_no_two_rules_are_the_same(in_place):
+    ends = []
+    for rule in UPDATES:
+        curvature = Displacement(update=rule)
+        opt = HiSo(start(), rate=1e-3, max_queries=1000, curvature=curvature, local_steps=3, in_place=in_place)
+        ends.append(drive(opt, rosenbrock, 9).hessian.clone())
+    for i, one in enumerate(ends):
+        assert all(float((one - other).abs().max()) > 1e-3 for other in ends[i + 1 :])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("rule", UPDATES)
+def test_h_is_frozen_within_a_round_but_per_step(rule, in_place):
+    """All directions queried in a round are u of their address over the root of one H, that of the round's start."""
+    mu, tau, u = 1e-2, 4, Directions(5, 5)
+    options = {"perturbations": 2, "rate": 1e-3, "smoothing_radius": mu, "seed": 5, "max_queries": 1000}
+    curvature = Displacement(update=rule, weight=0.3)
+    opt = HiSo(start(), curvature=curvature, local_steps=tau, in_place=in_place, **options)
+    frozen = opt.hessian.clone()
+    for k, points in enumerate(asked(opt, quadratic, 12)):
+        root = (u.block(k, 2) * mu / (points[1:] - points[0])).mean(dim=0)
+        if k % tau == 0:
+            frozen = root
+        assert bool(((root / frozen - 1.0).abs() < 1e-9).all()) == (rule != "per_step" or k % tau == 0)
+    assert float((frozen - 1.0).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("rule", UPDATES)
+def test_a_state_of_half_a_round_goes_on_bitwise(rule, in_place):
+    options = {"rate": 1e-3, "momentum": 0.4, "local_steps": 3, "max_queries": 1000, "in_place": in_place}
+    curvature = Displacement(update=rule, reset=3)
+    whole = HiSo(start(), curvature=curvature, **options)
+    saved = []
+    for _ in range(11):
+        saved.append(whole.state_dict())
+        drive(whole, rosenbrock, 1)
+    for done, state in enumerate(saved):
+        other = HiSo(start(), curvature=curvature, **options)
+        other.load_state_dict(state)
+        drive(other, rosenbrock, 11 - done)
+        for name, vector in whole.vectors().items():
+            assert torch.equal(other.vectors()[name], vector)
+        assert other.state.learned.floor == whole.state.learned.floor
+
+
+@pytest.mark.parametrize("rule", FROZEN)
+def test_a_round_with_failed_steps_still_ends(rule):
+    """A step that failed teaches nothing: under ``last_step`` its round, if it was the last, teaches nothing."""
+    nu, eps = 0.05, 1e-8
+    curvature = Displacement(update=rule, initial=2.0, weight=nu, epsilon=eps)
+    opt = HiSo(start(), rate=1e-3, curvature=curvature, local_steps=3, max_queries=1000, seed=6)
+    log, u, h = told_scalars(opt), Directions(6, 5), torch.full((5,), 2.0, dtype=torch.float64)
     drive(opt, quadratic, 2)
-    assert bool((opt.hessian == 2.0).all()) and [len(terms) for terms in opt.state.learned.round] == [5, 5]
+    assert torch.equal(opt.hessian, h)
+    assert [len(terms) for terms in opt.state.learned.round] == ([] if rule == "last_step" else [5, 5])
     drive(opt, lambda x: math.nan, 1)
-    assert not bool((opt.hessian == 2.0).any()) and opt.state.learned.round == []
+    assert opt.state.learned.round == []
+    deltas = [sum(c * u.row(step, row) for step, row, c in terms) / h.sqrt() for terms in log[:2]]
+    for delta in {"per_round": [sum(deltas)], "printed": deltas, "last_step": []}[rule]:
+        h = (1 - nu) * h + nu * (delta**2 + eps)
+    torch.testing.assert_close(opt.hessian, h, rtol=1e-12, atol=0)
+    before = opt.hessian.clone()
+    drive(opt, lambda x: math.nan, 2)
+    assert torch.equal(opt.hessian, before)
+    drive(opt, quadratic, 1)
+    delta = sum(c * u.row(step, row) for step, row, c in log[-1]) / before.sqrt()
+    torch.testing.assert_close(opt.hessian, (1 - nu) * before + nu * (delta**2 + eps), rtol=1e-12, atol=0)
 
 
 # H = 1.
@@ -187,12 +268,13 @@ def test_hiso_with_h_frozen_at_one_is_decomfl(dtype, rate, options):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("local_steps", [1, 4])
-def test_scalars_and_seeds_rebuild_the_run(dtype, local_steps):
+@pytest.mark.parametrize("rule", FROZEN)
+def test_scalars_and_seeds_rebuild_the_run(rule, dtype, local_steps):
     d = 3000
     opt = HiSo(
         start(d, dtype),
         rate=1e-4,
-        curvature=Displacement(update="per_round"),
+        curvature=Displacement(update=rule),
         local_steps=local_steps,
         max_queries=1000,
         seed=8,
@@ -203,9 +285,11 @@ def test_scalars_and_seeds_rebuild_the_run(dtype, local_steps):
     directions, held = Directions(8, d), []
     for k, terms in enumerate(log):
         update(x, directions, terms, 1e-4, hessian=hessian, chunk=500)
-        held += terms
+        held.append(terms)
         if (k + 1) % local_steps == 0:
-            update(None, directions, held, 1e-4, hessian=hessian, learning=opt.curvature.eq12, chunk=999)
+            together = [[term for terms in held for term in terms]]
+            lessons = {"per_round": together, "printed": held, "last_step": held[-1:]}[rule]
+            learn(hessian, directions, lessons, opt.curvature.eq12, chunk=999)
             held = []
     assert torch.equal(x, opt.x) and torch.equal(hessian, opt.hessian)
 
@@ -297,8 +381,9 @@ def test_scalars_that_could_overflow_are_left_out():
         assert bool(torch.isfinite(opt.x).all()) and not torch.equal(opt.x, start(dtype=dtype))
 
 
-def test_hessian_floor_holds():
-    opt = HiSo(start(), curvature=Displacement(epsilon=1e-3), max_queries=10_000)
+@pytest.mark.parametrize("rule", UPDATES)
+def test_hessian_floor_holds(rule):
+    opt = HiSo(start(), curvature=Displacement(update=rule, epsilon=1e-3), local_steps=3, max_queries=10_000)
     for _ in range(60):
         drive(opt, lambda x: 1e-3 * quadratic(x), 1)
         assert opt.state.learned.floor <= float(opt.hessian.min()) * (1 + 1e-12)
@@ -362,7 +447,10 @@ def test_prox_has_each_coordinates_own_step():
 @pytest.mark.parametrize(
     ("message", "options"),
     [
-        ("update must be one of", {"curvature": {"name": "displacement", "update": "sometimes"}}),
+        (
+            "^update must be" + "".join(f"(?=.*{name})" for name in UPDATES),
+            {"curvature": {"name": "displacement", "update": "sometimes"}},
+        ),
         ("local_steps", {"local_steps": 0}),
         ("weight", {"curvature": {"name": "displacement", "weight": 1.5}}),
         ("lower", {"curvature": {"name": "displacement", "lower": 2.0, "upper": 1.0}}),
@@ -410,13 +498,14 @@ def test_h_of_1_has_no_curvature_to_choose():
         DeComFL(start(), max_queries=100, curvature="group_probe")
 
 
-def test_a_curvature_is_the_same_by_object_by_name_and_as_text_holds_it():
-    given = {"name": "displacement", "weight": 0.3, "update": "per_round"}
+@pytest.mark.parametrize("rule", UPDATES)
+def test_a_curvature_is_the_same_by_object_by_name_and_as_text_holds_it(rule):
+    given = {"name": "displacement", "weight": 0.3, "update": rule}
     runs = []
-    for curvature in (Displacement(weight=0.3, update="per_round"), given):
+    for curvature in (Displacement(weight=0.3, update=rule), given):
         opt = drive(HiSo(start(), curvature=curvature, local_steps=2, max_queries=100), rosenbrock, 6)
         runs.append(torch.cat([opt.x, opt.hessian]))
-        assert opt.state_dict()["options"]["curvature"]["weight"] == 0.3
+        assert opt.state_dict()["options"]["curvature"].items() >= given.items()
     assert torch.equal(*runs) and given["name"] == "displacement"
     state = HiSo(start(), curvature="displacement", max_queries=100).state_dict()
     HiSo(start(), curvature=Displacement(), max_queries=100).load_state_dict(state)
@@ -424,12 +513,14 @@ def test_a_curvature_is_the_same_by_object_by_name_and_as_text_holds_it():
         HiSo(start(), curvature=Displacement(weight=0.3), max_queries=100).load_state_dict(state)
 
 
-def test_h_is_reset_after_its_rounds():
+@pytest.mark.parametrize("rule", UPDATES)
+def test_h_is_reset_after_its_rounds(rule):
     initial = torch.linspace(0.5, 1.5, 5, dtype=torch.float64)
-    opt = HiSo(start(), rate=1e-3, curvature=Displacement(initial=initial, reset=2), local_steps=3, max_queries=1000)
+    curvature = Displacement(update=rule, initial=initial, reset=2)
+    opt = HiSo(start(), rate=1e-3, curvature=curvature, local_steps=3, max_queries=1000)
     for step in range(1, 13):
         drive(opt, quadratic, 1)
-        assert torch.equal(opt.hessian, initial) == (step % 6 == 0)
+        assert torch.equal(opt.hessian, initial) == (step % 6 == 0 or (rule != "per_step" and step % 6 < 3))
 
 
 def test_in_place_needs_a_tensor_that_can_be_moved():

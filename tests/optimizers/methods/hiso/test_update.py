@@ -4,7 +4,7 @@ import torch
 from optimizers import Directions
 from optimizers.directions.metric import compute_dtype
 from optimizers.methods.hiso import update as update_module
-from optimizers.methods.hiso.update import update
+from optimizers.methods.hiso.update import learn, update
 from tests.memory import printed, reads_peak
 
 D = 1500
@@ -56,8 +56,38 @@ def test_each_part_may_be_absent():
     update(moved, u, TERMS, 0.1, hessian=kept)
     torch.testing.assert_close(moved, x - 0.1 * sums / hessian.sqrt(), rtol=1e-14, atol=1e-14)
     assert torch.equal(kept, hessian)
-    update(None, u, TERMS, 0.1, hessian=kept, learning=(0.2, 0.0, 0.0, torch.inf))
-    torch.testing.assert_close(kept, 0.8 * hessian + 0.2 * sums**2 / hessian, rtol=1e-14, atol=0)
+
+
+LESSONS = [TERMS[:2], TERMS[2:], TERMS]
+
+
+def learned(dtype, distribution="normal", d=D, **options):
+    _, hessian, _ = tensors(dtype, d)
+    learn(hessian, Directions(7, d, distribution), LESSONS, RULE, **options)
+    return (hessian,)
+
+
+@pytest.mark.parametrize("distribution", ["normal", "rademacher"])
+def test_learning_in_turn_is_its_formula_with_the_root_of_the_first_h(distribution):
+    """Eq. 12's chain of displacements that were all made with the H before it."""
+    _, start, _ = tensors(torch.float64)
+    u, h, others = Directions(7, D, distribution), start, start
+    for terms in LESSONS:
+        sums = sum(c * u.row(step, row) for step, row, c in terms)
+        h = ((1 - 0.3) * h + 0.3 * (sums**2 / start + 1e-3)).clip(0.5, 2.5)
+        others = ((1 - 0.3) * others + 0.3 * (sums**2 / others + 1e-3)).clip(0.5, 2.5)
+    (ours,) = learned(torch.float64, distribution)
+    torch.testing.assert_close(ours, h, rtol=1e-13, atol=0)
+    assert float((ours - others).abs().max()) > 0.01
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_lesson_is_the_updates_bit_for_bit(dtype):
+    x, hessian, _ = tensors(dtype)
+    alone = hessian.clone()
+    update(x, Directions(7, D), TERMS, 0.1, hessian=hessian, learning=RULE)
+    learn(alone, Directions(7, D), [TERMS], RULE)
+    assert torch.equal(alone, hessian)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -76,9 +106,9 @@ def test_compiled_and_torch_are_the_same_bits(dtype, distribution, monkeypatch):
     if update_module._compiled is None:
         pytest.skip("numba is not installed")
     d = 20_000
-    compiled = updated(dtype, distribution, d)
+    compiled = updated(dtype, distribution, d) + learned(dtype, distribution, d)
     monkeypatch.setattr(update_module, "_compiled", None)
-    assert same(updated(dtype, distribution, d), compiled)
+    assert same(updated(dtype, distribution, d) + learned(dtype, distribution, d), compiled)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -87,13 +117,14 @@ def test_compiled_and_torch_are_the_same_bits(dtype, distribution, monkeypatch):
 def test_bits_depend_on_neither_chunks_nor_threads(dtype, distribution, compiled, monkeypatch):
     if not compiled:
         monkeypatch.setattr(update_module, "_compiled", None)
-    whole = updated(dtype, distribution)
+    whole = updated(dtype, distribution) + learned(dtype, distribution)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2, 5):
             torch.set_num_threads(count)
             for chunk in (D, 256, 257, 100):
-                assert same(updated(dtype, distribution, chunk=chunk), whole)
+                parts = updated(dtype, distribution, chunk=chunk) + learned(dtype, distribution, chunk=chunk)
+                assert same(parts, whole)
     finally:
         torch.set_num_threads(threads)
 
@@ -102,13 +133,20 @@ def test_what_does_not_fit_is_refused():
     x, hessian, momentum = tensors(torch.float32)
     u = Directions(7, D)
     before = [t.clone() for t in (x, hessian, momentum)]
+    for call in (
+        lambda: update(x, u, [], 0.1),
+        lambda: learn(hessian, u, [], RULE),
+        lambda: learn(hessian, u, [TERMS, []], RULE),
+    ):
+        with pytest.raises(ValueError, match="a term"):
+            call()
     for message, call in {
-        "needs a vector": lambda: update(None, u, TERMS, 0.1),
-        "a term": lambda: update(x, u, [], 0.1),
+        "torch.bfloat16": lambda: learn(hessian.bfloat16(), u, [TERMS], RULE),
         "'sphere'": lambda: update(x, Directions(7, D, "sphere"), TERMS, 0.1),
         "no vector of it": lambda: update(x, u, TERMS, 0.1, learning=RULE),
         "torch.float64": lambda: update(x, u, TERMS, 0.1, hessian=hessian.double()),
         "got 1499": lambda: update(x, u, TERMS, 0.1, hessian=hessian[1:]),
+        "got 1498": lambda: learn(hessian[2:], u, [TERMS], RULE),
         "got 750": lambda: update(x[::2], u, TERMS, 0.1),
     }.items():
         with pytest.raises(ValueError, match=message):
