@@ -12,7 +12,7 @@ from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
 from optimizers.core.options import check_choice
 from optimizers.directions.directions import Directions
-from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved
+from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved, room
 
 Shaping = Literal["centred_ranks", "none"]
 
@@ -38,7 +38,9 @@ class SearchGradient(GradientEstimator):
 
     With the raw values for sᵢ this has the mean ∇f(x) + O(λ²), and a variance that grows with f(x)²/λ²; with
     ``antithetic`` pairs ±u a constant cancels. Centred ranks do not change under increasing transformations of f,
-    and say a direction only, no length. Failed queries leave the sum and n, with their pair.
+    and say a direction only, no length. Failed queries leave the sum and n, with their pair. Beside the faces of a box
+    that confines the queries each coordinate is divided by the share of its displacement that is left, as in
+    `FiniteDifferences`: exact in the mean for raw values of linear f.
 
     Args:
         directions: n, at least 2; even with ``antithetic``.
@@ -95,6 +97,13 @@ class SearchGradient(GradientEstimator):
         coefficients[kept] = shape_values(terms[kept], self.shaping) / (int(kept.sum()) * radius)
         if batch.explicit is not None:
             moved = check_moved(batch.explicit[own:] - batch.base)
-            return (coefficients / radius).to(moved.dtype) @ moved
-        signed = coefficients * batch.scales[own:].sign().to(terms.device)
-        return batch.combine(torch.cat((terms.new_zeros(own), signed)))
+            gradient = (coefficients / radius).to(moved.dtype) @ moved
+        else:
+            signed = coefficients * batch.scales[own:].sign().to(terms.device)
+            gradient = batch.combine(torch.cat((terms.new_zeros(own), signed)))
+        directions = Directions(self.seed, batch.dimension)
+        faces = room(batch.base, batch.domain, directions.reach * radius)
+        if faces is None:
+            return gradient
+        share = directions.clipped_share(*(side / radius for side in faces)).to(gradient)
+        return torch.where(share > 0.0, gradient / share, 0.0)

@@ -17,14 +17,15 @@ class ES(EstimatedDescent):
 
     by a first-order rule, then the prox; sᵢ are the centred ranks of the values, so that the step does not
     change under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. Fewer than two
-    values that did not fail are no estimate.
+    values that did not fail are no estimate. The first iteration queries x0 too, so that no result is worse than x0.
 
     Args:
         x0: initial point, shape ``d``.
         antithetic: n/2 pairs of opposite directions; n must be even.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
-        query_iterate: query f(x) too, which the estimate does not need; None: only where queried points may
-            be infeasible (a prox, or ``confine_queries=False``) and none might count as best otherwise.
+        query_iterate: query f(x) in every iteration, not in the first alone, which the estimate does not need;
+            None: only where queried points may be infeasible (a prox, or ``confine_queries=False``) and none but
+            x0 might count as best otherwise.
         **options: see ``EstimatedDescent``, for failed queries too.
     """
 
@@ -46,6 +47,7 @@ class ES(EstimatedDescent):
     def _estimator(self) -> SearchGradient:
         own = self.query_iterate
         own = self.prox is not None or not self.confine_queries if own is None else bool(own)
+        own = own or self.iterations == 0
         most = max(2, self.remaining - own)
         n = min(self.directions, most - most % 2 if self.antithetic else most)
         return SearchGradient(n, self.smoothing_radius, self.shaping, self.antithetic, own, self.seed)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from optimizers import FiniteDifferences, LeastSquaresDifferences, PriorGuidedDifferences
+from optimizers import FiniteDifferences, LeastSquaresDifferences, PriorGuidedDifferences, SearchGradient
 from optimizers.core.bounds import Domain
 from optimizers.directions.directions import DISTRIBUTIONS
 from tests.optimizers.estimates import assert_mean
@@ -41,6 +41,13 @@ def assert_unbiased(estimator, x, domain, expected, draws=100):
 def test_the_mean_at_a_corner_is_the_gradient(d, distribution, scheme):
     x, domain = box(d)
     assert_unbiased(FiniteDifferences(40, RADIUS, distribution, scheme), x, domain, GRADIENT[:d])
+
+
+@pytest.mark.parametrize("antithetic", [False, True])
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_the_mean_of_the_raw_search_gradient_at_a_corner_is_the_gradient(d, antithetic):
+    x, domain = box(d)
+    assert_unbiased(SearchGradient(40, RADIUS, "none", antithetic), x, domain, GRADIENT[:d])
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)

@@ -23,7 +23,8 @@ def test_the_step_is_the_formula():
     batch = opt.ask()
     values = torch.stack([linear(p) for p in batch.points()])
     opt.tell(batch, values)
-    u = (batch.points() - X0) / 0.1
+    assert torch.equal(batch.points()[0], X0)
+    u, values = (batch.points()[1:] - X0) / 0.1, values[1:]
     s = torch.as_tensor(rankdata(values) - 1) / 5 - 0.5
     torch.testing.assert_close(X0 - opt.x, s @ u / (6 * 0.1), rtol=1e-11, atol=1e-11)
 
@@ -42,13 +43,25 @@ def test_the_iterate_is_queried_where_others_may_be_infeasible():
     for _ in range(10):
         step(opt, linear)
     assert opt.queries == 110 and float(opt.best_x.sum()) == pytest.approx(1.0) and opt.best_y < 0.0
-    assert len(ES(X0, max_queries=100).ask()) == 10
-    assert len(ES(X0, max_queries=100, query_iterate=True).ask()) == 11
+    for option, count in ((None, 10), (False, 10), (True, 11)):
+        opt = ES(X0, max_queries=100, query_iterate=option)
+        assert len(opt.ask()) == 11
+        step(opt, linear)
+        assert len(opt.ask()) == count
+
+
+@pytest.mark.parametrize("options", [{}, {"antithetic": True}, {"query_iterate": False}])
+def test_no_result_is_worse_than_x0(options):
+    """From the minimum every perturbed point is worse."""
+    opt = ES(X0, max_queries=100, **options)
+    while not opt.stopped:
+        step(opt, lambda x: x @ x)
+    assert torch.equal(opt.best_x, X0) and opt.best_y == 0.0
 
 
 def test_the_last_batch_fits_the_budget_in_whole_pairs():
     for antithetic, last in ((False, 5), (True, 4)):
-        opt = ES(X0, max_queries=15, antithetic=antithetic)
+        opt = ES(X0, max_queries=16, antithetic=antithetic)
         step(opt, linear)
         assert len(opt.ask()) == last
         step(opt, linear)
