@@ -1,6 +1,7 @@
 """HiSo and DeComFL: replay to the bit, bytes to the byte, and the single-machine methods as N = 1."""
 
 import dataclasses
+from typing import get_args
 
 import pytest
 import torch
@@ -11,13 +12,17 @@ from federated.core.codec import decode, encode
 from federated.methods.scalar.hiso import HiSo
 from federated.testing.harness import Quadratic, quiet
 from optimizers import Displacement
+from optimizers.methods.hiso.displacement import Update
 from tests.memory import printed, reads_peak
 
+UPDATES = get_args(Update)
 PER_ROUND = Displacement(update="per_round")
 VARIANTS = {
     "decomfl": ("decomfl", {}),
     "per_step": ("hiso", {"local_steps": 3, "curvature": Displacement(lower=0.2, upper=2.0)}),
     "per_round": ("hiso", {"local_steps": 3, "curvature": PER_ROUND, "momentum": 0.5}),
+    "printed": ("hiso", {"local_steps": 3, "curvature": Displacement(update="printed", reset=4), "momentum": 0.5}),
+    "last_step": ("hiso", {"local_steps": 3, "curvature": Displacement(update="last_step", upper=2.0)}),
     "signs": ("hiso", {"distribution": "rademacher", "projection": True, "curvature": Displacement(reset=3)}),
     "prox": ("hiso", {"prox": optimizers.L1(0.1), "scheme": "central", "server_rate": 0.7}),
     "box": ("hiso", {"bounds": [(-1.0, 0.6)] * 7, "local_steps": 2}),
@@ -86,7 +91,10 @@ def test_hiso_with_h_of_1_is_decomfl_bitwise():
         ("hiso", {}, {}),
         ("hiso", {"local_steps": 3}, {}),
         ("hiso", {"projection": True, "prox": optimizers.L1(0.1)}, {}),
-        ("hiso", {"local_steps": 4, "curvature": PER_ROUND}, {"local_steps": 4}),
+        *(
+            ("hiso", {"local_steps": 4, "curvature": Displacement(update=rule), "momentum": 0.3}, {"local_steps": 4})
+            for rule in UPDATES
+        ),
     ],
 )
 def test_one_client_is_the_single_machine_method(dtype, name, options, own):
@@ -105,27 +113,50 @@ def test_one_client_is_the_single_machine_method(dtype, name, options, own):
         assert bits({"h": made.server.state.model.method.hessian}) == bits({"h": alone.hessian})
 
 
-def test_a_round_is_alg_2_by_hand():
+@pytest.mark.parametrize("rule", UPDATES)
+def test_a_round_is_alg_2_by_hand(rule):
     """Local scalars along each client's own path; the mean scalars move x and H along the shared directions."""
-    made = federation("hiso", count=2, local_steps=2, perturbations=2, x0=start(torch.float64), scalar_dtype="float64")
-    run(made, 1)
+    curvature = Displacement(update=rule, weight=0.3)
+    options = {"local_steps": 3, "perturbations": 2, "scalar_dtype": "float64", "curvature": curvature}
+    made = federation("hiso", count=2, x0=start(torch.float64), **options)
+    run(made, 2)
     u = optimizers.Directions(0, 7)
-    eta, mu, nu, eps = 0.03, 1e-3, 0.05, 1e-8
-    sent = []
-    for f in quadratics(2):
-        x, h, own = start(torch.float64), torch.ones(7, dtype=torch.float64), []
-        for k in range(2):
-            w = u.block(k, 2) / h.sqrt()
-            c = torch.stack([(f(x + mu * w[p]) - f(x)) / mu / 2 for p in range(2)])
-            x, h = x - eta * (c @ w), (1 - nu) * h + nu * ((c @ w) ** 2 + eps)
-            own.append(c)
-        sent.append(torch.stack(own))
-    mean, x, h = (sent[0] + sent[1]) / 2, start(torch.float64), torch.ones(7, dtype=torch.float64)
-    for k in range(2):
-        delta = mean[k] @ (u.block(k, 2) / h.sqrt())
-        x, h = x - eta * delta, (1 - nu) * h + nu * (delta**2 + eps)
-    torch.testing.assert_close(made.server.x, x, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(made.server.state.model.method.hessian, h, rtol=1e-9, atol=0)
+    eta, mu, nu, eps, tau, stepwise = 0.03, 1e-3, 0.3, 1e-8, 3, rule == "per_step"
+
+    def learned(h, delta):
+        return (1 - nu) * h + nu * (delta**2 + eps)
+
+    x_r, h_r = start(torch.float64), torch.ones(7, dtype=torch.float64)
+    for r in range(2):
+        sent = []
+        for f in quadratics(2):
+            x, h, own = x_r, h_r, []
+            for k in range(tau):
+                w = u.block(r * tau + k, 2) / h.sqrt()
+                c = torch.stack([(f(x + mu * w[p]) - f(x)) / mu / 2 for p in range(2)])
+                x, h = x - eta * (c @ w), learned(h, c @ w) if stepwise else h
+                own.append(c)
+            sent.append(torch.stack(own))
+        mean, h, deltas = (sent[0] + sent[1]) / 2, h_r, []
+        for k in range(tau):
+            deltas.append(mean[k] @ (u.block(r * tau + k, 2) / (h if stepwise else h_r).sqrt()))
+            if rule in ("per_step", "printed"):
+                h = learned(h, deltas[k])
+        x_r = x_r - eta * sum(deltas)
+        h_r = {"per_round": learned(h_r, sum(deltas)), "last_step": learned(h_r, deltas[-1])}.get(rule, h)
+    torch.testing.assert_close(made.server.x, x_r, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(made.server.state.model.method.hessian, h_r, rtol=1e-8, atol=0)
+    assert float((h_r - 1.0).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.4, "projection": True, "participation": 2}])
+def test_with_one_local_step_all_rules_of_h_are_one_bit_for_bit(options):
+    runs = []
+    for rule in UPDATES:
+        made = federation("hiso", curvature=Displacement(update=rule), **options)
+        run(made, 6)
+        runs.append(bits(made.server.state.model.vectors()))
+    assert all(one == runs[0] for one in runs[1:])
 
 
 def test_weights_are_those_of_the_clients():
@@ -168,8 +199,10 @@ def test_clients_rebuild_the_server_bitwise_after_any_fault(variant, codec):
     assert_rebuilt(made)
 
 
-def test_partial_participation_replays():
-    made = federation("hiso", count=8, participation=2, local_steps=2)
+@pytest.mark.parametrize("rule", UPDATES)
+def test_partial_participation_replays(rule):
+    """Clients that come late rebuild H_r, and no rule of H's sends another byte."""
+    made = federation("hiso", count=8, participation=2, local_steps=2, curvature=Displacement(update=rule))
     run(made, 12)
     assert made.history[-1].refused == ()
     assert_rebuilt(made)
@@ -178,12 +211,14 @@ def test_partial_participation_replays():
     assert {r["payload_down"] % 40 for r in row} == {0} and max(r["payload_down"] for r in row) > 40
 
 
-def test_a_log_that_is_too_short_costs_the_whole_state():
+@pytest.mark.parametrize("rule", UPDATES)
+def test_a_log_that_is_too_short_costs_the_whole_state(rule):
     faults = [Fault("unreachable", r, 0) for r in range(2, 7)]
-    made = federation("hiso", faults, log_rounds=3)
+    options = {"local_steps": 2, "perturbations": 3, "curvature": Displacement(update=rule)}
+    made = federation("hiso", faults, log_rounds=3, **options)
     run(made, 7)
     rows = {(r["round"], r["client"]): r for r in made.ledger.to_rows()}
-    assert rows[7, 0]["payload_down"] == 7 * (4 + 4) and rows[7, 1]["payload_down"] == 20
+    assert rows[7, 0]["payload_down"] == 7 * (4 + 4) and rows[7, 1]["payload_down"] == 24
     assert made.history[-1].accepted == (0, 1, 2)
     assert len(made.server.state.log) == 3
     assert_rebuilt(made)
@@ -357,16 +392,20 @@ def test_a_round_is_tau_p_scalars_each_way(steps, count, dtype, size):
 # Restoring.
 
 
-def test_local_steps_leave_nothing_behind():
-    made = federation("hiso", local_steps=3, momentum=0.2, x0=torch.full((7,), 0.1, dtype=torch.float32))
+@pytest.mark.parametrize("rule", UPDATES)
+def test_local_steps_leave_nothing_behind(rule):
+    options = {"local_steps": 3, "momentum": 0.2, "curvature": Displacement(update=rule)}
+    made = federation("hiso", x0=torch.full((7,), 0.1, dtype=torch.float32), **options)
     run(made, 2)
     client, objective = made.host.client(0), quadratics()[0]
     client.receive(made.server.broadcast(0))
-    before, moved = bits(client.model.vectors()), []
+    before, moved, learned = bits(client.model.vectors()), [], []
     while (batch := client.ask()) is not None:
         client.tell(batch, torch.stack([objective(x) for x in batch]))
-        moved.append(bits(client.model.vectors()) != before)
+        now = bits(client.model.vectors())
+        moved.append(now != before), learned.append(now["hessian"] != before["hessian"])
     assert moved == [True, True, False] and client.state.start is None
+    assert learned == [rule == "per_step"] * 2 + [False] and client.optimizer.state.learned.round == []
     assert client.model.digest() == client.state.digest == made.server.state.digest
 
 
@@ -391,12 +430,14 @@ def test_a_client_saved_between_any_two_steps_goes_on_bitwise(variant):
         assert bits(other.model.vectors()) == bits(client.model.vectors())
 
 
-def test_h_is_reset():
-    made = federation("hiso", curvature=Displacement(reset=3, initial=torch.linspace(0.5, 1.5, 7)))
+@pytest.mark.parametrize("rule", UPDATES)
+def test_h_is_reset(rule):
+    initial = torch.linspace(0.5, 1.5, 7)
+    made = federation("hiso", curvature=Displacement(update=rule, reset=3, initial=initial), local_steps=2)
     run(made, 2)
-    assert not torch.equal(made.server.state.model.method.hessian, torch.linspace(0.5, 1.5, 7))
+    assert not torch.equal(made.server.state.model.method.hessian, initial)
     run(made, 1)
-    assert torch.equal(made.server.state.model.method.hessian, torch.linspace(0.5, 1.5, 7))
+    assert torch.equal(made.server.state.model.method.hessian, initial)
     assert made.server.state.model.floor == 0.5
     run(made, 1)
     assert_rebuilt(made)
@@ -457,7 +498,11 @@ def test_it_minimizes_a_neural_networks_loss_in_place():
     [
         ({"perturbations": 0}, ValueError, "perturbations"),
         ({"rate": 0.0}, ValueError, "rate"),
-        ({"curvature": {"name": "displacement", "update": "per_epoch"}}, ValueError, "per_step"),
+        (
+            {"curvature": {"name": "displacement", "update": "per_epoch"}},
+            ValueError,
+            "^update must be" + "".join(f"(?=.*{name})" for name in UPDATES),
+        ),
         ({"curvature": Displacement(initial=0.0)}, ValueError, "positive"),
         ({"hessian_weight": 0.1}, TypeError, "did you mean 'curvature=Displacement"),
         ({"scalar_dtype": "float16"}, ValueError, "scalar_dtype"),
@@ -470,6 +515,18 @@ def test_it_minimizes_a_neural_networks_loss_in_place():
 def test_bad_options_are_refused(options, kind, word):
     with pytest.raises(kind, match=word):
         HiSo(start(), clients=2, **options)
+
+
+@pytest.mark.parametrize("rule", UPDATES)
+def test_a_rule_of_h_is_a_table_in_flowers_run_config(rule):
+    configuration = pytest.importorskip("federated.flower.configuration")
+    options = f"rate = 0.1, curvature = {{name = 'displacement', update = '{rule}', weight = 0.2}}"
+    made = configuration.RunConfig(algorithm="hiso", dimension=4, options=options).make_algorithm()
+    same = HiSo(made.x0, clients=made.clients, rate=0.1, curvature=Displacement(update=rule, weight=0.2))
+    assert made.curvature.update == rule and made.configuration == same.configuration
+    wrong = configuration.RunConfig(algorithm="hiso", dimension=4, options=options.replace(rule, "per_epoch"))
+    with pytest.raises(ValueError, match="^.*update must be" + "".join(f"(?=.*{name})" for name in UPDATES)):
+        wrong.make_algorithm()
 
 
 MEMORY = """

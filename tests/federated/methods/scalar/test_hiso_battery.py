@@ -13,6 +13,8 @@ FACTORIES = {
         momentum=0.5,
         scheme="central",
     ),
+    "hiso_printed": algorithm_factory("hiso", rate=0.03, curvature=Displacement(update="printed"), momentum=0.5),
+    "hiso_last_step": algorithm_factory("hiso", rate=0.03, curvature=Displacement(update="last_step", reset=2)),
 }
 
 
