@@ -298,3 +298,28 @@ def test_beats_random_search(name):
     gains = torch.tensor(gains)
     upper = gains.mean() + 2.571 * gains.std() / 6**0.5
     assert float(upper) < 0.0, gains
+
+
+@pytest.mark.parametrize(("d", "share"), [(5, 1.0), (40, 0.5), (80, 0.25)])
+def test_candidates_differ_from_the_center_in_20_coordinates_on_average(d, share):
+    """Supp. D: each coordinate is perturbed with probability min(20/d, 1). All candidates are queried."""
+    x0, count = torch.full((d,), 0.4).double(), 100
+    opt = TuRBO(x0, bounds=[(0, 1)] * d, max_queries=400, batch_size=count, candidates=count, fit_steps=1)
+    batch = opt.ask()
+    values = batch.points().square().sum(1)
+    opt.tell(batch, values)
+    center = opt.box.to_unit(batch.explicit[int(values.argmin())])
+    changed = (opt.box.to_unit(opt.ask().explicit) - center).abs() > 1e-9
+    assert abs(float(changed.double().mean()) - share) <= 5 * math.sqrt(share * (1 - share) / (count * d))
+
+
+def test_regions_compete_by_their_improvements_in_the_values_units():
+    """Both regions are alike but for their values' unit, so that the one of the larger unit promises more."""
+    for wide in (0, 1):
+        options = {"regions": 2, "batch_size": 1, "initial_points": 6, "acquisition": "log_ei"}
+        opt = TuRBO(torch.full((2,), 0.5).double(), bounds=[(0, 1)] * 2, max_queries=40, **options)
+        for region in range(2):
+            batch = opt.ask()
+            assert batch.info["regions"].tolist() == [region] * 6
+            opt.tell(batch, 1.0 + (10.0 if region == wide else 1e-3) * (batch.points() - 0.5).square().sum(1))
+        assert opt.ask().info["regions"].tolist() == [wide]
