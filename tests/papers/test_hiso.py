@@ -325,6 +325,19 @@ def test_appendix_c_is_alg_2_once_a_round(record_property):
     largest(record_property, "Appx. C, by models", "HiSo Alg. 2, per_round", pairs)
 
 
+@pytest.mark.parametrize("reading", paper.READINGS)
+def test_scalars_average_the_clients_models_where_h_is_fixed_within_a_round(record_property, reading):
+    # Appx. C's x_{r+1} is the mean of the models; with an H that each client learns on its way they do not have one H.
+    u, _ = drawn(12, 1, 3, 2)
+    everyone, used = [0, 1, 2, 3], rule(reading)
+    run = paper.algorithm_2(clients(), X_0, np.ones(D), [everyone], u, used)
+    x, _ = paper.appendix_c(clients(), X_0, np.ones(D), everyone, u[0], used)
+    if reading == "per_step":
+        assert np.abs(x - run.x[1]).max() > 1e-3
+    else:
+        largest(record_property, "Appx. C, mean of the models", f"HiSo Alg. 2, {reading}", [(x, run.x[1])])
+
+
 def test_eq_7_solves_eqs_5_and_6():
     rng = np.random.default_rng(1)
     gradient, u, H = rng.standard_normal(D), rng.standard_normal(D), np.linspace(0.3, 3.0, D)

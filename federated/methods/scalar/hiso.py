@@ -2,7 +2,7 @@
 
 References:
     HiSo: Li et al., Reconciling Hessian-informed acceleration and scalar-only communication for efficient federated
-        zeroth-order fine-tuning, 2025, Alg. 1, 2, 2a, 2b, eqs. 7, 11, 12.
+        zeroth-order fine-tuning, 2025, Alg. 1, 2, 2a, 2b, Appx. C, eqs. 7, 12 and 112 (eq. 8 for P perturbations).
     DeComFL: Li et al., Achieving dimension-free communication in federated learning via zeroth-order optimization,
         2025.
 """
@@ -27,15 +27,19 @@ RATE = 0.01
 class HiSo(ScalarOnly):
     r"""HiSo (Li et al. 2025): all clients perturb along the same directions H^(−1/2)u_{kp} of a round.
 
-        c_{ikp} = (1/P) (fᵢ(x + μH^(−1/2)u_{kp}) − fᵢ(x))/μ  at x = x⁽ⁱ⁾_{r,k}          Alg. 2b, line 4
+        c_{ikp} = (1/P) (fᵢ(x + μH^(−1/2)u_{kp}) − fᵢ(x))/μ  at x = x⁽ⁱ⁾_{r,k}          Alg. 2b, line 4; eq. 112
         x⁽ⁱ⁾_{r,k+1} = prox(x − η H^(−1/2) Σ_p c_{ikp} u_{kp})                           lines 5 and 6
         c̄_{kp} = Σᵢ pᵢ c_{ikp}                                                           Alg. 2, line 13
         Δx_k = H^(−1/2) Σ_p c̄_{kp} u_{kp},   x ← prox(x − η_s η Δx_k),   k = 0 … τ − 1   lines 14 and 16
         H ← what the curvature learns from Δx_k                                          Alg. 2a, line 6
 
+    Here H is H_r in all steps of round r, as the paper prints it, or with ``Displacement(update="per_step")``, the
+    default, that of each step. The prox and η_s are ours, and the weights pᵢ: line 13 has 1/|C_r|.
+
     ``ScalarOnly`` says how scalars travel, what bytes are counted and how missed rounds are replayed. A client measures
-    its steps along its own path, H learning on the way, and then forgets them: model and server move by c̄ alone.
-    Without a prox that averages the clients' models exactly. N = 1 is ``optimizers.HiSo``, step by step.
+    its steps along its own path, ``"per_step"`` H learning on the way, and then forgets them: model and server move by
+    c̄ alone. Without a prox, and with H_r throughout, that is the mean of the clients' models (Appx. C; not with
+    ``"per_step"`` and τ > 1). N = 1 is ``optimizers.HiSo``, step by step.
 
     A failed perturbation's scalar is 0 and the step's others are divided by the number that succeeded; a step that
     failed as a whole is a vote for no move; a client with no scalar in the whole round does not report. A

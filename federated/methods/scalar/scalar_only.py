@@ -38,11 +38,12 @@ class ScalarOnly(Algorithm):
     and sends their scalars (line 14). The server takes their mean (line 16), logs it, and follows it itself. No vector
     of size d is sent, but to a client that cannot replay. A subclass says what the model is, and its scalars' number.
 
-    **Bytes.** τP scalars go up, and their means down, to each client, 4 bytes each in float32: for P = 5 and τ = 1 the
-    paper's 40 bytes a round. Round r's means go down when the client next takes part: a client in all of R rounds has
-    40R − 20 bytes, and one that takes part in some gets the scalars of all R down all the same. Counted is what
-    ``payload_bytes`` counts: tensors. Directions cost nothing, being addressed by (seed, round, step), which the
-    configuration and the message's frame hold; so do digests.
+    **Bytes.** τP scalars go up, and their means down, to each client, 4 bytes each in float32: 40 bytes a round for
+    P = 5 and τ = 1. The paper prints no such number; most cells of its Table 2 have as many bytes a round. Round r's
+    means go down when the client next takes part: a client in all of R rounds has 40R − 20 bytes, and one that takes
+    part in some gets the scalars of all R down all the same. Counted is what ``payload_bytes`` counts: tensors.
+    Directions cost nothing, being addressed by (seed, round, step), which the configuration and the message's frame
+    hold; so do digests. The paper sends seeds, too.
 
     **Replay.** The log holds the last ``log_rounds`` rounds. The server knows the last round at which it accepted a
     client's report, and sends what came since. A client that is further behind, having crashed or lost reports, says

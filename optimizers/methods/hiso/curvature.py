@@ -35,15 +35,16 @@ class StepOptions:
     """Options of a step of HiSo and of DeComFL, on one machine and over clients, given by name to either.
 
     Attributes:
-        perturbations: P, directions of a step (the paper's language models have 5, its programs 1).
+        perturbations: P, directions of a step (the paper's language models have 5, its authors' program 1).
         smoothing_radius: μ, in x's units.
-        rate: η (the authors' programs: 1e-4). None: a ``GroupProbe`` knows its own; else it is found at the first step
+        rate: η (the authors' program: 1e-4). None: a ``GroupProbe`` knows its own; else it is found at the first step
             (``first_rate.found_rate``), or, over clients, 0.01: a quadratic Σ aⱼxⱼ² wants η ≈ 1/(2 Σ aⱼ/P).
         scheme: ``"forward"``, g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries a step; or ``"central"``,
             g_p = (f(x + μw_p) − f(x − μw_p))/(2μ), 2P queries. None: forward, but for a ``GroupProbe``.
         distribution: of u, ``"normal"`` or ``"rademacher"``.
-        momentum: β < 1 of m ← βm + (1 − β)Δx, x ← x − η m, a remark of the paper; H does not see m.
-        projection: whether g_p is divided by u_pᵀH⁻¹u_p (HiSo eq. 7).
+        momentum: β < 1 of m ← βm + (1 − β)Δx, x ← x − η m; H does not see m. The paper has none, and says in a footnote
+            to its Sec. 4.2 that it could; the formula is ours.
+        projection: whether g_p is divided by u_pᵀH⁻¹u_p (HiSo eq. 7), which the paper leaves to the learning rate.
 
     Raises:
         TypeError: for an option of the wrong kind.

@@ -20,7 +20,7 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
     """η from the queries at x and x ± μu of a first step with H = 1, and an estimate of ‖∇f‖; None for no slope.
 
     On a quadratic with Hessian A the expected decrease of one step is greatest at
-    η = ‖∇‖²/E‖Δx‖²_A ≥ 1/(trA/P + (1 + 1/P)λ_max) (HiSo, Theorem 2, at H = 1), times uᵀu under ``projection``. Second
+    η = ‖∇‖²/E‖Δx‖²_A ≥ 1/(trA/P + (1 + 1/P)λ_max) (HiSo, eq. 120, at H = 1), times uᵀu under ``projection``. Second
     differences |f(x+μu) + f(x−μu) − 2f(x)|/μ² have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max on it: their
     largest is taken for tr A, being small by chance less often than the mean, and half of what it is above the mean for
     λ_max (all of it for fewer than 3). The largest is not taken for smaller than its rounding error, nor the first step

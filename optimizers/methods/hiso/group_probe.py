@@ -109,7 +109,7 @@ class GroupProbe(Curvature):
         g = (f(x + mz) − f(x − mz))/(2m),    x ← x − η (1/P) Σ_p g_p z_p
 
     with η = P/(d + P + 1) for normal u (P/(d + P − 1) for signs). Where h is the Hessian's diagonal and that is all of
-    it, no η has less expected loss after a step (Theorem 2's moments); elsewhere ``rate`` may be tuned. g is clipped at
+    it, no η has less expected loss after a step (HiSo's eq. 120); elsewhere ``rate`` may be tuned. g is clipped at
     ``clip`` times its running root mean square (weight 1/300, of the clipped values, bias-corrected; not in the first
     10 steps), which is state. A one-sided difference is biased by μ/2 · zᵀ∇²f z, hence ``scheme="central"`` alone.
 

@@ -2,7 +2,8 @@
 
 References:
     HiSo: Li et al., Reconciling Hessian-informed acceleration and scalar-only communication for efficient federated
-        zeroth-order fine-tuning, 2025, Alg. 1 (the general scalar-only algorithm), 2, 2a and 2b, eqs. 11 and 12.
+        zeroth-order fine-tuning, 2025, Alg. 1 (the general scalar-only algorithm), 2, 2a and 2b, Appx. C, eqs. 7, 12
+        and 112 (eq. 8 for P perturbations).
     DeComFL: Li et al., Achieving dimension-free communication in federated learning via zeroth-order optimization,
         2025.
 """
@@ -63,17 +64,18 @@ class HiSoState:
 
 
 class HiSo(Optimizer):
-    r"""HiSo (Li et al., 2025; Alg. 2, 2a, 2b, eqs. 11, 12) on one machine.
+    r"""HiSo (Li et al., 2025; Alg. 2, 2a, 2b, eqs. 12, 112) on one machine.
 
     With w = H^(−1/2) u it queries x and x + μ w_p, p = 1…P, and moves by
 
         g_p = (f(x + μ w_p) − f(x))/μ,   Δx = (1/P) Σ_p g_p w_p,   x ← prox(x − η Δx),
-        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)    (eq. 12; ``Displacement``)
+        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)    (eq. 12; ``Displacement`` says when, in a round)
 
-    so that E Δx = H⁻¹∇f(x) + O(μ) and, for g = wᵀ∇f and Σ = ∇f ∇fᵀ (Theorem 2),
-    E[Δx Δxᵀ] = (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹. Eq. 11 prints 2μ², and it is μ².
+    so that E Δx = H⁻¹∇f(x) + O(μ) and, for g = wᵀ∇f and Σ = ∇f ∇fᵀ (eq. 120, in the proof of Theorem 2),
+    E[Δx Δxᵀ] = (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹.
 
-    The ``curvature`` says where H comes from; a ``GroupProbe`` measures it instead. A step is in Alg. 1's two parts:
+    The ``curvature`` says where H comes from; a ``GroupProbe`` measures it instead, by a second difference such as
+    eq. 11, which the paper passes over (it prints 2μ² under it, and it is μ²). A step is in Alg. 1's two parts:
     ``scalars`` is all that a client would send and a server average, and ``follow`` moves x, H and m by scalars alone,
     as anyone may who holds these and the seed, bit for bit. The prox of coordinate j has its step, η/H_j: ψ must be
     separable. Memory is x and H, one vector more with momentum, and one without ``in_place``.
@@ -139,14 +141,20 @@ class HiSo(Optimizer):
         return self._directions_batch(rows, scales, distribution=kind, metric=metric, info=info)
 
     def _differences(self, batch: Batch, values: Tensor) -> Tensor:
-        """Line 4 (eq. 11): g_p = (f(x + μ w_p) − f(x))/μ, or the central one; not finite where a query failed."""
+        """Line 4 (eq. 112): g_p = (f(x + μ w_p) − f(x))/μ, or the central one; not finite where a query failed.
+
+        Line 4 prints its f(x) at x_{i,r}, eqs. 8 and 112 at x_{r,k}: the steps' own point it is.
+        """
         count, m = batch.info["count"], batch.scales.to(values.device)
         if len(batch) == count + 1 and bool(m[0] == 0.0):
             return (values[1:] - values[0]) / m[1:]
         return (values[-2 * count : -count] - values[-count:]) / (2.0 * m[-2 * count : -count])
 
     def scalars(self, batch: Batch, values: Tensor, factor: float = 1.0) -> list[float]:
-        """Line 11: c_p = g_p/P, P the perturbations that succeeded, NaN for the others; or a probe's g and c."""
+        """What Alg. 2, line 11, sends: c_p = g_p/P (eq. 112 has the 1/P in Δx), or a probe's g and c.
+
+        P are the perturbations that succeeded; NaN stands for the others.
+        """
         if "group" in batch.info:
             return Probe.scalars(batch, values)
         g = (self._differences(batch, values) * factor).tolist()
@@ -171,7 +179,7 @@ class HiSo(Optimizer):
     # Alg. 2a, Rebuild: what scalars do.
 
     def follow(self, scalars: Sequence[float], factor: float = 1.0) -> None:
-        """Lines 3 to 6 and Alg. 2, lines 9 and 16: move x, H and m by the scalars of the present step.
+        """Lines 4 to 6 and Alg. 2, lines 9 and 16: move x, H and m by the scalars of the present step.
 
         Args:
             scalars: c_p of each perturbation, NaN where there is none; or a probe's g and c.
