@@ -1,10 +1,11 @@
 """HiSo, Tables 2 and 5 and Figure 6: what is communicated.
 
-Measured: the ledger of small federations at several dimensions d; a round of a client, from the second round on
-(round r's mean scalars go down with round r + 1, so that R rounds of HiSo cost 40R − 20 bytes). Computed: the
-same rule at the sizes that the paper's models are named by. Checked: whether the paper's numbers are whole
-numbers of such rounds. What the paper counts follows from that: the perturbations' scalars up and down in 4-byte
-numbers, one client, no seeds; with KB = 1024 bytes. How many rounds a method needs is accuracy, which ``hiso-table2``
+Measured: the ledger of small federations at several dimensions d; a round of a client, from the second round on (round
+r's mean scalars go down with round r + 1, so that R rounds of HiSo cost 40R − 20 bytes). Computed: the same rule at the
+sizes that the paper's models are named by. Checked: whether some of the paper's numbers (``accounting.CELLS``) are
+whole numbers of such rounds. The paper prints that they are of a single client and that P = 5, but not what a round
+costs. Read from its Table 2's rounds and bytes: the perturbations' scalars up and down in 4-byte numbers, no seeds,
+though its algorithm sends them, and KB = 1024 bytes. How many rounds a method needs is accuracy, which ``hiso-table2``
 and ``hiso-table5`` measure on stand-ins.
 """
 
@@ -33,7 +34,7 @@ class Settings:
     Attributes:
         dims: d.
         clients: N.
-        perturbations: P; the paper's is 5.
+        perturbations: P; the paper's tables have 5.
         rounds: R.
     """
 

@@ -1,10 +1,10 @@
 """HiSo, Figure 4: eigenvalues of a synthetic Hessian before and after whitening, and what rates depend on.
 
-200 eigenvalues λᵢ of Σ with log λᵢ ~ N(0, 3²) (3 read as the standard deviation). With L = max λᵢ, a rate of random
-search depends on Ld in the worst case, on Tr Σ = Lκ with the effective rank κ = Tr Σ/L, and along H^(−1/2)u on
-ζ = Tr(H^(−1/2) Σ H^(−1/2)). The ideal H = Σ + ε gives ζ = Σᵢ λᵢ/(λᵢ + ε), which depends on ε more than on anything:
-it is near d for ε under the eigenvalues. The whitened spectrum has largest eigenvalue under 1, so that its Ld is d.
-The paper does not state its ε; three are shown. What HiSo learns is not this H: see ``hiso-fig5``.
+200 eigenvalues λᵢ of Σ with log λᵢ ~ N(0, 3²); the paper prints N(0, 3I), and we read 3 as the standard deviation. With
+L = max λᵢ, a rate of random search depends on Ld in the worst case, on Tr Σ = Lκ with the effective rank κ = Tr Σ/L,
+and along H^(−1/2)u on ζ = Tr(H^(−1/2) Σ H^(−1/2)). The ideal H = Σ + ε gives ζ = Σᵢ λᵢ/(λᵢ + ε), which depends on ε
+more than on anything: it is near d for ε under the eigenvalues. The whitened spectrum has largest eigenvalue under 1,
+hence an Ld under d. The paper does not state its ε; three are shown. What HiSo learns is not this H: see ``hiso-fig5``.
 """
 
 from __future__ import annotations

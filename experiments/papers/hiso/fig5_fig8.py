@@ -5,10 +5,11 @@ images. Beside the paper's curves stand two controls. *Scalar H*: one number in 
 same H-update fed with the run's own scalars along unrelated directions. If H holds curvature it must beat the scalar,
 correlate with the loss's squared gradient, and differ from χ².
 
-Readings: the paper gives neither rate, μ, P nor batch; P = 1 and μ = 1e-3 are its programs', the rate 0.01 was best for
-DeComFL and for HiSo on other seeds, and MNIST's CNN has 0.001, as with three times that runs on enlarged digits
-diverged. With τ local steps the rate falls as 1/√τ, as the round's displacement is a sum of τ steps along random
-directions; a round costs 8τP bytes, so Figure 8's second panel has the bytes in its axis.
+Readings: the paper's text gives neither ν, rates (each method's best), μ, P, batch nor the number of rounds, nor τ of
+Figure 5 nor the data of Figure 8; P = 1 and μ = 1e-3 are its authors' program's, the rate 0.01 was best for DeComFL and
+for HiSo on other seeds, and MNIST's CNN has 0.001, as with three times that runs on enlarged digits diverged. With τ
+local steps the rate falls as 1/√τ, as the round's displacement is a sum of τ steps along random directions; a round
+costs 8τP bytes, so Figure 8's second panel has the bytes in its axis.
 """
 
 from __future__ import annotations
