@@ -1,11 +1,14 @@
 """HiSo and DeComFL: the transcription against the paper's own equalities, its errata, and the project's runs."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 
 from federated import Report, Server, decode, simulate
 from optimizers import Displacement, minimize
+from optimizers.methods.hiso.displacement import Update
 from tests.papers import hiso as paper
 from tests.papers.agreement import TOLERANCE, largest
 
@@ -282,6 +285,10 @@ def test_the_forms_of_eq_4_and_eq_2_agree(record_property):
     f = Smooth(0)
     first = paper.eq_1(f, X_0, u[0][0, 0], 1e-2)
     largest(record_property, "eq. 1", "eq. 8 with H = 1", [(first, paper.eq_8(f, X_0, np.ones(D), u[0][0, 0], 1e-2))])
+
+
+def test_every_reading_is_a_rule_of_the_projects():
+    assert get_args(Update) == paper.READINGS
 
 
 def test_the_readings_agree_for_one_local_step(record_property):

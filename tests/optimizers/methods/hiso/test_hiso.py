@@ -382,6 +382,20 @@ def test_scalars_that_could_overflow_are_left_out():
 
 
 @pytest.mark.parametrize("rule", UPDATES)
+def test_steps_are_left_out_only_where_what_h_learns_from_them_could_overflow(rule):
+    """In float32 the square of one of these displacements fits, and of three that of their sum does not."""
+    curvature = Displacement(update=rule, initial=1.0, weight=1e-30)
+    options = {"rate": 1e-18, "perturbations": 1, "local_steps": 3, "max_queries": 100}
+    opt, moved = HiSo(start(dtype=torch.float32), curvature=curvature, **options), []
+    for step in range(3):
+        before, opt.iterations = opt.x.clone(), step
+        opt.follow([5e17])
+        moved.append(not torch.equal(opt.x, before))
+    assert moved == [True, rule != "per_round", rule != "per_round"]
+    assert bool(torch.isfinite(opt.hessian).all()) and bool((opt.hessian > 1.0).all())
+
+
+@pytest.mark.parametrize("rule", UPDATES)
 def test_hessian_floor_holds(rule):
     opt = HiSo(start(), curvature=Displacement(update=rule, epsilon=1e-3), local_steps=3, max_queries=10_000)
     for _ in range(60):
