@@ -86,7 +86,8 @@ METHODS = Styles(
         "fzoos_start": MethodStyle("FZooS, γ = 1/t, x' = x_{r−1}", INDIGO, "X", ":"),
         "fzoos_one_start": MethodStyle("FZooS, γ = 1, x' = x_{r−1}", WINE, "h", ":"),
         "fedzo": MethodStyle("FedZO", VERMILION, "s"),
-        "fedprox": MethodStyle("FedProx", ORANGE, "P", "--"),
+        "fedprox": MethodStyle("FedProx, γ = 1", ORANGE, "P", "--"),
+        "fedprox_d": MethodStyle("FedProx, γ = d (authors' program)", OLIVE, "<", "-."),
         "scaffold1": MethodStyle("SCAFFOLD I", GREEN, "^"),
         "scaffold2": MethodStyle("SCAFFOLD II", PURPLE, "v"),
         # HiSo

@@ -114,9 +114,13 @@ class FedProx(FedZO):
 
         ĝ = δᵢ(x) + γ (x − x_{r−1}),    the gradient of fᵢ + (γ/2)‖· − x_{r−1}‖²
 
+    The paper does not say which γ it has. Its authors' program has γ = 1 and a δᵢ that is a mean over unit vectors
+    without the factor d, ∇fᵢ/d in the mean: beside it the pull is as strong as γ = d beside ours, and with Adam, to
+    whose steps only the ratio matters (but for its ε), γ = d is the program's FedProx. γ = 1 is then nearly FedZO.
+
     Args:
         x0: initial point, shape ``d``.
-        pull: γ; 1 in FZooS's programs, 0 is FedZO.
+        pull: γ; ``pull=d`` is the authors' program, 0 is FedZO.
         **options: see ``FedZO``.
     """
 

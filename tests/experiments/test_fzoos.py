@@ -80,3 +80,19 @@ def test_figure_3_measures_the_directions_of_steps():
     rows = where(fig3.run_seed(settings, 0), method="fedzo", round=2)
     running = found[1].mean(0).cumsum(0) / torch.arange(1, 4)
     np.testing.assert_allclose([row["value"] for row in rows], running.numpy(), rtol=1e-12)
+
+
+def test_the_two_fedprox_pull_by_1_and_by_d():
+    problem = quadratics(10, 3, 5.0, seed=0)
+    pulls = [
+        comparison.federation_of(problem, method, local_steps=2, seed=0, options={"directions": 3}).algorithm.pull
+        for method in ("fedzo", "fedprox", "fedprox_d")
+    ]
+    assert pulls == [0.0, 1.0, 10.0]
+
+
+@pytest.mark.parametrize("name", ["fzoos-fig2", "fzoos-fig8"])
+def test_both_fedprox_have_fedzos_rate(name):
+    settings = registry.get(name).settings("reduced")
+    tuned = dict(zip(settings.methods, settings.rates if name == "fzoos-fig2" else settings.tuned, strict=True))
+    assert tuned["fedzo"] == tuned["fedprox"] == tuned["fedprox_d"] and set(BASELINES) < set(tuned)

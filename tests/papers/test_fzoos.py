@@ -162,6 +162,20 @@ def test_fedprox_with_1_over_q_pulls_d_times_as_hard(rule, agree):
     assert np.abs(read.x[-1] - printed.x[-1]).max() > 0.01
 
 
+def test_the_programs_fedprox_is_ours_of_the_pull_d():
+    """gamma = 1, 1/Q and unit vectors against gamma = d and d/Q, both with Adam's own epsilon of 1e-8.
+
+    Adam's steps do not change with the scale of its gradients but for epsilon over their size: hence the tolerance.
+    """
+    models, _, directions, _ = baseline("fedprox", "adam", 0.05, "orthonormal", pull=float(D))
+    program = paper.fedprox(
+        clients(), X0, directions, smoothing=SMOOTHING, moment=1.0, pull=1.0, rule=lambda: RULES["adam"][0](0.05)
+    )
+    np.testing.assert_allclose(models, program.x, rtol=0, atol=1e-5)
+    weak, _, _, _ = baseline("fedprox", "adam", 0.05, "orthonormal", pull=1.0)
+    assert np.abs(weak[-1] - program.x[-1]).max() > 0.01
+
+
 # Appx. D and eqs. 3 and 4.
 
 

@@ -104,7 +104,7 @@ IMAGES: dict[str, dict[str, Any]] = {
     "mnist": {"dataset": "mnist", "bound": 0.3, "side": 28},
 }
 REDUCED: dict[str, Any] = {
-    "rates": (0.05, 0.05, 0.1, 0.1, 0.1, 0.1),
+    "rates": (0.05,) * 2 + (0.1,) * len(BASELINES),
     "side": 8,
     "rounds": 10,
     "images": 3,

@@ -98,7 +98,7 @@ REDUCED: dict[str, Any] = {
     "rounds": 10,
     "num_features": 300,
     "points": 500,
-    "tuned": ((0.01, 0.8),) * 2 + ((0.01, 0.3),) * 4,
+    "tuned": ((0.01, 0.8),) * 2 + ((0.01, 0.3),) * len(BASELINES),
 }
 QUICK: dict[str, Any] = {
     "methods": ("fzoos", "fzoos_adaptive", "fedzo"),
