@@ -63,16 +63,17 @@ class FedZO(LocalSteps):
 
         ĝ = (1/(Q E[u_j²])) Σ_q (fᵢ(x + λu_q) − fᵢ(x))/λ · u_q,    x_r = Σᵢ pᵢ x_{r,T}^{(i)}
 
-    A step costs Q + 1 queries, a round T(Q + 1) a client, and d numbers each way. Eq. 87's scale 1/Q is right
-    for directions with E uuᵀ = I; unit vectors, the default being orthonormal ones, need d/Q. Q = 20 and λ = 0.01
-    are those of FZooS's Fig. 3 and programs.
+    A step costs Q + 1 queries, a round T(Q + 1) a client, and d numbers each way. The paper's pᵢ is 1/N. The scale 1/Q
+    of its eq. 7, which eq. 87 takes, is right for directions with E uuᵀ = I (Lemma F.1's are normal); unit vectors,
+    the default being orthonormal ones, need d/Q. Q = 20 is that of FZooS's Fig. 3, λ = 0.01 of its authors' program.
 
     Args:
         x0: initial point, shape ``d``.
         directions: Q.
         smoothing_radius: λ, in x's units.
         distribution: of u, one of ``Directions``'.
-        redraw: whether u is drawn anew for every ``"step"``, every ``"round"``, or ``"never"`` (FZooS, Prop. F.4).
+        redraw: whether u is drawn anew for every ``"step"``, every ``"round"``, or ``"never"`` (FZooS, Prop. F.4:
+            directions shared across all iterations and rounds).
         update_rule: factory of the local first-order rule, a torch optimizer.
         **options: see ``LocalSteps``.
     """
@@ -114,9 +115,10 @@ class FedProx(FedZO):
 
         ĝ = δᵢ(x) + γ (x − x_{r−1}),    the gradient of fᵢ + (γ/2)‖· − x_{r−1}‖²
 
-    The paper does not say which γ it has. Its authors' program has γ = 1 and a δᵢ that is a mean over unit vectors
-    without the factor d, ∇fᵢ/d in the mean: beside it the pull is as strong as γ = d beside ours, and with Adam, to
-    whose steps only the ratio matters (but for its ε), γ = d is the program's FedProx. γ = 1 is then nearly FedZO.
+    The paper says of γ that it is a constant (eq. 89) in [0, 1] (eq. 6). Its authors' program has γ = 1 and a δᵢ that
+    is a mean over unit vectors without the factor d, ∇fᵢ/d in the mean: beside it the pull is as strong as γ = d
+    beside ours, and with Adam, to whose steps only the ratio matters (but for its ε), γ = d is the program's FedProx.
+    γ = 1 is then nearly FedZO.
 
     Args:
         x0: initial point, shape ``d``.

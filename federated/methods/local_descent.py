@@ -18,7 +18,7 @@ from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.gradient_descent import GradientDescent, GradientDescentState
 
 local_adam: UpdateRule = partial(adam, lr=0.01)
-"""FZooS's rule (Appx. G): Adam with learning rate 0.01, a tenth of ZoRD's in [0, 10]^d, for inputs in [0, 1]^d."""
+"""FZooS's rule: Adam with learning rate 0.01, for inputs normalized to [0, 1]^d (Appx. G)."""
 
 
 def sgd(p: Tensor) -> torch.optim.Optimizer:

@@ -167,7 +167,7 @@ class SCAFFOLD2(FedZO):
     With partial participation cᵢ is of the client's last round, and c over all clients that have reported one, as the
     server keeps them (N d numbers). Before its first report a client takes no correction, where Karimireddy et al.
     take cᵢ = 0: c alone would add a gradient instead of a difference.
-    ``redraw="never"`` shares the directions across iterations (Prop. F.4).
+    ``redraw="never"`` shares the directions across all iterations and rounds, as Prop. F.4 assumes.
 
     Args: see ``FedZO``.
     """

@@ -18,11 +18,12 @@ SCHEMES = ("forward", "central")
 
 @dataclass(frozen=True)
 class FiniteDifferences(GradientEstimator):
-    """Averaged differences along random directions u_i at a smoothing radius λ (ZoRD eq. 2; Katyusha eq. 2).
+    """Averaged differences along random directions u_i at a smoothing radius λ.
 
     Forward, n + 1 queries (x first): g = c/n Σ (f(x + λu_i) − f(x))/λ · u_i. Central, 2n queries (all
     x + λu_i, then all x − λu_i): g = c/n Σ (f(x + λu_i) − f(x − λu_i))/(2λ) · u_i. c is 1/E[u_j²]: 1 for
-    normal and Rademacher directions, d for unit vectors. ZoRD prints the sum without c/n; with it
+    normal and Rademacher directions, d for unit vectors. The papers have the forward ones: ZoRD's eq. 2 prints the
+    sum without c/n, FZooS's eq. 7 with 1/n, and Katyusha's eq. 2 is n = 1 with c = d. With c/n
     E g = ∇f(x) + O(λ²), and exactly ∇f(x) for quadratic f. (Forward coordinate differences, whose
     directions have no random sign, are off by λ/2 ∂²f/∂x_j², as `CoordinateDifferences` are.)
 

@@ -9,7 +9,7 @@ from optimizers.methods.estimated_descent import EstimatedDescent
 
 
 class ES(EstimatedDescent):
-    """Evolution strategies (Salimans et al., 2017), as ZoRD's baseline (Sec. 5, Appx. C).
+    """Evolution strategies (Salimans et al., 2017), as ZoRD's baseline (Sec. 5.4, Appx. C.5).
 
     At x it queries f(x + λuᵢ), i = 1…n, uᵢ standard normal, and steps along
 
@@ -18,6 +18,7 @@ class ES(EstimatedDescent):
     by a first-order rule, then the prox; sᵢ are the centred ranks of the values, so that the step does not
     change under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. Fewer than two
     values that did not fail are no estimate. The first iteration queries x0 too, so that no result is worse than x0.
+    ZoRD gives ES the n, λ and unit vectors of RGF (Appx. C.1): beside them the same λ is √d times as far here.
 
     Args:
         x0: initial point, shape ``d``.

@@ -27,11 +27,12 @@ class GLDState:
 
 
 class GLD(Optimizer):
-    """Gradientless descent (Golovin et al., 2020, Alg. 1), as ZoRD's baseline (Sec. 5, Appx. C).
+    """Gradientless descent (Golovin et al., 2020, Alg. 1), as ZoRD's baseline (Sec. 5).
 
     A step queries x + rₖuₖ, one direction uₖ uniform on the unit sphere for each radius rₖ = 2⁻ᵏR down to
     r, and moves to the best of these and x; no gradient is estimated. The first batch queries x0 too. A
     point outside of the box or of ψ's domain is projected first. The last batch has the widest radii only.
+    ZoRD gives no radii.
 
     Args:
         x0: initial point, shape ``d``.

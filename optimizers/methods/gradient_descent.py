@@ -27,7 +27,7 @@ class GradientDescentState:
 
 
 class GradientDescent(Optimizer):
-    """Proximal first-order descent with a gradient oracle (ZoRD Fig. 3).
+    """Proximal first-order descent with a gradient oracle (ZoRD's GD with true derivatives, Fig. 3).
 
     A step queries f(x), calls jac(x), and moves x ← prox(rule(x, ∇f(x))). Where the value or the gradient is
     not finite, the iterate goes half the way back to the last point where both were.

@@ -24,7 +24,7 @@ class PRGFState(DescentState):
 
 
 class PRGF(EstimatedDescent):
-    """Prior-guided random gradient-free method (Cheng et al., 2021), as ZoRD's baseline (Sec. 5, Appx. C).
+    """Prior-guided random gradient-free method (Cheng et al., 2021), as ZoRD's baseline (Sec. 5, Appx. C.1).
 
     At x it queries f(x) and f(x + λu) for n orthonormal directions: the normalised last estimate p, and
     u₁…uₙ₋₁ uniform in its complement. With ∂f/∂u = (f(x + λu) − f(x))/λ it steps along

@@ -7,7 +7,7 @@ from optimizers.methods.estimated_descent import EstimatedDescent
 
 
 class RGF(EstimatedDescent):
-    """Random gradient-free method (Nesterov and Spokoiny, 2017), as ZoRD's baseline (Sec. 5, Appx. C).
+    """Random gradient-free method (Nesterov and Spokoiny, 2017), as ZoRD's baseline (Sec. 5, Appx. C.1).
 
     At x it queries f(x) and f(x + λuᵢ), i = 1…n, and steps along
 
