@@ -1,8 +1,8 @@
 """Beyond ZoRD: when virtual steps end, and queries made to learn the gradient, on five problems.
 
-``zord`` is the paper's rule (spectral norm, fixed ℓ, c = 0.35), ``zord_kept`` the library's (kept information, fitted
-ℓ), ``zord_gated`` spends queries where they teach the gradient most while that is expected to gain more than a step,
-``zord_random`` the same at random nearby, which is the gate's control (``query_rules.RandomQueries``).
+``zord`` is the paper's rule (spectral norm, c = 0.35) at a fixed ℓ, ``zord_kept`` the library's (kept information,
+fitted ℓ), ``zord_gated`` spends queries where they teach the gradient most while that is expected to gain more than a
+step, ``zord_random`` the same at random nearby, which is the gate's control (``query_rules.RandomQueries``).
 ``least_squares_gradient`` is a line through the same window of 150 queries. Outside: CMA-ES, COBYQA, TuRBO-1. All have
 200 queries. Ackley, Levy and Rosenbrock have d = 20; the quadratics d = 50, rotated by the seed: ``ill`` with
 curvatures from 1 to 1000 in equal ratios, ``noisy`` with 1 to 10 and Gaussian noise of a standard deviation of 10, a

@@ -137,9 +137,10 @@ ADVICE = (
     _advice(
         "Very many parameters in memory once (a network to be tuned)",
         'minimize(objective, objective.x0(), "hiso", in_place=True, max_queries=...)',
-        "With ``ModuleObjective``: directions are made from addresses. HiSo's H does what one number does: "
-        "it finds the scale of the step, not the curvature.",
+        "With ``ModuleObjective``: directions are made from addresses. HiSo's H finds the scale of the step, not the "
+        "curvature; it has not been told from one number in its place.",
         Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
+        Ground("hiso-fig5", "H is in the order of the loss's squared gradient"),
         Ground("hiso-fig5", "HiSo ends with a lower loss than one number in the place of H"),
     ),
     _advice(
@@ -172,7 +173,7 @@ ADVICE = (
     _advice(
         "Several clients, little bandwidth, d of any size",
         'simulate("decomfl", objectives, x0, rounds=1000, local_steps=1)  # or "hiso"',
-        "A round is P numbers each way whatever d is; missed rounds are replayed to the bit. HiSo saves few rounds.",
+        "A round is P numbers each way whatever d is; missed rounds are replayed to the bit. HiSo saves few or none.",
         Ground("hiso-bytes", "a round of HiSo or DeComFL is 40 bytes a client, whatever d is"),
         Ground("hiso-bytes", "a round of a vector method is 8d bytes a client"),
         Ground("hiso-fig5", "HiSo needs fewer rounds than DeComFL to accuracy 0.6"),

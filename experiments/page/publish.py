@@ -162,7 +162,8 @@ def verdict_table(entries: Sequence[Entry]) -> str:
     for entry in entries:
         tally, where = entry.tally(), bool(entry.facts.get("stand_in"))
         counts = " | ".join(str(tally[status] or "") for status in statuses)
-        mark = f" *({ON_STAND_IN.strip()})*" if where else ""
+        mark = f" *({ON_STAND_IN.strip()}: {entry.facts['stand_in']})*" if where else ""
+        mark += "" if tally else " *(controls only)*"
         lines.append(f"| {entry.facts['source']} | {entry.facts['shows']}{mark} | {counts} |")
         totals[where] += tally
     for where, name in ((False, "all on the papers' problems and data"), (True, f"all{ON_STAND_IN}s")):

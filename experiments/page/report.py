@@ -156,9 +156,10 @@ def _guide(entries: Sequence[Entry]) -> str:
 def _row(entry: Entry) -> str:
     facts = entry.facts
     where = ON_STAND_IN if facts.get("stand_in") else ""
+    name = f"<br><small>stand-in: {_text(facts['stand_in'])}</small>" if where else ""
     return (
         f'<tr><td><a href="#{_text(entry.id)}">{_text(facts["source"])}</a></td>'
-        f"<td>{_text(facts['shows'])}</td><td>{_chips(entry.tally(), where) or 'controls only'}</td>"
+        f"<td>{_text(facts['shows'])}{name}</td><td>{_chips(entry.tally(), where) or 'controls only'}</td>"
         f"<td class=soft>{_text(facts.get('scale', ''))}, {_count(len(facts['seeds']), 'seed')}</td></tr>"
     )
 

@@ -1,7 +1,7 @@
 """Black-box attacks as functions to be minimized: a perturbation within an L∞ bound that a classifier falls for.
 
-δ has one number a pixel, added to every channel, and the perturbed image is clipped to [0, 1] (ZoRD, Sec. 5.3:
-d = 28² for MNIST; that CIFAR-10's channels share theirs, d = 32², is our reading).
+δ has one number a pixel, added to every channel, and the perturbed image is clipped to [0, 1]. ZoRD (Sec. 5.3) has
+d = 28² for MNIST and 32² for CIFAR-10, from which we read that the channels share δ.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Controllers of gymnasium's environments as functions to be minimized: minus the mean return of their episodes.
 
-A controller is an MLP with two hidden layers of 10 units and tanh, with biases: its highest output is the action where
-actions are discrete, and tanh of its outputs, spread over the action's range, where they are continuous. Episode e of
-every query begins from the environment's state of seed ``seed + e``: f is a deterministic function. (BipedalWalker
-keeps something from episode to episode, so that Box2D's environments are made anew for each.)
+A controller is an MLP with two hidden layers of 10 units and biases. Where actions are continuous they are tanh of its
+outputs, spread over the action's range; where they are discrete the action is the highest output, in the place of the
+softmax layer of ZoRD's Appx. C.5. That hidden layers have tanh is our reading. Episode e of every query begins from the
+environment's state of seed ``seed + e``: f is a deterministic function. (BipedalWalker keeps something from episode to
+episode, so that Box2D's environments are made anew for each.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Metrics of a classifier as functions of its parameters: piecewise constant, with no gradient to follow.
 
-The network is an MLP 54-30-14-7 with ReLU and biases, d = 2,189 (ZoRD, Sec. 5.4). It is trained by cross-entropy to
-θ*, and f(θ) = 1 − metric of the network with parameters θ* + θ.
+The network is an MLP 54-30-14-7 with biases, d = 2,189 (ZoRD, Sec. 5.4 and Appx. C.4), and with ReLU, our reading. It
+is trained by cross-entropy to θ*, and f(θ) = 1 − metric of the network with parameters θ* + θ.
 """
 
 from __future__ import annotations

@@ -92,7 +92,9 @@ def test_the_page_stands_alone_and_says_everything(folder):
         "queries &amp; more",
         "1.1 (1 to 1.2)",
         "digits for MNIST",
-        "1 reproduced",
+        "1 reproduced on the stand-in",
+        "1 reproduced</span> on a stand-in for the paper's data",
+        "The settings are those of the paper's scale",
         "3 seeds",
         "&quot;num_queries&quot;: [ 5, 10 ]",
         facts["command"],
@@ -149,7 +151,11 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     assert Image.open(target / "toy-fig1.png").mode == "P"
     assert (target / "index.html").read_text() == report.build(target)[0]
     table = (target / "verdicts.md").read_text()
-    assert "| Toy, Fig. 1 | numbers near their index *(stand-in)* | 1 |  |  |" in table
+    assert "| Toy, Fig. 1 | numbers near their index *(on the stand-in: digits for MNIST)* | 1 |  |  |  |" in table
+    assert (
+        "| all on the papers' problems and data | | 0 | 0 | 0 | 0 |\n| all on the stand-ins | | 1 | 0 | 0 | 0 |"
+        in table
+    )
     assert readme.read_text() == f"before\n<!-- verdicts -->\n\n{table}\n<!-- /verdicts -->\nafter\n"
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
     assert publish(tmp_path / "quick", target=target, readme=None)[0] == "toy-fig1: quick, only its cost is noted"
@@ -158,6 +164,36 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     publish(folder, target=target, readme=None)
     assert not (target / "toy-fig1.csv").exists()
     assert to_csv(results.read_rows(target, "toy-fig1")).encode() == before
+
+
+def test_publishing_the_published_makes_all_that_follows_from_the_records_anew(folder, tmp_path, monkeypatch):
+    target = tmp_path / "published"
+    publish(folder, target=target, readme=None)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    assert publish(target, target=target, readme=None)[0] == "toy-fig1: paper, 3 seeds, 1 verdicts"
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    words = dataclasses.replace(FULL, shows=lambda settings: f"{len(settings.num_queries)} panels", stand_in="")
+    monkeypatch.setattr(toy, "EXPERIMENT", words)
+    publish(target, target=target, readme=None)
+    after = {path.name: path.read_bytes() for path in target.iterdir()}
+    assert {name for name in after if after[name] == before[name]} == {"toy-fig1.csv", "costs.json", "which-method.md"}
+    assert "2 panels" in (target / "index.html").read_text() and "stand-in:" not in (target / "verdicts.md").read_text()
+
+
+def test_verdicts_of_an_older_version_are_read(folder):
+    path = folder / "toy-fig1.verdicts.json"
+    (found,) = json.loads(path.read_text())
+    path.write_text(json.dumps([{key: found[key] for key in found if key not in ("undecided", "stand_in")}]))
+    (verdict,) = results.read_verdicts(folder, "toy-fig1")
+    assert (verdict.undecided, verdict.stand_in, verdict.said()) == (0, "", "reproduced")
+    facts = json.loads((folder / "toy-fig1.settings.json").read_text())
+    (folder / "toy-fig1.settings.json").write_text(json.dumps({k: v for k, v in facts.items() if k != "differences"}))
+    assert not report.build(folder)[1]
+
+
+def test_a_page_says_what_a_smaller_run_has_less_of(folder, monkeypatch, tmp_path):
+    run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
+    assert "<li>num_queries: (5) in the place of (5, 10)</li>" in report.build(tmp_path / "quick")[0]
 
 
 def test_settings_are_rebuilt_or_refused():

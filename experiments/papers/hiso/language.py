@@ -1,10 +1,10 @@
 """Federated tuning of language models: what HiSo's Tables 2 and 5 and Figure 6 share.
 
-6 clients, 2 of them a round, P = 5, as printed. Readings, where the paper is silent: τ = 1, μ = 1e-3 and a normal
-distribution as its programs have; all parameters are tuned, a client's loss is that of all of its prompts, and of
-SST-2 and QQP its share of each label is from Dirichlet(1). FedZO has Q = P directions; the first-order methods take one
-gradient step a round, those with moments at rate ``CLIENT_RATE`` and with the rate of the grid at the server.
-A score is accuracy on test prompts, of SQuAD F1.
+6 clients, 2 of them a round, P = 5 for all methods without gradients (FedZO's Q = P) and normal directions, as printed.
+Readings, where the paper is silent: τ = 1 and μ = 1e-3 as its authors' program has; all parameters are tuned, a
+client's loss is that of all of its prompts, and of SST-2 and QQP its share of each label is from Dirichlet(1). The
+first-order methods take one gradient step a round, those with moments at rate ``CLIENT_RATE`` and with the rate of the
+grid at the server. A score is accuracy on test prompts, of SQuAD F1.
 
 **What is counted.** The best score of a run is its highest record (one every so many rounds), and its rounds are those
 until the first record that is as high; bytes are these rounds times those of a round and client
@@ -300,6 +300,12 @@ def describe(settings: Settings) -> str:
     return f"tiny OPTs for {models}, templated sentences for {tasks}"
 
 
+def over(settings: Settings) -> str:
+    """The models and the tasks."""
+    models, tasks = ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)
+    return f"{models} on {tasks}"
+
+
 def tuned_dimension(rows: Rows, model: str) -> int:
     """The d of the model that was tuned: a vector method's bytes are 8d. 0 where no such method ran."""
     found = [row for row in where(rows, quantity="bytes", model=model) if row["method"] not in SCALAR_ONLY]
@@ -341,7 +347,7 @@ def bytes_until_best(rows: Rows, **conditions: str) -> np.ndarray:
 
 
 def in_units(count: float) -> str:
-    """Bytes to be read, in powers of 1,024 as the paper has them: ``7.81 KB``."""
+    """Bytes to be read, in powers of 1,024 as the paper's KB seem to be: ``7.81 KB``."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1024.0:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"

@@ -2,8 +2,8 @@
 
 See ``experiments.papers.hiso.language`` for the federation, the readings and the stand-ins. The target is the best
 record of DeComFL's run on the same seed; a run that does not reach it counts with all of its rounds, and the table says
-how many did. All three have rates from the same grid. Printed are rounds and bytes for OPT-350M and OPT-1.3B; the
-paper's bytes that are at hand are checked in ``hiso-bytes``, and they are not of these models. The scalar
+how many did. All three have rates from the same grid. The paper prints rounds and bytes of OPT-350M and OPT-1.3B, not
+of stand-ins; ``hiso-bytes`` compares bytes that it prints with whole rounds. The scalar
 (``experiments.papers.hiso.controls``) is ours: what adapting the rate alone gives.
 
 At reduced scale runs end early, and a best score found near the end leaves others no room: "did not reach it" is to be
@@ -97,12 +97,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 EXPERIMENT = Experiment(
     id="hiso-table2",
     source="HiSo, Table 2",
-    shows=lambda settings: (
-        "rounds and bytes of tuning until DeComFL's best score, "
-        + ", ".join(language.MODELS[name] for name in settings.models)
-        + " on "
-        + ", ".join(language.TASKS[name] for name in settings.tasks)
-    ),
+    shows=lambda settings: f"rounds and bytes of tuning until DeComFL's best score, {language.over(settings)}",
     claim="HiSo needs fewer rounds than DeComFL to DeComFL's best accuracy, and bytes in proportion.",
     scales={
         "paper": Settings(models=("opt-350m", "opt-1.3b"), methods=METHODS),

@@ -1,13 +1,13 @@
 """HiSo, Table 5 and Figure 6: the best score of seven algorithms and the bytes until it.
 
-See ``experiments.papers.hiso.language`` for the federation, the readings and the stand-ins. Total bytes are read as
-those of one client until the method's own best score: then a method may, as in the print, have more of them than
-another that it beats to the other's best (96.67 KB of HiSo and 43.95 KB of DeComFL, OPT-1.3B on QQP). Bytes of vector
-methods are proportional to d, so beside the tiny models' the table has what as many rounds cost at the size that a
-model is named by. Printed bytes that are at hand (``accounting.CELLS``) stand beside.
+See ``experiments.papers.hiso.language`` for the federation, the readings and the stand-ins. Total bytes are printed as
+those of a single client "until convergence", which we read as until the method's own best score: then a method may, as
+in the print, have more of them than another that it beats to the other's best (96.67 KB of HiSo and 43.95 KB of
+DeComFL, OPT-1.3B on QQP). Bytes of vector methods are proportional to d, so beside the tiny models' the table has what
+as many rounds cost at the size that a model is named by. Some of the printed bytes (``accounting.CELLS``) stand beside.
 
 Figure 6 draws the bytes as bars on a logarithmic axis, grouped by model, at the d that a model is named by; the same at
-the d of the model that was tuned is a line across the bar. Its task is read as SST-2.
+the d of the model that was tuned is a line across the bar. Its task is SST-2, as its caption prints.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> 
 
 
 def printed(method: str, cell: Cell) -> str:
-    """The paper's bytes of a cell where they are at hand."""
+    """The paper's bytes of a cell that is in ``accounting.CELLS``."""
     name = f", Table 5, {MODELS[cell['model']]}, {TASKS[cell['task']]}, {style.METHODS[method].label}".upper()
     return next((text.partition(",")[0] for text in CELLS if text.upper().endswith(name)), "")
 
@@ -171,7 +171,7 @@ def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Score, rounds and bytes of each method in each cell, with the printed bytes that are at hand."""
+    """Score, rounds and bytes of each method in each cell, with the printed bytes of ``accounting.CELLS``."""
     lines = []
     for title, cell in cells_of(settings, rows).items():
         for method in settings.methods:
@@ -200,20 +200,12 @@ SHARED: dict[str, Any] = {
 QUICK, REDUCED = Settings(**language.QUICK), Settings(**language.REDUCED)
 
 
-def over(settings: Settings) -> str:
-    """The models and tasks in words."""
-    models, tasks = (
-        (names[name] for name in chosen) for names, chosen in ((MODELS, settings.models), (TASKS, settings.tasks))
-    )
-    return f"{', '.join(models)} on {', '.join(tasks)}"
-
-
 EXPERIMENTS = (
     Experiment(
         id="hiso-table5",
         source="HiSo, Table 5",
         shows=lambda settings: (
-            f"best score of {len(settings.methods)} algorithms that tune {over(settings)}, and the bytes until it"
+            f"best score of {len(settings.methods)} algorithms that tune {language.over(settings)}, and its bytes"
         ),
         claim="HiSo is as accurate as or better than FedZO and DeComFL with a small part of the bytes of vector "
         "methods.",
@@ -227,7 +219,9 @@ EXPERIMENTS = (
     Experiment(
         id="hiso-fig6",
         source="HiSo, Fig. 6",
-        shows=lambda settings: f"bytes of {len(settings.methods)} algorithms until their best score, {over(settings)}",
+        shows=lambda settings: (
+            f"bytes of {len(settings.methods)} algorithms until their best score, {language.over(settings)}"
+        ),
         claim="HiSo's and DeComFL's communication is millions of times less than that of vector methods, at every "
         "size.",
         scales={

@@ -2,9 +2,9 @@
 
 The starts are the best of 300 queries of TuRBO; see ``experiments.papers.zord.descent`` for the readings. Figure 3 has
 d = 20 and 40 (200 queries) and 100 (400), ten runs, and claims that ZoRD outperforms RGF, PRGF, GLD and TuRBO. ``zord``
-is the paper's rule (spectral norm, fixed ℓ) with its code's start of an iteration, the best query; ``zord_last`` starts
-at the last one, as Algorithm 2 says; ``zord_history`` also knows TuRBO's 300 queries. ``zord_kept`` is the library's
-default (kept information, fitted ℓ), ``zord_gated`` has queries of its own for learning, behind the gate of a
+is the paper's rule (spectral norm) at a fixed ℓ with its code's start of an iteration, the best query; ``zord_last``
+starts at the last one, as Algorithm 2 says; ``zord_history`` also knows TuRBO's 300 queries. ``zord_kept`` is the
+library's default (kept information, fitted ℓ), ``zord_gated`` has queries of its own for learning, behind the gate of a
 probability (``query_rules.ProbabilityGate``; ``beyond-zord`` has the library's). Outside comparators: CMA-ES and
 COBYQA. Gradient descent has the true gradient, TuRBO goes on from its own 300 queries. Figure 8 has CobBO from x₀ with
 its own initial design, which counts; the paper's dimensions are not given beside it, and d = 20 and 40 are taken. At

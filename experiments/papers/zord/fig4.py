@@ -39,6 +39,7 @@ from optimizers import Evaluator, run
 RATES = (0.002, 0.01, 0.05, 0.2)
 RADII = (0.3, 1.0, 3.0, 10.0)
 BASELINES = ("es", "rgf", "prgf")
+TITLES = {"f1": "F1", "jaccard": "Jaccard's index"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +118,7 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each metric."""
-    titles = {"f1": "F1", "jaccard": "Jaccard"}
-    cells = {titles.get(name, name): {"metric": name} for name in settings.metrics}
+    cells = {TITLES.get(name, name): {"metric": name} for name in settings.metrics}
     label = "improvement in %, mean ± SE"
     return style.grid_of_methods(rows, "queries", settings.methods, cells, ylabel=label, columns=4, height=3.0)
 
@@ -147,8 +147,8 @@ EXPERIMENT = Experiment(
     id="zord-fig4",
     source="ZoRD, Fig. 4",
     shows=lambda settings: (
-        f"improvement of {', '.join(settings.metrics)} of an MLP with {DIMENSION:,} parameters by "
-        "search on the metric, against queries"
+        f"improvement of {', '.join(TITLES.get(name, name) for name in settings.metrics)} by search on the metric, "
+        f"MLP with {DIMENSION:,} parameters, against queries"
     ),
     claim="ZoRD improves all four metrics more than ES, RGF and PRGF at equal queries.",
     scales={
