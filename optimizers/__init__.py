@@ -25,6 +25,7 @@ from optimizers.methods.hiso.displacement import Displacement
 from optimizers.methods.hiso.group_probe import GroupProbe
 from optimizers.methods.hiso.hiso import DeComFL, HiSo
 from optimizers.methods.katyusha.accelerated_zo import AcceleratedZO
+from optimizers.methods.katyusha.nesterov_spokoiny import NesterovSpokoiny
 from optimizers.methods.katyusha.parameters import KatyushaParameters
 from optimizers.methods.katyusha.projected_zo import ProjectedZO
 from optimizers.methods.katyusha.zo_l_katyusha import ZOLKatyusha
@@ -70,6 +71,7 @@ __all__ = [
     "LeastSquaresDifferences",
     "LeastSquaresGradient",
     "ModuleObjective",
+    "NesterovSpokoiny",
     "NoProx",
     "Optimizer",
     "PriorGuidedDifferences",

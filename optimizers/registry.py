@@ -23,6 +23,7 @@ METHODS: dict[str, tuple[str, str]] = {
     "zo_svrg": ("optimizers.methods.katyusha.zo_svrg", "ZOSVRG"),
     "projected_zo": ("optimizers.methods.katyusha.projected_zo", "ProjectedZO"),
     "accelerated_zo": ("optimizers.methods.katyusha.accelerated_zo", "AcceleratedZO"),
+    "nesterov_spokoiny": ("optimizers.methods.katyusha.nesterov_spokoiny", "NesterovSpokoiny"),
     "hiso": ("optimizers.methods.hiso.hiso", "HiSo"),
     "decomfl": ("optimizers.methods.hiso.hiso", "DeComFL"),
 }

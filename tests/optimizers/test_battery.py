@@ -26,7 +26,7 @@ METHODS = {
     "zo_l_katyusha": (method_factory("zo_l_katyusha"), Promises(convergence=1e-6)),
     "zo_l_katyusha-II": (method_factory("zo_l_katyusha", option="II"), Promises(convergence=1e-6)),
     "zo_l_katyusha-full": (
-        method_factory("zo_l_katyusha", coordinates="full"),
+        method_factory("zo_l_katyusha", batch_size="full"),
         Promises(convergence=1e-9, seeded=False),
     ),
     "zo_svrg": (method_factory("zo_svrg"), Promises(convergence=1e-6)),
@@ -35,7 +35,8 @@ METHODS = {
         method_factory("projected_zo", estimator="coordinates", steps="constant"),
         Promises(convergence=1e-9, seeded=False),
     ),
-    "accelerated_zo": (method_factory("accelerated_zo"), Promises(convergence=1e-9)),
+    "accelerated_zo": (method_factory("accelerated_zo", strong_convexity=1.0), Promises(convergence=1e-9)),
+    "nesterov_spokoiny": (method_factory("nesterov_spokoiny"), Promises(convergence=1e-9)),
 }
 
 

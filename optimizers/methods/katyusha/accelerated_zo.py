@@ -1,4 +1,4 @@
-"""Accelerated zeroth-order descent from two-point estimates, without variance reduction."""
+"""Katyusha's eq. 14: Nesterov's constant momentum along two-point estimates, without variance reduction."""
 
 from __future__ import annotations
 
@@ -14,84 +14,81 @@ from optimizers.methods.katyusha.projected_zo import two_point
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
 
 
-def next_alpha(gamma: float, mu: float, cost: float) -> float:
-    """The α in (0, 1) with cost · α² = (1 − α)γ + αμ; cost = d²L for two-point estimates."""
-    b = gamma - mu
-    return 2.0 * gamma / (b + math.sqrt(b * b + 4.0 * cost * gamma))
-
-
 @dataclass
-class AcceleratedState(SmoothState):
-    """Beside L and its guard, the mirror point v and the estimate sequence's curvature γ; x is the base's iterate."""
+class MomentumState(SmoothState):
+    """Beside L and its guard, y, where the next estimate is made; x is the base's iterate."""
 
-    v: Tensor
-    gamma: float
+    y: Tensor
 
 
 class AcceleratedZO(SmoothMethod):
-    """Accelerated descent along two-point estimates, in the place of Katyusha's eq. 14 (its Fig. 2).
+    """Nesterov's accelerated descent with the two-point estimate plugged in (Katyusha eq. 14 and Fig. 2).
 
-    From v = x = x0 and γ = L, with μ = μ_f + μ_ψ, h = 1/(dL), α from d²L α² = (1 − α)γ + αμ:
+        g    = d (f(y + βu) − f(y))/β u                 (eq. 2, u uniform on the unit sphere)
+        x⁺   = prox_{ψ/(dL)}(y − g/(dL))
+        y⁺   = x⁺ + m (x⁺ − x),   m = (1 − √(μ/L))/(1 + √(μ/L)), μ = μ_f + μ_ψ
 
-        y  = x + αγ/(γ + αμ) (v − x)
-        g  = d (f(y + βu) − f(y − βu))/(2β) u           (eq. 2's mean over ±u, uniform on the unit sphere)
-        x⁺ = prox_{hψ}(y − hg)
-        v⁺ = argmin_w α(g·w + μ_f/2 ‖w − y‖² + ψ(w)) + (1 − α)γ/2 ‖w − v‖²
-        γ⁺ = (1 − α)γ + αμ
+    **As printed and as read.** Eq. 14 has the projection P_X in the prox's place, y⁺ = x⁺ − m (x⁺ − x), and "the simple
+    2-point gradient estimator (3)". Eq. 3 has d + 1 points, and along it nothing stalls; the 2-point estimator is eq. 2.
+    With the printed sign (``printed_sign=True``) y stays near the x before, and the run is slower than one without
+    momentum. The paper shows this method for what it fails at: g does not vanish at a constrained minimum, so that in a
+    box the iterates stall, which ``ZOLKatyusha`` repairs.
 
-    Eq. 14 is another method, with the constant momentum (1 − √(μ/L))/(1 + √(μ/L)): as printed with the sign −, which is
-    slower than no momentum, and "estimator (3)", which has d + 1 points, for eq. 2. The steps here are Nesterov and
-    Spokoiny's (2017, Sec. 6) with the constants of sphere directions, E‖g‖² = d‖∇f‖²: without ψ, E(f(x) − f* + γ/2 ‖v −
-    x*‖²) falls by 1 − α an iteration of two queries, α → √(μ/L)/d. With ψ nothing is promised: g does not vanish at a
-    constrained minimum, and neither does its variance, so the iterates stall at a gap that the steps do not
-    shrink. That is what Fig. 2 shows and ZO-L-Katyusha repairs.
+    No rate is known for it: momentum adds the estimates' noise up over about √(L/μ)/2 iterations, and where the mean
+    eigenvalue of ∇²f is not small beside 4 √(Lμ) the iterates may grow. ``NesterovSpokoiny`` has a rate.
 
-    A failed query leaves x and v where they are.
+    A failed query leaves x and y where they are.
 
     Args:
         x0: initial point, shape ``d``.
+        printed_sign: m with the printed sign.
         step_factor: replaces L by L/factor.
         **common: see ``SmoothMethod`` and ``Optimizer``.
+
+    Raises:
+        ValueError: for μ_f + μ_ψ = 0: eq. 14 needs μ, which cannot be measured.
     """
 
     method = "accelerated_zo"
-    state: AcceleratedState
+    state: MomentumState
 
-    def __init__(self, x0: Any, *, step_factor: float = 1.0, **common: Unpack[SmoothOptions]) -> None:
-        self.step_factor = positive("step_factor", step_factor)
+    def __init__(
+        self, x0: Any, *, printed_sign: bool = False, step_factor: float = 1.0, **common: Unpack[SmoothOptions]
+    ) -> None:
+        self.printed_sign, self.step_factor = bool(printed_sign), positive("step_factor", step_factor)
         super().__init__(x0, **common)
 
     def _start(self) -> None:
         super()._start()
-        L = self.smoothness or 0.0
-        self.state = AcceleratedState(L, math.inf, self._x, L / self.step_factor)
+        if self.mu_f + self.mu_psi == 0.0:
+            raise ValueError(
+                "accelerated_zo needs strong_convexity or prox_strong_convexity, of which eq. 14's momentum is made; "
+                "where neither is known, nesterov_spokoiny goes without"
+            )
+        self.state = MomentumState(self.smoothness or 0.0, math.inf, self._x)
 
     def _restart(self) -> None:
-        self.state.v, self.state.gamma = self._x, self.state.smoothness / self.step_factor
+        self.state.y = self._x
 
-    def _momentum(self) -> tuple[float, float, Tensor]:
-        """h, α and y of the next iteration."""
-        state, mu, d = self.state, self.mu_f + self.mu_psi, self.dimension
-        L = state.smoothness / self.step_factor
-        alpha = next_alpha(state.gamma, mu, d * d * L)
-        weight = alpha * state.gamma / (state.gamma + alpha * mu)
-        return 1.0 / (d * L), alpha, self._x + weight * (state.v - self._x)
+    @property
+    def momentum(self) -> float:
+        """m, with its sign; 0 where μ ≥ L."""
+        root = math.sqrt(min((self.mu_f + self.mu_psi) * self.step_factor / self.state.smoothness, 1.0))
+        m = (1.0 - root) / (1.0 + root)
+        return -m if self.printed_sign else m
 
     def _method_queries(self) -> int:
         return 2
 
     def _method_ask(self) -> Batch:
-        return self._batch(two_point(self), self._momentum()[2])
+        return self._batch(two_point(self), self.state.y)
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
-        estimate = two_point(self).from_values(batch, values)
-        if estimate is None:
+        if (estimate := two_point(self).from_values(batch, values)) is None:
             return
-        state, y, g = self.state, batch.base, estimate.gradient
-        h, alpha, _ = self._momentum()
-        inner = (1.0 - alpha) * state.gamma + alpha * self.mu_f
-        x = y - h * g
-        v = ((1.0 - alpha) * state.gamma * state.v + alpha * (self.mu_f * y - g)) / inner
-        if bool((x.isfinite() & v.isfinite()).all()):
-            self._x, state.v = self._prox(x, h), self._prox(v, alpha / inner)
-            state.gamma = inner + alpha * self.mu_psi
+        step = self.step_factor / (self.dimension * self.state.smoothness)
+        moved = batch.base - step * estimate.gradient
+        if not bool(moved.isfinite().all()):
+            return
+        before, self._x = self._x, self._prox(moved, step)
+        self.state.y = self._x + self.momentum * (self._x - before)

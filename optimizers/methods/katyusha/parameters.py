@@ -1,129 +1,201 @@
-"""Parameters of ZO-L-Katyusha from smoothness and strong convexity.
+"""Parameters of ZO-L-Katyusha: Theorem 1's, the three corollaries', and two rules of ours.
 
-Whose numbers these are: θ₂ = 1/2 (Alg. 1, line 2), η = 1/(3θ₁) and M in proportion to d/|S| are the paper's. p = |S|/d,
-where Corollaries 1 and 2 have 1/d, θ₁ = min{√(μ/(Mp)), 1/2} with that p, and the full batch's M and θ₂ are ours;
-``tests/optimizers/methods/katyusha/bounds.py`` derives the bound on one step that they satisfy. ``tests/papers`` has
-Theorem 1's and the corollaries' numbers as printed.
+Reference: Zhang and Tang, Zeroth-order Katyusha, 2024, Sec. 4. μ = μ_f + μ_ψ throughout, η = 1/(3θ).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal
 
 from optimizers.core.options import check_integer, positive
+
+Option = Literal["I", "II"]
+Rule = Literal["theorem_1", "corollary", "balanced", "without_reference"]
 
 
 @dataclass(frozen=True)
 class KatyushaParameters:
-    """Parameters of Katyusha, Alg. 1; ``ValueError`` for numbers out of range.
+    """What Theorem 1 and the corollaries choose in Alg. 1; ``ValueError`` for numbers out of range.
 
     Attributes:
-        theta1: θ₁, weight of z in the coupling; in (0, 1/2].
-        theta2: θ₂, weight of the reference point w; 0 without a reference (full batch).
-        eta: η; the z-step's length is η/M.
         M: curvature that the steps are made for, in units of L.
-        probability: p of renewing the reference; 1 for the full batch.
-        mu_f: μ_f, strong convexity of f.
-        mu_psi: μ_ψ, strong convexity of ψ.
+        theta: θ, the weight of z in line 2, in (0, 1/2]. The paper prints (0, 1); over 1/2 line 2 is no convex
+            combination, its proof does not hold, and y leaves the domain of ψ.
+        probability: p, of renewing the reference point w (line 7).
+        reference_weight: the weight of w in line 2: 1/2 in the paper. 0 is ours, for the full batch.
     """
 
-    theta1: float
-    theta2: float
-    eta: float
     M: float
+    theta: float
     probability: float
-    mu_f: float = 0.0
-    mu_psi: float = 0.0
+    reference_weight: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("eta", "M"):
-            positive(name, getattr(self, name))
-        if not 0.0 < self.theta1 <= 0.5:
-            raise ValueError(f"theta1 must be in (0, 1/2], or x is no convex combination; got {self.theta1}")
-        if not 0.0 <= self.theta2 <= 1.0 - self.theta1:
-            raise ValueError(f"theta2 must be in [0, 1 - theta1], got {self.theta2}")
+        positive("M", self.M)
+        if not 0.0 < self.theta <= 0.5:
+            raise ValueError(f"theta must be in (0, 1/2], or x is no convex combination; got {self.theta}")
         if not 0.0 < self.probability <= 1.0:
             raise ValueError(f"probability must be in (0, 1], got {self.probability}")
-        if not (0.0 <= self.mu_f < math.inf and 0.0 <= self.mu_psi < math.inf):
-            raise ValueError(f"mu_f and mu_psi must be at least 0, got {self.mu_f} and {self.mu_psi}")
+        if not 0.0 <= self.reference_weight <= 1.0 - self.theta:
+            raise ValueError(f"reference_weight must be in [0, 1 - theta], got {self.reference_weight}")
 
     @property
-    def mu(self) -> float:
-        """μ_f + μ_ψ."""
-        return self.mu_f + self.mu_psi
-
-    def scaled(self, factor: float) -> KatyushaParameters:
-        """The same rules at factor · M: θ₁ = min{√(μ/(Mp)), 1/2} and η = 1/(3θ₁) anew; what is tuned."""
-        M = factor * self.M
-        theta1 = _momentum(self.mu, M, self.probability) if self.mu else self.theta1
-        return replace(self, M=M, theta1=theta1, eta=1.0 / (3.0 * theta1))
+    def eta(self) -> float:
+        """η = 1/(3θ) (Alg. 1, initialization)."""
+        return 1.0 / (3.0 * self.theta)
 
 
-def coordinate_batch(L: float, mu_f: float, mu_psi: float, d: int, size: int) -> KatyushaParameters:
-    """One or |S| random coordinates an iteration, in the place of Corollary 1.
+def variance_constant(option: Option, d: int, size: int) -> float:
+    """Theorem 1's A: max{4d(d − |S|)/((d − 1)|S|), 1} for option I, 4d/|S| for option II.
 
-    M = 4dL/(3|S|) + L/3, p = |S|/d, θ₂ = 1/2, θ₁ = min{√(μ/(Mp)), 1/2}, η = 1/(3θ₁), μ = μ_f + μ_ψ. The paper has this
-    M for draws from the sphere: it is Theorem 1's for option II, where Corollary 2 prints 4dL/|S| + L/3. For
-    coordinates Corollary 1's first term is smaller by (d − |S|)/(d − 1), and its p is 1/d.
+    A L bounds E‖g − ∇f(x)‖² against f(w) − f(x) − ∇f(x)·(w − x), up to the smoothing (Lemmas 1 and 2). Option I's
+    fraction is 0 at |S| = d, for d = 1 too.
 
     Args:
-        L: Lipschitz constant of ∇f.
-        mu_f: strong convexity of f.
-        mu_psi: strong convexity of ψ; μ_f + μ_ψ > 0.
+        option: how S is drawn, ``"I"`` or ``"II"``.
         d: dimension.
         size: |S|, 1 to d.
     """
-    M, p = _curvature(L, d, size), size / d
-    theta1 = _momentum(_strong_convexity(mu_f, mu_psi), M, p)
-    return KatyushaParameters(theta1, 0.5, 1.0 / (3.0 * theta1), M, p, mu_f, mu_psi)
-
-
-def full_batch(L: float, mu_f: float, mu_psi: float) -> KatyushaParameters:
-    """All coordinates, p = 1, hence no variance and no reference point, in the place of Corollary 3.
-
-    M = 4L/3, θ₂ = 0, θ₁ = min{√(μ/M), 1/2}, η = 1/(3θ₁). Corollary 3 has M = 2L/3 and, by Alg. 1, line 2, the weight
-    1/2 on w^k = y^{k−1}: its iterates are others. The bound on one step allows any M above L/3, and 4L/3 keeps what the
-    smoothing bias costs, ε²/(2(3M − L)θ₁), at a sixth of ε²/(Lθ₁).
-    """
-    M = 4.0 * positive("L", L) / 3.0
-    theta1 = _momentum(_strong_convexity(mu_f, mu_psi), M, 1.0)
-    return KatyushaParameters(theta1, 0.0, 1.0 / (3.0 * theta1), M, 1.0, mu_f, mu_psi)
-
-
-def general_convex(L: float, d: int, size: int, epoch: int, curvature: float = 0.0) -> KatyushaParameters:
-    """Where no strong convexity is known: θ₁ = max{2/(epoch + 4), min{½√(c/(Mp)), 1/2}}.
-
-    The first is Katyusha^ns's (Allen-Zhu 2017); y, an average of the z's, then comes no faster than 1/k²
-    however soon z is there, which the second amends: c is the least curvature met on the way. M is half of
-    the corollaries', which the worst case needs; θ₂, p and η = 1/(3θ₁) are theirs.
-
-    Args:
-        L: smoothness, perhaps an estimate.
-        d: dimension.
-        size: |S|; d is the full batch, without reference.
-        epoch: references renewed (full batch: iterations) since the last restart.
-        curvature: c, at least 0.
-    """
-    full = size == d
-    M, p = (2.0 * positive("L", L) / 3.0 if full else _curvature(L, d, size) / 2.0), size / d
-    theta1 = max(2.0 / (epoch + 4), _momentum(curvature / 4.0, M, p))
-    return KatyushaParameters(theta1, 0.0 if full else 0.5, 1.0 / (3.0 * theta1), M, p)
-
-
-def _curvature(L: float, d: int, size: int) -> float:
     check_integer("d", d, 1)
     check_integer("size", size, 1)
     if size > d:
         raise ValueError(f"size must be at most d = {d}, got {size}")
-    return 4.0 * d * positive("L", L) / (3.0 * size) + L / 3.0
+    if option == "II":
+        return 4.0 * d / size
+    return max(4.0 * d * (d - size) / ((d - 1.0) * size), 1.0) if size < d else 1.0
 
 
-def _momentum(mu: float, M: float, p: float) -> float:
-    return min(math.sqrt(mu / (M * p)), 0.5)
+def theorem_1(option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
+    """Theorem 1's M = (A + 1)L/3, for every |S|; θ and p, which it leaves free, are the corollaries'.
+
+    That is p = 1/d, and 1 where option I draws all d coordinates, and θ = min{√(μ/(Mp)), 1/2}. It equals Corollaries 1
+    and 3; of Corollary 2 it is what that would be without its lost 3.
+
+    Args:
+        option: how S is drawn, ``"I"`` or ``"II"``.
+        L: Lipschitz constant of ∇f.
+        mu: μ > 0.
+        d: dimension.
+        size: |S|, 1 to d.
+    """
+    return _with_momentum(_curvature(option, L, d, size), mu, 1.0 if option == "I" and size == d else 1.0 / d)
 
 
-def _strong_convexity(mu_f: float, mu_psi: float) -> float:
-    if not (mu_f >= 0.0 and mu_psi >= 0.0 and 0.0 < mu_f + mu_psi < math.inf):
-        raise ValueError(f"mu_f and mu_psi must be at least 0 and not both 0, got {mu_f} and {mu_psi}")
-    return mu_f + mu_psi
+def corollary_1(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
+    """Corollary 1 (option I): M = 4d(d − |S|)L/(3(d − 1)|S|) + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
+
+    Raises:
+        ValueError: for |S| over √d, where it says nothing, and for d = 1.
+    """
+    _check_small(size, d)
+    if d == 1:
+        raise ValueError("Corollary 1 divides by d - 1; with d = 1 the batch is full: corollary_3")
+    return _with_momentum(4.0 * d * (d - size) * positive("L", L) / (3.0 * (d - 1.0) * size) + L / 3.0, mu, 1.0 / d)
+
+
+def corollary_2(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
+    """Corollary 2 (option II) as printed: M = 4dL/|S| + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
+
+    Theorem 1, whose consequence it is, gives 4dL/(3|S|) + L/3 (``theorem_1``): the print lacks a 3, and its steps
+    are about a third as long as they may be.
+
+    Raises:
+        ValueError: for |S| over √d, where it says nothing.
+    """
+    _check_small(size, d)
+    return _with_momentum(4.0 * d * positive("L", L) / size + L / 3.0, mu, 1.0 / d)
+
+
+def corollary_3(L: float, mu: float) -> KatyushaParameters:
+    """Corollary 3 (option I with all d coordinates): M = 2L/3, θ = min{√(μ/M), 1/2}, p = 1, hence w^{k+1} = y^k.
+
+    Line 2 keeps its weight 1/2 on w.
+    """
+    return _with_momentum(2.0 * positive("L", L) / 3.0, mu, 1.0)
+
+
+def balanced(option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
+    """Ours, not the paper's: Theorem 1's M with p = |S|/d, and θ = min{√(μ/(Mp)), 1/2}.
+
+    References then cost as many queries as steps, for every |S|; with |S| = 1 it is ``theorem_1``, whose p is 1/d.
+    Theorem 1 holds for it, as for every p.
+    """
+    return _with_momentum(_curvature(option, L, d, size), mu, size / d)
+
+
+def without_reference(L: float, mu: float) -> KatyushaParameters:
+    """Ours, not the paper's: the full batch with Corollary 3's M, θ and p and no weight on w in line 2.
+
+    The full batch has no variance for a reference to reduce. What is left is Nesterov's method along eq. 6, with the
+    proof of Theorem 1 but for its terms in w.
+    """
+    return _with_momentum(2.0 * positive("L", L) / 3.0, mu, 1.0, 0.0)
+
+
+def by_rule(rule: Rule, option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
+    """The parameters of a rule by its name; ``"corollary"`` is the one that speaks of the option and |S|.
+
+    Raises:
+        ValueError: for μ = 0, for a corollary where |S| is neither d nor at most √d, and for ``"without_reference"``
+            where there is variance.
+    """
+    full = option == "I" and size == d
+    match rule:
+        case "theorem_1":
+            return theorem_1(option, L, mu, d, size)
+        case "balanced":
+            return balanced(option, L, mu, d, size)
+        case "without_reference":
+            if not full:
+                raise ValueError('parameters="without_reference" is for batch_size="full"')
+            return without_reference(L, mu)
+        case "corollary":
+            if full:
+                return corollary_3(L, mu)
+            return (corollary_1 if option == "I" else corollary_2)(L, mu, d, size)
+
+
+def general_convex(
+    option: Option, L: float, d: int, size: int, epoch: int, curvature: float = 0.0
+) -> KatyushaParameters:
+    """Ours, where no strong convexity is known: θ = max{2/(epoch + 4), min{½√(c/(Mp)), 1/2}}.
+
+    The paper has μ > 0 throughout. The first is Katyusha^ns's schedule (Allen-Zhu 2017); y, an average of the z's, then
+    comes no faster than 1/k² however soon z is there, which the second amends: c is the least curvature met on the way.
+    M is half of Theorem 1's, which the worst case needs, with p = |S|/d; for the full batch it is Theorem 1's, without
+    weight on w.
+
+    Args:
+        option: how S is drawn, ``"I"`` or ``"II"``.
+        L: smoothness, perhaps an estimate.
+        d: dimension.
+        size: |S|, 1 to d.
+        epoch: references renewed (full batch: iterations) since the last restart.
+        curvature: c, at least 0.
+    """
+    full = option == "I" and size == d
+    M, p = _curvature(option, L, d, size) * (1.0 if full else 0.5), size / d
+    theta = max(2.0 / (epoch + 4), min(0.5 * math.sqrt(curvature / (M * p)), 0.5))
+    return KatyushaParameters(M, theta, p, 0.0 if full else 0.5)
+
+
+def _curvature(option: Option, L: float, d: int, size: int) -> float:
+    """Theorem 1's M."""
+    return (variance_constant(option, d, size) + 1.0) * positive("L", L) / 3.0
+
+
+def _with_momentum(M: float, mu: float, p: float, reference_weight: float = 0.5) -> KatyushaParameters:
+    """θ = min{√(μ/(Mp)), 1/2}: in all corollaries, whose p is 1/d or 1."""
+    return KatyushaParameters(M, min(math.sqrt(positive("mu", mu) / (M * p)), 0.5), p, reference_weight)
+
+
+def _check_small(size: int, d: int) -> None:
+    check_integer("d", d, 1)
+    check_integer("size", size, 1)
+    if size > math.sqrt(d):
+        raise ValueError(
+            f"Corollaries 1 and 2 are for |S| <= sqrt(d) = {math.sqrt(d):.3g}, got {size}; "
+            'parameters="theorem_1" is for every |S|'
+        )

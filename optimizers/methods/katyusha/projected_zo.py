@@ -25,8 +25,8 @@ def diminishing_step(initial: float, mu: float, iteration: int, delay: float) ->
 
 
 def two_point(method: SmoothMethod) -> FiniteDifferences:
-    """g = d (f(x + βu) − f(x − βu))/(2β) u, eq. 2's mean over ±u, u uniform on the unit sphere; E‖g‖² = d‖∇f‖²."""
-    return FiniteDifferences(1, method.current_smoothing_radius, "sphere", "central", method.seed)
+    """Eq. 2: g = d (f(x + βu) − f(x))/β u, u uniform on the unit sphere; E‖g‖² = d‖∇f‖² + O(β²)."""
+    return FiniteDifferences(1, method.current_smoothing_radius, "sphere", "forward", method.seed)
 
 
 class ProjectedZO(SmoothMethod):
@@ -34,11 +34,10 @@ class ProjectedZO(SmoothMethod):
 
         x ← prox_{η_k ψ}(x − η_k g)
 
-    ``"two_point"``: g = d (f(x + βu) − f(x − βu))/(2β) u, u uniform on the sphere, 2 queries. Eq. 2 is the forward
-    difference, d (f(x + βu) − f(x))/β u, with 2 queries as well; ours is its mean over ±u, unbiased to O(β²). Its
-    variance does not vanish at a constrained minimum, hence the diminishing steps η_k = 1/(dL + μk/2), or
-    1/(dL √(1 + k/d)) where no strong convexity is known (the paper does not give them). ``"coordinates"``:
-    g = Σ_i (f(x + βe_i) − f(x))/β e_i, d + 1 queries and dL above replaced by L; with constant steps that is
+    ``"two_point"``: g = d (f(x + βu) − f(x))/β u (eq. 2), u uniform on the unit sphere, 2 queries. Its variance does not
+    vanish at a constrained minimum, hence the diminishing steps, which the paper names and does not give: here
+    η_k = 1/(dL + μk/2), or 1/(dL √(1 + k/d)) where no strong convexity is known. ``"coordinates"``:
+    g = Σ_i (f(x + βe_i) − f(x))/β e_i (eq. 6), d + 1 queries and dL above replaced by L; with constant steps that is
     plain proximal gradient descent by differences.
 
     A failed two-point query leaves x where it is; a failed derivative counts as 0.
@@ -98,5 +97,4 @@ class ProjectedZO(SmoothMethod):
         estimate = self._estimator.from_values(batch, values)
         if estimate is not None:
             self._step(estimate.gradient, self.step_size)
-        if self.estimator == "coordinates":
-            self._base_failed(values)
+        self._base_failed(values)

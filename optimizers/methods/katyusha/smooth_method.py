@@ -13,7 +13,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import CommonOptions, nonnegative, optional, positive
+from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
 from optimizers.estimators.coordinate_differences import CoordinateDifferences
 from optimizers.estimators.estimator import GradientEstimator
 
@@ -46,6 +46,13 @@ class SmoothState:
     smoothness: float
     ceiling: float
     failed: int = field(default=0, kw_only=True)
+
+
+def check_size(name: str, size: int, d: int) -> int:
+    """A number of directions, 1 to d; raises for others."""
+    if check_integer(name, size, 1) > d:
+        raise ValueError(f"{name} must be at most d = {d}, got {size}")
+    return size
 
 
 def default_radius(x: Tensor) -> float:
@@ -209,7 +216,7 @@ class SmoothMethod(Optimizer):
             self._x = self._prox(z, step)
 
     def _coordinates(self, axes: Sequence[int] | None = None) -> CoordinateDifferences:
-        """The estimator of eq. 3: D_j(x) = (f(x + βe_j) − f(x))/β for some coordinates, or all."""
+        """The estimator of eq. 6: D_j(x) = (f(x + βe_j) − f(x))/β for some coordinates, or all."""
         return CoordinateDifferences(self.current_smoothing_radius, axes=axes)
 
     def _batch(self, estimator: GradientEstimator, x: Tensor) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, ClassVar, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -13,31 +13,32 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import check_choice, check_integer
-from optimizers.methods.katyusha.parameters import KatyushaParameters, coordinate_batch, full_batch, general_convex
-from optimizers.methods.katyusha.smooth_method import LARGEST, SmoothMethod, SmoothOptions, SmoothState
+from optimizers.estimators.estimator import GradientEstimator
+from optimizers.estimators.finite_differences import FiniteDifferences
+from optimizers.methods.katyusha.parameters import KatyushaParameters, Option, Rule, by_rule, general_convex
+from optimizers.methods.katyusha.smooth_method import LARGEST, SmoothMethod, SmoothOptions, SmoothState, check_size
 
-Option = Literal["I", "II"]
 ProxStep = Callable[[Tensor, float], Tensor]
 
 
 def couple(parameters: KatyushaParameters, z: Tensor, w: Tensor, y: Tensor) -> Tensor:
-    """Line 2: x = θ₁z + θ₂w + (1 − θ₁ − θ₂)y, shape ``batch x d``."""
-    q = parameters
-    return q.theta1 * z + q.theta2 * w + (1.0 - q.theta1 - q.theta2) * y
+    """Line 2: x = θz + ½w + (½ − θ)y, shape ``batch x d``; another weight of w than ½ is taken from y's."""
+    theta, weight = parameters.theta, parameters.reference_weight
+    return theta * z + weight * w + (1.0 - weight - theta) * y
 
 
 def drawn_axes(generator: np.random.Generator, d: int, size: int) -> list[int]:
-    """S: so many coordinates, uniform without replacement."""
+    """Line 3, option I: so many of the d coordinates, uniform without replacement."""
     if size == 1:
         return [int(generator.integers(d))]
     return generator.choice(d, size, replace=False, shuffle=False).tolist()
 
 
 def variance_reduced(reference: Tensor, axes: Tensor, derivatives: Tensor) -> Tensor:
-    """Eq. 4: g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + Σ_i D_i(w) e_i; unbiased for Σ_i D_i(x) e_i.
+    """Eq. 4 with option I: g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + D(w); its mean is D(x).
 
-    Alg. 1, line 4, prints the middle term, (1/|S|) Σ D_i(w) e_i, without its factor d; eq. 5, its first, has one. The
-    mean of g is then D(x) + (1 − 1/d) D(w). On a box that has the same minimizer, with a strongly convex ψ another one.
+    Alg. 1, line 4, prints the middle term, (1/|S|) Σ D_i(w) e_i, without its factor d; eq. 4 has it. The mean of g is
+    then D(x) + (1 − 1/d) D(w). On a box that has the same minimizer, with a strongly convex ψ another one.
 
     Args:
         reference: D(w), shape ``batch x d``.
@@ -54,25 +55,13 @@ def reduced(reference: Tensor, batch: Batch, derivatives: Tensor) -> Tensor | No
     return variance_reduced(reference, axes[kept], derivatives[kept]) if bool(kept.any()) else None
 
 
-def z_step(parameters: KatyushaParameters, prox: ProxStep, x: Tensor, z: Tensor, g: Tensor) -> Tensor:
-    """argmin over u of ψ(u) + g·u + (M/2η)‖u − z‖² + (μ_f/2)‖u − x‖².
+def z_step(q: KatyushaParameters, mu_f: float, prox: ProxStep, x: Tensor, z: Tensor, g: Tensor) -> Tensor:
+    """Line 5: prox_{sψ}((ησx + z − (η/M)g)/(1 + ησ)) with σ = μ_f/M and s = η/((1 + ησ)M).
 
-    That is prox_{s ψ}((z + ησ x)/(1 + ησ) − s g) with σ = μ_f/M and s = η/(M(1 + ησ)).
+    That is the argmin over u of ψ(u) + g·u + (M/2η)‖u − z‖² + (μ_f/2)‖u − x‖².
     """
-    q = parameters
-    pull = q.eta * q.mu_f / q.M
-    step = q.eta / (q.M * (1.0 + pull))
-    return prox((z + pull * x) / (1.0 + pull) - step * g, step)
-
-
-def y_step(
-    parameters: KatyushaParameters, option: Option, prox: ProxStep, x: Tensor, z: Tensor, new_z: Tensor, g: Tensor
-) -> Tensor:
-    """Option I: x + θ₁(z⁺ − z). Option II: prox_{s ψ}(x − s g) with s = ηθ₁/M, which is 1/(3M)."""
-    if option == "I":
-        return x + parameters.theta1 * (new_z - z)
-    step = parameters.eta * parameters.theta1 / parameters.M
-    return prox(x - step * g, step)
+    pull = q.eta * mu_f / q.M
+    return prox((pull * x + z - q.eta / q.M * g) / (1.0 + pull), q.eta / ((1.0 + pull) * q.M))
 
 
 @dataclass
@@ -80,20 +69,23 @@ class KatyushaState(SmoothState):
     """Beside L and its guard, Alg. 1's points; y is the base's iterate.
 
     Attributes:
-        z: the mirror point, shape ``d``.
-        w: the reference point; for the full batch x of the last iteration.
-        w_value: f + ψ at w.
-        reference: D(w), zero where a query failed; None while w's queries are to be made. Full batch: D(x).
-        wanted: the point to become w with the next reference.
+        z: z, shape ``d``.
+        w: the reference point w of lines 2 and 7.
+        reference: D at ``reference_point``, zero where a query failed; None before the first.
+        reference_point: w; for the full batch, which needs no D(w), x of the last iteration.
+        reference_value: f + ψ there.
+        wanted: the point that becomes w when D has been queried there; None: none. Not used by the full batch.
         epoch: references renewed since the last restart (full batch: iterations).
-        curvature: the least (D(w⁺) − D(w))·(w⁺ − w)/‖w⁺ − w‖² since the last restart; inf before.
-        rises: renewals in a row at which f + ψ rose.
+        curvature: the least (D(a) − D(b))·(a − b)/‖a − b‖² of successive reference points a, b since the last restart;
+            inf before.
+        rises: references in a row at which f + ψ rose.
     """
 
     z: Tensor
     w: Tensor
-    w_value: float
     reference: Tensor | None
+    reference_point: Tensor
+    reference_value: float
     wanted: Tensor | None
     epoch: int
     curvature: float
@@ -103,42 +95,52 @@ class KatyushaState(SmoothState):
 class ZOLKatyusha(SmoothMethod):
     """Zeroth-order loopless Katyusha (Zhang and Tang 2024, Alg. 1) for min f + ψ, f smooth and ψ by its prox.
 
-    From y = z = w = x0, with D_i(x) = (f(x + βe_i) − f(x))/β (eq. 6; eq. 3 prints 2β):
+    From y⁰ = z⁰ = w⁰ = x0, with D(x) = Σ_i (f(x + βe_i) − f(x))/β e_i (eq. 6; eq. 3 prints 2β):
 
-        x = θ₁z + θ₂w + (1 − θ₁ − θ₂)y
-        g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + Σ_i D_i(w) e_i         (eq. 4)
-        z⁺ = argmin_u ψ(u) + g·u + (M/2η)‖u − z‖² + (μ_f/2)‖u − x‖²
-        y⁺ = x + θ₁(z⁺ − z)  (option I)   or   prox_{ψ/3M}(x − g/(3M))  (option II)
-        w⁺ = y with probability p, else w
+        2  xᵏ = θzᵏ + ½wᵏ + (½ − θ)yᵏ
+        3  S: option I, |S| of e_1 … e_d, uniform without replacement; option II, |S| independent draws from the
+           unit sphere
+        4  gᵏ = (1/|S|) Σ_{u∈S} d ((f(xᵏ + βu) − f(xᵏ))/β − ⟨D(wᵏ), u⟩) u + D(wᵏ)
+        5  zᵏ⁺¹ = prox_{sψ}((ησxᵏ + zᵏ − (η/M)gᵏ)/(1 + ησ)),   s = η/((1 + ησ)M), σ = μ_f/M, η = 1/(3θ)
+        6  yᵏ⁺¹ = xᵏ + θ(zᵏ⁺¹ − zᵏ)
+        7  wᵏ⁺¹ = yᵏ with probability p, else wᵏ
 
-    S is a set of |S| coordinates, uniform without replacement. An iteration queries |S| + 1 points, a
-    reference d + 1, so |S| + 1 + p(d + 1) on average, and d + 1 once at the start. The full batch
-    (``coordinates="full"``) queries d + 1 an iteration, with neither reference nor w.
+    Line 4 stands as in eq. 4: its print lacks the d of the middle term, see ``variance_reduced``. An iteration queries
+    |S| + 1 points, a reference d + 1, so |S| + 1 + p(d + 1) on average, and d + 1 once at the start. The full batch
+    (option I with |S| = d) queries d + 1 an iteration, since then gᵏ = D(xᵏ).
 
-    **What is the paper's.** Lines 1, 2, 4, 5 and 7, and line 6 with ``option="I"``; eq. 4 in line 4's place, and
-    θ₁ ≤ 1/2, without which line 2 is no convex combination. The paper's options I and II are two ways to draw S
-    (line 3), coordinates and directions from the sphere; here S is always of coordinates, and ``option="II"`` is
-    loopless Katyusha's y-step (Kovalev, Horváth and Richtárik 2020; Qian, Qu and Richtárik 2019), which the paper does
-    not have. Which parameters are the paper's: ``optimizers.methods.katyusha.parameters``.
+    **M, θ and p** follow from L and μ = μ_f + μ_ψ by a rule, ``parameters``:
 
-    μ = μ_f + μ_ψ > 0 converges linearly to a floor of order β². Where μ = 0, or is not known,
-    ``general_convex`` sets θ₁: Katyusha^ns's schedule over the references renewed, held up by the curvature
-    met on the way, with a restart of the momentum where the proximal gradient at a new reference points
-    along w⁺ − w; no rate is promised. A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and
-    doubles where f + ψ rises twice in a row in the first renewals after a restart.
+    * ``"corollary"``: Corollary 1, 2 or 3 as printed, by option and |S|;
+    * ``"theorem_1"``: Theorem 1's M, also where |S| > √d and no corollary speaks; the corollaries' θ and p;
+    * ``"balanced"`` (ours): Theorem 1's M with p = |S|/d;
+    * ``"without_reference"`` (ours, full batch): Corollary 3 without line 2's weight on w.
+
+    The default is ``"without_reference"`` for the full batch, else ``"balanced"``: see ``katyusha-fig1``.
+
+    μ > 0 converges linearly to a floor of order β² (Theorem 1). The paper has no more. Where μ = 0, or is not known,
+    ``general_convex`` sets θ: Katyusha^ns's schedule over the references renewed, held up by the curvature met on the
+    way, with a restart of the momentum where the proximal gradient at a new reference points along w⁺ − w; no rate is
+    promised. A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and doubles where f + ψ rises twice in a row
+    in the first renewals after a restart.
 
     A failed derivative counts as 0 in the reference, which leaves eq. 4 unbiased, and leaves S in a step;
     a reference whose f(w) failed is not taken.
 
     Args:
         x0: initial point, shape ``d``.
-        option: the y-step, ``"I"`` or ``"II"``, as above; not the paper's options.
-        coordinates: |S|, 1 to d, or ``"full"``.
-        parameters: overrides what follows from L, μ_f and μ_ψ; p included.
+        option: how S is drawn, ``"I"`` or ``"II"``.
+        batch_size: |S|, 1 to d, or ``"full"``: all coordinates, option I's.
+        parameters: a rule's name, or M, θ and p themselves; None: as above.
         **common: see ``SmoothMethod`` and ``Optimizer``.
+
+    Raises:
+        ValueError: for ``batch_size="full"`` with option II, whose draws are never all of the sphere; for a rule
+            that does not speak of this batch size; for a rule by name where μ = 0.
     """
 
     method = "zo_l_katyusha"
+    option_hints: ClassVar[dict[str, str]] = {"coordinates": "batch_size="}
     state: KatyushaState
 
     def __init__(
@@ -146,52 +148,54 @@ class ZOLKatyusha(SmoothMethod):
         x0: Any,
         *,
         option: Option = "I",
-        coordinates: int | Literal["full"] = 1,
-        parameters: KatyushaParameters | None = None,
+        batch_size: int | Literal["full"] = 1,
+        parameters: KatyushaParameters | Rule | None = None,
         **common: Unpack[SmoothOptions],
     ) -> None:
         check_choice("option", option, get_args(Option))
-        if coordinates != "full":
-            check_integer("coordinates", coordinates, 1)
-        if parameters is not None and not isinstance(parameters, KatyushaParameters):
-            raise TypeError(f"parameters must be KatyushaParameters, got {type(parameters).__name__}")
-        self.option, self.coordinates, self.parameters = option, coordinates, parameters
+        if batch_size != "full":
+            check_integer("batch_size", batch_size, 1)
+        elif option == "II":
+            raise ValueError('batch_size="full" is option I\'s: all coordinates; option II draws from the sphere')
+        if isinstance(parameters, str):
+            check_choice("parameters", parameters, get_args(Rule))
+        elif parameters is not None and not isinstance(parameters, KatyushaParameters):
+            raise TypeError(f"parameters must be KatyushaParameters or a rule's name, got {type(parameters).__name__}")
+        self.option, self.batch_size, self.parameters = option, batch_size, parameters
         super().__init__(x0, **common)
 
     def _start(self) -> None:
         super()._start()
         d = self.dimension
-        if self.coordinates != "full" and self.coordinates > d:
-            raise ValueError(f"coordinates must be at most d = {d}, got {self.coordinates}")
-        self._size = d if self.coordinates == "full" else self.coordinates
-        known = self.smoothness or float(self.parameters is not None)
+        self._size = check_size("batch_size", d if self.batch_size == "full" else self.batch_size, d)
+        self._full = self.option == "I" and self._size == d
+        self._rule = self.parameters or ("without_reference" if self._full else "balanced")
+        if isinstance(self.parameters, str):
+            if self.mu_f + self.mu_psi == 0.0:
+                raise ValueError(f"parameters={self.parameters!r} needs strong_convexity or prox_strong_convexity")
+            by_rule(self.parameters, self.option, self.smoothness or 1.0, self.mu_f + self.mu_psi, d, self._size)
+        known = self.smoothness or float(isinstance(self._rule, KatyushaParameters))
         x = self._x
-        self.state = KatyushaState(known, math.inf, x, x, math.inf, None, x, 0, math.inf, 0)
+        self.state = KatyushaState(known, math.inf, x, x, None, x, math.inf, x, 0, math.inf, 0)
         self._refresh()
 
     @property
-    def _full(self) -> bool:
-        return self.coordinates == "full"
-
-    @property
     def _guarded(self) -> bool:
-        return self.smoothness is None and self.parameters is None
+        return self.smoothness is None and not isinstance(self._rule, KatyushaParameters)
 
     def _refresh(self) -> None:
         """The parameters for the state's smoothness and epoch."""
-        L, mu_f, mu_psi = self.state.smoothness, self.mu_f, self.mu_psi
-        if self.parameters is not None:
-            self._current = self.parameters
+        L, mu, d = self.state.smoothness, self.mu_f + self.mu_psi, self.dimension
+        if isinstance(self._rule, KatyushaParameters):
+            self._current = self._rule
         elif L == 0.0:
             return
-        elif mu_f + mu_psi == 0.0:
+        elif mu == 0.0:
             met = self.state.curvature
             met = met if 0.0 < met < math.inf else 0.0
-            self._current = general_convex(L, self.dimension, self._size, self.state.epoch, met)
-        elif self._full:
-            self._current = full_batch(L, mu_f, mu_psi)
+            self._current = general_convex(self.option, L, d, self._size, self.state.epoch, met)
         else:
-            self._current = coordinate_batch(L, mu_f, mu_psi, self.dimension, self._size)
+            self._current = by_rule(self._rule, self.option, L, mu, d, self._size)
 
     @property
     def current_parameters(self) -> KatyushaParameters | None:
@@ -204,51 +208,80 @@ class ZOLKatyusha(SmoothMethod):
 
     def _restart(self) -> None:
         x, state = self._x, self.state
-        state.z, state.w, state.w_value, state.reference, state.wanted = x, x, math.inf, None, x
+        state.z, state.w, state.wanted = x, x, x
+        state.reference, state.reference_point, state.reference_value = None, x, math.inf
         state.epoch, state.curvature, state.rises = 0, math.inf, 0
         self._refresh()
 
+    @property
+    def _referring(self) -> bool:
+        """Whether the next batch queries D at the wanted w."""
+        return not self._full and self.state.wanted is not None
+
     def _method_queries(self) -> int:
-        return self.dimension + 1 if self._full or self.state.wanted is not None else self._size + 1
+        return self.dimension + 1 if self._full or self._referring else self._size + 1
+
+    @property
+    def _sphere(self) -> FiniteDifferences:
+        """Eq. 5 along |S| draws from the sphere."""
+        return FiniteDifferences(self._size, self.current_smoothing_radius, "sphere", "forward", self.seed)
 
     def _method_ask(self) -> Batch:
-        state = self.state
-        if self._full:
-            return self._batch(self._coordinates(), couple(self._current, state.z, self._x, self._x))
-        if state.wanted is not None:
+        state, generator = self.state, self._generator()
+        if self._referring:
+            assert state.wanted is not None
             return self._batch(self._coordinates(), state.wanted)
-        generator = self._generator()
-        axes = drawn_axes(generator, self.dimension, self._size)
-        renew = bool(generator.random() < self._current.probability)
-        batch = self._batch(self._coordinates(axes), couple(self._current, state.z, state.w, self._x))
-        return replace(batch, info={"renew": renew})
+        estimator: GradientEstimator
+        if self._full:  # line 3
+            estimator = self._coordinates()
+        elif self.option == "I":
+            estimator = self._coordinates(drawn_axes(generator, self.dimension, self._size))
+        else:
+            estimator = self._sphere
+        batch = self._batch(estimator, couple(self._current, state.z, state.w, self._x))  # line 2
+        return replace(batch, info={"renew": bool(generator.random() < self._current.probability)})
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:
+        state, y, x = self.state, self._x, batch.base
         if self._base_failed(values):
-            if self.state.reference is not None:
-                self.state.wanted = None
-            return
-        state, y = self.state, self._x
-        derivatives = self._coordinates().derivatives(batch, values).to(y)
-        if self._full or state.wanted is not None:
-            reference = derivatives.nan_to_num(nan=0.0)
-            self._learn(batch.base, reference, self._total(batch, values))
-            if self._full:
-                self._move(batch.base, reference)
-            else:
+            if state.reference is not None:
                 state.wanted = None
             return
-        assert state.reference is not None
-        if (g := reduced(state.reference, batch, derivatives)) is not None:
-            self._move(batch.base, g)
-        if batch.info["renew"]:
-            state.wanted = y
+        if self._referring:
+            self._learn(x, self._all_derivatives(batch, values), self._total(batch, values))
+            state.w, state.wanted = x, None
+            return
+        if (g := self._gradient(batch, values)) is not None:
+            if self._full:
+                self._learn(x, g, self._total(batch, values))
+            self._move(x, g)
+        if batch.info["renew"]:  # line 7
+            if self._full:
+                state.w = y
+            else:
+                state.wanted = y
+
+    def _all_derivatives(self, batch: Batch, values: Tensor) -> Tensor:
+        """D at the base of a batch of d + 1 points, 0 where a query failed."""
+        return self._coordinates().derivatives(batch, values).to(self._x).nan_to_num(nan=0.0)
+
+    def _gradient(self, batch: Batch, values: Tensor) -> Tensor | None:
+        """Line 4, over the queries that did not fail; None where all did."""
+        if self._full:
+            return self._all_derivatives(batch, values)
+        reference = self.state.reference
+        assert reference is not None
+        if self.option == "I":
+            return reduced(reference, batch, self._coordinates().derivatives(batch, values).to(reference))
+        linear = ((batch.points() - batch.base) @ reference).to(values)
+        residual = self._sphere.from_values(batch, values - linear)
+        return None if residual is None else reference + residual.gradient
 
     def _move(self, x: Tensor, g: Tensor) -> None:
-        """The z- and y-steps; none where they would not stay finite."""
+        """Lines 5 and 6; no step where it would not stay finite."""
         state, q = self.state, self._current
-        z = z_step(q, self._finite_prox, x, state.z, g)
-        y = y_step(q, self.option, self._finite_prox, x, state.z, z, g)
+        z = z_step(q, self.mu_f, self._finite_prox, x, state.z, g)  # line 5
+        y = x + q.theta * (z - state.z)  # line 6
         if bool((z.isfinite() & y.isfinite()).all()):
             state.z, self._x = z, y
 
@@ -262,15 +295,20 @@ class ZOLKatyusha(SmoothMethod):
         """Take a reference; where L or μ is not known, learn from it and the last one."""
         state, before = self.state, self.state.reference
         if before is not None:
-            self._measure(w - state.w, reference - before)
-            if self._current.mu == 0.0:
+            self._measure(w - state.reference_point, reference - before)
+            if self._scheduled:
                 self._schedule(w, reference)
             if self._guarded:
-                state.rises = state.rises + 1 if total > state.w_value and state.epoch <= 2 else 0
+                state.rises = state.rises + 1 if total > state.reference_value and state.epoch <= 2 else 0
         if state.rises == 2:
             state.smoothness, state.rises = min(2.0 * state.smoothness, LARGEST), 0
-        state.w, state.reference, state.w_value = w, reference, total
+        state.reference_point, state.reference, state.reference_value = w, reference, total
         self._refresh()
+
+    @property
+    def _scheduled(self) -> bool:
+        """Whether θ is ``general_convex``'s."""
+        return self.mu_f + self.mu_psi == 0.0 and not isinstance(self._rule, KatyushaParameters)
 
     def _measure(self, moved: Tensor, change: Tensor) -> None:
         """L and curvature, from the change of the reference over a distance."""
@@ -286,7 +324,7 @@ class ZOLKatyusha(SmoothMethod):
         """The next epoch, or a restart of the momentum where w moved uphill."""
         state, step = self.state, 1.0 / (3.0 * self._current.M)
         gradient = w - self._finite_prox(w - step * reference, step)
-        if float(gradient @ (w - state.w)) > 0.0:
+        if float(gradient @ (w - state.reference_point)) > 0.0:
             state.z, state.epoch, state.curvature = self._x, 0, math.inf
         else:
             state.epoch += 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import optional, positive, positive_integer
-from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
+from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState, check_size
 from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, reduced
 
 
@@ -41,25 +41,26 @@ class ZOSVRG(SmoothMethod):
 
     Args:
         x0: initial point, shape ``d``.
-        coordinates: |S|, 1 to d.
+        batch_size: |S|, 1 to d.
         step_factor: factor.
         epoch_length: m; None: ⌈d/|S|⌉.
         **common: see ``SmoothMethod`` and ``Optimizer``; strong convexity is not used.
     """
 
     method = "zo_svrg"
+    option_hints: ClassVar[dict[str, str]] = {"coordinates": "batch_size="}
     state: SVRGState
 
     def __init__(
         self,
         x0: Any,
         *,
-        coordinates: int = 1,
+        batch_size: int = 1,
         step_factor: float = 1.0,
         epoch_length: int | None = None,
         **common: Unpack[SmoothOptions],
     ) -> None:
-        self.coordinates = positive_integer("coordinates", coordinates)
+        self.batch_size = positive_integer("batch_size", batch_size)
         self.epoch_length = optional(positive_integer, "epoch_length", epoch_length)
         self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)
@@ -67,26 +68,25 @@ class ZOSVRG(SmoothMethod):
     def _start(self) -> None:
         super()._start()
         d = self.dimension
-        if self.coordinates > d:
-            raise ValueError(f"coordinates must be at most d = {d}, got {self.coordinates}")
-        self._length = self.epoch_length or math.ceil(d / self.coordinates)
+        check_size("batch_size", self.batch_size, d)
+        self._length = self.epoch_length or math.ceil(d / self.batch_size)
         self.state = SVRGState(self.smoothness or 0.0, math.inf, None, 0)
 
     @property
     def step_size(self) -> float:
         """η = factor · |S|/(dL)."""
-        return self.step_factor * self.coordinates / (self.dimension * self.state.smoothness)
+        return self.step_factor * self.batch_size / (self.dimension * self.state.smoothness)
 
     def _restart(self) -> None:
         self.state.reference, self.state.inner = None, 0
 
     def _method_queries(self) -> int:
-        return (self.dimension if self.state.reference is None else self.coordinates) + 1
+        return (self.dimension if self.state.reference is None else self.batch_size) + 1
 
     def _method_ask(self) -> Batch:
         if self.state.reference is None:
             return self._batch(self._coordinates(), self._x)
-        axes = drawn_axes(self._generator(), self.dimension, self.coordinates)
+        axes = drawn_axes(self._generator(), self.dimension, self.batch_size)
         return self._batch(self._coordinates(axes), self._x)
 
     def _method_tell(self, batch: Batch, values: Tensor) -> None:

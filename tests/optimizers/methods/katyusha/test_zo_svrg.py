@@ -38,7 +38,7 @@ def test_steps_are_those_of_proximal_svrg():
 def test_epochs(size):
     """A reference, then ⌈d/|S|⌉ steps."""
     problem = quadratic(Box(-0.5, 0.5))
-    _, sizes = solve(problem, 200, smoothness=20.0, coordinates=size)
+    _, sizes = solve(problem, 200, smoothness=20.0, batch_size=size)
     epoch = [9] + [size + 1] * -(-8 // size)
     assert sizes == (epoch * 20)[: len(sizes)]
     _, sizes = solve(problem, 200, smoothness=20.0, epoch_length=2)
@@ -59,7 +59,7 @@ def test_defaults_alone():
 
 def test_bad_options():
     with pytest.raises(ValueError, match="at most d = 3"):
-        ZOSVRG(torch.zeros(3), max_queries=50, coordinates=4)
+        ZOSVRG(torch.zeros(3), max_queries=50, batch_size=4)
     with pytest.raises(ValueError, match="epoch_length must be at least 1"):
         ZOSVRG(torch.zeros(3), max_queries=50, epoch_length=0)
     with pytest.raises(ValueError, match="step_factor must be positive"):
