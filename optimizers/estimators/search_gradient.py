@@ -11,7 +11,7 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
 from optimizers.core.options import check_choice
-from optimizers.directions.directions import Directions
+from optimizers.directions.directions import DISTRIBUTIONS, Directions
 from optimizers.estimators.estimator import GradientEstimator, check_draw, check_moved, room
 
 Shaping = Literal["centred_ranks", "none"]
@@ -32,10 +32,11 @@ def shape_values(values: Tensor, shaping: str) -> Tensor:
 
 @dataclass(frozen=True)
 class SearchGradient(GradientEstimator):
-    """The search gradient of a normal distribution around x (Salimans et al., 2017).
+    """The search gradient of a distribution around x (Salimans et al., 2017).
 
-        g = 1/(nλ) Σᵢ sᵢ uᵢ,   sᵢ the fitness of f(x + λuᵢ), uᵢ standard normal
+        g = c/(nλ) Σᵢ sᵢ uᵢ,   sᵢ the fitness of f(x + λuᵢ)
 
+    uᵢ is standard normal, c = 1; or of another distribution, c = 1/E[u_j²]: ZoRD's ES has RGF's orthonormal ones.
     With the raw values for sᵢ this has the mean ∇f(x) + O(λ²), and a variance that grows with f(x)²/λ²; with
     ``antithetic`` pairs ±u a constant cancels. Centred ranks do not change under increasing transformations of f,
     and say a direction only, no length. Failed queries leave the sum and n, with their pair. Beside the faces of a box
@@ -47,6 +48,7 @@ class SearchGradient(GradientEstimator):
         smoothing_radius: λ, in x's units.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
         antithetic: n/2 pairs of opposite directions.
+        distribution: One of `Directions`'.
         query_center: Query f(x) too, first, which the estimate does not use.
         seed: Of the directions.
     """
@@ -57,12 +59,14 @@ class SearchGradient(GradientEstimator):
     smoothing_radius: float = 0.01
     shaping: str = "centred_ranks"
     antithetic: bool = False
+    distribution: str = "normal"
     query_center: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_draw(self.directions, self.smoothing_radius, self.seed)
         check_choice("shaping", self.shaping, get_args(Shaping))
+        check_choice("distribution", self.distribution, DISTRIBUTIONS)
         if self.antithetic and self.directions % 2:
             raise ValueError(f"antithetic=True takes directions in pairs, got directions={self.directions}")
         if self.directions < 2:
@@ -80,9 +84,11 @@ class SearchGradient(GradientEstimator):
         if self.antithetic:
             scales[own + 1 :: 2] *= -1.0
         rows = [0] * own + [i // 2 if self.antithetic else i for i in range(n)]
-        return Batch(
-            number, x, scales, tuple((step, row) for row in rows), Directions(self.seed, len(x)), domain=domain
-        )
+        addresses = tuple((step, row) for row in rows)
+        return Batch(number, x, scales, addresses, self._directions(len(x)), domain=domain)
+
+    def _directions(self, d: int) -> Directions:
+        return Directions(self.seed, d, self.distribution)
 
     def _terms(self, batch: Batch, values: Tensor) -> Tensor:
         values = values[int(self.query_center) :]
@@ -94,14 +100,15 @@ class SearchGradient(GradientEstimator):
     def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
         own, radius = int(self.query_center), self.smoothing_radius
         coefficients = torch.zeros_like(terms)
-        coefficients[kept] = shape_values(terms[kept], self.shaping) / (int(kept.sum()) * radius)
+        directions = self._directions(batch.dimension)
+        c = round(1.0 / directions.second_moment)
+        coefficients[kept] = shape_values(terms[kept], self.shaping) * c / (int(kept.sum()) * radius)
         if batch.explicit is not None:
             moved = check_moved(batch.explicit[own:] - batch.base)
             gradient = (coefficients / radius).to(moved.dtype) @ moved
         else:
             signed = coefficients * batch.scales[own:].sign().to(terms.device)
             gradient = batch.combine(torch.cat((terms.new_zeros(own), signed)))
-        directions = Directions(self.seed, batch.dimension)
         faces = room(batch.base, batch.domain, directions.reach * radius)
         if faces is None:
             return gradient

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from optimizers.core.options import check_choice
+from optimizers.directions.directions import DISTRIBUTIONS
 from optimizers.estimators.search_gradient import SearchGradient, Shaping
 from optimizers.methods.estimated_descent import EstimatedDescent
 
@@ -11,18 +13,20 @@ from optimizers.methods.estimated_descent import EstimatedDescent
 class ES(EstimatedDescent):
     """Evolution strategies (Salimans et al., 2017), as ZoRD's baseline (Sec. 5.4, Appx. C.5).
 
-    At x it queries f(x + λuᵢ), i = 1…n, uᵢ standard normal, and steps along
+    At x it queries f(x + λuᵢ), i = 1…n, and steps along
 
-        g = 1/(nλ) Σᵢ sᵢ uᵢ
+        g = c/(nλ) Σᵢ sᵢ uᵢ,   c = 1/E[u_j²]
 
     by a first-order rule, then the prox; sᵢ are the centred ranks of the values, so that the step does not
     change under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. Fewer than two
     values that did not fail are no estimate. The first iteration queries x0 too, so that no result is worse than x0.
-    ZoRD gives ES the n, λ and unit vectors of RGF (Appx. C.1): beside them the same λ is √d times as far here.
+    Salimans et al. have standard normal uᵢ, ZoRD the n, λ and orthonormal unit vectors of RGF (Appx. C.1), which
+    reach 1/√d as far with the same λ.
 
     Args:
         x0: initial point, shape ``d``.
         antithetic: n/2 pairs of opposite directions; n must be even.
+        distribution: of u, one of ``Directions``': ``"orthonormal"`` is ZoRD's.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
         query_iterate: query f(x) in every iteration, not in the first alone, which the estimate does not need;
             None: only where queried points may be infeasible (a prox, or ``confine_queries=False``) and none but
@@ -37,11 +41,13 @@ class ES(EstimatedDescent):
         x0: Any,
         *,
         antithetic: bool = False,
+        distribution: str = "normal",
         shaping: Shaping = "centred_ranks",
         query_iterate: bool | None = None,
         **options: Any,
     ) -> None:
         self.antithetic, self.shaping, self.query_iterate = bool(antithetic), shaping, query_iterate
+        self.distribution = check_choice("distribution", distribution, DISTRIBUTIONS)
         super().__init__(x0, **options)
 
     @property
@@ -51,4 +57,6 @@ class ES(EstimatedDescent):
         own = own or self.iterations == 0
         most = max(2, self.remaining - own)
         n = min(self.directions, most - most % 2 if self.antithetic else most)
-        return SearchGradient(n, self.smoothing_radius, self.shaping, self.antithetic, own, self.seed)
+        return SearchGradient(
+            n, self.smoothing_radius, self.shaping, self.antithetic, self.distribution, own, self.seed
+        )

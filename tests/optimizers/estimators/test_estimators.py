@@ -30,6 +30,7 @@ ESTIMATORS = {
     "ranks-center": SearchGradient(4, 0.3, query_center=True),
     "ranks-antithetic": SearchGradient(4, 0.3, antithetic=True),
     "raw": SearchGradient(4, 0.3, "none"),
+    "raw-orthonormal": SearchGradient(4, 0.3, "none", distribution="orthonormal"),
     "raw-antithetic": SearchGradient(4, 0.3, "none", antithetic=True),
     "least-squares": LeastSquaresDifferences(4, 0.3),
     "least-squares-mean": LeastSquaresDifferences(4, 0.3, center="mean"),

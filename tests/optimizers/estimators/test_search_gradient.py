@@ -31,6 +31,11 @@ def test_raw_values_are_unbiased_with_their_closed_form_variance(antithetic):
     assert_mean((samples - A).square(), (A @ A + A.square()) / (2 if antithetic else 4))
 
 
+@pytest.mark.parametrize("distribution", ["orthonormal", "sphere", "rademacher"])
+def test_raw_values_are_unbiased_along_other_directions(distribution):
+    assert_mean(estimates(SearchGradient(4, 0.3, "none", distribution=distribution), centred), A)
+
+
 @pytest.mark.parametrize("antithetic", [False, True])
 def test_the_mean_of_ranks_is_the_gradients_direction(antithetic):
     """A rank counts each other value below z with probability Φ(z); E zΦ(z) = 1/(2√π), E max(z, 0) = 1/√(2π).
