@@ -28,6 +28,13 @@ def test_interval_covers_the_mean_about_as_often_as_it_says():
     assert 0.85 <= np.mean(covered) <= 0.99
 
 
+def test_interval_of_few_seeds_does_not_depend_on_rounding():
+    """In other units, in which every mean rounds otherwise, it is the same."""
+    for seed in range(20):
+        values = np.random.default_rng(seed).standard_normal(3)
+        np.testing.assert_allclose(bootstrap_interval(0.1 * values), 0.1 * np.array(bootstrap_interval(values)), 1e-9)
+
+
 def test_interval_of_equal_values_is_a_point():
     assert bootstrap_interval(np.full(10, 0.1)) == (0.1, 0.1)
 
