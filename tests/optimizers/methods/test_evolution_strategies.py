@@ -68,6 +68,14 @@ def test_the_last_batch_fits_the_budget_in_whole_pairs():
         assert opt.stop_reason == "budget"
 
 
+def test_the_query_of_the_iterate_counts_in_the_last_batch():
+    for option, first, last in ((True, 11, 5), (None, 11, 5), (True, 12, 4)):
+        opt = ES(X0, max_queries=first + last, query_iterate=option, directions=first - 1)
+        step(opt, linear)
+        assert opt.remaining == last and len(opt.ask()) == last
+    assert len(ES(X0, max_queries=5).ask()) == 5
+
+
 @pytest.mark.parametrize("options", [{"directions": 1}, {"antithetic": True, "directions": 5}, {"shaping": "rank"}])
 def test_options_out_of_range(options):
     with pytest.raises(ValueError, match=next(iter(options))):
