@@ -29,13 +29,14 @@ class AcceleratedZO(SmoothMethod):
         y⁺   = x⁺ + m (x⁺ − x),   m = (1 − √(μ/L))/(1 + √(μ/L)), μ = μ_f + μ_ψ
 
     **As printed and as read.** Eq. 14 has the projection P_X in the prox's place, y⁺ = x⁺ − m (x⁺ − x), and "the simple
-    2-point gradient estimator (3)". Eq. 3 has d + 1 points, and along it nothing stalls; the 2-point estimator is eq. 2.
-    With the printed sign (``printed_sign=True``) y stays near the x before, and the run is slower than one without
-    momentum. The paper shows this method for what it fails at: g does not vanish at a constrained minimum, so that in a
-    box the iterates stall, which ``ZOLKatyusha`` repairs.
+    2-point gradient estimator (3)". Eq. 3 has d + 1 points, and along it nothing stalls; the 2-point estimator is
+    eq. 2. With the printed sign (``printed_sign=True``) y stays near the x before, and the run is slower than one
+    without momentum. The paper shows this method for what it fails at: g does not vanish at a constrained minimum, so
+    that in a box the iterates stall, which ``ZOLKatyusha`` repairs.
 
-    No rate is known for it: momentum adds the estimates' noise up over about √(L/μ)/2 iterations, and where the mean
-    eigenvalue of ∇²f is not small beside 4 √(Lμ) the iterates may grow. ``NesterovSpokoiny`` has a rate.
+    The paper gives no rate, and there is none for every f: momentum adds the noise of √(L/μ)/2 estimates up, and where
+    the mean eigenvalue of ∇²f exceeds about 4 √(Lμ) the iterates grow, without a constraint too. ``NesterovSpokoiny``
+    has a rate.
 
     A failed query leaves x and y where they are.
 

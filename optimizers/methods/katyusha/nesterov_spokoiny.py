@@ -42,7 +42,7 @@ class NesterovSpokoiny(SmoothMethod):
     The constants are those of sphere directions, E‖g‖² = d‖∇f‖²; the book-keeping of ψ is ours. Without ψ,
     E(f(x) − f* + γ/2 ‖v − x*‖²) falls by 1 − α an iteration of two queries, α → √(μ/L)/d, for every spectrum, which
     ``AcceleratedZO`` (Katyusha's eq. 14) does not promise. With ψ nothing is promised: g does not vanish at a
-    constrained minimum, and neither does its variance, so that the iterates stall at a gap that the steps do not shrink.
+    constrained minimum, and neither does its variance, so that the iterates stall at a gap that no step shrinks.
 
     A failed query leaves x and v where they are.
 

@@ -34,8 +34,8 @@ class ProjectedZO(SmoothMethod):
 
         x ← prox_{η_k ψ}(x − η_k g)
 
-    ``"two_point"``: g = d (f(x + βu) − f(x))/β u (eq. 2), u uniform on the unit sphere, 2 queries. Its variance does not
-    vanish at a constrained minimum, hence the diminishing steps, which the paper names and does not give: here
+    ``"two_point"``: g = d (f(x + βu) − f(x))/β u (eq. 2), u uniform on the unit sphere, 2 queries. Its variance does
+    not vanish at a constrained minimum, hence the diminishing steps, which the paper names and does not give: here
     η_k = 1/(dL + μk/2), or 1/(dL √(1 + k/d)) where no strong convexity is known. ``"coordinates"``:
     g = Σ_i (f(x + βe_i) − f(x))/β e_i (eq. 6), d + 1 queries and dL above replaced by L; with constant steps that is
     plain proximal gradient descent by differences.

@@ -40,12 +40,12 @@ QUERIES = dict.fromkeys(ESTIMATORS, 5) | {
     "coordinates": D + 1,
     "coordinates-central": 2 * D,
     "coordinates-some": 4,
-    **dict.fromkeys(("ranks", "ranks-antithetic", "raw", "raw-antithetic"), 4),
+    **dict.fromkeys(("ranks", "ranks-antithetic", "raw", "raw-orthonormal", "raw-antithetic"), 4),
 }
 FROM_X = [*DISTRIBUTIONS, "prior", "prior-unbiased", "coordinates", "coordinates-some"]
 """Those whose every difference is taken to f(x)."""
 
-UNBIASED = [*DISTRIBUTIONS, *(f"{name}-central" for name in DISTRIBUTIONS), "raw", "raw-antithetic"]
+UNBIASED = [*DISTRIBUTIONS, *(f"{name}-central" for name in DISTRIBUTIONS), "raw", "raw-orthonormal", "raw-antithetic"]
 
 
 def pair_of(name, i):

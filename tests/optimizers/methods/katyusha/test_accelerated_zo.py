@@ -7,6 +7,7 @@ import torch
 
 from optimizers import Box
 from optimizers.methods.katyusha.accelerated_zo import AcceleratedZO
+from optimizers.methods.katyusha.nesterov_spokoiny import NesterovSpokoiny
 from optimizers.methods.katyusha.projected_zo import ProjectedZO
 from tests.optimizers.composite import PROXES, quadratic
 
@@ -34,6 +35,21 @@ def test_the_printed_sign_is_slower_than_no_momentum():
         read, printed = (last_gap(problem, 1200, seed=seed, printed_sign=sign) for sign in (False, True))
         plain = last_gap(problem, 1200, ProjectedZO, steps="constant", seed=seed)
         assert 30.0 * read < plain < printed / 3.0
+
+
+def test_it_grows_on_a_flat_spectrum_where_nesterov_and_spokoinys_method_falls():
+    """Nine eigenvalues of ten at L: their mean is 1.6 times 4 √(Lμ)."""
+    curvatures = torch.full((20,), 50.0, dtype=torch.float64)
+    curvatures[:2] = 1.0
+    gaps = {}
+    for method in (AcceleratedZO, NesterovSpokoiny):
+        x0 = torch.ones(20, dtype=torch.float64)
+        opt = method(x0, max_queries=3000, smoothness=50.0, strong_convexity=1.0, smoothing_radius=1e-6)
+        while not opt.stopped:
+            batch = opt.ask()
+            opt.tell(batch, 0.5 * batch.points().square() @ curvatures)
+        gaps[method] = float(0.5 * opt.x.square() @ curvatures)
+    assert gaps[AcceleratedZO] > 1e3 * float(curvatures.sum()) and gaps[NesterovSpokoiny] < 30.0
 
 
 def test_momentum():
