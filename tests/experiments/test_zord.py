@@ -153,14 +153,44 @@ def test_kernels_are_told_apart_and_all_run():
 @pytest.mark.parametrize("name", ["zord-fig1", "zord-fig10"])
 def test_drawn_derivative_is_that_of_the_drawn_function(name):
     experiment = registry.get(name)
-    settings = dataclasses.replace(experiment.settings(), grid=401, functions_per_seed=1)
-    chosen = where(experiment.run_seed(settings, 0), **({"num_queries": 3} if name == "zord-fig1" else {}))
+    settings = dataclasses.replace(experiment.settings(), grid=481, functions_per_seed=1)
+    of_one = {"num_queries": 3} if name == "zord-fig1" else {"of": "function"}
+    chosen = where(experiment.run_seed(settings, 0), **of_one)
     x, f = points(chosen, "function")
     slope = points(chosen, "derivative")[1]
     np.testing.assert_allclose(np.gradient(f, x)[1:-1], slope[1:-1], atol=2e-3)
 
 
-def test_figure_10_knows_the_window_and_not_the_rest():
-    rows = fig1_fig10.run_fig10(fig1_fig10.Fig10(), 0)
-    error = {row["quantity"]: row["value"] for row in rows if "x" not in row}
-    assert error["local_function_error"] < error["local_derivative_error"] < error["global_function_error"]
+def test_figure_10_has_as_many_queries_in_the_window_as_in_the_domain():
+    settings = dataclasses.replace(fig1_fig10.Fig10(), functions_per_seed=2)
+    rows = fig1_fig10.run_fig10(settings, 0)
+    least, (low, high) = min(settings.num_queries), settings.window
+    local, whole = (points(where(rows, of=quantity), "query")[0] for quantity in ("derivative", "function"))
+    assert len(local) == len(whole) == least
+    assert all(low <= x <= high for x in local) and all(abs(x) <= settings.width / 2 for x in whole)
+    assert not all(low <= x <= high for x in whole)
+    # The errors of one function are those of its curves: the derivative's in the window, the function's all over.
+    one = fig1_fig10.run_fig10(dataclasses.replace(settings, functions_per_seed=1), 0)
+    for quantity, inside in (("derivative", lambda x: low <= x <= high), ("function", lambda x: True)):
+        of_it = where(one, of=quantity)
+        (x, mean), truth = (
+            points(of_it, {"derivative": "derivative_mean", "function": "value_mean"}[quantity]),
+            (points(of_it, quantity)[1]),
+        )
+        chosen = np.array([inside(at) for at in x])
+        (found,) = (row["value"] for row in where(one, quantity=f"{quantity}_error", num_queries=least))
+        assert found == pytest.approx(np.sqrt(np.mean((mean - truth)[chosen] ** 2)))
+
+
+def test_figure_10_is_judged_at_equal_queries_and_against_twice_as_many():
+    settings = fig1_fig10.Fig10(num_queries=(4, 8))
+    rows = [
+        {"seed": seed, "quantity": f"{name}_error", "num_queries": n, "value": value + 0.01 * seed}
+        for seed in range(3)
+        for name, values in (("derivative", (0.3, 0.1)), ("function", (0.6, 0.2)))
+        for n, value in zip(settings.num_queries, values, strict=True)
+    ]
+    found = fig1_fig10.claims_of_fig10(settings, rows)
+    assert [(v.status, v.held, v.settings) for v in found] == [
+        ("reproduced", 2, 2), ("reproduced", 1, 1), ("not reproduced", 0, 1)
+    ]  # fmt: skip
