@@ -24,7 +24,7 @@ Method = str | type | tuple[str | type, Mapping[str, Any]]
 
 PANELS = {
     "ZoRD and its baselines": ("zord", "rgf", "prgf", "es", "gld", "least_squares", "turbo", "cobbo"),
-    "ZO-L-Katyusha and its baselines": ("zo_l_katyusha", "zo_svrg", "projected_zo", "accelerated_zo"),
+    "ZO-L-Katyusha and its baselines": ("zo_l_katyusha", "zo_svrg", "projected_zo", "nesterov_spokoiny"),
     "HiSo": ("hiso", "decomfl"),
 }
 """Methods that share a panel; those in none, the user's own among them, have one of their own."""

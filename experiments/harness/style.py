@@ -102,13 +102,16 @@ METHODS = Styles(
         "fedyogi": MethodStyle("FedYogi", WINE, ">"),
         "fedadagrad": MethodStyle("FedAdagrad", OLIVE, "*"),
         # Katyusha
-        "zo_l_katyusha": MethodStyle("ZO-L-Katyusha, two-point", BLUE, "o", ":"),
+        "zo_l_katyusha": MethodStyle("ZO-L-Katyusha, two-point, option I", BLUE, "o", ":"),
         "zo_l_katyusha_ii": MethodStyle("ZO-L-Katyusha, two-point, option II", GREEN, "s", "--"),
         "zo_l_katyusha_full": MethodStyle("ZO-L-Katyusha, (d+1)-point", SKY, "D", "-"),
+        "zo_l_katyusha_full_ours": MethodStyle("(d+1)-point without weight on w (ours)", PURPLE, "P", "--"),
         "zo_svrg": MethodStyle("ZO-SVRG", VERMILION, "v"),
         "projected_zo": MethodStyle("projected ZO", ORANGE, "<"),
         "accelerated_zo": MethodStyle("accelerated ZO", PURPLE, "X"),
         "accelerated_zo_box": MethodStyle("accelerated ZO, box", WINE, "d", "--"),
+        "accelerated_zo_printed": MethodStyle("accelerated ZO, printed sign", ORANGE, "<", ":"),
+        "nesterov_spokoiny": MethodStyle("Nesterov and Spokoiny", GREEN, "^", "-."),
         "proximal_gradient": MethodStyle("proximal gradient", BLACK, "", ":"),
         # kernels
         "matern12": MethodStyle("Matérn 1/2", WINE, "v", "--"),

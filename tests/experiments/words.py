@@ -6,7 +6,7 @@ import re
 COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 NAMES = re.compile(
     r"(TuRBO|CIFAR|SST|OPT)-[\d.]+[MB]?|Matérn \d/2|"
-    r"log(10|₁₀)|F1|L∞|1/t|γ = 1\b|1/√M|95% (interval|band)s?|8 x 8|8d|x_\{r−1\}"
+    r"log(10|₁₀)|F1|L∞|1/t|γ = 1\b|1/√M|95% (interval|band)s?|8 x 8|8d|\(d\+1\)|x_\{r−1\}"
     r"|(eq\.|Fig\.|Figure|Table|Theorem) \d+[ab]?"
 )
 """Names with digits in them."""
@@ -23,8 +23,6 @@ NOT_SETTINGS = {
     "hiso-bytes": {40, 90, 1024},
     "hiso-table2": {1024},
     "hiso-table5": {1024},
-    "katyusha-fig1": {1e-10, 1e-5, 3},
-    "katyusha-fig2": {1e-6, 1e-3, 2},
     "beyond-gamma": {0.25, 1},
     "beyond-zord": {0.3, 3},
     "beyond-curvature": {1e-10, 0.75},

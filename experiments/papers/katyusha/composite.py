@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.records import Row, Rows, distinct, seeds_of
-from optimizers import Box, NoProx, Optimizer, Prox
+from optimizers import Box, BoxRidge, NoProx, Optimizer, Prox
 
 FLOOR = 1e-14
 """Gaps are drawn and counted down to this; below is rounding."""
@@ -22,20 +22,22 @@ FLOOR = 1e-14
 
 @dataclasses.dataclass(frozen=True)
 class Composite:
-    """f + ψ from x0 = 0, f with Lipschitz gradient and strong convexity.
+    """f + ψ from x0 = 0, f with Lipschitz gradient, ψ the indicator of a box and μ_ψ/2 ‖x‖².
 
     Attributes:
         function: f, ``... x d`` to ``...``.
-        prox: of ψ, an indicator here: ψ is 0 at feasible points.
+        prox: of ψ.
         L: Lipschitz constant of ∇f.
-        mu: strong convexity of f.
+        mu_f: strong convexity of f.
+        mu_psi: strong convexity of ψ.
         minimizer: of f + ψ, d.
     """
 
     function: Callable[[Tensor], Tensor]
     prox: Prox
     L: float
-    mu: float
+    mu_f: float
+    mu_psi: float
     minimizer: Tensor
 
     @property
@@ -45,41 +47,36 @@ class Composite:
 
     @property
     def kappa(self) -> float:
-        """L/μ."""
-        return self.L / self.mu
+        """L/(μ_f + μ_ψ)."""
+        return self.L / (self.mu_f + self.mu_psi)
 
     def active_share(self) -> float:
         """Share of the coordinates that lie at a bound at the minimum."""
-        if not isinstance(self.prox, Box):
+        if not isinstance(self.prox, Box | BoxRidge):
             return 0.0
         bound = torch.as_tensor(self.prox.upper)
         return float((self.minimizer.abs() >= bound - 1e-9).double().mean())
 
     def gap(self, x: Tensor) -> float:
-        """f(x) − min, at a feasible x."""
-        return float(self.function(x) - self.function(self.minimizer))
-
-
-def box(side: float | None) -> Prox:
-    """[−side, side]^d, or no constraint."""
-    return NoProx() if side is None else Box(-side, side)
+        """f + ψ at a feasible x, less its minimum."""
+        ridge = 0.5 * self.mu_psi * (x.square().sum() - self.minimizer.square().sum())
+        return float(self.function(x) - self.function(self.minimizer) + ridge)
 
 
 def logistic(dim: int, num_rows: int, mu: float, side: float, seed: int) -> Composite:
-    """(1/n) Σ log(1 + exp(−bᵢ aᵢ·x)) + μ/2 ‖x‖² on a box; aᵢ and c standard normal, bᵢ the sign of aᵢ·c."""
+    """f = (1/n) Σ log(1 + exp(−bᵢ aᵢ·x)), ψ = μ/2 ‖x‖² on a box; aᵢ and c standard normal, bᵢ the sign of aᵢ·c."""
     generator = np.random.default_rng(seed)
     A = generator.standard_normal((num_rows, dim))
     signed = torch.from_numpy(A * np.sign(A @ generator.standard_normal(dim))[:, None])
 
     def function(x: Tensor) -> Tensor:
-        loss = torch.nn.functional.softplus(-x @ signed.T).mean(-1)
-        return loss + 0.5 * mu * x.square().sum(-1)
+        return torch.nn.functional.softplus(-x @ signed.T).mean(-1)
 
     def gradient(x: Tensor) -> Tensor:
-        return -torch.sigmoid(-x @ signed.T) @ signed / num_rows + mu * x
+        return -torch.sigmoid(-x @ signed.T) @ signed / num_rows
 
-    L = float(torch.linalg.matrix_norm(signed, 2)) ** 2 / (4 * num_rows) + mu
-    return _minimized(function, gradient, box(side), L, mu, dim)
+    L = float(torch.linalg.matrix_norm(signed, 2)) ** 2 / (4 * num_rows)
+    return _minimized(function, gradient, BoxRidge(-side, side, mu), L, 0.0, mu, dim)
 
 
 def quadratic(dim: int, kappa: float, side: float | None, seed: int) -> Composite:
@@ -92,18 +89,21 @@ def quadratic(dim: int, kappa: float, side: float | None, seed: int) -> Composit
     def function(x: Tensor) -> Tensor:
         return 0.5 * (((x - center) @ H) * (x - center)).sum(-1)
 
-    return _minimized(function, lambda x: (x - center) @ H, box(side), kappa, 1.0, dim)
+    prox = NoProx() if side is None else Box(-side, side)
+    return _minimized(function, lambda x: (x - center) @ H, prox, kappa, 1.0, 0.0, dim)
 
 
 Function = Callable[[Tensor], Tensor]
 
 
-def _minimized(function: Function, gradient: Function, prox: Prox, L: float, mu: float, dim: int) -> Composite:
+def _minimized(
+    function: Function, gradient: Function, prox: Prox, L: float, mu_f: float, mu_psi: float, dim: int
+) -> Composite:
     """The problem with its minimum by proximal gradient descent on the exact gradient, to rounding."""
     x = torch.zeros(dim, dtype=torch.float64)
-    for _ in range(math.ceil(45 * L / mu)):
+    for _ in range(math.ceil(45 * L / (mu_f + mu_psi))):
         x = prox(x - gradient(x) / L, 1.0 / L)
-    return Composite(function, prox, L, mu, x)
+    return Composite(function, prox, L, mu_f, mu_psi, x)
 
 
 def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
@@ -131,7 +131,7 @@ def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
 def start_and_options(problem: Composite, max_queries: int, seed: int, radius: float) -> tuple[Tensor, dict[str, Any]]:
     """x0 = 0, and the options that all methods share.
 
-    Their prox comes without ψ's value, which is 0 at every iterate and slow to add to each of a run's queries.
+    Their prox comes without ψ's value, which no method uses here and which is slow to add to each of a run's queries.
     """
     prox = problem.prox
 
@@ -139,6 +139,7 @@ def start_and_options(problem: Composite, max_queries: int, seed: int, radius: f
         return prox(z, step)
 
     options = {"prox": prox_alone, "max_queries": max_queries, "seed": seed, "smoothing_radius": radius}
+    options |= {"strong_convexity": problem.mu_f, "prox_strong_convexity": problem.mu_psi}
     return torch.zeros(problem.dim, dtype=torch.float64), options | {"track_best": False}
 
 

@@ -4,9 +4,9 @@ Why the paper reduces variance: without a constraint ∇f, and with it a two-poi
 a box neither does. Mean and 5-95% band over trials, all on the same two problems. ZO-L-Katyusha in the box is ours to
 add.
 
-Readings: the paper gives neither problem nor constants. Here ½ (x − c)ᵀ H (x − c), d = 40, κ = 50, c standard normal,
-with and without the box [−0.5, 0.5]^d. Eq. 14 is taken with the momentum's sign + (it prints −) and eq. 2's estimate;
-see ``AcceleratedZO``. Gaps are relative to the first one.
+Readings: the paper gives neither problem nor constants. Here ½ (x − c)ᵀ H (x − c), H's eigenvalues in equal ratios, c
+standard normal, with and without a box. Eq. 14 is taken with the momentum's sign + (it prints −, which is drawn beside
+it) and eq. 2's estimate (it says "estimator (3)"); see ``AcceleratedZO``. Gaps are relative to the first one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.katyusha.composite import Composite, draw_band, gap_rows, gaps, quadratic, start_and_options
-from optimizers import AcceleratedZO, ZOLKatyusha
+from optimizers import AcceleratedZO, NesterovSpokoiny, Optimizer, ZOLKatyusha
 
 CURVES = {
-    "accelerated_zo": ("unconstrained", "accelerated ZO, unconstrained"),
-    "accelerated_zo_box": ("box", "accelerated ZO, box"),
+    "accelerated_zo": ("unconstrained", "eq. 14, unconstrained"),
+    "accelerated_zo_box": ("box", "eq. 14, box"),
+    "accelerated_zo_printed": ("unconstrained", "eq. 14 with the printed sign, unconstrained"),
+    "nesterov_spokoiny": ("unconstrained", "Nesterov and Spokoiny, unconstrained"),
     "zo_l_katyusha": ("box", "ZO-L-Katyusha, two-point, box"),
 }
+"""Each curve's problem and label."""
+KINDS: dict[str, type[Optimizer]] = {"zo_l_katyusha": ZOLKatyusha, "nesterov_spokoiny": NesterovSpokoiny}
+"""Of the curves that are not eq. 14."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +47,9 @@ class Settings:
     problem_seed: int = 0
     max_queries: int = 16_000
     every: int = 100
+    converged: float = 1e-6
+    stalled: float = 1e-3
+    little: float = 2.0
 
 
 @lru_cache(maxsize=4)
@@ -56,9 +64,10 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     rows: Rows = []
     for method, (constraint, _) in CURVES.items():
         problem = problems_of(settings)[constraint]
-        kind = ZOLKatyusha if method == "zo_l_katyusha" else AcceleratedZO
         x0, options = start_and_options(problem, settings.max_queries, seed, settings.smoothing_radius)
-        optimizer = kind(x0, smoothness=problem.L, strong_convexity=problem.mu, **options)
+        if method == "accelerated_zo_printed":
+            options["printed_sign"] = True
+        optimizer = KINDS.get(method, AcceleratedZO)(x0, smoothness=problem.L, **options)
         found = gaps(problem, optimizer, settings.every)
         key: Row = {"seed": seed, "method": method, "constraint": constraint}
         rows += gap_rows(key, found / found[0], settings.every, 1)
@@ -84,16 +93,21 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     def log_gap(method: str, at: int) -> np.ndarray:
         return np.log10(by_seed(rows, quantity="gap", method=method, num_queries=at))
 
-    unconstrained, box, katyusha = (log_gap(method, settings.max_queries) for method in CURVES)
+    free, box, printed, spokoiny, katyusha = (log_gap(method, settings.max_queries) for method in CURVES)
     gain = log_gap("accelerated_zo_box", settings.max_queries // 2) - box
-    statistic = "log10 of the last relative gap"
-    little = "in the box the second half of the queries gains less than a factor of 2"
-    beyond = "ZO-L-Katyusha converges to 1e-6 in the same box"
+    statistic, low, high = "log10 of the last relative gap", settings.converged, settings.stalled
+    little = f"in the box the second half of the queries gains less than a factor of {settings.little:g}"
+    below, above, less = (float(np.log10(bar)) for bar in (low, high, settings.little))
+    beyond = f"ZO-L-Katyusha converges to {low:g} in the same box"
+    slower = "with the printed sign eq. 14 ends above what it reaches as read"
+    behind = "Nesterov and Spokoiny's method, whose rate is proven, ends above eq. 14 without a constraint"
     return [
-        judge("eq. 14 converges to 1e-6 without a constraint", statistic, {"": unconstrained}, seeds, below=-6.0),
-        judge("eq. 14 stays above 1e-3 in the box", statistic, {"": box}, seeds, above=-3.0),
-        judge(little, "log10 of the gain", {"": gain}, seeds, below=np.log10(2.0)),
-        judge(beyond, statistic, {"": katyusha}, seeds, below=-6.0, control=True),
+        judge(f"eq. 14 converges to {low:g} without a constraint", statistic, {"": free}, seeds, below=below),
+        judge(f"eq. 14 stays above {high:g} in the box", statistic, {"": box}, seeds, above=above),
+        judge(little, "log10 of the gain", {"": gain}, seeds, below=less),
+        judge(beyond, statistic, {"": katyusha}, seeds, below=below, control=True),
+        judge(slower, "log10 of the ratio", {"": printed - free}, seeds, above=0.0, control=True),
+        judge(behind, "log10 of the ratio", {"": spokoiny - free}, seeds, above=0.0, control=True),
     ]
 
 
