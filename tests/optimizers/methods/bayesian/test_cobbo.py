@@ -6,6 +6,7 @@ import torch
 
 from experiments.workloads.problems import standard_problem
 from optimizers import CobBO, minimize
+from optimizers.designs import latin_hypercube
 from optimizers.methods.bayesian.cobbo import backs_off
 from optimizers.methods.bayesian.coordinate_blocks import (
     interpolate,
@@ -62,6 +63,22 @@ def test_interpolation_reproduces_values_and_a_smooth_function_between():
     error = interpolate(X, y, inner) - (5.0 + inner.sin().sum(-1))
     assert float(error.abs().max()) < 0.02
     assert torch.allclose(interpolate(X[:1], y[:1], inner), y[:1].expand(50))
+
+
+@pytest.mark.parametrize("n", [7, 20])
+def test_interpolation_is_of_multiquadrics_as_wide_as_the_points_are_apart(n):
+    """φ(r) = √(1 + (r/s)²) with s = n^(−1/d) and a constant, by the dense system; ``scipy.interpolate.Rbf``'s s."""
+    X, queries = latin_hypercube(n, 3, 0), latin_hypercube(5, 3, 1)
+    y, s = 4.0 + torch.sin(3 * X.sum(1)), n ** (-1 / 3)
+
+    def phi(a, b):
+        return (1 + (torch.cdist(a, b) / s).square()).sqrt()
+
+    ones = torch.ones(n, 1).double()
+    system = torch.cat([torch.cat([phi(X, X), ones], dim=1), torch.cat([ones, torch.zeros(1, 1)]).T])
+    weights = torch.linalg.solve(system, torch.cat([y, torch.zeros(1)]))
+    expected = phi(queries, X) @ weights[:-1] + weights[-1]
+    assert torch.allclose(interpolate(X, y, queries), expected, rtol=0, atol=1e-8)
 
 
 def test_clusters_keep_their_best_point():
