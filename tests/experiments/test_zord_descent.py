@@ -81,8 +81,8 @@ def test_history_helps_zord_to_start_at_once(start):
 def test_one_step_a_query_is_threshold_zero():
     settings = dataclasses.replace(registry.get("zord-fig7").settings("quick"), thresholds=(("spectral_norm", (0.0,)),))
     rows = fig7.run_seed(settings, 0)
-    problem = standard_problem("ackley", settings.dim)
-    start = descent.turbo_start("ackley", settings.dim, settings.start_queries, 0, "")
+    problem, start = descent.problem_and_start("ackley", 20.0, settings.dim, settings.start_queries, 0, "")
+    assert problem.bounds.tolist() == [[-20.0] * settings.dim, [20.0] * settings.dim]
     ell = settings.lengthscale * math.sqrt(settings.dim)
     capped = descent.METHODS["zord"](problem, start, settings.queries, 0, max_virtual_steps=1, lengthscale=ell)
     expected = [gap for _, gap in descent.log_gaps(problem, start, capped, settings.queries, settings.every)]

@@ -4,11 +4,10 @@ Figures 3, 7 and 8: a box is searched as [0, 10]^d (Appx. C.1); x₀ is the best
 which are not counted; a method's curve begins with f(x₀). Every first-order rule is Adam with step 0.1 (Appx. C.2);
 RGF and PRGF have λ = 0.01 and n = 10 (Appx. C.1), and GLD n = 10 too.
 
-Readings: the boxes are the functions' customary ones, [−32.768, 32.768]^d for Ackley and [−10, 10]^d for Levy, where
-the paper has [−20, 20]^d and [−7.5, 7.5]^d (Appx. C.2), so that a step of Adam is longer here in the functions' own
-units, by a half and by a third. The paper gives neither ZoRD's lengthscale nor its cap on virtual steps, and they go
-together: ℓ = 0.67 √d (3 at d = 20) with the cap 10, where the prior's variance
-of a partial derivative is under c = 0.35.
+The boxes are [−20, 20]^d for Ackley's and [−7.5, 7.5]^d for Levy's function (Appx. C.2).
+
+Readings: the paper gives neither ZoRD's lengthscale nor its cap on virtual steps, and they go together: ℓ = 0.67 √d (3
+at d = 20) with the cap 10, where the prior's variance of a partial derivative is under c = 0.35.
 """
 
 from __future__ import annotations
@@ -64,6 +63,10 @@ def box(problem: Problem) -> list[tuple[float, float]]:
     return list(zip(problem.lower.tolist(), problem.upper.tolist(), strict=True))
 
 
+HALF_WIDTHS = (("ackley", 20.0), ("levy", 7.5))
+"""The paper's boxes, [−w, w]^d in the functions' own units (Appx. C.2)."""
+
+Sides = tuple[float, float]
 TurboOptions = tuple[tuple[str, int], ...]
 """TuRBO's options beside its defaults, by name."""
 
@@ -71,8 +74,18 @@ QUICK_TURBO: TurboOptions = (("batch_size", 20), ("candidates", 1000))
 """Some ten times faster than the defaults, batches of 5 and up to 5,000 candidates: for the reduced scale."""
 
 
+def problem_and_start(
+    name: str, half_width: float, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()
+) -> tuple[Problem, Start]:
+    """A function on [−half_width, half_width]^d, and TuRBO's best point there."""
+    sides = (-half_width, half_width)
+    return standard_problem(name, dim, sides), turbo_start(name, dim, queries, seed, cache, turbo, sides)
+
+
 @functools.lru_cache(maxsize=4)
-def turbo_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()) -> Start:
+def turbo_start(
+    name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = (), sides: Sides | None = None
+) -> Start:
     """TuRBO-1 from a uniform point of the seed.
 
     Args:
@@ -82,16 +95,18 @@ def turbo_start(name: str, dim: int, queries: int, seed: int, cache: str, turbo:
         seed: of the point and of TuRBO.
         cache: folder that starts are kept in; empty: none.
         turbo: TuRBO's options.
+        sides: of the box, as in ``standard_problem``.
     """
 
     def searched() -> dict[str, Any]:
-        problem = standard_problem(name, dim)
+        problem = standard_problem(name, dim, sides)
         x0 = problem.sample(1, torch.Generator().manual_seed(1000 + seed))[0]
         search = TuRBO(x0, bounds=box(problem), max_queries=queries, seed=seed, **dict(turbo))  # type: ignore[arg-type]
         run(search, Evaluator(problem, batched=True))
         return vars(Start(search.best_x, search.best_y, *search.observations, search.state_dict(), dict(turbo)))
 
     label = "".join(f"-{option}{value}" for option, value in turbo)
+    label += f"-box{sides[0]:g}to{sides[1]:g}" if sides else ""
     return Start(**cached(cache, f"turbo{queries}-{name}-{dim}-{seed}{label}", searched))
 
 
@@ -146,8 +161,10 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
         given["update_rule"] = lambda p: torch.optim.Adam([p], lr=rate)
         if radius is not None and method.startswith("zord"):
             given["radius"] = radius
-        elif radius is not None:  # ES's directions are normal, the others' unit vectors
-            given["smoothing_radius"] = radius / (math.sqrt(len(x0)) if method == "es" else 1.0)
+        elif radius is not None:
+            given["smoothing_radius"] = radius
+    if method == "es":
+        given["distribution"] = "orthonormal"  # Appx. C.1: the same directions as RGF
     if method == "zord":
         given |= as_printed(len(x0))
     return method_class(CLASSES.get(method, method))(x0, **given | options)

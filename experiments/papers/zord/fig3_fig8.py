@@ -25,7 +25,6 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, final, seeds_of
 from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_interval
 from experiments.papers.zord import descent
-from experiments.workloads.problems import standard_problem
 
 BASELINES = ("rgf", "prgf", "gld", "turbo1")
 CONTROLS = ("least_squares_gradient", "gradient_descent", "cma_es", "cobyqa")
@@ -48,9 +47,9 @@ MARGIN = -0.3
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a figure is drawn with."""
+    """What a figure is drawn with; ``problems`` with their boxes' half-widths."""
 
-    problems: tuple[str, ...] = ("ackley", "levy")
+    problems: tuple[tuple[str, float], ...] = descent.HALF_WIDTHS
     budgets: tuple[tuple[int, int], ...] = ((20, 200), (40, 200), (100, 400))
     methods: tuple[str, ...] = ("zord", *VARIANTS, *BASELINES, *CONTROLS)
     start_queries: int = 300
@@ -63,16 +62,16 @@ class Settings:
         """A problem and a dimension for each panel, by its title."""
         return {
             f"{name.capitalize()}, d = {dim}": {"problem": name, "dim": dim}
-            for name, (dim, _) in itertools.product(self.problems, self.budgets)
+            for (name, _), (dim, _) in itertools.product(self.problems, self.budgets)
         }
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
     """Every method on every problem in every dimension."""
     rows: Rows = []
-    for name, (dim, queries) in itertools.product(settings.problems, settings.budgets):
-        problem = standard_problem(name, dim)
-        start = descent.turbo_start(name, dim, settings.start_queries, seed, settings.cache, settings.turbo)
+    for (name, half_width), (dim, queries) in itertools.product(settings.problems, settings.budgets):
+        how = (settings.start_queries, seed, settings.cache, settings.turbo)
+        problem, start = descent.problem_and_start(name, half_width, dim, *how)
         for method in settings.methods:
             values = descent.METHODS[method](problem, start, queries, seed)
             facts: Row = {"seed": seed, "problem": name, "dim": dim, "method": method}
@@ -110,8 +109,10 @@ def compared(
 def claims_of_fig3(settings: Settings, rows: Rows) -> list[Verdict]:
     """ZoRD against the paper's baselines, and what is beside them."""
     verdicts = compared(settings, rows, PAIRS)
-    if "ackley" in settings.problems and 20 in dict(settings.budgets):
-        one = dataclasses.replace(settings, problems=("ackley",), budgets=((20, dict(settings.budgets)[20]),))
+    if "ackley" in dict(settings.problems) and 20 in dict(settings.budgets):
+        one = dataclasses.replace(
+            settings, problems=descent.HALF_WIDTHS[:1], budgets=((20, dict(settings.budgets)[20]),)
+        )
         pairs = [(method, "rgf", True) for method in ("zord", "zord_kept", "zord_gated")]
         claim = f"{{}} ends {-MARGIN:g} below {{}} on Ackley's function, d = 20"
         verdicts += compared(one, rows, pairs, claim, MARGIN)
@@ -143,7 +144,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 def over(settings: Settings) -> str:
     """The problems, the dimensions and the queries in words."""
-    names = " and ".join(name.capitalize() for name in settings.problems)
+    names = " and ".join(name.capitalize() for name, _ in settings.problems)
     return f"{names}, {', '.join(f'd = {dim} ({queries:,} queries)' for dim, queries in settings.budgets)}"
 
 
@@ -155,7 +156,7 @@ EXPERIMENTS = (
         claim="ZoRD needs fewer queries than RGF, PRGF, GLD and TuRBO for the same gap.",
         scales={
             "paper": Settings(),
-            "quick": Settings(("ackley",), ((3, 15),), FEW, start_queries=11, cache="", ours="zord_gated"),
+            "quick": Settings(descent.HALF_WIDTHS[:1], ((3, 15),), FEW, start_queries=11, cache="", ours="zord_gated"),
             "reduced": Settings(budgets=((20, 200), (40, 200)), turbo=descent.QUICK_TURBO),
         },
         run_seed=run_seed,
@@ -171,7 +172,7 @@ EXPERIMENTS = (
         claim="ZoRD reaches smaller gaps than CobBO with the same queries.",
         scales={
             "paper": Settings(budgets=((20, 200), (40, 200)), methods=COBBO),
-            "quick": Settings(("ackley",), ((3, 12),), COBBO, start_queries=7, cache=""),
+            "quick": Settings(descent.HALF_WIDTHS[:1], ((3, 12),), COBBO, start_queries=7, cache=""),
             "reduced": Settings(budgets=((20, 200),), methods=COBBO, turbo=descent.QUICK_TURBO),
         },
         run_seed=run_seed,

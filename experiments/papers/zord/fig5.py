@@ -20,7 +20,7 @@ from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, log10_gap, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge_pairs
-from experiments.papers.zord.descent import box
+from experiments.papers.zord.descent import HALF_WIDTHS, box
 from experiments.workloads.problems import standard_problem
 from optimizers import run
 from optimizers.evaluation import Evaluator
@@ -31,9 +31,9 @@ METHODS = ("zord", "rgf")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 5 is drawn with."""
+    """What Figure 5 is drawn with; ``problems`` with their boxes' half-widths."""
 
-    problems: tuple[str, ...] = ("ackley", "levy")
+    problems: tuple[tuple[str, float], ...] = HALF_WIDTHS
     queries: int = 60
     distance: float = 2.5
     grid: int = 801
@@ -42,8 +42,8 @@ class Settings:
 def run_seed(settings: Settings, seed: int) -> Rows:
     """Paths of both methods from one point, best query after best query."""
     rows: Rows = []
-    for name, method in itertools.product(settings.problems, METHODS):
-        problem = standard_problem(name, 2)
+    for (name, half_width), method in itertools.product(settings.problems, METHODS):
+        problem = standard_problem(name, 2, (-half_width, half_width))
         angle = 2 * math.pi * torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         unit = (problem.upper - problem.lower) / 10.0
         x0 = problem.minimizer + unit * settings.distance * torch.cat([angle.cos(), angle.sin()])
@@ -67,8 +67,8 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     ticks = torch.linspace(0.0, 10.0, settings.grid, dtype=torch.float64)
     mesh = torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), dim=-1)
     seed = seeds_of(rows)[0]
-    for panel, name in zip(axes[0], settings.problems, strict=True):
-        values = standard_problem(name, 2).scaled(0.0, 10.0)(mesh)
+    for panel, (name, half_width) in zip(axes[0], settings.problems, strict=True):
+        values = standard_problem(name, 2, (-half_width, half_width)).scaled(0.0, 10.0)(mesh)
         panel.contourf(ticks.numpy(), ticks.numpy(), values.numpy(), levels=24, cmap="cividis")
         for method in METHODS:
             found = [row for row in where(rows, seed=seed, problem=name, method=method) if "x1" in row]
@@ -96,7 +96,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         f"with {settings.queries} queries {{}} ends lower than {{}} in two dimensions",
         "difference of the final log10 gap",
         lambda name, method: by_seed(finals, problem=name, method=method),
-        {name: name for name in settings.problems},
+        {name: name for name, _ in settings.problems},
         seeds_of(rows),
         below=0.0,
     )
