@@ -159,6 +159,18 @@ def test_with_one_local_step_all_rules_of_h_are_one_bit_for_bit(options):
     assert all(one == runs[0] for one in runs[1:])
 
 
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.5, "prox": optimizers.L1(0.1)}], ids=["plain", "momentum"])
+@pytest.mark.parametrize("name", ["decomfl", "hiso"])
+def test_the_servers_rate_multiplies_the_clients(name, options):
+    """Alg. 2, line 16: for τ = 1 no client makes a step of its own, and the product of the rates is all that counts."""
+    found, options = [], {"rounds": 5, "local_steps": 1} | options
+    for rate, server_rate in ((0.04, 0.5), (0.08, 0.25), (0.02, 1.0), (0.04, 1.0)):
+        shared = {"rate": rate, "server_rate": server_rate}
+        found.append(simulate(name, quadratics(), start(torch.float64), **shared, **options).x)
+    half, quarter, one, other = found
+    assert torch.equal(half, one) and torch.equal(quarter, one) and not torch.equal(other, one)
+
+
 def test_weights_are_those_of_the_clients():
     a = federation("decomfl", weights=[1.0, 3.0, 2.0], scalar_dtype="float64", x0=start(torch.float64))
     requests = [a.server.broadcast(c) for c in range(3)]
