@@ -239,9 +239,19 @@ def test_rounds_until_a_score_and_those_that_do_not_reach_it():
 
 
 def test_printed_numbers_stand_in_their_cells():
-    qqp, sst2 = ({"model": "opt-1.3b", "task": task} for task in ("qqp", "sst2"))
-    assert table5_fig6.printed("hiso", qqp) == "96.67 KB" and table5_fig6.printed("decomfl", qqp) == "43.95 KB"
-    assert table5_fig6.printed("hiso", sst2) == table5_fig6.printed("fedzo", qqp) == ""
+    settings = dataclasses.replace(TABLE5.settings("quick"), methods=("fedzo", "hiso"))
+    rows = [r for seed in (0, 1) for m in settings.methods for r in scores(m, [0.5, 0.6, 0.8], seed)]
+    found = table5_fig6.table(settings, rows)
+    assert [dict(zip(found.columns, row, strict=True))["paper"] for row in found.rows] == [
+        "61.22% (0.66 TB)",
+        "62.49% (18.63 KB)",
+    ]
+    rows = [r for seed in (0, 1) for m in table2.METHODS for r in scores(m, [0.5, 0.6, 0.8], seed)]
+    found = table2.table(table2.EXPERIMENT.settings(), rows)
+    (row,) = (dict(zip(found.columns, row, strict=True)) for row in found.rows)
+    assert (row["paper, DeComFL"], row["paper, HiSo"]) == ("775 (30.35 KB)", "425 (16.64 KB)")
+    assert "paper, HiSo, scalar H" not in row
+    assert table2.printed("hiso", {"model": "opt-125m", "task": "qqp"}) == ""
     assert language.in_units(200 * 40) == "7.81 KB" and language.in_units(40) == "40 B"
 
 

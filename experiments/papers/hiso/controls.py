@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,19 +18,39 @@ from optimizers.methods.hiso.displacement import LearnedDiagonal
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarDisplacement(Displacement):
-    """H = hI, h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over coordinates."""
+    """H = hI, h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over coordinates.
+
+    ``update`` and ``reset`` mean what they mean for eq. 12: which displacements of a round are learned from, with which
+    root they are made, and after how many rounds h is h₀ again.
+
+    Raises:
+        TypeError: for an ``initial`` of several numbers, and as ``Displacement`` does.
+        ValueError: as ``Displacement`` does.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.initial, Tensor):
+            raise TypeError("initial must be a number, as H is one")
 
     def step(self, learned: LearnedDiagonal, step: Step) -> LearnedDiagonal:
-        """The step along H^(−1/2)u, and h from its Δx."""
-        if not step.terms or not step.fits(learned.floor):
-            return learned
-        displacement = torch.zeros_like(learned.hessian)
-        replace(step, x=displacement, momentum=None, rate=-1.0, prox=None).move(learned.hessian)
+        """The step along H^(−1/2)u, and h from what it and the round's steps before it teach."""
+        together = [*itertools.chain(*learned.round)] if self.update == "per_round" else []
+        if not step.fits(learned.floor, together):
+            step = replace(step, terms=[])
+        lessons, held = self._lessons([*learned.round, step.terms], bool(step.ends))
+        h = float(learned.hessian[0])
+        for terms in filter(None, lessons):
+            displacement = torch.zeros_like(learned.hessian)
+            alone = replace(step, x=displacement, terms=terms, momentum=None, rate=-1.0, prox=None)
+            alone.move(learned.hessian)
+            newest = float(displacement.square().mean(dtype=torch.float64)) + self.epsilon
+            h = min(max((1.0 - self.weight) * h + self.weight * newest, self.lower), self.upper)
         step.move(learned.hessian)
-        newest = float(displacement.square().mean(dtype=torch.float64)) + self.epsilon
-        h = (1.0 - self.weight) * float(learned.hessian[0]) + self.weight * newest
-        hessian = torch.full_like(learned.hessian, min(max(h, self.lower), self.upper))
-        return LearnedDiagonal(float(hessian[0]), hessian=hessian)
+        hessian = torch.full_like(learned.hessian, h)
+        if self.reset and step.ends and step.ends % self.reset == 0:
+            return self._started(hessian)
+        return LearnedDiagonal(float(hessian[0]), held, hessian=hessian)
 
 
 class ScalarHessian(HiSo):

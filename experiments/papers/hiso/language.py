@@ -39,7 +39,7 @@ from torch import Tensor
 from experiments.harness import style
 from experiments.harness.records import Row, Rows, by_seed, distinct, seeds_of, where
 from experiments.papers.hiso import training
-from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, bytes_a_round
+from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, Place, bytes_a_round
 from experiments.workloads import llm, sentences
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import DataError
@@ -323,6 +323,11 @@ def cells_of(settings: Settings, rows: Rows) -> dict[str, Cell]:
     prefix = "" if settings.data else "tiny OPT for "
     found = dict.fromkeys((str(row["model"]), str(row["task"])) for row in rows)
     return {f"{prefix}{MODELS[model]}, {TASKS[task]}": {"model": model, "task": task} for model, task in found}
+
+
+def place_of(method: str, cell: Cell) -> Place:
+    """Where the paper's tables have a method on a cell."""
+    return MODELS[cell["model"]], TASKS[cell["task"]], method
 
 
 # What came out.

@@ -2,9 +2,9 @@
 
 See ``experiments.papers.hiso.language`` for the federation, the readings and the stand-ins. The target is the best
 record of DeComFL's run on the same seed; a run that does not reach it counts with all of its rounds, and the table says
-how many did. All three have rates from the same grid. The paper prints rounds and bytes of OPT-350M and OPT-1.3B, not
-of stand-ins; ``hiso-bytes`` compares bytes that it prints with whole rounds. The scalar
-(``experiments.papers.hiso.controls``) is ours: what adapting the rate alone gives.
+how many did. All three have rates from the same grid. The paper's rounds and bytes, of OPT itself, stand beside ours;
+``hiso-bytes`` compares its bytes with its rounds. The scalar (``experiments.papers.hiso.controls``) is ours: what
+adapting the rate alone gives.
 
 At reduced scale runs end early, and a best score found near the end leaves others no room: "did not reach it" is to be
 read with that.
@@ -21,7 +21,18 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Rows, by_seed, seeds_of
 from experiments.harness.verdicts import Table, Verdict, judge, with_interval
 from experiments.papers.hiso import language
-from experiments.papers.hiso.language import Cell, Settings, best, caption, cells_of, draw_cells, in_units, rounds_until
+from experiments.papers.hiso.accounting import TABLE_2
+from experiments.papers.hiso.language import (
+    Cell,
+    Settings,
+    best,
+    caption,
+    cells_of,
+    draw_cells,
+    in_units,
+    place_of,
+    rounds_until,
+)
 
 METHODS = ("decomfl", "hiso", "hiso_scalar")
 
@@ -73,12 +84,20 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     return [*verdicts, judge(claim, statistic, gain, seeds, above=0.05, control=True)]
 
 
+def printed(method: str, cell: Cell) -> str:
+    """What Table 2 prints, such as ``275 (10.78 KB)``; empty where it has no such cell."""
+    rounds, kilobytes = TABLE_2.get(place_of(method, cell), (0, 0.0))
+    return f"{rounds:,} ({kilobytes:.2f} KB)" if rounds else ""
+
+
 def table(settings: Settings, rows: Rows) -> Table:
-    """Rounds with their interval, bytes, and how many seeds reached the target."""
+    """Rounds with their interval, bytes, how many seeds reached the target, and what the paper prints."""
+    papers = {method for _, _, method in TABLE_2}
     columns = ["model and task", "DeComFL's best score"]
     for method in settings.methods:
         label = style.METHODS[method].label
         columns += [f"rounds, {label}", f"bytes, {label}", f"reached it, {label}"]
+        columns += [f"paper, {label}"] if method in papers else []
     lines = []
     for title, cell in cells_of(settings, rows).items():
         line = [title, with_interval(best(rows, method="decomfl", **cell))]
@@ -86,10 +105,11 @@ def table(settings: Settings, rows: Rows) -> Table:
             rounds, there = reached(rows, method, cell)
             each = by_seed(rows, quantity="bytes", method=method, **cell)
             line += [with_interval(rounds), in_units(float((rounds * each).mean())), f"{there.sum()} of {len(there)}"]
+            line += [printed(method, cell)] if method in papers else []
         lines.append(tuple(line))
     note = (
         "Mean over seeds with its 95% interval; bytes of a client that takes part in every round, KB = 1024. "
-        "The paper's numbers of these cells are not at hand."
+        "The paper's rounds and bytes are those of OPT itself."
     ) + caption(settings)
     return Table(tuple(columns), tuple(lines), note)
 

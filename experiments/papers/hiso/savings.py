@@ -1,0 +1,49 @@
+"""HiSo's sentence on Figure 6 as verdicts: how many times fewer its total bytes are, the models' sizes kept apart.
+
+Sec. 6: "While traditional methods like FedAvg, FedZO, and FedAdam incur communication costs on the order of 10¹¹ to
+10¹³, HiSo reduces this overhead by over 40 million times for 125M and 350M models, and up to 90 million times for the
+1.3B model." We read "over" as said of each of the three methods with either model, and "up to" as said of the largest
+of the three ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from experiments.harness import style
+from experiments.harness.verdicts import Verdict, judge
+
+METHODS = ("fedavg", "fedzo", "fedadam")
+OVER, UP_TO = 40, 90
+"""Millions of times."""
+OF_OVER, OF_UP_TO = ("OPT-125M", "OPT-350M"), "OPT-1.3B"
+
+
+def claims(
+    log_ratios: Mapping[tuple[str, str], np.ndarray], seeds: Sequence[int], where: str, *, control: bool = False
+) -> list[Verdict]:
+    """A verdict on each half of the sentence of which a model is there.
+
+    Args:
+        log_ratios: of a model and a method, log10 of its total bytes over HiSo's, one number a seed.
+        seeds: the seeds.
+        where: whose total bytes they are, the end of each claim.
+        control: whether the bytes are none that were measured.
+    """
+    verdicts, others = [], "FedAvg, FedZO and FedAdam"
+    if models := [model for model in OF_OVER if (model, METHODS[0]) in log_ratios]:
+        claim = f"HiSo communicates over {OVER} million times less than {others} with {' and '.join(models)}, {where}"
+        cells = {f"{model} {style.METHODS[m].label}": log_ratios[model, m] for model in models for m in METHODS}
+        verdicts.append(
+            judge(claim, "log10 of their bytes over HiSo's", cells, seeds, above=np.log10(1e6 * OVER), control=control)
+        )
+    if (OF_UP_TO, METHODS[0]) in log_ratios:
+        claim = f"HiSo communicates up to {UP_TO} million times less than {others} with {OF_UP_TO}, {where}"
+        largest = {"": np.max([log_ratios[OF_UP_TO, m] for m in METHODS], axis=0)}
+        bar = np.log10(1e6 * UP_TO)
+        verdicts.append(
+            judge(claim, "log10 of the most bytes of the three over HiSo's", largest, seeds, above=bar, control=control)
+        )
+    return verdicts
