@@ -15,7 +15,7 @@ UpdateRule = Callable[[Tensor], TorchOptimizer]
 
 
 def adam(p: Tensor, lr: float = 0.1) -> TorchOptimizer:
-    """Adam on one vector parameter; the learning rate 0.1 is ZoRD's choice (Appx. C)."""
+    """Adam on one vector parameter; the learning rate 0.1 is ZoRD's for Ackley and Levy (Appx. C.2)."""
     return torch.optim.Adam([p], lr=lr)
 
 

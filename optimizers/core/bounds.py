@@ -14,7 +14,7 @@ from torch import Tensor
 BoundsLike = Bounds | Sequence[tuple[float | None, float | None]] | np.ndarray | Tensor
 
 SEARCH_WIDTH = 10.0
-"""The side of a rescaled box in search coordinates, which is [0, 10]^d as in ZoRD, Appx. C."""
+"""The side of a rescaled box in search coordinates, which is [0, 10]^d as in ZoRD, Appx. C.1."""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class Optimizer(MethodTools, ABC):
         target: the run stops at f + ψ ≤ target.
         stagnation: the run stops after so many queries without a new best value.
         max_failures: the run stops after so many failed queries in a row.
-        rescale: whether a finite box is searched as [0, 10]^d (ZoRD, Appx. C), to which step sizes and radii then
+        rescale: whether a finite box is searched as [0, 10]^d (ZoRD, Appx. C.1), to which step sizes and radii then
             refer; None: the method's own default, and False with a prox.
         confine_queries: whether queried points are projected onto the box.
         track_best: whether the best point and x0 are kept; if not, ``best_x`` is the current iterate.

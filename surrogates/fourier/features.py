@@ -2,7 +2,7 @@
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
-        Sec. 4.1, eqs. 3-4, Appx. D.
+        Sec. 3.2.1, eqs. 3-4, Appx. D.
     A. Rahimi and B. Recht, Random features for large-scale kernel machines, NeurIPS 2007.
     D. J. Sutherland and J. Schneider, On the error of random Fourier features, UAI 2015 (pairs).
     F. X. Yu et al., Orthogonal random features, NeurIPS 2016.
@@ -51,7 +51,7 @@ class FingerprintError(ValueError):
 
 
 class FourierFeatures:
-    """Features φ(x) in R^M with φ(x)ᵀφ(x') → k(x, x') as M grows (FZooS eq. 3).
+    """Features φ(x) in R^M with φ(x)ᵀφ(x') → k(x, x') as M grows (FZooS, Sec. 3.2.1).
 
     With frequencies v_j = ω_j/ℓ, ω_j from the kernel's spectral density, and the outputscale o:
 
@@ -62,8 +62,8 @@ class FourierFeatures:
     ``"cosine"`` features are the paper's; their frequencies are independent, as are those of ``"paired"``.
     ``"orthogonal"`` frequencies are orthogonal within blocks of d, with radii from equally likely slices of their
     distribution. ``"sobol"`` ones are a scrambled Sobol' net. The estimate φ(x)ᵀφ(x') of k is unbiased for every kind;
-    the experiment ``fourier-features`` compares their errors. The paper prints the scale as 2/√M; √(2/M) is what gives
-    the kernel. Its Φ, ``M x n``, is the transpose of ``features``.
+    the experiment ``fourier-features`` compares their errors. Appx. D prints the scale as 2/√M, which gives 2k; √(2/M),
+    as in the proof of Lemma E.3, gives k. Eq. 3's Φ, ``M x n``, is the transpose of ``features``.
 
     The hyper-parameters are read once, rounded to 12 digits; later changes of the kernel change nothing here. The
     random integers and uniforms behind ``frequencies`` are bitwise the same on every machine, for any number of

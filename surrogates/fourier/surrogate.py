@@ -2,7 +2,7 @@
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
-        Sec. 4.1, eqs. 3-4, Appx. D.
+        Sec. 3.2.1, eqs. 3-4, Appx. D.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class FourierSurrogate:
 
         w̄ = Φ(ΦᵀΦ + s²I)⁻¹(y − m),        cov w = I − Φ(ΦᵀΦ + s²I)⁻¹Φᵀ,
 
-    in y's units. The mean m is given, or estimated anew whenever data come, by generalised least squares:
+    in y's units. Eq. 3 has m = 0. Here m is given, or estimated anew whenever data come, by generalised least squares:
 
         m = 1ᵀ(ΦᵀΦ + s²I)⁻¹y / 1ᵀ(ΦᵀΦ + s²I)⁻¹1.
 
     Uncertainties are those under a known m. n ≤ M is solved in ``n x n``, n > M in ``M x M`` (``LinearPosterior``).
     The weights are linear in y, so that the mean of several clients' ``weights`` over the same features are the
-    weights of the mean of their surrogates: they are all that FZooS sends. Features are computed in the dtype of X,
-    the algebra in float64.
+    weights of the mean of their surrogates (eq. 4): they are all that FZooS sends of these. Features are computed in
+    the dtype of X, the algebra in float64.
 
     Args:
         features: The features φ.

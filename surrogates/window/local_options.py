@@ -25,8 +25,8 @@ class LocalSurrogateOptions:
     """What the local Gaussian process of ZoRD and FZooS is made with.
 
     Attributes:
-        window: most queries that the process is conditioned on, those nearest to the current point; at least 2 (ZoRD,
-            Appx. C.1: 150, for reinforcement learning 300).
+        window: most queries that the process is conditioned on, those nearest to the current point; at least 2 (ZoRD:
+            150, Appx. C.1, and 300 for reinforcement learning, Appx. C.5; FZooS's eq. 8 has all).
         lengthscale: a fixed ℓ in search units, with an outputscale of 1 and ``nugget`` for the noise; None: all three
             are fitted by whoever calls ``WindowSurrogate.fit``.
         nugget: noise variance of a value over the outputscale, at least 1e-8; where a fit begins.

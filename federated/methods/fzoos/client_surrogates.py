@@ -15,9 +15,9 @@ from surrogates.window.local_options import LocalSurrogateOptions
 class ClientSurrogates:
     """A client's queries and the two surrogates that are conditioned on them.
 
-    The derived GP of the queries nearest to a point gives ∇μᵢ (FZooS, eq. 8), and a ``FourierSurrogate`` with an
-    estimated mean gives wᵢ (eq. 3): of all queries, where new ones are appended in O(n² + nM) each, or of the nearest
-    ``feature_window``, where it is fitted anew. Both are in f's units.
+    The derived GP of the queries nearest to a point gives ∇μᵢ (FZooS, eq. 8, which has all queries), and a
+    ``FourierSurrogate`` with an estimated mean gives wᵢ (eq. 3): of all queries, where new ones are appended in
+    O(n² + nM) each, or of the nearest ``feature_window``, where it is fitted anew. Both are in f's units.
 
     The Fourier surrogate holds n·M numbers of features and n² of their factor until n exceeds M, then 2M². They are no
     part of the state, which has the sizes of the blocks that were appended together instead: the last bits of wᵢ
@@ -54,6 +54,9 @@ class ClientSurrogates:
 
     def most_uncertain(self, x: Tensor, candidates: Tensor, count: int) -> Tensor:
         """The candidates whose gradients have the greatest posterior traces, ``count x d``; the first of equals.
+
+        Appx. G has the norm ‖∂σ²‖ in the trace's place. Under an isotropic kernel with fewer
+        queries than dimensions that is the prior's at every candidate, and ranks none before another.
 
         Args:
             x: where the nearest queries are taken, shape ``d``.

@@ -309,14 +309,15 @@ class FZooS(FZooSOptions):
         g_t = ∇μᵢ(x_{t−1}) + γ_t (∇μ̂(x') − ∇μ̂ᵢ(x')),    x' = x_{t−1}    (eq. 5)
 
     where ∇μᵢ is the mean gradient of a Gaussian process that is conditioned on the client's own queries nearest to x
-    (eq. 8), and μ̂ᵢ = φᵀwᵢ the Fourier surrogate of all of them as of the client's last round (eq. 3). The server sets
-    x_r = Σ pᵢ xᵢ and μ̂ = φᵀw, w = Σ pᵢ wᵢ (eq. 4). That sum is over all clients that have sent a wᵢ; the server keeps
-    the latest of each (N·M numbers). The features φ are a pure function of few numbers, on which both sides agree by
-    fingerprint. A client that has sent no wᵢ takes no correction, as none does in round 1.
+    (eq. 8, which has all of them), and μ̂ᵢ = φᵀwᵢ the Fourier surrogate of all of them as of the client's last round
+    (eq. 3). The server sets x_r = Σ pᵢ xᵢ and μ̂ = φᵀw, w = Σ pᵢ wᵢ (eq. 4). That sum is over all clients that have
+    sent a wᵢ; the server keeps the latest of each (N·M numbers). The features φ are a pure function of few numbers, on
+    which both sides agree by fingerprint. A client that has sent no wᵢ takes no correction, as none does in round 1.
 
-    **Queries.** Each step queries f at the point that it leaves. (Alg. 2 queries the point that it reaches: as many,
-    one step later, and the first step has its own.) With ``active="step"`` (Appx. G) a round costs T (1 + 5) queries a
-    client, with ``"round"`` (Alg. 2, line 7) T + 5, with None T; the first batch has 5 active queries at least.
+    **Queries.** Each step queries f at the point that it leaves. (Alg. 2 prints no query of a step; as Sec. 3.1 counts
+    D_{r,t−1}, the paper's steps query the point that they reach: as many, one step later; here the first step has a
+    query of its own.) With ``active="step"`` (Appx. G) a round costs T (1 + 5) queries a client, with ``"round"``
+    (Alg. 2, line 7) T + 5, with None T; the first batch has 5 active queries at least.
 
     **γ.** By default the server finds one γ_r for all clients at x_r, which is used in round r + 1
     (``federated.methods.fzoos.gamma.Adaptive``); ``gamma="inverse"`` is the paper's 1/t. 1/t damps corrections that are
@@ -329,12 +330,12 @@ class FZooS(FZooSOptions):
     number, and γ comes with the next start: d + M + 1. A client that was absent is sent what it lacks, x too. With
     partial participation γ_r is found among the round's clients, whose mean wᵢ is sent besides.
 
-    **Where the paper is silent.** Inputs are scaled to [0, 1]^d where all bounds are finite and there is no prox, and
-    ℓ = 1 and ±0.01 refer to that. Both kernels are squared exponential (the authors' code: Matérn 5/2 locally). Values
-    are standardised, by means from generalised least squares. The rule's moments are forgotten every round (their
-    code). A round that does not lower F is kept (their code rejects it and does not count the queries for that:
-    ``accept="monotone"`` counts them). Where a round ends before its wᵢ came, the last w stays, and x_r too unless
-    ``accept="monotone"``.
+    **Where the paper is silent, or its code differs.** Inputs are scaled to [0, 1]^d (Appx. G) where all bounds are
+    finite and there is no prox; ℓ = 1 and ±0.01 are read in these units. Both kernels are squared exponential (Appx. D;
+    the authors' code: Matérn 5/2 locally). Values are standardised, by means from generalised least squares. The rule's
+    moments are forgotten every round (their code). A round that does not lower F is kept, as in Alg. 2 (their code
+    rejects it and does not count the queries for that: ``accept="monotone"`` counts them). Where a round ends before
+    its wᵢ came, the last w stays, and x_r too unless ``accept="monotone"``.
 
     Args: see ``FZooSOptions``.
     """

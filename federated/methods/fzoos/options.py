@@ -31,7 +31,7 @@ class FZooSOptions(Algorithm):
         x0: initial point, shape ``d``.
         gamma: γ_t: ``"adaptive"``; ``"inverse"``, 1/t; a number; a function of (r, t), such as Cor. 1's, whose
             constants only the user can know; or a ``GammaRule``. With 0.0 no surrogate is sent.
-        correction_at: x' of eq. 5: ``"iterate"``, x_{t−1}; or ``"start"``, x_{r−1} (Fig. 5b).
+        correction_at: x' = x'' of eq. 6: ``"iterate"``, x_{t−1} (eq. 5); or ``"start"``, x_{r−1} (Fig. 5b).
         accept: ``"always"``; ``"monotone"``: x_r is taken back where Σ pᵢ fᵢ did not fall, as in ``FedZO``.
         num_features: M.
         feature_kind: of ``FourierFeatures``; the paper's are ``"cosine"``.
@@ -41,7 +41,8 @@ class FZooSOptions(Algorithm):
         active: when active queries are made: ``"step"``, at each step (Appx. G); ``"round"``, about x_r (Alg. 2,
             line 7); None: never.
         active_queries: active queries of a step or of a round.
-        candidates: random points that active queries are the least certain of (Appx. G: 5 of 100).
+        candidates: random points that active queries are the least certain of (Appx. G: 5 of 100, by the norm of the
+            gradient's covariance; here by its trace, see ``ClientSurrogates.most_uncertain``).
         active_radius: half of the side of the candidates' box about x, in search units.
         initial_queries: queries of a client's first batch beside x₀, at least: one query alone gives ∇μᵢ = 0.
         lengthscale: lengthscale ℓ of the local GP and of the features, in search units; see ``LocalSurrogateOptions``

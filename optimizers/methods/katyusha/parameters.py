@@ -71,7 +71,7 @@ def theorem_1(option: Option, L: float, mu: float, d: int, size: int) -> Katyush
     """Theorem 1's M = (A + 1)L/3, for every |S|; θ and p, which it leaves free, are the corollaries'.
 
     That is p = 1/d, and 1 where option I draws all d coordinates, and θ = min{√(μ/(Mp)), 1/2}. It equals Corollaries 1
-    and 3; of Corollary 2 it is what that would be without its lost 3.
+    and 3, and Corollary 2 but for the 3 that its print lacks.
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
@@ -98,8 +98,8 @@ def corollary_1(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
 def corollary_2(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
     """Corollary 2 (option II) as printed: M = 4dL/|S| + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
 
-    Theorem 1, whose consequence it is, gives 4dL/(3|S|) + L/3 (``theorem_1``): the print lacks a 3, and its steps
-    are about a third as long as they may be.
+    Theorem 1, whose consequence it is, gives 4dL/(3|S|) + L/3 (``theorem_1``): the print lacks a 3, and y's
+    steps, g/(3M) without ψ and μ_f, are about a third as long as they may be.
 
     Raises:
         ValueError: for |S| over √d, where it says nothing.

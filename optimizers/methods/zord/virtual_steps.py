@@ -31,7 +31,7 @@ def virtual_steps(
     """The point after virtual steps from x, shape ``d``, and the number V of them (ZoRD, Alg. 2, lines 4 to 6).
 
     A step is z ← prox(rule(z, ∇μ(z))), ∇μ the mean gradient in f's units given the queries nearest to z. The first is
-    always taken; then one as long as ``stop`` goes on at the point reached, ``most`` at most (Sec. 3.2). A step that
+    always taken; then one as long as ``stop`` goes on at the point reached (Sec. 3.2), ``most`` at most. A step that
     would not be finite is not taken, and ends them. Steps of a plain ``torch.optim.SGD`` that no prox can touch are
     taken in coefficients of the queries, where these stay and are fewer than half of d: the same points up to
     rounding, at a cost that does not depend on d.

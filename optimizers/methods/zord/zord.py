@@ -2,7 +2,7 @@
 
 References:
     ZoRD: Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023, Alg. 2,
-        eqs. 3 to 7, Sec. 3.2, Appx. C.
+        eqs. 3 to 7, Sec. 3.2, Appx. C.1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
 
     An iteration of Alg. 2, with the derived GP of all queries so far:
 
-    - line 3: it starts at x, the best point or the last iterate (``start``);
+    - line 3: it starts at x, the last iterate x_{t−1} in the paper, the best point known by default (``start``);
     - lines 4 to 6, ``virtual_steps``: z ← prox(rule(z, ∇μ(z))), along the mean gradient of the GP that is conditioned
       on the ``window`` queries nearest to z. The first step is always taken; then one as long as ``uncertainty`` at z
       is under its threshold (``UncertaintyRule``), ``max_virtual_steps`` at most;
@@ -48,14 +48,15 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
 
     **Where the paper is silent.** With one observation ∇μ(x₀) = 0: Alg. 2 cannot start, and begins here with an initial
     design of counted queries or a given history. The rule's state is kept from iteration to iteration and reset after
-    10 without gain, and iterations start at the best point, as in its code; thresholds are in standardised units.
+    10 without gain, as in its code; thresholds are in standardised units.
 
-    **Where we differ.** The rule's steps are halved at a reset (``step_decay``), or a descent with steps of one length,
-    as Adam's, would not end at the minimum. ``uncertainty`` is ``"kept_information"`` by default, as the spectral norm
-    cannot fall in more dimensions than queries. ``active="gated"`` spends queries on learning ∇f(x), as long as one is
-    expected to gain more than a step (``gainful_query``) and at most five in a row: along eight directions in which
-    ∇f(x) is least known, at four distances from the design's radius to ℓ/2. The experiment ``beyond-zord`` shows where
-    either gains.
+    **Where we differ.** Iterations start at the best point, as in its code, where line 3 has x_{t−1}. Virtual steps
+    have a cap, which Sec. 3.2 has not. The rule's steps are halved at a reset (``step_decay``), or a descent with steps
+    of one length, as Adam's, would not end at the minimum. ``uncertainty`` is ``"kept_information"`` by default, as the
+    spectral norm cannot fall in more dimensions than queries. ``active="gated"`` spends queries on learning ∇f(x), as
+    long as one is expected to gain more than a step (``gainful_query``) and at most five in a row: along eight
+    directions in which ∇f(x) is least known, at four distances from the design's radius to ℓ/2. The experiment
+    ``beyond-zord`` shows where either gains.
 
     Memory of N queries: at most 3 N d numbers (storage doubles when it is full, with the old beside the new) and four
     windows; saving a state takes N d more, and restoring one as much again.
@@ -63,7 +64,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
     Example::
 
         minimize(f, x0, "zord", bounds=bounds, max_queries=200)
-        ZoRD(x0, bounds=bounds, max_queries=200, lengthscale=3.0, uncertainty="spectral_norm")   # the paper's
+        ZoRD(x0, bounds=bounds, max_queries=200, lengthscale=3.0, uncertainty="spectral_norm")   # the paper's rule
 
     Args:
         x0: initial point, shape ``d``.
