@@ -2,7 +2,7 @@
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
-        eq. 5, Prop. B.1, Cor. 1, Appx. E.3.
+        eq. 5, Prop. B.1, Appx. E.3 and G.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Adaptive(SharedGamma):
 
 
 def inverse(round_number: int, t: int) -> float:
-    """γ_t = 1/t (Appx. E.3), which the paper's experiments use."""
+    """γ_t = 1/t (Appx. E.3), which the paper's experiments use (Appx. G)."""
     return 1.0 / t
 
 

@@ -76,7 +76,7 @@ class CobBOState:
 
 
 class CobBO(Optimizer):
-    """Coordinate backoff Bayesian optimization (Tan, Nayman, Wang, Li and Jin, 2021, Alg. 1).
+    """Coordinate backoff Bayesian optimization (Tan et al. 2021, arXiv:2101.05147, Alg. 1).
 
     Every query lies in the subspace of a block of coordinates through the pivot V, which is the best point. All
     observations are projected onto the subspace. The first stage, a multiquadric interpolation in all coordinates,
