@@ -403,6 +403,18 @@ def test_hessian_floor_holds(rule):
         assert opt.state.learned.floor <= float(opt.hessian.min()) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("rule", UPDATES)
+def test_the_floor_is_h_itself_where_nothing_is_learned(rule):
+    """f is constant: Δx = 0, and H falls towards ε as eq. 12 has it, no slower than its floor."""
+    curvature = Displacement(update=rule, weight=0.2, epsilon=1e-3, initial=2.0)
+    opt = HiSo(start(), curvature=curvature, rate=0.1, max_queries=1000)
+    for k in range(1, 9):
+        drive(opt, lambda x: 1.0, 1)
+        expected = 1e-3 + (2.0 - 1e-3) * 0.8**k
+        assert opt.state.learned.floor == pytest.approx(expected, rel=1e-12)
+        assert opt.hessian.tolist() == pytest.approx([expected] * opt.dimension, rel=1e-12)
+
+
 # The rate.
 
 
