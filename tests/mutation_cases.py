@@ -1606,7 +1606,7 @@ LAST = (
         "(1.0 - self.weight) * floor + self.weight * self.epsilon",
         "self.weight * floor + (1.0 - self.weight) * self.epsilon",
         "the number that H is not under forgets H",
-        (HISO_FILE + "test_hessian_floor_holds", TF + "methods/scalar/test_hiso.py::test_h_stays_between_its_bounds"),
+        (HISO_FILE + "test_the_floor_is_h_itself_where_nothing_is_learned",),
         LEARNING,
     ),
     Mutation(
