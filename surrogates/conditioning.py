@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from gpytorch.kernels import Kernel
-from gpytorch.means import ConstantMean, Mean, ZeroMean
+from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates.kernels.blocks import kernel_blocks, kernel_values, prior_gradient_variance
+from surrogates.kernels.blocks import KernelSnapshot, kernel_blocks, kernel_values, prior_gradient_variance
 from surrogates.kernels.one_pass import Pass
 
 
@@ -30,21 +29,29 @@ from surrogates.kernels.one_pass import Pass
 class Conditioning:
     """One data set under one supported kernel, factorised, with a dense Jacobian.
 
+    It is a value: it shares no storage with the model that it was made from, and no change of that one reaches it.
+    Where the model's hyper-parameters or data were read with their derivatives, its numbers carry these.
+
     Attributes:
-        kernel: The GPyTorch kernel k.
-        mean_module: The GPyTorch mean m.
+        kernel: k, as the model's kernel was.
+        prior_mean: m, as the model's mean was; None where its gradient is 0.
         X: The transformed inputs, ``batch x n x d``.
         factor: L, lower, ``batch x n x n``, float64.
         alpha: α, ``batch x n``, float64.
         slope: dz/dx, ``batch x 1 x d``, or None where it is 1.
     """
 
-    kernel: Kernel
-    mean_module: Mean
+    kernel: KernelSnapshot
+    prior_mean: Mean | None
     X: Tensor
     factor: Tensor
     alpha: Tensor
     slope: Tensor | None = None
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the numbers carry derivatives in hyper-parameters, noise or data."""
+        return self.factor.requires_grad or self.alpha.requires_grad
 
     @property
     def d(self) -> int:
@@ -166,16 +173,18 @@ class Conditioning:
         return jacobian if self.slope is None else jacobian * self.slope.unsqueeze(-3)
 
     def _plus_prior_mean_gradient(self, x: Tensor, mean: Tensor) -> Tensor:
-        if type(self.mean_module) in (ConstantMean, ZeroMean):
+        if self.prior_mean is None:
             return mean
         with torch.enable_grad():
             # One copy of the points for each element of the batch, whose means may differ.
             points = x.expand(mean.shape)
             points = points if x.requires_grad else points.detach().requires_grad_(True)
-            value = self.mean_module(points).sum()
+            value = self.prior_mean(points).sum()
             if not value.requires_grad:
                 return mean
-            (gradient,) = torch.autograd.grad(value, points, create_graph=x.requires_grad, allow_unused=True)
+            (gradient,) = torch.autograd.grad(
+                value, points, create_graph=x.requires_grad or self.requires_grad, allow_unused=True
+            )
         if gradient is None:
             return mean
         return mean + (gradient if self.slope is None else gradient * self.slope)

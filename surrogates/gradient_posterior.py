@@ -24,8 +24,10 @@ class GradientPosterior(Posterior):
     """N(∇μ(x), ∂σ²(x)), the posterior of ∇f at ``batch x q`` points given values of f only (ZoRD eqs. 4-6).
 
     Everything is lazy and in the user's own units, outcome per unit of input. ``mean`` makes one pass over the
-    ``n x d`` data; ``trace`` after it costs two ``n x n`` products, whatever d is. Both are differentiable in the
-    points (not in the hyper-parameters, which are detached). ``surrogates.DerivedGP.gradient_posterior`` makes one.
+    ``n x d`` data; ``trace`` after it costs two ``n x n`` products, whatever d is. All is
+    differentiable in the points, and, where the posterior was made under
+    ``botorch.settings.propagate_grads``, in the data, the noise and the hyper-parameters. What happens to the model or
+    to the points after it was made does not reach it. ``surrogates.DerivedGP.gradient_posterior`` makes one.
 
     Args:
         conditioning: The GP conditioned on the data.
@@ -79,7 +81,7 @@ class GradientPosterior(Posterior):
         largest = prior.amax(-1, keepdim=True)
         if bool(((prior == largest).sum(-1) > self._conditioning.X.shape[-2]).all()):
             return self._scaled(largest.expand(*self._shape[:-1]), 2)
-        if self._shape[-1] <= _DENSE or self._x.requires_grad:
+        if self._shape[-1] <= _DENSE or self._x.requires_grad or self._conditioning.requires_grad:
             covariance = self._conditioning.covariance(self._x)
             return self._scaled(torch.linalg.eigvalsh(covariance)[..., -1].clamp_min(0.0), 2)
         whitened = self._conditioning.whitened_jacobian(self._x)

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates.conditioning import Conditioning
 from surrogates.kernels import one_pass
-from surrogates.kernels.blocks import kernel_values
+from surrogates.kernels.blocks import KernelSnapshot, kernel_values
 from surrogates.kernels.distances import pairwise_squared_distances, squared_distances
 from surrogates.kernels.one_pass import Pass
-from surrogates.kernels.stationary import StationaryKernel, as_stationary, gradient_at_datum, no_gradient_covariance
+from surrogates.kernels.stationary import StationaryKernel, gradient_at_datum, no_gradient_covariance
 
 # Under this share of the prior's trace the identity loses more digits than triangular solves do.
 _CANCELLATION = 1e-2
@@ -45,7 +44,7 @@ class StationaryConditioning(Conditioning):
     ) -> StationaryConditioning:
         """The conditioning of other data of the same batch, which shares what depends on the kernel alone."""
         other = StationaryConditioning(
-            self.kernel, self.mean_module, X, factor, alpha, self.slope, gradient_squared_distances
+            self.kernel, self.prior_mean, X, factor, alpha, self.slope, gradient_squared_distances
         )
         of_gradient = ("prior_variance", "prior_trace", "_prior_number") if self.stationary.profile.has_gradient else ()
         for name in ("stationary", *of_gradient):
@@ -55,9 +54,8 @@ class StationaryConditioning(Conditioning):
     @cached_property
     def stationary(self) -> StationaryKernel:
         """The kernel as o h(r²), with the scales c and v of its Jacobian."""
-        stationary = as_stationary(self.kernel, self.slope)
-        assert stationary is not None
-        return stationary
+        assert isinstance(self.kernel, StationaryKernel)
+        return self.kernel.with_slope(self.slope)
 
     @cached_property
     def inputs(self) -> Tensor:
@@ -175,11 +173,20 @@ class StationaryConditioning(Conditioning):
 
 
 def make_conditioning(
-    kernel: Kernel, mean_module: Mean, X: Tensor, factor: Tensor, alpha: Tensor, slope: Tensor | None = None
+    kernel: KernelSnapshot,
+    prior_mean: Mean | None,
+    X: Tensor,
+    factor: Tensor,
+    alpha: Tensor,
+    slope: Tensor | None = None,
 ) -> Conditioning:
-    """The kind of conditioning that serves the kernel best; the arguments are ``Conditioning``'s."""
-    cls = Conditioning if as_stationary(kernel) is None else StationaryConditioning
-    return cls(kernel, mean_module, X, factor, alpha, slope)
+    """The kind of conditioning that serves the kernel best; the arguments are ``Conditioning``'s.
+
+    Derivatives in hyper-parameters and data go through the dense Jacobian.
+    """
+    number = not (factor.requires_grad or alpha.requires_grad)
+    cls = StationaryConditioning if isinstance(kernel, StationaryKernel) and number else Conditioning
+    return cls(kernel, prior_mean, X, factor, alpha, slope)
 
 
 def _single(known: Pass) -> bool:

@@ -22,6 +22,7 @@ from surrogates.kernels.stationary import (
     StationaryKernel,
     UnsupportedKernelError,
     as_stationary,
+    copied,
     gradient_at_datum,
     no_gradient_covariance,
     radial_profile,
@@ -46,13 +47,59 @@ class Blocks:
     mixed: Tensor | None
 
 
-def kernel_blocks(kernel: Kernel, x1: Tensor, x2: Tensor, mixed: bool = False) -> Blocks:
+@dataclass(frozen=True)
+class CompositeKernel:
+    """A sum or product of kernels over some of the inputs, as a GPyTorch kernel was when read; it shares no storage.
+
+    Attributes:
+        is_product: Whether the parts are multiplied; else they are added.
+        parts: The kernels that are combined.
+        outputscales: What the whole is multiplied with, each ``batch``.
+        active_dims: The inputs that the whole sees, or None for all of them.
+    """
+
+    is_product: bool
+    parts: tuple[KernelSnapshot, ...]
+    outputscales: tuple[Tensor, ...]
+    active_dims: Tensor | None
+
+
+KernelSnapshot = StationaryKernel | CompositeKernel
+"""The numbers of a GPyTorch kernel at one moment."""
+
+
+def snapshot(kernel: Kernel | KernelSnapshot, detach: bool = True) -> KernelSnapshot:
+    """The numbers of a kernel as they are now: changes of the kernel do not reach them. A snapshot is its own.
+
+    Args:
+        kernel: RBF, Matérn or RQ, scaled, summed and multiplied; isotropic or ARD, on any ``active_dims``.
+        detach: Whether hyper-parameters are numbers, or carry their derivatives.
+
+    Raises:
+        UnsupportedKernelError: If the tree holds a kernel of any other exact type.
+    """
+    if isinstance(kernel, StationaryKernel | CompositeKernel):
+        return kernel
+    stationary = as_stationary(kernel, detach=detach)
+    if stationary is not None:
+        return stationary
+    base, outputscales = unscaled(kernel)
+    return CompositeKernel(
+        type(base) is ProductKernel,
+        tuple(snapshot(part, detach) for part in base.kernels),
+        tuple(copied(scale, detach) for scale in outputscales),
+        None if kernel.active_dims is None else kernel.active_dims.clone(),
+    )
+
+
+def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool = False) -> Blocks:
     """k, ∂k/∂x, ∂k/∂x' and, if asked for, ∂²k/∂x∂x' for every pair of points, in the inputs' own units.
 
     Sums add block by block; a product ab has ∂ᵢ∂'ⱼ(ab) = a ∂ᵢ∂'ⱼb + ∂ᵢa ∂'ⱼb + ∂'ⱼa ∂ᵢb + b ∂ᵢ∂'ⱼa.
 
     Args:
-        kernel: RBF, Matérn or RQ, scaled, summed and multiplied; isotropic or ARD, on any ``active_dims``.
+        kernel: RBF, Matérn or RQ, scaled, summed and multiplied; isotropic or ARD, on any ``active_dims``; or what
+            ``snapshot`` made of it.
         x1: The points x, ``... x q x d``.
         x2: The points x', ``... x n x d``.
         mixed: Whether to form the ``d x d`` second derivatives.
@@ -61,9 +108,9 @@ def kernel_blocks(kernel: Kernel, x1: Tensor, x2: Tensor, mixed: bool = False) -
         UnsupportedKernelError: If the tree holds a kernel of any other exact type.
         ValueError: If ``mixed`` blocks of Matérn 1/2 are asked for, or its ∂k/∂x between coincident points.
     """
-    stationary = as_stationary(kernel)
-    if stationary is not None:
-        return _stationary_blocks(stationary, x1, x2, mixed)
+    kernel = snapshot(kernel)
+    if isinstance(kernel, StationaryKernel):
+        return _stationary_blocks(kernel, x1, x2, mixed)
     active_dims = kernel.active_dims
     z1, z2 = (x1, x2) if active_dims is None else (x1[..., active_dims], x2[..., active_dims])
     blocks = _composite_blocks(kernel, z1, z2, mixed)
@@ -111,76 +158,74 @@ def check_kernel(kernel: Kernel, d: int) -> None:
         check_positive("The kernel's alpha", profile.alpha)
 
 
-def kernel_values(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Tensor:
     """k(x, x') for every pair, ``... x q x n``, float64, exact at and near coincident points.
 
     GPyTorch expands the square of the distance, which costs digits between close points; and it works in the
     dtype of x, where n x n algebra here is float64 throughout.
 
     Args:
-        kernel: Any supported kernel.
+        kernel: Any supported kernel, or its ``snapshot``.
         x1: The points x, ``... x q x d``.
         x2: The points x', ``... x n x d``.
 
     Raises:
         UnsupportedKernelError: If the tree holds a kernel of any other exact type.
     """
-    stationary = as_stationary(kernel)
+    kernel = snapshot(kernel)
+    same = x1 is x2
     if kernel.active_dims is not None:
-        x1, x2 = x1[..., kernel.active_dims], x2[..., kernel.active_dims]
-    if stationary is not None:
-        if x1 is x2 and not x1.requires_grad:
-            r2 = pairwise_squared_distances(x1, stationary.precision)
+        x1 = x1[..., kernel.active_dims]
+        x2 = x1 if same else x2[..., kernel.active_dims]
+    if isinstance(kernel, StationaryKernel):
+        if same and not x1.requires_grad:
+            r2 = pairwise_squared_distances(x1, kernel.precision)
         else:
-            centre, precision = x1.mean(dim=-2, keepdim=True), stationary.precision.to(x1.dtype)
+            centre, precision = x1.mean(dim=-2, keepdim=True), kernel.precision.to(x1.dtype)
             r2 = squared_distances(x1 - centre, x2 - centre, precision).double().clamp_min(0.0)
-        return stationary.outputscale.double() * stationary.profile.h(r2)
-    base, outputscales = unscaled(kernel)
+        return kernel.outputscale.double() * kernel.profile.h(r2)
     scale: Tensor | float = 1.0
-    for outputscale in outputscales:
-        scale = scale * outputscale.detach().double()[..., None, None]
-    parts = [kernel_values(part, x1, x2) for part in base.kernels]
-    combine = torch.add if type(base) is AdditiveKernel else torch.mul
-    return scale * reduce(combine, parts)
+    for outputscale in kernel.outputscales:
+        scale = scale * outputscale.double()[..., None, None]
+    parts = [kernel_values(part, x1, x2) for part in kernel.parts]
+    return scale * reduce(torch.mul if kernel.is_product else torch.add, parts)
 
 
-def prior_gradient_variance(kernel: Kernel, d: int) -> Tensor:
+def prior_gradient_variance(kernel: Kernel | KernelSnapshot, d: int) -> Tensor:
     """The diagonal of ∂ₓ∂ₓ' k at x = x', which is all of it and the same everywhere, ``batch x d`` or ``d``.
 
     For o h(r²) it is −2 o h'(0)/ℓᵢ². Sums add; in a product every first derivative vanishes at x = x', so each
     factor's diagonal is multiplied by the values of the others.
 
     Args:
-        kernel: Any supported kernel.
+        kernel: Any supported kernel, or its ``snapshot``.
         d: The number of inputs.
 
     Raises:
         ValueError: For Matérn 1/2.
     """
-    return _prior(kernel, d)[1]
+    return _prior(snapshot(kernel), d)[1]
 
 
-def _prior(kernel: Kernel, d: int) -> tuple[Tensor, Tensor]:
+def _prior(kernel: KernelSnapshot, d: int) -> tuple[Tensor, Tensor]:
     """k(x, x), ``batch x 1``, and the diagonal of ∂∂'k(x, x), ``batch x d``."""
-    stationary = as_stationary(kernel)
     width = d if kernel.active_dims is None else len(kernel.active_dims)
-    if stationary is not None:
-        value = stationary.outputscale[..., 0, :]
-        diagonal = (stationary.profile.prior_curvature * value * stationary.precision[..., 0, :]).expand(
-            *torch.broadcast_shapes(value.shape[:-1], stationary.precision.shape[:-2]), width
+    if isinstance(kernel, StationaryKernel):
+        value = kernel.outputscale[..., 0, :]
+        diagonal = (kernel.profile.prior_curvature * value * kernel.precision[..., 0, :]).expand(
+            *torch.broadcast_shapes(value.shape[:-1], kernel.precision.shape[:-2]), width
         )
     else:
-        base, outputscales = unscaled(kernel)
-        value, diagonal = _prior(base.kernels[0], width)
-        for part in base.kernels[1:]:
+        value, diagonal = _prior(kernel.parts[0], width)
+        for part in kernel.parts[1:]:
             other, other_diagonal = _prior(part, width)
-            if type(base) is AdditiveKernel:
-                value, diagonal = value + other, diagonal + other_diagonal
-            else:
+            if kernel.is_product:
                 value, diagonal = value * other, diagonal * other + value * other_diagonal
+            else:
+                value, diagonal = value + other, diagonal + other_diagonal
         scale: Tensor | float = 1.0
-        for outputscale in outputscales:
-            scale = scale * outputscale.detach()[..., None]
+        for outputscale in kernel.outputscales:
+            scale = scale * outputscale[..., None]
         value, diagonal = scale * value, scale * diagonal
     if kernel.active_dims is not None:
         diagonal = diagonal.new_zeros(*diagonal.shape[:-1], d).index_copy(-1, kernel.active_dims, diagonal)
@@ -211,13 +256,12 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
     return blocks if kernel.active_dims is None else _embedded(blocks, kernel.active_dims, d)
 
 
-def _composite_blocks(kernel: Kernel, x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
+def _composite_blocks(kernel: CompositeKernel, x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
     # A ScaleKernel has taken its base kernel's active_dims for its own: they are applied already.
-    base, outputscales = unscaled(kernel)
-    parts = [kernel_blocks(part, x1, x2, mixed) for part in base.kernels]
-    blocks = reduce(_sum if type(base) is AdditiveKernel else _product, parts)
-    for outputscale in reversed(outputscales):
-        blocks = _scaled(blocks, outputscale.detach())
+    parts = [kernel_blocks(part, x1, x2, mixed) for part in kernel.parts]
+    blocks = reduce(_product if kernel.is_product else _sum, parts)
+    for outputscale in reversed(kernel.outputscales):
+        blocks = _scaled(blocks, outputscale)
     return blocks
 
 

@@ -12,7 +12,7 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import sqrt
 
@@ -127,10 +127,11 @@ class RadialProfile:
 
 @dataclass(frozen=True)
 class StationaryKernel:
-    """A kernel o h(r²) over some of the inputs, with the scales of its Jacobian, read from a GPyTorch kernel.
+    """A kernel o h(r²) over some of the inputs, with the scales of its Jacobian, as a GPyTorch kernel was when read.
 
     With Δ the ``n x d`` matrix of rows x − x_τ, the Jacobian of rows ∂k(x, x_τ)/∂x is J = diag(c) Δ diag(v), where
-    c_τ = 2 o h'(r_τ²) are the row scales and v = (dz/dx)/ℓ² the column scales. Hyper-parameters are detached.
+    c_τ = 2 o h'(r_τ²) are the row scales and v = (dz/dx)/ℓ² the column scales. It shares no storage with the kernel
+    that it was read from: what happens to that one later does not reach it.
 
     Attributes:
         profile: h and its derivatives.
@@ -151,6 +152,13 @@ class StationaryKernel:
         """Whether one number is the precision, and one the column scale, of all inputs."""
         return self.precision.shape[-1] == 1 and self.column_scales.shape[-1] == 1
 
+    def with_slope(self, slope: Tensor | None) -> StationaryKernel:
+        """The kernel with the slope dz/dx of an input transform, ``batch x 1 x d``, in its column scales."""
+        if slope is None:
+            return self
+        seen = slope if self.active_dims is None else slope[..., self.active_dims]
+        return replace(self, column_scales=self.precision * seen)
+
     @cached_property
     def numbers(self) -> tuple[float, float, float, float]:
         """The exponent (1 but for RQ), o, 1/ℓ² and v of an isotropic kernel without batch."""
@@ -167,12 +175,13 @@ class StationaryKernel:
         return 2 * self.outputscale.double() * self.profile.h1(r2.double())
 
 
-def as_stationary(kernel: Kernel, slope: Tensor | None = None) -> StationaryKernel | None:
+def as_stationary(kernel: Kernel, slope: Tensor | None = None, detach: bool = True) -> StationaryKernel | None:
     """The kernel as o h(r²) where it is one stationary kernel in any number of ``ScaleKernel``s, else None.
 
     Args:
         kernel: A kernel of GPyTorch.
         slope: dz/dx of the input transform, ``batch x 1 x d``, or None where it is 1.
+        detach: Whether the hyper-parameters are numbers, or carry their derivatives.
 
     Raises:
         UnsupportedKernelError: If the kernel is neither stationary nor a sum or product.
@@ -180,14 +189,17 @@ def as_stationary(kernel: Kernel, slope: Tensor | None = None) -> StationaryKern
     base, outputscales = unscaled(kernel)
     if type(base) in (AdditiveKernel, ProductKernel):
         return None
-    profile = radial_profile(base)
-    precision = base.lengthscale.detach() ** -2
-    scales = [scale.detach()[..., None, None] for scale in outputscales] or [torch.ones_like(precision[..., :1])]
-    outputscale, active_dims = reduce(torch.mul, scales), kernel.active_dims
-    if slope is None:
-        return StationaryKernel(profile, outputscale, precision, precision, active_dims)
-    seen = slope if active_dims is None else slope[..., active_dims]
-    return StationaryKernel(profile, outputscale, precision, precision * seen, active_dims)
+    profile, lengthscale = radial_profile(base, detach), copied(base.lengthscale, detach)
+    precision = lengthscale**-2
+    scales = [copied(scale, detach)[..., None, None] for scale in outputscales]
+    outputscale = reduce(torch.mul, scales) if scales else torch.ones_like(precision[..., :1])
+    active_dims = None if kernel.active_dims is None else kernel.active_dims.clone()
+    return StationaryKernel(profile, outputscale, precision, precision, active_dims).with_slope(slope)
+
+
+def copied(hyperparameter: Tensor, detach: bool = True) -> Tensor:
+    """A copy that shares no storage, without derivatives where ``detach``."""
+    return (hyperparameter.detach() if detach else hyperparameter).clone()
 
 
 def unscaled(kernel: Kernel) -> tuple[Kernel, list[Tensor]]:
@@ -199,15 +211,14 @@ def unscaled(kernel: Kernel) -> tuple[Kernel, list[Tensor]]:
     return kernel, outputscales
 
 
-def radial_profile(kernel: Kernel) -> RadialProfile:
+def radial_profile(kernel: Kernel, detach: bool = True) -> RadialProfile:
     """The profile of a stationary kernel, chosen by its exact type.
 
-    ``RBFKernelGrad`` and ``Matern52KernelGrad`` give the profile of their value part. The exponent of RQ is
-    detached: gradient posteriors are differentiable in the points where they are asked for, not in the
-    hyper-parameters, which are fitted by the marginal likelihood of the values.
+    ``RBFKernelGrad`` and ``Matern52KernelGrad`` give the profile of their value part.
 
     Args:
         kernel: A GPyTorch kernel that is not in a ``ScaleKernel``.
+        detach: Whether the exponent of RQ is a number, or carries its derivatives.
 
     Raises:
         UnsupportedKernelError: If the type is any other, a subclass of a supported one included.
@@ -220,7 +231,7 @@ def radial_profile(kernel: Kernel) -> RadialProfile:
     if kind is MaternKernel:
         return RadialProfile({0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}[kernel.nu])
     if kind is RQKernel:
-        return RadialProfile("rq", alpha=kernel.alpha.detach().unsqueeze(-1))
+        return RadialProfile("rq", alpha=copied(kernel.alpha, detach).unsqueeze(-1))
     raise UnsupportedKernelError(kernel)
 
 

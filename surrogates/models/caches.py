@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from operator import is_
+from typing import Any
 
 import gpytorch
 import torch
+from gpytorch.means import ConstantMean, Mean, ZeroMean
 from gpytorch.models import ExactGP
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
+from gpytorch.priors import Prior
 from linear_operator.utils.errors import CachingError
 from linear_operator.utils.memoize import add_to_cache, get_from_cache
 from torch import Tensor
@@ -16,26 +22,81 @@ from torch import Tensor
 from surrogates.conditioning import Conditioning
 from surrogates.linalg.growing import GrowingCholesky, GrowingRows
 
+SMALL = 4096
+"""Tensors up to so many numbers are compared by value, larger ones by their version."""
 
-class ParameterSnapshot:
-    """The modules and hyper-parameters of a model at one moment, to tell whether its caches still hold.
+
+class ModelSnapshot:
+    """What the numbers of a model depend on, at one moment, to tell cheaply whether they still hold.
+
+    That is: its modules but priors, and all that is set on them (a constraint, a base kernel, a kernel's ``nu``), by
+    identity; their parameters and buffers by value, as GPyTorch writes them past autograd's version counter; and the
+    data and other large tensors by identity and version. A large one that is written through ``.data`` or NumPy is the
+    one change that is not seen.
 
     Args:
-        model: A model with a mean and a covariance module.
+        model: A GP in evaluation mode.
     """
 
     def __init__(self, model: ExactGP) -> None:
-        self._modules = self._of(model)
-        self._values = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
+        modules = _without_priors(model)
+        self._attributes = [model._modules, *(d for m in modules for d in (vars(m), m._modules))]
+        self._numbers = [d for m in (model, *modules) for d in (m._parameters, m._buffers)]
+        self._entries = _entries(self._attributes)
+        tensors = [t for t in _entries(self._numbers) if t is not None]
+        self._values = [t.detach().clone() if t.numel() <= SMALL else t for t in tensors]
+        plain = [entry for entry in self._entries if isinstance(entry, torch.Tensor)]
+        self._large = [*_data(model), *plain, *(t for t in tensors if t.numel() > SMALL)]
+        self._versions = _versions(self._large)
 
     def matches(self, model: ExactGP) -> bool:
-        """Whether the model has the same modules with the same hyper-parameters."""
-        same = all(a is b for a, b in zip(self._modules, self._of(model), strict=True))
-        return same and all(torch.equal(parameter, value) for parameter, value in self._values)
+        """Whether nothing of it has changed."""
+        entries, tensors = _entries(self._attributes), [t for t in _entries(self._numbers) if t is not None]
+        return (
+            len(entries) == len(self._entries)
+            and len(tensors) == len(self._values)
+            and all(map(is_, entries, self._entries))
+            and all(map(is_, _data(model), self._large))
+            and _versions(self._large) == self._versions
+            and all(a is b or torch.equal(a, b) for a, b in zip(tensors, self._values, strict=True))
+        )
 
-    @staticmethod
-    def _of(model: ExactGP) -> tuple[object, ...]:
-        return model.covar_module, model.mean_module, model.likelihood
+
+def _entries(dicts: list[dict[str, Any]]) -> list[Any]:
+    return list(chain.from_iterable(map(dict.values, dicts)))
+
+
+def _without_priors(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules in a model that its predictions depend on."""
+    found: list[torch.nn.Module] = []
+    for child in model.children():
+        if not isinstance(child, Prior):
+            found += [child, *_without_priors(child)]
+    return found
+
+
+def _data(model: ExactGP) -> list[torch.Tensor]:
+    return [*model.train_inputs, model.train_targets]
+
+
+def _versions(tensors: list[torch.Tensor]) -> list[int]:
+    """How often each has been written to; tensors made in inference mode do not count."""
+    return [0 if t.is_inference() else t._version for t in tensors]
+
+
+def prior_mean(mean_module: Mean, detach: bool = True) -> Mean | None:
+    """A copy of a mean that no change of it reaches, None where its gradient is 0; itself where not ``detach``."""
+    if type(mean_module) in (ConstantMean, ZeroMean):
+        return None
+    if not detach:
+        return mean_module
+    tensors = [*mean_module.parameters(), *mean_module.buffers()]
+    return copy.deepcopy(mean_module, {id(t): _copied(t) for t in tensors})
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    value = tensor.detach().clone()
+    return torch.nn.Parameter(value, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else value
 
 
 class GrowingData:
@@ -61,23 +122,17 @@ class GrowingData:
 
 @dataclass(frozen=True, eq=False)
 class CachedConditioning:
-    """A conditioning with the data that it was computed from, by identity: it serves that data set and no other.
+    """A conditioning, the outcome's scale beside it, and the storage that it grows in.
 
     Attributes:
         conditioning: The conditioning.
-        inputs: The model's transformed training inputs.
-        targets: The model's training targets.
+        outcome_scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
         growing: The data's growing storage where observations have been added, else None.
     """
 
     conditioning: Conditioning
-    inputs: Tensor
-    targets: Tensor
+    outcome_scale: Tensor | None
     growing: GrowingData | None = None
-
-    def matches(self, model: ExactGP) -> bool:
-        """Whether these are the model's data."""
-        return self.inputs is model.train_inputs[0] and self.targets is model.train_targets
 
 
 def make_prediction_strategy(model: ExactGP, conditioning: Conditioning) -> DefaultPredictionStrategy:

@@ -6,6 +6,7 @@ from typing import Any, Self, cast
 
 import gpytorch
 import torch
+from botorch import settings as botorch_settings
 from botorch.models import SingleTaskGP
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
@@ -19,16 +20,17 @@ from torch import Tensor
 
 from surrogates.checks import check_data, check_finite, check_floating, check_points, check_same_kind
 from surrogates.conditioning import Conditioning
-from surrogates.kernels.blocks import check_kernel, kernel_values
+from surrogates.kernels.blocks import check_kernel, kernel_values, snapshot
 from surrogates.linalg.cholesky import extended_factor, jittered_factor
 from surrogates.models.caches import (
     CachedConditioning,
     GrowingData,
-    ParameterSnapshot,
+    ModelSnapshot,
     keep_updated_mean_cache,
     make_prediction_strategy,
+    prior_mean,
 )
-from surrogates.models.transforms import input_slope
+from surrogates.models.transforms import input_slope, outcome_scale
 from surrogates.stationary_conditioning import make_conditioning
 
 
@@ -45,17 +47,23 @@ class CholeskyGP(SingleTaskGP):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._cached: CachedConditioning | None = None
-        self._snapshot: ParameterSnapshot | None = None
+        self._snapshot: ModelSnapshot | None = None
         # L of the data that a fantasy shares with the model that it was made from.
         self._leading_factor: Tensor | None = None
         super().__init__(*args, **kwargs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles take: they factorise anew."""
+        return {**vars(self), "_cached": None, "_snapshot": None}
+
     @property
     def conditioning(self) -> Conditioning:
-        """L, α and what gradient posteriors derive from them, computed once for the present data.
+        """L, α and what gradient posteriors derive from them, for the data and hyper-parameters of this moment.
 
-        Reading it puts the model in evaluation mode, as ``posterior`` does. It is computed anew whenever the data or
-        a hyper-parameter have changed, also where GPyTorch's own cache would have stayed.
+        It is a value: what happens to the model later does not reach it, and it is computed once until something
+        that it depends on has changed (``surrogates.models.caches.ModelSnapshot``), also where GPyTorch's own cache
+        would have stayed. Reading it puts the model in evaluation mode, as ``posterior`` does. Where derivatives in
+        data and hyper-parameters are asked for, under BoTorch's ``propagate_grads``, it is made anew with these.
         """
         return self._current().conditioning
 
@@ -111,8 +119,8 @@ class CholeskyGP(SingleTaskGP):
 
     def _append(self, cached: CachedConditioning, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
         """Appends to the data and the factor of a model without batch."""
-        old, kernel = cached.conditioning, self.covar_module
-        data = cached.growing
+        old = cached.conditioning
+        kernel, data = old.kernel, cached.growing
         if data is None:
             known = None if noise is None else self.likelihood.noise_covar.noise
             original = self._original_train_inputs if hasattr(self, "input_transform") else None
@@ -127,11 +135,12 @@ class CholeskyGP(SingleTaskGP):
         if data.noise is not None and noise is not None:
             data.noise.append(noise)
             self.likelihood.noise_covar.noise = data.noise.rows
-        ExactGP.set_train_data(self, data.inputs.rows, data.targets.rows, strict=False)
-        inputs, all_targets = self.train_inputs[0], self.train_targets
-        alpha = data.factor.solve((all_targets - self.mean_module(inputs)).double())
-        updated = make_conditioning(kernel, self.mean_module, inputs, data.factor.L, alpha, old.slope)
-        self._cached = CachedConditioning(updated, inputs, all_targets, data)
+        # The model has a copy of the inputs, which the conditioning takes from the storage itself.
+        inputs = data.inputs.rows
+        ExactGP.set_train_data(self, inputs.clone(), data.targets.rows.clone(), strict=False)
+        alpha = data.factor.solve((data.targets.rows - self.mean_module(inputs)).double())
+        updated = make_conditioning(kernel, old.prior_mean, inputs, data.factor.L, alpha, old.slope)
+        self._cached, self._snapshot = CachedConditioning(updated, cached.outcome_scale, data), ModelSnapshot(self)
 
     def _concatenate(self, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
         """Appends to the data of a batched model, whose factor is made anew when it is next asked for."""
@@ -167,7 +176,7 @@ class CholeskyGP(SingleTaskGP):
         """
         if self.training or gpytorch.settings.prior_mode.on():
             return super().__call__(*args, **kwargs)
-        if gpytorch.settings.detach_test_caches.on():
+        if not _derivatives_are_asked_for():
             self._prepare_prediction()
         with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max):
             return super().__call__(*args, **kwargs)
@@ -219,7 +228,7 @@ class CholeskyGP(SingleTaskGP):
             self._cached, self._snapshot, self._leading_factor = cached, snapshot, leading
         if not (inputs.requires_grad or targets.requires_grad):
             keep_updated_mean_cache(model.prediction_strategy)
-        model._snapshot = ParameterSnapshot(model)
+        model._snapshot = ModelSnapshot(model)
         model._leading_factor = leading if cached is None else cached.conditioning.factor
         return model
 
@@ -269,34 +278,39 @@ class CholeskyGP(SingleTaskGP):
         """The conditioning of the present data under the present hyper-parameters, made anew where it has to be."""
         if self.training:
             self.eval()
-        self._forget_other_parameters()
-        if self._cached is None or not self._cached.matches(self):
+        if _derivatives_are_asked_for():
+            return self._made(detach=False)
+        self._forget_what_changed()
+        if self._cached is None:
             with torch.no_grad():
-                self._cached = CachedConditioning(self._factorised(), self.train_inputs[0], self.train_targets)
+                self._cached = self._made(detach=True)
         return self._cached
 
-    def _forget_other_parameters(self) -> None:
-        """Clears what was computed with other modules or hyper-parameters than the present ones."""
+    def _forget_what_changed(self) -> None:
+        """Clears what was computed with other modules, hyper-parameters or data than the present ones."""
         if self._snapshot is not None and self._snapshot.matches(self):
             return
         self._clear_cache()
-        self._snapshot = ParameterSnapshot(self)
+        self._snapshot = ModelSnapshot(self)
 
-    def _factorised(self) -> Conditioning:
+    def _made(self, detach: bool) -> CachedConditioning:
         """The conditioning of the present data, from a new factor or one that extends the leading factor."""
-        X, leading = self.train_inputs[0], self._leading_factor
+        X, leading = self.train_inputs[0], self._leading_factor if detach else None
+        X = X.detach().clone() if detach else X
         check_kernel(self.covar_module, X.shape[-1])
+        kernel = snapshot(self.covar_module, detach)
         known = 0 if leading is None else leading.shape[-1]
         noise = torch.diag_embed(self._noise(X, self.train_targets.shape))[..., known:, :]
         if leading is None:
-            factor = jittered_factor(kernel_values(self.covar_module, X, X) + noise)
+            factor = jittered_factor(kernel_values(kernel, X, X) + noise)
         else:
-            rows = kernel_values(self.covar_module, X[..., known:, :], X) + noise
-            factor = extended_factor(leading, rows)
+            factor = extended_factor(leading, kernel_values(kernel, X[..., known:, :], X) + noise)
         residuals = (self.train_targets - self.mean_module(X)).double()
         alpha = torch.cholesky_solve(residuals.unsqueeze(-1), factor).squeeze(-1)
         slope = input_slope(getattr(self, "input_transform", None), X)
-        return make_conditioning(self.covar_module, self.mean_module, X, factor, alpha, slope)
+        mean, scale = prior_mean(self.mean_module, detach), outcome_scale(getattr(self, "outcome_transform", None))
+        made = make_conditioning(kernel, mean, X, factor, alpha, slope)
+        return CachedConditioning(made, None if scale is None else scale.clone())
 
     def _noise(self, X: Tensor, shape: torch.Size) -> Tensor:
         """The likelihood's noise at every observation, ``batch x n``, float64."""
@@ -309,6 +323,11 @@ class CholeskyGP(SingleTaskGP):
 
     def _prepare_prediction(self) -> None:
         """Fills GPyTorch's caches from our factor where they are empty."""
-        self._forget_other_parameters()
+        self._forget_what_changed()
         if self.prediction_strategy is None:
             self.prediction_strategy = make_prediction_strategy(self, self.conditioning)
+
+
+def _derivatives_are_asked_for() -> bool:
+    """Whether derivatives in data and hyper-parameters are: BoTorch's ``propagate_grads``, GPyTorch's caches kept."""
+    return botorch_settings.propagate_grads.on() or gpytorch.settings.detach_test_caches.off()

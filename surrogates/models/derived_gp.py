@@ -114,9 +114,11 @@ class DerivedGP(CholeskyGP):
             TypeError: If X is no floating point tensor.
             ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
         """
-        conditioning = self.conditioning
+        current = self._current()
+        conditioning = current.conditioning
         check_points(X, conditioning.d, conditioning.X)
-        return GradientPosterior(conditioning, self.transform_inputs(X), self.outcome_scale)
+        z = self.transform_inputs(X)
+        return GradientPosterior(conditioning, z.clone() if z is X else z, current.outcome_scale)
 
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, point by point: GPyTorch's interleaved order.

@@ -28,7 +28,7 @@ from torch import Tensor
 from surrogates.checks import check_data, check_finite, check_floating, check_nonnegative, check_points, check_same_kind
 from surrogates.kernels.makers import gaussian_likelihood
 from surrogates.kernels.stationary import unscaled
-from surrogates.models.caches import ParameterSnapshot
+from surrogates.models.caches import ModelSnapshot
 
 
 class _InterleavedNoise(FixedNoiseGaussianLikelihood):
@@ -88,7 +88,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
         # Point by point: y₁, ∂₁y₁, …, ∂_d y₁, y₂, …
         targets = torch.cat([(train_Y - mean) / scale, train_G / scale], dim=-1).flatten()
         super().__init__(train_X, targets, likelihood)
-        self._snapshot: ParameterSnapshot | None = None
+        self._snapshot: ModelSnapshot | None = None
         self.register_buffer("_mean", mean)
         self.register_buffer("_scale", scale)
         self.mean_module = ConstantMeanGrad()
@@ -160,7 +160,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
         self.eval()
         if self._snapshot is None or not self._snapshot.matches(self):
             self.prediction_strategy = None
-            self._snapshot = ParameterSnapshot(self)
+            self._snapshot = ModelSnapshot(self)
         with gpt_posterior_settings(), settings.max_cholesky_size(torch.iinfo(torch.int64).max):
             if botorch_settings.propagate_grads.on():
                 self.prediction_strategy = None

@@ -15,10 +15,11 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.transforms.input import AffineInputTransform
 from botorch.models.transforms.outcome import Standardize
 from gpytorch.kernels import ScaleKernel
-from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.means import ConstantMean
 from torch import Tensor
 
 from surrogates.gradient_posterior import GradientPosterior
+from surrogates.kernels.blocks import snapshot
 from surrogates.kernels.makers import NOISE_FLOOR, gaussian_likelihood, matern_kernel
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import radial_profile
@@ -275,7 +276,7 @@ class WindowSurrogate:
         self._profile = radial_profile(kernel.base_kernel)
         one = torch.ones(1, 1, dtype=torch.float64, device=self.trajectory.device)
         self._template = StationaryConditioning(
-            kernel, ZeroMean(), one.to(self.trajectory.dtype).expand(1, self.trajectory.d), one, one[0]
+            snapshot(kernel), None, one.to(self.trajectory.dtype).expand(1, self.trajectory.d), one, one[0]
         )
         self._conditioning = None
 

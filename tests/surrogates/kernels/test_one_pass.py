@@ -153,9 +153,10 @@ print(posterior(60, 100_000))
 
 @reads_peak
 @pytest.mark.parametrize(("route", "metric"), [("compiled", "isotropic"), ("torch", "ard")])
-def test_memory_at_a_hundred_thousand_inputs_is_far_under_a_copy_of_the_data(route, metric):
+def test_memory_at_a_hundred_thousand_inputs_is_one_copy_of_the_data_and_little_more(route, metric):
+    """The copy is the conditioning's, which keeps its data whatever happens to the model's."""
     for _ in range(3):  # pages of libraries that come back in the meantime only ever add
         (peak,) = printed(PEAK, route, metric)
-        if peak < 40e6:
+        if peak < 48e6 + 30e6:
             return
     pytest.fail(f"{peak / 1e6:.0f} MB above the 48 MB of data")
