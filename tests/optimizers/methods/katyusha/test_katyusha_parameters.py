@@ -71,6 +71,15 @@ def test_rules_of_ours_by_hand():
     assert (q.M, q.probability, q.reference_weight) == (2.0, 1.0, 0.0)
 
 
+def test_the_rule_without_strong_convexity_by_hand():
+    M = (4 * 40 * 30 / (39 * 10) + 1.0) / 2.0
+    early, late = (general_convex("I", 3.0, 40, 10, epoch, curvature=0.02) for epoch in (6, 10**4))
+    assert pytest.approx(M) == early.M == late.M and early.probability == 0.25 and early.reference_weight == 0.5
+    assert early.theta == 0.2 and late.theta == pytest.approx(0.5 * math.sqrt(0.02 / (M * 0.25)))
+    full = general_convex("I", 3.0, 5, 5, 8)
+    assert (full.M, full.probability, full.reference_weight) == (2.0, 1.0, 0.0) and full.theta == 2 / 12
+
+
 def test_rules_by_name():
     assert by_rule("corollary", "I", 1.0, 0.1, 9, 3) == corollary_1(1.0, 0.1, 9, 3)
     assert by_rule("corollary", "I", 1.0, 0.1, 9, 9) == corollary_3(1.0, 0.1)
