@@ -1409,7 +1409,7 @@ LAST = (
         "return (plus - minus) / (2.0 * self.smoothing_radius)",
         "return (plus - minus) / self.smoothing_radius",
         "central differences are divided by the radius instead of twice it",
-        (ESTIMATORS + "test_finite_differences.py",),
+        (ESTIMATORS + "test_finite_differences.py::test_mean_is_the_gradient_of_a_quadratic",),
     ),
     Mutation(
         "differences/reversed",
@@ -1435,7 +1435,7 @@ LAST = (
         "return torch.where(share > 0.0, gradient / share, 0.0)",
         "return gradient",
         "a displacement that the box cut short counts as whole",
-        (ESTIMATORS + "test_faces.py",),
+        (ESTIMATORS + "test_faces.py::test_the_mean_at_a_corner_is_the_gradient",),
     ),
     Mutation(
         "differences/coordinate-signs-forgotten",
@@ -1443,7 +1443,7 @@ LAST = (
         "signed = coefficients * batch.scales[1:].sign().to(coefficients)",
         "signed = coefficients",
         "a direction that was turned into the box is added with the sign of the other one",
-        (ESTIMATORS + "test_faces.py",),
+        (ESTIMATORS + "test_faces.py::test_the_mean_at_a_corner_is_the_gradient",),
     ),
     Mutation(
         "es/without-d",
@@ -1451,7 +1451,7 @@ LAST = (
         "c = round(1.0 / directions.second_moment)",
         "c = 1",
         "the search gradient of unit vectors lacks d (ZoRD, Appx. C.1)",
-        (ESTIMATORS + "test_search_gradient.py",),
+        (ESTIMATORS + "test_search_gradient.py::test_raw_values_are_unbiased_along_other_directions",),
         ("optimizers/es",),
     ),
     # FedZO.
@@ -1889,7 +1889,25 @@ LAST = (
         "max(2.0 / (epoch + 4)",
         "max(1.0 / (epoch + 4)",
         "the schedule of theta is halved",
-        (BY_HAND + "test_rules_of_ours_by_hand",),
+        (BY_HAND + "test_the_rule_without_strong_convexity_by_hand",),
+        ("optimizers/zo_l_katyusha",),
+    ),
+    Mutation(
+        "katyusha/curvature-without-a-half",
+        M + "katyusha/parameters.py",
+        "min(0.5 * math.sqrt(curvature / (M * p)), 0.5))",
+        "min(math.sqrt(curvature / (M * p)), 0.5))",
+        "theta's second part is doubled where no strong convexity is known",
+        (BY_HAND + "test_the_rule_without_strong_convexity_by_hand",),
+        ("optimizers/zo_l_katyusha",),
+    ),
+    Mutation(
+        "katyusha/curvature-of-theorem-1",
+        M + "katyusha/parameters.py",
+        "* (1.0 if full else 0.5), size / d",
+        "* 1.0, size / d",
+        "M is Theorem 1's for half of it where no strong convexity is known",
+        (BY_HAND + "test_the_rule_without_strong_convexity_by_hand",),
         ("optimizers/zo_l_katyusha",),
     ),
     Mutation(
@@ -1898,7 +1916,7 @@ LAST = (
         "if state.inner == self._length:",
         "if state.inner > self._length:",
         "an epoch has m + 1 steps",
-        (KATYUSHA + "test_zo_svrg.py",),
+        (KATYUSHA + "test_zo_svrg.py::test_epochs",),
         ("optimizers/zo_svrg",),
     ),
     Mutation(
@@ -1907,7 +1925,7 @@ LAST = (
         "self.batch_size / (self.dimension * self.state.smoothness)",
         "self.batch_size / self.state.smoothness",
         "eta lacks 1/d",
-        (KATYUSHA + "test_zo_svrg.py",),
+        (KATYUSHA + "test_zo_svrg.py::test_steps_are_those_of_proximal_svrg",),
         ("optimizers/zo_svrg",),
     ),
     Mutation(
@@ -1916,7 +1934,7 @@ LAST = (
         'd = 1 if self.estimator == "coordinates" else self.dimension',
         'd = 1 if self.estimator == "two_point" else self.dimension',
         "steps along eq. 2 lack 1/d",
-        (KATYUSHA + "test_projected_zo.py",),
+        (KATYUSHA + "test_projected_zo.py::test_the_two_point_estimate_is_unbiased_with_second_moment_d",),
         ("optimizers/projected_zo",),
     ),
     Mutation(
@@ -2018,7 +2036,7 @@ LAST = (
         "alpha = next_alpha(state.gamma, mu, d * d * L)",
         "alpha = next_alpha(state.gamma, mu, d * L)",
         "alpha is made of dL for d^2 L",
-        (KATYUSHA + "test_nesterov_spokoiny.py",),
+        (KATYUSHA + "test_nesterov_spokoiny.py::test_expected_potential_falls_as_promised",),
         ("optimizers/nesterov_spokoiny",),
     ),
     Mutation(
@@ -2027,7 +2045,7 @@ LAST = (
         "((1.0 - alpha) * state.gamma * state.v + alpha * (self.mu_f * y - g))",
         "(alpha * state.gamma * state.v + (1.0 - alpha) * (self.mu_f * y - g))",
         "alpha weighs v and 1 - alpha the gradient",
-        (KATYUSHA + "test_nesterov_spokoiny.py",),
+        (KATYUSHA + "test_nesterov_spokoiny.py::test_expected_potential_falls_as_promised",),
         ("optimizers/nesterov_spokoiny",),
     ),
     Mutation(
@@ -2036,7 +2054,7 @@ LAST = (
         "weight = alpha * state.gamma / (state.gamma + alpha * mu)",
         "weight = state.gamma / (state.gamma + alpha * mu)",
         "y is near v for near x",
-        (KATYUSHA + "test_nesterov_spokoiny.py",),
+        (KATYUSHA + "test_nesterov_spokoiny.py::test_expected_potential_falls_as_promised",),
         ("optimizers/nesterov_spokoiny",),
     ),
 )
