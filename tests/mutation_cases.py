@@ -46,16 +46,11 @@ class Mutation:
 
 S, O, F = "surrogates/", "optimizers/", "federated/"
 M, C = O + "methods/", F + "methods/"
-T, TS, TO, TM, TF = (
-    "tests/papers/",
-    "tests/surrogates/",
-    "tests/optimizers/",
-    "tests/optimizers/methods/",
-    "tests/federated/",
-)
+PAPERS, TS, TO = "tests/papers/", "tests/surrogates/", "tests/optimizers/"
+TM, TF = TO + "methods/", "tests/federated/"
 
-ZORD = T + "test_zord.py::"
-FZOOS = T + "test_fzoos.py::"
+ZORD = PAPERS + "test_zord.py::"
+FZOOS = PAPERS + "test_fzoos.py::"
 DERIVED_GP = (ZORD + "test_the_derived_gp_is_equations_3_and_5",)
 ALG_2 = (ZORD + "test_zord_is_algorithm_2",)
 BLOCKS = (TS + "kernels/test_blocks.py::test_blocks_equal_differences_in_high_precision",)
@@ -657,6 +652,58 @@ BUILDING_BLOCKS = (
         (TM + "test_rgf.py::test_directions_are_drawn_anew_after_a_failure",),
         ("optimizers/rgf", "optimizers/es", "optimizers/prgf"),
     ),
+    # Averaged differences (ZoRD eq. 2, Katyusha eqs. 2 and 5, FZooS eq. 87).
+    Mutation(
+        "differences/central-without-a-half",
+        O + "estimators/finite_differences.py",
+        "return (plus - minus) / (2.0 * self.smoothing_radius)",
+        "return (plus - minus) / self.smoothing_radius",
+        "central differences are divided by the radius instead of twice it",
+        (ESTIMATORS + "test_finite_differences.py::test_mean_is_the_gradient_of_a_quadratic",),
+    ),
+    Mutation(
+        "differences/reversed",
+        O + "estimators/finite_differences.py",
+        "return (values[1:] - values[0]) / self.smoothing_radius",
+        "return (values[0] - values[1:]) / self.smoothing_radius",
+        "forward differences have the wrong sign",
+        (ZORD + "test_finite_differences_are_equation_2_as_read",),
+        ("optimizers/rgf", "federated/fedzo", "federated/fedprox", "federated/scaffold1", "federated/scaffold2"),
+    ),
+    Mutation(
+        "differences/without-1/n",
+        O + "estimators/finite_differences.py",
+        "coefficients = terms * (c / int(kept.sum()))",
+        "coefficients = terms * c",
+        "the sum of eq. 2 as ZoRD prints it, for a mean",
+        (ZORD + "test_finite_differences_are_equation_2_as_read",),
+        ("optimizers/rgf", "federated/fedzo", "federated/fedprox", "federated/scaffold1", "federated/scaffold2"),
+    ),
+    Mutation(
+        "differences/faces-forgotten",
+        O + "estimators/finite_differences.py",
+        "return torch.where(share > 0.0, gradient / share, 0.0)",
+        "return gradient",
+        "a displacement that the box cut short counts as whole",
+        (ESTIMATORS + "test_faces.py::test_the_mean_at_a_corner_is_the_gradient",),
+    ),
+    Mutation(
+        "differences/coordinate-signs-forgotten",
+        O + "estimators/finite_differences.py",
+        "signed = coefficients * batch.scales[1:].sign().to(coefficients)",
+        "signed = coefficients",
+        "a direction that was turned into the box is added with the sign of the other one",
+        (ESTIMATORS + "test_faces.py::test_the_mean_at_a_corner_is_the_gradient",),
+    ),
+    Mutation(
+        "es/without-d",
+        O + "estimators/search_gradient.py",
+        "c = round(1.0 / directions.second_moment)",
+        "c = 1",
+        "the search gradient of unit vectors lacks d (ZoRD, Appx. C.1)",
+        (ESTIMATORS + "test_search_gradient.py::test_raw_values_are_unbiased_along_other_directions",),
+        ("optimizers/es",),
+    ),
     # First-order rules and proximal operators.
     Mutation(
         "first-order/uphill",
@@ -744,7 +791,7 @@ BUILDING_BLOCKS = (
     ),
 )
 
-SINGLE = (
+SINGLE_MACHINE = (
     # GLD.
     Mutation(
         "gld/one-radius-too-few",
@@ -1167,6 +1214,24 @@ FEDERATED = (
         (SCAFFOLD + "test_type_2_keeps_the_control_of_a_client_that_is_absent",),
         ("federated/scaffold2",),
     ),
+    Mutation(
+        "fedzo/rounds-share-a-direction",
+        C + "fedzo.py",
+        "round_number * (self.local_steps + 1)",
+        "round_number * self.local_steps",
+        "a round begins with the directions that the last one's control variate had",
+        (TF + "methods/test_fedzo.py::test_rounds_are_the_papers_equations",),
+        ("federated/fedzo", "federated/scaffold1"),
+    ),
+    Mutation(
+        "fedzo/redraws-in-a-round",
+        C + "fedzo.py",
+        'self.update_rule, self.redraw == "step"',
+        'self.update_rule, self.redraw != "step"',
+        "directions are redrawn where they are to stay, and stay where they are to be redrawn",
+        (TF + "methods/test_fedzo.py::test_rounds_are_the_papers_equations",),
+        ("federated/fedzo",),
+    ),
     # FedAvg and adaptive servers.
     Mutation(
         "fedavg/one-step-too-few",
@@ -1387,7 +1452,7 @@ FEDERATED = (
     ),
 )
 
-HISO = T + "test_hiso.py::"
+HISO = PAPERS + "test_hiso.py::"
 ONE_MACHINE = (HISO + "test_one_machine_is_the_papers",)
 CLIENTS = (HISO + "test_hiso_is_the_papers",)
 HISO_FILE = TM + "hiso/test_hiso.py::"
@@ -1396,83 +1461,7 @@ PROBES = TM + "hiso/test_group_probe.py::"
 SCALARS = ("optimizers/hiso", "optimizers/decomfl", "federated/hiso", "federated/decomfl")
 LEARNING = ("optimizers/hiso", "federated/hiso")
 
-KATYUSHA = TM + "katyusha/"
-PAPER = T + "test_zo_l_katyusha.py::"
-ALG_1 = (PAPER + "test_katyusha_is_alg_1",)
-BY_HAND = KATYUSHA + "test_katyusha_parameters.py::"
-
-LAST = (
-    # Averaged differences (ZoRD eq. 2, Katyusha eqs. 2 and 5, FZooS eq. 87).
-    Mutation(
-        "differences/central-without-a-half",
-        O + "estimators/finite_differences.py",
-        "return (plus - minus) / (2.0 * self.smoothing_radius)",
-        "return (plus - minus) / self.smoothing_radius",
-        "central differences are divided by the radius instead of twice it",
-        (ESTIMATORS + "test_finite_differences.py::test_mean_is_the_gradient_of_a_quadratic",),
-    ),
-    Mutation(
-        "differences/reversed",
-        O + "estimators/finite_differences.py",
-        "return (values[1:] - values[0]) / self.smoothing_radius",
-        "return (values[0] - values[1:]) / self.smoothing_radius",
-        "forward differences have the wrong sign",
-        (ZORD + "test_finite_differences_are_equation_2_as_read",),
-        ("optimizers/rgf", "federated/fedzo", "federated/fedprox", "federated/scaffold1", "federated/scaffold2"),
-    ),
-    Mutation(
-        "differences/without-1/n",
-        O + "estimators/finite_differences.py",
-        "coefficients = terms * (c / int(kept.sum()))",
-        "coefficients = terms * c",
-        "the sum of eq. 2 as ZoRD prints it, for a mean",
-        (ZORD + "test_finite_differences_are_equation_2_as_read",),
-        ("optimizers/rgf", "federated/fedzo", "federated/fedprox", "federated/scaffold1", "federated/scaffold2"),
-    ),
-    Mutation(
-        "differences/faces-forgotten",
-        O + "estimators/finite_differences.py",
-        "return torch.where(share > 0.0, gradient / share, 0.0)",
-        "return gradient",
-        "a displacement that the box cut short counts as whole",
-        (ESTIMATORS + "test_faces.py::test_the_mean_at_a_corner_is_the_gradient",),
-    ),
-    Mutation(
-        "differences/coordinate-signs-forgotten",
-        O + "estimators/finite_differences.py",
-        "signed = coefficients * batch.scales[1:].sign().to(coefficients)",
-        "signed = coefficients",
-        "a direction that was turned into the box is added with the sign of the other one",
-        (ESTIMATORS + "test_faces.py::test_the_mean_at_a_corner_is_the_gradient",),
-    ),
-    Mutation(
-        "es/without-d",
-        O + "estimators/search_gradient.py",
-        "c = round(1.0 / directions.second_moment)",
-        "c = 1",
-        "the search gradient of unit vectors lacks d (ZoRD, Appx. C.1)",
-        (ESTIMATORS + "test_search_gradient.py::test_raw_values_are_unbiased_along_other_directions",),
-        ("optimizers/es",),
-    ),
-    # FedZO.
-    Mutation(
-        "fedzo/rounds-share-a-direction",
-        C + "fedzo.py",
-        "round_number * (self.local_steps + 1)",
-        "round_number * self.local_steps",
-        "a round begins with the directions that the last one's control variate had",
-        (TF + "methods/test_fedzo.py::test_rounds_are_the_papers_equations",),
-        ("federated/fedzo", "federated/scaffold1"),
-    ),
-    Mutation(
-        "fedzo/redraws-in-a-round",
-        C + "fedzo.py",
-        'self.update_rule, self.redraw == "step"',
-        'self.update_rule, self.redraw != "step"',
-        "directions are redrawn where they are to stay, and stay where they are to be redrawn",
-        (TF + "methods/test_fedzo.py::test_rounds_are_the_papers_equations",),
-        ("federated/fedzo",),
-    ),
+SCALAR_ONLY = (
     # HiSo and DeComFL.
     Mutation(
         "hiso/without-1/P",
@@ -1708,6 +1697,14 @@ LAST = (
         (HISO + "test_decomfl_is_the_papers",),
         ("federated/decomfl",),
     ),
+)
+
+KATYUSHA = TM + "katyusha/"
+KATYUSHA_PAPER = PAPERS + "test_zo_l_katyusha.py::"
+ALG_1 = (KATYUSHA_PAPER + "test_katyusha_is_alg_1",)
+BY_HAND = KATYUSHA + "test_katyusha_parameters.py::"
+
+COMPOSITE = (
     # ZO-L-Katyusha (Alg. 1) and what it is compared with.
     Mutation(
         "katyusha/line-2-y-for-w",
@@ -1961,7 +1958,7 @@ LAST = (
         'method.current_smoothing_radius, "sphere", "forward"',
         'method.current_smoothing_radius, "normal", "forward"',
         "u is a normal for a unit vector (eq. 2)",
-        (PAPER + "test_projected_zo_is_along_eq_2",),
+        (KATYUSHA_PAPER + "test_projected_zo_is_along_eq_2",),
         (
             "optimizers/projected_zo",
             "optimizers/accelerated_zo",
@@ -1988,7 +1985,7 @@ LAST = (
         "z = self._x - step * g",
         "z = self._x + step * g",
         "x moves along the gradient",
-        (PAPER + "test_projected_zo_is_along_eq_2",),
+        (KATYUSHA_PAPER + "test_projected_zo_is_along_eq_2",),
         (
             "optimizers/projected_zo",
             "optimizers/zo_svrg",
@@ -2000,7 +1997,7 @@ LAST = (
         "return -m if self.printed_sign else m",
         "return m if self.printed_sign else -m",
         "the momentum has the printed sign where it is read, and the other way round (eq. 14)",
-        (PAPER + "test_accelerated_zo_is_eq_14",),
+        (KATYUSHA_PAPER + "test_accelerated_zo_is_eq_14",),
         ("optimizers/accelerated_zo",),
     ),
     Mutation(
@@ -2009,7 +2006,7 @@ LAST = (
         "root = math.sqrt(min((self.mu_f + self.mu_psi) * self.step_factor / self.state.smoothness, 1.0))",
         "root = min((self.mu_f + self.mu_psi) * self.step_factor / self.state.smoothness, 1.0)",
         "the momentum is made of mu/L for its root (eq. 14)",
-        (PAPER + "test_accelerated_zo_is_eq_14",),
+        (KATYUSHA_PAPER + "test_accelerated_zo_is_eq_14",),
         ("optimizers/accelerated_zo",),
     ),
     Mutation(
@@ -2018,7 +2015,7 @@ LAST = (
         "return self._batch(two_point(self), self.state.y)",
         "return self._batch(two_point(self), self._x)",
         "the estimate is made at x for y (eq. 14)",
-        (PAPER + "test_accelerated_zo_is_eq_14",),
+        (KATYUSHA_PAPER + "test_accelerated_zo_is_eq_14",),
         ("optimizers/accelerated_zo",),
     ),
     Mutation(
@@ -2059,4 +2056,4 @@ LAST = (
     ),
 )
 
-MUTATIONS = SURROGATES + BUILDING_BLOCKS + SINGLE + FEDERATED + LAST
+MUTATIONS = SURROGATES + BUILDING_BLOCKS + SINGLE_MACHINE + FEDERATED + SCALAR_ONLY + COMPOSITE
