@@ -132,7 +132,7 @@ ADVICE = (
         "Linear convergence to rounding where plain and accelerated two-point descent stall in the constraint.",
         Ground("katyusha-fig1", "ZO-L-Katyusha converges linearly to 1e-10"),
         Ground("katyusha-fig1", "tuned, ZO-L-Katyusha needs fewer queries to 1e-08"),
-        Ground("katyusha-fig2", "eq. 14 stays above 1e-3 in the box"),
+        Ground("katyusha-fig2", "eq. 14 stays above 0.001 in the box"),
     ),
     _advice(
         "Very many parameters in memory once (a network to be tuned)",
