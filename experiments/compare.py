@@ -29,6 +29,9 @@ PANELS = {
 }
 """Methods that share a panel; those in none, the user's own among them, have one of their own."""
 
+NEED_MORE = ("gradient_descent", "accelerated_zo")
+"""Methods that need more than values: a gradient, and a strong convexity."""
+
 _LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1"}
 """The names in ``style.METHODS`` that differ."""
 
@@ -94,7 +97,7 @@ def compare(
         bounds: the box, as ``minimize`` takes it.
         max_queries: budget of each run.
         methods: names; or a label of one's own to a name, an ``Optimizer`` subclass, or either with options:
-            ``{"mine": ("zord", {"active": "gated"})}``. Every method that needs no gradient by default.
+            ``{"mine": ("zord", {"active": "gated"})}``. By default every method that needs nothing but values.
         starts: a point for each seed; uniform in the box by default.
         seeds: how many runs of each method, at least two.
         **options: more for ``minimize``: ``numpy``, ``batched``, ``prox``, ….
@@ -127,7 +130,7 @@ def compare(
 
 def _chosen(methods: Iterable[str] | Mapping[str, Method] | None) -> dict[str, tuple[Any, Mapping[str, Any]]]:
     if methods is None:
-        methods = [name for name in METHODS if name != "gradient_descent"]
+        methods = [name for name in METHODS if name not in NEED_MORE]
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
     chosen = {label: found if isinstance(found, tuple) else (found, {}) for label, found in named.items()}
     for method, _ in chosen.values():
