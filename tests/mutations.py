@@ -35,12 +35,7 @@ from tests.mutation_cases import MUTATIONS, ROOT, Mutation
 
 PACKAGES = ("surrogates", "optimizers", "federated", "experiments", "tests")
 
-COMPILED = (
-    "_numba.py",
-    "optimizers/directions/",
-    "surrogates/linalg/cholesky.py",
-    "surrogates/window/nearest_search.py",
-)
+COMPILED = ("_numba.py", "optimizers/directions/", "surrogates/linalg/cholesky.py", "surrogates/window/nearest_search.py")
 """Parts of the names of files that compiled code is made from, which numba keeps although what it calls has changed."""
 
 NOTHING_SAID = re.compile(
@@ -85,9 +80,10 @@ class Copy:
                 shutil.copy2(ROOT / name, target)
         names = [name for name in PACKAGES if name != "tests"]
         show = f"import {', '.join(names)}; print(*(m.__file__ for m in ({', '.join(names)},)), sep='\\n')"
-        shown = self._python(["-c", show], self._folder / "cache").stdout.split()
+        done = self._python(["-c", show], self._folder / "cache")
+        shown = done.stdout.split()
         if shown != [str(self.root / name / "__init__.py") for name in names]:
-            raise RuntimeError(f"tests in {self.root} would import {shown}")
+            raise RuntimeError(f"tests in {self.root} would import {shown or done.stderr}")
 
     def run(self, tests: Iterable[str], fresh: bool = False) -> Outcome:
         """The outcome of tests.
