@@ -35,7 +35,12 @@ from tests.mutation_cases import MUTATIONS, ROOT, Mutation
 
 PACKAGES = ("surrogates", "optimizers", "federated", "experiments", "tests")
 
-COMPILED = ("_numba.py", "optimizers/directions/", "surrogates/linalg/cholesky.py", "surrogates/window/nearest_search.py")
+COMPILED = (
+    "_numba.py",
+    "optimizers/directions/",
+    "surrogates/linalg/cholesky.py",
+    "surrogates/window/nearest_search.py",
+)
 """Parts of the names of files that compiled code is made from, which numba keeps although what it calls has changed."""
 
 NOTHING_SAID = re.compile(
