@@ -179,8 +179,8 @@ SURROGATES = (
     Mutation(
         "gp/covariance-sign",
         S + "conditioning.py",
-        "torch.diag_embed(self.prior_variance).unsqueeze(-3) - whitened.mT @ whitened",
-        "torch.diag_embed(self.prior_variance).unsqueeze(-3) + whitened.mT @ whitened",
+        " - whitened.mT @ whitened",
+        " + whitened.mT @ whitened",
         "observations add to the gradient's covariance (ZoRD eq. 5)",
         DERIVED_GP,
         DERIVED_GPS,
