@@ -5,9 +5,11 @@ from surrogates.fourier.features import FingerprintError, FourierFeatures
 from surrogates.fourier.surrogate import FourierGradientPosterior, FourierSurrogate, NotFittedError
 from surrogates.gradient_information import GradientInformation
 from surrogates.gradient_posterior import GradientPosterior
-from surrogates.kernels.blocks import kernel_blocks, prior_gradient_variance
+from surrogates.kernels.blocks import kernel_blocks, prior_gradient_covariance, prior_gradient_variance
+from surrogates.kernels.errors import UnsupportedKernelError
 from surrogates.kernels.makers import gaussian_likelihood, matern_kernel, rbf_kernel
-from surrogates.kernels.stationary import RadialProfile, UnsupportedKernelError, radial_profile
+from surrogates.kernels.registry import Blocks, KernelFunctions, RadialFunctions, register_kernel
+from surrogates.kernels.stationary import RadialProfile, radial_profile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
 from surrogates.linalg.growing import GrowingCholesky
 from surrogates.models.derived_gp import DerivedGP
@@ -16,6 +18,7 @@ from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
 __all__ = [
+    "Blocks",
     "Conditioning",
     "DerivedGP",
     "FingerprintError",
@@ -26,16 +29,20 @@ __all__ = [
     "GradientObservationGP",
     "GradientPosterior",
     "GrowingCholesky",
+    "KernelFunctions",
     "NearestWindow",
     "NotFittedError",
     "NotPositiveDefiniteError",
+    "RadialFunctions",
     "RadialProfile",
     "Trajectory",
     "UnsupportedKernelError",
     "gaussian_likelihood",
     "kernel_blocks",
     "matern_kernel",
+    "prior_gradient_covariance",
     "prior_gradient_variance",
     "radial_profile",
     "rbf_kernel",
+    "register_kernel",
 ]

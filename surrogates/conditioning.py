@@ -6,7 +6,7 @@ With A = K + diag(s²) = L Lᵀ, α = A⁻¹(y − m(X)) and J(x) the ``n x d`` 
     gradient covariance         ∂ₓ∂ₓ'k(x, x') − J(x)ᵀ A⁻¹ J(x')
     value-gradient covariance   ∂ₓ'k(x, x') − k(x, X) A⁻¹ J(x')
 
-``Conditioning`` forms J, which serves sums and products of kernels; ``surrogates.stationary_conditioning`` does
+``Conditioning`` forms J, which serves every kernel; ``surrogates.stationary_conditioning`` does
 without it for one stationary kernel. Points and data are in the model's transformed inputs z; derivatives are per
 unit of the user's inputs x, through the slope dz/dx of the (affine) input transform. Outcomes are in the model's
 units throughout; ``GradientPosterior`` applies the outcome's scale.
@@ -21,13 +21,20 @@ import torch
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates.kernels.blocks import KernelSnapshot, kernel_blocks, kernel_values, prior_gradient_variance
+from surrogates.kernels.blocks import (
+    KernelSnapshot,
+    is_uniform,
+    kernel_blocks,
+    kernel_values,
+    prior_gradient_covariance,
+    prior_gradient_variance,
+)
 from surrogates.kernels.one_pass import Pass
 
 
 @dataclass(eq=False)
 class Conditioning:
-    """One data set under one supported kernel, factorised, with a dense Jacobian.
+    """One data set under one kernel, factorised, with a dense Jacobian.
 
     It is a value: it shares no storage with the model that it was made from, and no change of that one reaches it.
     Where the model's hyper-parameters or data were read with their derivatives, its numbers carry these.
@@ -59,19 +66,45 @@ class Conditioning:
         return self.X.shape[-1]
 
     @cached_property
-    def prior_variance(self) -> Tensor:
-        """The prior variance of every partial derivative, ``batch x d``, float64.
+    def prior_variance(self) -> Tensor | None:
+        """The prior variance of every partial derivative where it is the same at every point, ``batch x d``, float64.
+
+        It is None for a kernel that is not made of functions of r² alone, whose prior depends on the point.
 
         Raises:
             ValueError: For Matérn 1/2, whose sample paths have no gradient.
         """
-        variance = prior_gradient_variance(self.kernel, self.d).double()
-        return variance if self.slope is None else variance * self.slope[..., 0, :].double().square()
+        return self._uniform_prior_variance() if is_uniform(self.kernel) else None
 
     @cached_property
     def prior_trace(self) -> Tensor:
-        """The prior trace of the gradient covariance, ``batch x 1``, float64; errors as ``prior_variance``."""
+        """The sum of ``prior_variance``, ``batch x 1``, float64; it is not there where that is None."""
+        assert self.prior_variance is not None
         return self.prior_variance.sum(-1, keepdim=True)
+
+    def prior_trace_at(self, x: Tensor) -> Tensor:
+        """The prior trace of the gradient covariance at x, ``... x q`` or ``batch x 1`` where it is the same."""
+        return self.prior_variance_at(x).sum(-1) if self.prior_variance is None else self.prior_trace
+
+    def prior_variance_at(self, x: Tensor) -> Tensor:
+        """The prior variance of every partial derivative at x, ``... x q x d``, or ``batch x 1 x d`` if the same."""
+        if self.prior_variance is not None:
+            return self.prior_variance.unsqueeze(-2)
+        return torch.diagonal(self.prior_covariance_at(x), dim1=-2, dim2=-1)
+
+    def prior_covariance_at(self, x: Tensor) -> Tensor:
+        """∂ₓ∂ₓ'k at x = x', ``... x q x d x d``, or ``batch x 1 x d x d`` if it is the same everywhere, float64.
+
+        Raises:
+            ValueError: If sample paths have no gradient at a point.
+        """
+        if self.prior_variance is not None:
+            return torch.diag_embed(self.prior_variance).unsqueeze(-3)
+        prior = prior_gradient_covariance(self.kernel, x).double()
+        if self.slope is None:
+            return prior
+        slope = self.slope.unsqueeze(-3).double()
+        return prior * slope * slope.mT
 
     def pass_over_data(self, x: Tensor) -> Pass | None:
         """What one pass over the data gives at the points, ``... x q x d``, or None for a kernel without such a pass.
@@ -87,16 +120,16 @@ class Conditioning:
 
     def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:
         """The trace of the gradient covariance at every point, ``... x q``, float64."""
-        return (self.prior_trace - self._explained_variance(x).sum(-1)).clamp_min(0.0)
+        return (self.prior_trace_at(x) - self._explained_variance(x).sum(-1)).clamp_min(0.0)
 
     def variance(self, x: Tensor) -> Tensor:
         """The variance of every partial derivative, ``... x q x d``, float64."""
-        return (self.prior_variance.unsqueeze(-2) - self._explained_variance(x)).clamp_min(0.0)
+        return (self.prior_variance_at(x) - self._explained_variance(x)).clamp_min(0.0)
 
     def covariance(self, x: Tensor) -> Tensor:
         """The gradient covariance at every point, dense, ``... x q x d x d``, float64."""
         whitened = self.whitened_jacobian(x)
-        return torch.diag_embed(self.prior_variance).unsqueeze(-3) - whitened.mT @ whitened
+        return self.prior_covariance_at(x) - whitened.mT @ whitened
 
     def cross_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The covariance of ∂f(x)/∂xᵢ and ∂f(x')/∂x'ⱼ for every pair, dense, ``... x q x q' x d x d``, float64."""
@@ -116,9 +149,9 @@ class Conditioning:
             x2: The points x' of the gradients, ``... x q' x d``.
 
         Raises:
-            ValueError: For Matérn 1/2.
+            ValueError: If sample paths have no gradient at a point x'.
         """
-        _ = self.prior_variance
+        _ = self.prior_variance_at(x2)  # which may not exist
         prior = self._per_user_unit(kernel_blocks(self.kernel, x2, x1).first).transpose(-3, -2).double()
         solved = torch.cholesky_solve(kernel_values(self.kernel, x1, self.X).mT, self.factor)
         explained = torch.einsum("...nq,...pnd->...qpd", solved, self.jacobian(x2).double())
@@ -143,7 +176,10 @@ class Conditioning:
         """The variance of uᵀ∇f(x), ``... x q``, float64, for u of ``... x q x d``."""
         along = self.jacobian_times(x, u).unsqueeze(-1)
         whitened = torch.linalg.solve_triangular(self.factor.unsqueeze(-3), along, upper=False)
-        prior = (self.prior_variance.unsqueeze(-2) * u.double().square()).sum(-1)
+        if self.prior_variance is not None:
+            prior = (self.prior_variance.unsqueeze(-2) * u.double().square()).sum(-1)
+        else:
+            prior = torch.einsum("...i,...ij,...j->...", u.double(), self.prior_covariance_at(x), u.double())
         return (prior - whitened.square().sum((-2, -1))).clamp_min(0.0)
 
     def jacobian(self, x: Tensor) -> Tensor:
@@ -161,6 +197,10 @@ class Conditioning:
     def _explained_variance(self, x: Tensor) -> Tensor:
         """The diagonal of Jᵀ A⁻¹ J, ``... x q x d``."""
         return self.whitened_jacobian(x).square().sum(-2)
+
+    def _uniform_prior_variance(self) -> Tensor:
+        variance = prior_gradient_variance(self.kernel, self.d).double()
+        return variance if self.slope is None else variance * self.slope[..., 0, :].double().square()
 
     def _whitened(self, jacobian: Tensor) -> Tensor:
         """L⁻¹ J, ``... x q x n x d``, with the columns of all points in one solve."""

@@ -15,6 +15,7 @@ from torch.quasirandom import SobolEngine
 
 from surrogates.checks import check_finite, check_floating
 from surrogates.conditioning import Conditioning
+from surrogates.kernels.blocks import is_uniform
 from surrogates.kernels.one_pass import Pass
 
 _DENSE = 1024
@@ -56,8 +57,8 @@ class GradientPosterior(Posterior):
 
     @cached_property
     def prior_trace(self) -> Tensor:
-        """The trace before any observation, ``batch x q``, which is the same at every point."""
-        return self._scaled(self._conditioning.prior_trace.expand(*self._shape[:-1]), 2)
+        """The trace before any observation, ``batch x q``: the same at every point for functions of r²."""
+        return self._scaled(self._conditioning.prior_trace_at(self._x).expand(*self._shape[:-1]), 2)
 
     @cached_property
     def variance(self) -> Tensor:
@@ -75,15 +76,17 @@ class GradientPosterior(Posterior):
 
         It is that of D − VᵀV, where D is the prior's diagonal and V is ``n x d``. Where D attains its maximum in more
         than n inputs (every isotropic kernel with n < d), some of their span is unexplored and the norm is that
-        maximum, whatever has been observed. Else the eigenvalue is computed, by Lanczos for d > 1024.
+        maximum, whatever has been observed. Else the eigenvalue is computed, by Lanczos for d > 1024 (not where the
+        prior differs between points).
         """
         prior = self._conditioning.prior_variance
+        if prior is None:
+            return self._scaled(self._largest_dense_eigenvalue(), 2)
         largest = prior.amax(-1, keepdim=True)
         if bool(((prior == largest).sum(-1) > self._conditioning.X.shape[-2]).all()):
             return self._scaled(largest.expand(*self._shape[:-1]), 2)
         if self._shape[-1] <= _DENSE or self._x.requires_grad or self._conditioning.requires_grad:
-            covariance = self._conditioning.covariance(self._x)
-            return self._scaled(torch.linalg.eigvalsh(covariance)[..., -1].clamp_min(0.0), 2)
+            return self._scaled(self._largest_dense_eigenvalue(), 2)
         whitened = self._conditioning.whitened_jacobian(self._x)
         priors = prior.unsqueeze(-2).expand(*whitened.shape[:-2], prior.shape[-1])
         pairs = zip(whitened.flatten(0, -3), priors.flatten(0, -2), strict=True)
@@ -144,7 +147,7 @@ class GradientPosterior(Posterior):
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        """``batch x q x d``, or ``batch x 1 x (d + n)`` for one point with n < d: see ``rsample``."""
+        """``batch x q x d``, or ``batch x 1 x (d + n)`` for one point by Matheron's rule: see ``rsample``."""
         if self._by_matheron:
             return self._shape[:-1] + torch.Size([self._shape[-1] + self._conditioning.X.shape[-2]])
         return self._shape
@@ -157,8 +160,8 @@ class GradientPosterior(Posterior):
     def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Joint samples of the q gradients, ``sample_shape x batch x q x d``.
 
-        One point with n < d is sampled without a ``d x d`` matrix: with W = L⁻¹ J D^(−1/2) and T Tᵀ = I − W Wᵀ,
-        D^(1/2)(z − Wᵀ(W z + T e)) has covariance D − JᵀA⁻¹J (Matheron's rule).
+        Where n < d and the prior is one diagonal D, one point is sampled without a ``d x d`` matrix: with
+        W = L⁻¹ J D^(−1/2) and T Tᵀ = I − W Wᵀ, D^(1/2)(z − Wᵀ(W z + T e)) has covariance D − JᵀA⁻¹J (Matheron's rule).
 
         Args:
             sample_shape: The shape of the samples. None stands for one sample.
@@ -193,11 +196,17 @@ class GradientPosterior(Posterior):
 
     @property
     def _by_matheron(self) -> bool:
-        return self._shape[-2] == 1 and self._conditioning.X.shape[-2] < self._shape[-1]
+        conditioning = self._conditioning
+        return self._shape[-2] == 1 and conditioning.X.shape[-2] < self._shape[-1] and is_uniform(conditioning.kernel)
+
+    def _largest_dense_eigenvalue(self) -> Tensor:
+        """The largest eigenvalue of ∂σ²(x), ``batch x q``, in the model's units."""
+        covariance = self._conditioning.covariance(self._x)
+        return torch.linalg.eigvalsh(covariance)[..., -1].clamp_min(0.0)
 
     def _deviation_by_cholesky(self, base: Tensor) -> Tensor:
         """A sample less the mean, by a factor of the correlations: what has no prior variance does not move."""
-        prior = self._conditioning.prior_variance.unsqueeze(-2).expand(self._shape).flatten(-2)
+        prior = self._conditioning.prior_variance_at(self._x).expand(self._shape).flatten(-2)
         inverse = torch.where(prior > 0, prior.rsqrt(), torch.zeros_like(prior))
         if self._shape[-2] == 1:
             joint = self._conditioning.covariance(self._x).squeeze(-3)
@@ -210,8 +219,9 @@ class GradientPosterior(Posterior):
 
     def _deviation_by_matheron(self, base: Tensor) -> Tensor:
         """A sample less the mean, by the rule that ``rsample`` states."""
-        d = self._shape[-1]
-        root = self._conditioning.prior_variance.sqrt()
+        d, prior = self._shape[-1], self._conditioning.prior_variance
+        assert prior is not None
+        root = prior.sqrt()
         inverse = torch.where(root > 0, 1 / root, torch.zeros_like(root))
         whitened = self._conditioning.whitened_jacobian(self._x).squeeze(-3) * inverse.unsqueeze(-2)
         eye = torch.eye(whitened.shape[-2], dtype=whitened.dtype, device=whitened.device)

@@ -20,8 +20,9 @@ from surrogates.conditioning import Conditioning
 from surrogates.kernels import one_pass
 from surrogates.kernels.blocks import KernelSnapshot, kernel_values
 from surrogates.kernels.distances import pairwise_squared_distances, squared_distances
+from surrogates.kernels.errors import gradient_at_datum, no_gradient_covariance
 from surrogates.kernels.one_pass import Pass
-from surrogates.kernels.stationary import StationaryKernel, gradient_at_datum, no_gradient_covariance
+from surrogates.kernels.stationary import StationaryKernel
 
 # Under this share of the prior's trace the identity loses more digits than triangular solves do.
 _CANCELLATION = 1e-2
@@ -75,6 +76,15 @@ class StationaryConditioning(Conditioning):
         return self.inverse * pairwise_squared_distances(self.inputs, self.stationary.column_scales.square())
 
     @cached_property
+    def prior_variance(self) -> Tensor:
+        """The prior variance of every partial derivative, ``batch x d``, float64.
+
+        Raises:
+            ValueError: For Matérn 1/2, whose sample paths have no gradient.
+        """
+        return self._uniform_prior_variance()
+
+    @cached_property
     def _prior_number(self) -> float:
         return self.prior_trace.item()
 
@@ -86,7 +96,7 @@ class StationaryConditioning(Conditioning):
         """
         known = one_pass.one_pass(self.stationary, self.inputs, self.stationary.seen_inputs(x), self.alpha)
         if not self.stationary.profile.has_gradient and bool((known.r2 == 0).any()):
-            raise gradient_at_datum()
+            raise gradient_at_datum(self.stationary.profile.title)
         return known
 
     def mean(self, x: Tensor, known: Pass | None = None) -> Tensor:
@@ -102,7 +112,7 @@ class StationaryConditioning(Conditioning):
             ValueError: For Matérn 1/2.
         """
         if not self.stationary.profile.has_gradient:
-            raise no_gradient_covariance()
+            raise no_gradient_covariance(self.stationary.profile.title)
         known = known or self.pass_over_data(x)
         if one_pass.compiled is not None and _single(known):
             matrices = (self.inverse, self.inverse_times_distances)

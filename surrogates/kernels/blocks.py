@@ -1,6 +1,10 @@
-"""Derivative blocks of kernels: ∂k/∂x and ∂²k/∂x∂x', for sums and products of stationary kernels too.
+"""Derivative blocks of kernels, ∂k/∂x and ∂²k/∂x∂x', for sums and products too.
 
-The blocks are dense (``... x q x n x d`` and ``... x q x n x d x d``) and serve every supported kernel. A single
+A kernel is read as one of three snapshots: ``StationaryKernel``, a function of r²; ``GeneralKernel``, given by
+functions of (x, x'), in closed form where ``surrogates.kernels.registry`` has them and by automatic differentiation
+where it has not; and ``CompositeKernel``, a sum or product of the three.
+
+The blocks are dense (``... x q x n x d`` and ``... x q x n x d x d``) and serve every kernel. A single
 stationary kernel has no need of them for the mean, the trace and directional variances: there
 ``surrogates.stationary_conditioning`` works with ``q x n`` numbers only.
 """
@@ -16,35 +20,12 @@ from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.kernels.rbf_kernel_grad import RBFKernelGrad
 from torch import Tensor
 
-from surrogates.checks import check_positive
+from surrogates.checks import check_finite, check_positive
+from surrogates.kernels.automatic import differentiated
 from surrogates.kernels.distances import pairwise_squared_distances, squared_distances
-from surrogates.kernels.stationary import (
-    StationaryKernel,
-    UnsupportedKernelError,
-    as_stationary,
-    copied,
-    gradient_at_datum,
-    no_gradient_covariance,
-    radial_profile,
-    unscaled,
-)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A kernel and its derivatives between two sets of points.
-
-    Attributes:
-        value: k(x, x'), ``... x q x n``.
-        first: ∂k/∂x, ``... x q x n x d``.
-        second: ∂k/∂x', ``... x q x n x d``.
-        mixed: ∂²k/∂xᵢ∂x'ⱼ, ``... x q x n x d x d``, or None where it was not asked for.
-    """
-
-    value: Tensor
-    first: Tensor
-    second: Tensor
-    mixed: Tensor | None
+from surrogates.kernels.errors import UnsupportedKernelError, gradient_at_datum, no_gradient_covariance
+from surrogates.kernels.registry import Blocks, KernelFunctions, copied, read_registered
+from surrogates.kernels.stationary import StationaryKernel, as_stationary, unscaled
 
 
 @dataclass(frozen=True)
@@ -64,7 +45,22 @@ class CompositeKernel:
     active_dims: Tensor | None
 
 
-KernelSnapshot = StationaryKernel | CompositeKernel
+@dataclass(frozen=True)
+class GeneralKernel:
+    """A kernel by its values and their derivatives, as a GPyTorch kernel was when read; it shares no storage.
+
+    Attributes:
+        functions: The values and the blocks, as functions of the points that the kernel sees.
+        outputscales: What they are multiplied with, each ``batch``.
+        active_dims: The inputs that the kernel sees, or None for all of them.
+    """
+
+    functions: KernelFunctions
+    outputscales: tuple[Tensor, ...] = ()
+    active_dims: Tensor | None = None
+
+
+KernelSnapshot = StationaryKernel | CompositeKernel | GeneralKernel
 """The numbers of a GPyTorch kernel at one moment."""
 
 
@@ -72,24 +68,28 @@ def snapshot(kernel: Kernel | KernelSnapshot, detach: bool = True) -> KernelSnap
     """The numbers of a kernel as they are now: changes of the kernel do not reach them. A snapshot is its own.
 
     Args:
-        kernel: RBF, Matérn or RQ, scaled, summed and multiplied; isotropic or ARD, on any ``active_dims``.
+        kernel: Any kernel whose value is a function of two points.
         detach: Whether hyper-parameters are numbers, or carry their derivatives.
 
     Raises:
-        UnsupportedKernelError: If the tree holds a kernel of any other exact type.
+        UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
     """
-    if isinstance(kernel, StationaryKernel | CompositeKernel):
+    if isinstance(kernel, StationaryKernel | CompositeKernel | GeneralKernel):
         return kernel
     stationary = as_stationary(kernel, detach=detach)
     if stationary is not None:
         return stationary
     base, outputscales = unscaled(kernel)
-    return CompositeKernel(
-        type(base) is ProductKernel,
-        tuple(snapshot(part, detach) for part in base.kernels),
-        tuple(copied(scale, detach) for scale in outputscales),
-        None if kernel.active_dims is None else kernel.active_dims.clone(),
-    )
+    composite = type(base) in (AdditiveKernel, ProductKernel)
+    functions = None if composite else read_registered(base, detach)
+    if not composite and functions is None:
+        return GeneralKernel(differentiated(kernel, detach))
+    scales = tuple(copied(scale, detach) for scale in outputscales)
+    active_dims = None if kernel.active_dims is None else kernel.active_dims.clone()
+    if isinstance(functions, KernelFunctions):
+        return GeneralKernel(functions, scales, active_dims)
+    parts = tuple(snapshot(part, detach) for part in base.kernels)
+    return CompositeKernel(type(base) is ProductKernel, parts, scales, active_dims)
 
 
 def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool = False) -> Blocks:
@@ -98,22 +98,29 @@ def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed
     Sums add block by block; a product ab has ∂ᵢ∂'ⱼ(ab) = a ∂ᵢ∂'ⱼb + ∂ᵢa ∂'ⱼb + ∂'ⱼa ∂ᵢb + b ∂ᵢ∂'ⱼa.
 
     Args:
-        kernel: RBF, Matérn or RQ, scaled, summed and multiplied; isotropic or ARD, on any ``active_dims``; or what
-            ``snapshot`` made of it.
+        kernel: Any kernel whose value is a function of two points, or what ``snapshot`` made of it.
         x1: The points x, ``... x q x d``.
         x2: The points x', ``... x n x d``.
         mixed: Whether to form the ``d x d`` second derivatives.
 
     Raises:
-        UnsupportedKernelError: If the tree holds a kernel of any other exact type.
-        ValueError: If ``mixed`` blocks of Matérn 1/2 are asked for, or its ∂k/∂x between coincident points.
+        UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
+        ValueError: If a derivative does not exist: ``mixed`` blocks of Matérn 1/2, or its ∂k/∂x between coincident
+            points.
     """
     kernel = snapshot(kernel)
     if isinstance(kernel, StationaryKernel):
         return _stationary_blocks(kernel, x1, x2, mixed)
     active_dims = kernel.active_dims
     z1, z2 = (x1, x2) if active_dims is None else (x1[..., active_dims], x2[..., active_dims])
-    blocks = _composite_blocks(kernel, z1, z2, mixed)
+    if isinstance(kernel, CompositeKernel):
+        # A ScaleKernel has taken its base kernel's active_dims for its own: they are applied already.
+        parts = [kernel_blocks(part, z1, z2, mixed) for part in kernel.parts]
+        blocks = reduce(_product if kernel.is_product else _sum, parts)
+    else:
+        blocks = kernel.functions.blocks(z1, z2, mixed)
+    for outputscale in reversed(kernel.outputscales):
+        blocks = _scaled(blocks, outputscale)
     return blocks if active_dims is None else _embedded(blocks, active_dims, x1.shape[-1])
 
 
@@ -125,12 +132,12 @@ def check_kernel(kernel: Kernel, d: int) -> None:
         d: The number of inputs.
 
     Raises:
-        UnsupportedKernelError: If a kernel of the tree is not supported; the message names it and those that are.
+        UnsupportedKernelError: If a kernel of the tree is no function of two points; the message names it.
         TypeError: If a kernel is that of values and gradients together.
         ValueError: If a hyper-parameter is not finite and positive, or lengthscales or ``active_dims`` do not fit d.
     """
     if not isinstance(kernel, Kernel):
-        raise UnsupportedKernelError(kernel)
+        raise UnsupportedKernelError(kernel, "is no kernel of GPyTorch.")
     if kernel.active_dims is not None:
         if not bool(((kernel.active_dims >= 0) & (kernel.active_dims < d)).all()):
             raise ValueError(f"The kernel's active_dims must be in [0, {d}), got {kernel.active_dims.tolist()}.")
@@ -142,20 +149,27 @@ def check_kernel(kernel: Kernel, d: int) -> None:
         for part in kernel.kernels:
             check_kernel(part, d)
         return
-    profile = radial_profile(kernel)
     if type(kernel) in (RBFKernelGrad, Matern52KernelGrad):
         raise TypeError(
             f"{type(kernel).__name__} is the covariance of values and gradients together. Where only values are "
             "observed, give RBFKernel or MaternKernel(nu=2.5): the gradient posterior is the same. Observed gradients "
             "go to DerivedGP.with_gradients."
         )
-    check_positive("The kernel's lengthscale", kernel.lengthscale)
-    if kernel.lengthscale.shape[-1] not in (1, d):
-        raise ValueError(
-            f"The kernel has {kernel.lengthscale.shape[-1]} lengthscales for {d} inputs; accepted are 1 and {d}."
-        )
-    if profile.alpha is not None:
-        check_positive("The kernel's alpha", profile.alpha)
+    read = snapshot(kernel)
+    for name in ("lengthscale", "alpha", "period_length", "variance", "mixture_scales", "mixture_means"):
+        value = getattr(kernel, name, None)
+        if isinstance(value, Tensor):
+            check_positive(f"The kernel's {name}", value)
+    if isinstance(read, StationaryKernel):
+        if read.precision.shape[-1] not in (1, d):
+            raise ValueError(
+                f"The kernel has {read.precision.shape[-1]} lengthscales for {d} inputs; accepted are 1 and {d}."
+            )
+        return
+    for name, parameter in kernel.named_parameters():
+        check_finite(f"The kernel's {name}", parameter)
+    if kernel.ard_num_dims not in (None, d):
+        raise ValueError(f"{type(kernel).__name__} has ard_num_dims={kernel.ard_num_dims} for {d} inputs.")
 
 
 def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Tensor:
@@ -165,12 +179,12 @@ def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Te
     dtype of x, where n x n algebra here is float64 throughout.
 
     Args:
-        kernel: Any supported kernel, or its ``snapshot``.
+        kernel: Any kernel whose value is a function of two points, or its ``snapshot``.
         x1: The points x, ``... x q x d``.
         x2: The points x', ``... x n x d``.
 
     Raises:
-        UnsupportedKernelError: If the tree holds a kernel of any other exact type.
+        UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
     """
     kernel = snapshot(kernel)
     same = x1 is x2
@@ -187,8 +201,17 @@ def kernel_values(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor) -> Te
     scale: Tensor | float = 1.0
     for outputscale in kernel.outputscales:
         scale = scale * outputscale.double()[..., None, None]
+    if isinstance(kernel, GeneralKernel):
+        return scale * kernel.functions.values(x1, x2).double()
     parts = [kernel_values(part, x1, x2) for part in kernel.parts]
     return scale * reduce(torch.mul if kernel.is_product else torch.add, parts)
+
+
+def is_uniform(kernel: KernelSnapshot) -> bool:
+    """Whether ∂ₓ∂ₓ' k at x = x' is known to be one diagonal matrix, the same everywhere."""
+    if isinstance(kernel, CompositeKernel):
+        return all(map(is_uniform, kernel.parts))
+    return isinstance(kernel, StationaryKernel)
 
 
 def prior_gradient_variance(kernel: Kernel | KernelSnapshot, d: int) -> Tensor:
@@ -198,21 +221,47 @@ def prior_gradient_variance(kernel: Kernel | KernelSnapshot, d: int) -> Tensor:
     factor's diagonal is multiplied by the values of the others.
 
     Args:
-        kernel: Any supported kernel, or its ``snapshot``.
+        kernel: A function of r², sums and products of such, or their ``snapshot``.
         d: The number of inputs.
 
     Raises:
-        ValueError: For Matérn 1/2.
+        ValueError: For Matérn 1/2, and for a kernel that is not made of functions of r² alone: what stands there
+            depends on x, and ``prior_gradient_covariance`` gives it.
     """
-    return _prior(snapshot(kernel), d)[1]
+    kernel = snapshot(kernel)
+    if not is_uniform(kernel):
+        raise ValueError(
+            "The prior variance of the gradient is not the same everywhere for a kernel that is not made of functions "
+            "of r² alone: ask for prior_gradient_covariance(kernel, x), its covariance at given points."
+        )
+    return _prior(kernel, d)[1]
+
+
+def prior_gradient_covariance(kernel: Kernel | KernelSnapshot, x: Tensor) -> Tensor:
+    """∂ₓ∂ₓ' k at x = x', the prior covariance of the gradient at every point, dense, ``... x q x d x d``.
+
+    Args:
+        kernel: Any kernel whose value is a function of two points, or its ``snapshot``.
+        x: The points, ``... x q x d``.
+
+    Raises:
+        UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
+        ValueError: If a sample path has no gradient at a point.
+    """
+    kernel = snapshot(kernel)
+    points = [x[..., j : j + 1, :] for j in range(x.shape[-2])]
+    blocks = [kernel_blocks(kernel, point, point, mixed=True).mixed for point in points]
+    return torch.cat([block.squeeze(-3) for block in blocks if block is not None], dim=-3)
 
 
 def _prior(kernel: KernelSnapshot, d: int) -> tuple[Tensor, Tensor]:
     """k(x, x), ``batch x 1``, and the diagonal of ∂∂'k(x, x), ``batch x d``."""
     width = d if kernel.active_dims is None else len(kernel.active_dims)
+    assert not isinstance(kernel, GeneralKernel)
     if isinstance(kernel, StationaryKernel):
-        value = kernel.outputscale[..., 0, :]
-        diagonal = (kernel.profile.prior_curvature * value * kernel.precision[..., 0, :]).expand(
+        outputscale = kernel.outputscale[..., 0, :]
+        value = kernel.profile.prior_value * outputscale
+        diagonal = (kernel.profile.prior_curvature * outputscale * kernel.precision[..., 0, :]).expand(
             *torch.broadcast_shapes(value.shape[:-1], kernel.precision.shape[:-2]), width
         )
     else:
@@ -241,9 +290,9 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
     r2 = (difference * scaled).sum(-1)
     profile, outputscale = kernel.profile, kernel.outputscale
     if mixed and not profile.has_gradient:
-        raise no_gradient_covariance()
+        raise no_gradient_covariance(profile.title)
     if not profile.has_gradient and bool((r2 == 0).any()):
-        raise gradient_at_datum()
+        raise gradient_at_datum(profile.title)
     first = (2 * outputscale * profile.h1(r2)).unsqueeze(-1) * scaled
     block = None
     if mixed:
@@ -254,15 +303,6 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
         block = -(h1 * eye + h2 * outer)
     blocks = Blocks(outputscale * profile.h(r2), first, -first, block)
     return blocks if kernel.active_dims is None else _embedded(blocks, kernel.active_dims, d)
-
-
-def _composite_blocks(kernel: CompositeKernel, x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
-    # A ScaleKernel has taken its base kernel's active_dims for its own: they are applied already.
-    parts = [kernel_blocks(part, x1, x2, mixed) for part in kernel.parts]
-    blocks = reduce(_product if kernel.is_product else _sum, parts)
-    for outputscale in reversed(kernel.outputscales):
-        blocks = _scaled(blocks, outputscale)
-    return blocks
 
 
 def _scaled(blocks: Blocks, outputscale: Tensor) -> Blocks:

@@ -51,7 +51,9 @@ def one_pass(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor) -> P
         flat = one_pass(kernel, X, x.reshape(-1, x.shape[-1]), alpha)
         return Pass(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in flat))
     if compiled is not None and _compiled_serves(X, x):
-        return Pass(*compiled.one_point(kernel, X, x, alpha))
+        found = compiled.one_point(kernel, X, x, alpha)
+        if found is not None:
+            return Pass(*found)
     centre = x.mean(dim=-2, keepdim=True)
     points = x - centre
     mean: Tensor | float = 0.0

@@ -23,14 +23,19 @@ _PROFILES = {"rbf": 0, "rq": 1, "matern12": 2, "matern32": 3, "matern52": 4}
 _REORDER = {"reassoc", "nsz", "contract"}
 
 
-def one_point(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The fields of ``one_pass.Pass`` for one point x, ``1 x d``, the data X, ``n x d``, and α, ``n``."""
+def one_point(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor) -> tuple[Tensor, ...] | None:
+    """The fields of ``one_pass.Pass`` for one point x, ``1 x d``, the data X, ``n x d``, and α, ``n``.
+
+    It is None for a profile that is registered, not built in: h' is compiled for those only.
+    """
+    profile = _PROFILES.get(kernel.profile.name)
+    if profile is None:
+        return None
     d = X.shape[-1]
     mean = torch.empty_like(x)
     n_vectors = torch.empty((3, 1, X.shape[0]), dtype=torch.float64)
     r2, q, c = n_vectors.numpy()
     exponent, outputscale, p, v = kernel.numbers
-    profile = _PROFILES[kernel.profile.name]
     outputs = (mean.numpy()[0], r2[0], q[0], c[0])
     data = (X.numpy(), x.detach().numpy()[0], alpha.numpy())
     if kernel.isotropic:

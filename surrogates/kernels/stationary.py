@@ -15,28 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import sqrt
+from typing import ClassVar
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.kernels.rbf_kernel_grad import RBFKernelGrad
 from torch import Tensor
 
-SUPPORTED_KERNELS = (
-    "RBFKernel, MaternKernel (nu = 1.5 or 2.5; 0.5 for the mean away from the data), RQKernel, "
-    "ScaleKernel, and sums and products of these (in kernel_blocks RBFKernelGrad and Matern52KernelGrad too, by their "
-    "value part)"
-)
-
-
-class UnsupportedKernelError(TypeError):
-    """The gradient posterior of a kernel is not known here; the message names the kernels of which it is."""
-
-    def __init__(self, kernel: object) -> None:
-        super().__init__(
-            f"{type(kernel).__name__} has no gradient blocks here (a subclass is not taken for its parent). "
-            f"Supported are exactly: {SUPPORTED_KERNELS}."
-        )
+from surrogates.kernels.errors import UnsupportedKernelError, no_gradient_covariance
+from surrogates.kernels.registry import RadialFunctions, copied, read_registered
 
 
 @dataclass(frozen=True)
@@ -51,6 +39,9 @@ class RadialProfile:
     name: str
     alpha: Tensor | None = None
 
+    title: ClassVar[str] = "MaternKernel(nu=0.5)"
+    prior_value: ClassVar[float] = 1.0
+
     @property
     def has_gradient(self) -> bool:
         """Whether sample paths have a gradient, that is, whether h'(0) is finite."""
@@ -63,11 +54,11 @@ class RadialProfile:
         if self.name == "rq":
             return (1 + r2 / (2 * self._alpha)) ** -self._alpha
         if self.name == "matern12":
-            return torch.exp(-_sqrt(r2))
+            return torch.exp(-root(r2))
         if self.name == "matern32":
-            a = sqrt(3) * _sqrt(r2)
+            a = sqrt(3) * root(r2)
             return (1 + a) * torch.exp(-a)
-        a = sqrt(5) * _sqrt(r2)
+        a = sqrt(5) * root(r2)
         return (1 + a + a.square() / 3) * torch.exp(-a)
 
     def h1(self, r2: Tensor) -> Tensor:
@@ -76,7 +67,7 @@ class RadialProfile:
             return -0.5 * torch.exp(-0.5 * r2)
         if self.name == "rq":
             return -0.5 * (1 + r2 / (2 * self._alpha)) ** (-self._alpha - 1)
-        r = _sqrt(r2)
+        r = root(r2)
         if self.name == "matern12":
             return -torch.exp(-r) / (2 * r)
         if self.name == "matern32":
@@ -100,7 +91,7 @@ class RadialProfile:
             return (alpha + 1) / (4 * alpha) * (1 + r2 / (2 * alpha)) ** (-alpha - 2)
         if self.name == "matern12":
             raise no_gradient_covariance()
-        r = _sqrt(r2)
+        r = root(r2)
         if self.name == "matern32":
             inverse = torch.where(r2 > 0, 1 / torch.where(r2 > 0, r, torch.ones_like(r)), torch.zeros_like(r))
             return 0.75 * sqrt(3) * inverse * torch.exp(-sqrt(3) * r)
@@ -134,14 +125,14 @@ class StationaryKernel:
     that it was read from: what happens to that one later does not reach it.
 
     Attributes:
-        profile: h and its derivatives.
+        profile: h and its derivatives: a built-in ``RadialProfile``, or what is registered.
         outputscale: o, ``batch x 1 x 1`` or ``1 x 1``.
         precision: 1/ℓ² per unit of the transformed inputs z, ``batch x 1 x d`` (ARD) or ``batch x 1 x 1``.
         column_scales: v, which has the slope dz/dx of the input transform in it, shaped as ``precision``.
         active_dims: The inputs that the kernel sees, or None for all of them.
     """
 
-    profile: RadialProfile
+    profile: RadialProfile | RadialFunctions
     outputscale: Tensor
     precision: Tensor
     column_scales: Tensor
@@ -175,6 +166,9 @@ class StationaryKernel:
         return 2 * self.outputscale.double() * self.profile.h1(r2.double())
 
 
+_BUILT_IN = (RBFKernel, MaternKernel, RQKernel, RBFKernelGrad, Matern52KernelGrad)
+
+
 def as_stationary(kernel: Kernel, slope: Tensor | None = None, detach: bool = True) -> StationaryKernel | None:
     """The kernel as o h(r²) where it is one stationary kernel in any number of ``ScaleKernel``s, else None.
 
@@ -182,24 +176,21 @@ def as_stationary(kernel: Kernel, slope: Tensor | None = None, detach: bool = Tr
         kernel: A kernel of GPyTorch.
         slope: dz/dx of the input transform, ``batch x 1 x d``, or None where it is 1.
         detach: Whether the hyper-parameters are numbers, or carry their derivatives.
-
-    Raises:
-        UnsupportedKernelError: If the kernel is neither stationary nor a sum or product.
     """
     base, outputscales = unscaled(kernel)
-    if type(base) in (AdditiveKernel, ProductKernel):
-        return None
-    profile, lengthscale = radial_profile(base, detach), copied(base.lengthscale, detach)
+    profile: RadialProfile | RadialFunctions
+    if type(base) in _BUILT_IN:
+        profile, lengthscale = radial_profile(base, detach), copied(base.lengthscale, detach)
+    else:
+        found = read_registered(base, detach)
+        if not isinstance(found, RadialFunctions):
+            return None
+        profile, lengthscale = found, found.lengthscale
     precision = lengthscale**-2
     scales = [copied(scale, detach)[..., None, None] for scale in outputscales]
     outputscale = reduce(torch.mul, scales) if scales else torch.ones_like(precision[..., :1])
     active_dims = None if kernel.active_dims is None else kernel.active_dims.clone()
     return StationaryKernel(profile, outputscale, precision, precision, active_dims).with_slope(slope)
-
-
-def copied(hyperparameter: Tensor, detach: bool = True) -> Tensor:
-    """A copy that shares no storage, without derivatives where ``detach``."""
-    return (hyperparameter.detach() if detach else hyperparameter).clone()
 
 
 def unscaled(kernel: Kernel) -> tuple[Kernel, list[Tensor]]:
@@ -232,27 +223,14 @@ def radial_profile(kernel: Kernel, detach: bool = True) -> RadialProfile:
         return RadialProfile({0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}[kernel.nu])
     if kind is RQKernel:
         return RadialProfile("rq", alpha=copied(kernel.alpha, detach).unsqueeze(-1))
-    raise UnsupportedKernelError(kernel)
-
-
-def no_gradient_covariance() -> ValueError:
-    """The error for the gradient covariance of a Matérn 1/2 kernel."""
-    return ValueError(
-        "MaternKernel(nu=0.5) has no gradient covariance: its sample paths are not differentiable "
-        "(-2h'(0) is infinite). Use nu=1.5, nu=2.5, RBFKernel or RQKernel; only the gradient mean away from "
-        "the data exists for nu=0.5."
+    raise UnsupportedKernelError(
+        kernel,
+        "has no radial profile here (a subclass is not taken for its parent); those that have one are RBFKernel, "
+        "MaternKernel and RQKernel.",
     )
 
 
-def gradient_at_datum() -> ValueError:
-    """The error for the gradient of a Matérn 1/2 mean on a datum, where the mean has a kink."""
-    return ValueError(
-        "A point coincides with a datum, where the gradient mean of MaternKernel(nu=0.5) does not exist; "
-        "ask for it away from the data, or use nu=1.5, nu=2.5, RBFKernel or RQKernel."
-    )
-
-
-def _sqrt(r2: Tensor) -> Tensor:
+def root(r2: Tensor) -> Tensor:
     """√r² whose derivative at 0 is 0 rather than ∞, so that gradients through a point on a datum are finite."""
     if not r2.requires_grad:
         return r2.sqrt()

@@ -58,14 +58,16 @@ class DerivedGP(CholeskyGP):
         train_Y: The outcomes, ``batch x n x 1``. More than one are refused with a pointer to ``ModelListGP``.
         train_Yvar: The noise variances in the user's units, ``batch x n x 1``, or None to infer one noise.
         likelihood: A Gaussian likelihood.
-        covar_module: RBF, Matérn 3/2 or 5/2 (1/2: mean only), or RQ, in ``ScaleKernel``s, sums and products, on any
-            ``active_dims``. The default is ``SingleTaskGP``'s ARD RBF kernel.
+        covar_module: Any kernel of two points, in ``ScaleKernel``s, sums and products, on any ``active_dims``. Least
+            work are RBF, Matérn 3/2 and 5/2 (1/2: mean only) and RQ; further closed forms and ``register_kernel``
+            follow; other kernels are differentiated automatically, which is exact and slower. The default is
+            ``SingleTaskGP``'s ARD RBF kernel.
         mean_module: Any GPyTorch mean.
         outcome_transform: ``Standardize`` (the default), a chain of it, or None.
         input_transform: ``Normalize``, ``InputStandardize``, ``AffineInputTransform``, or a chain of them.
 
     Raises:
-        TypeError: If data are not floating point tensors, or the kernel is not supported.
+        TypeError: If data are not floating point tensors, or the kernel is no function of two points.
         ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
             a variance is negative, a transform is not affine, or a hyper-parameter is not positive.
     """

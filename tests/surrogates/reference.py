@@ -9,7 +9,20 @@ from collections.abc import Callable
 
 import mpmath
 import torch
-from gpytorch.kernels import AdditiveKernel, MaternKernel, ProductKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    CosineKernel,
+    LinearKernel,
+    MaternKernel,
+    PeriodicKernel,
+    PiecewisePolynomialKernel,
+    PolynomialKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+    SpectralMixtureKernel,
+)
 from gpytorch.means import ConstantMean, LinearMean, ZeroMean
 
 mp = mpmath.mp.clone()
@@ -57,9 +70,47 @@ def kernel_function(kernel, index: tuple = ()) -> Kernel:
             return mp.fsum(called(part, x, y) for part in node.kernels)
         if type(node) is ProductKernel:
             return mp.fprod(called(part, x, y) for part in node.kernels)
+        if type(node) is LinearKernel:
+            variances = value(node.variance, 2)[0]
+            variances = variances if len(variances) > 1 else variances * len(x)
+            return mp.fsum(v * a * b for v, a, b in zip(variances, x, y, strict=True))
+        if type(node) is PolynomialKernel:
+            return (mp.fdot(x, y) + value(node.offset, 1)[0]) ** node.power
+        if type(node) is CosineKernel:
+            distance = mp.sqrt(mp.fsum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
+            return mp.cos(mp.pi * distance / value(node.period_length, 2)[0][0])
+        if type(node) is SpectralMixtureKernel:
+            weights, means = value(node.mixture_weights, 1), value(node.mixture_means, 3)
+            widths = value(node.mixture_scales, 3)
+
+            def mixture(i, delta):
+                bells = [mp.exp(-2 * (mp.pi * delta * s[0][i]) ** 2) for s in widths]
+                waves = [mp.cos(2 * mp.pi * delta * m[0][i]) for m in means]
+                return mp.fsum(w * b * c for w, b, c in zip(weights, bells, waves, strict=True))
+
+            return mp.fprod(mixture(i, a - b) for i, (a, b) in enumerate(zip(x, y, strict=True)))
         scales = value(node.lengthscale, 2)[0]
         scales = scales if len(scales) > 1 else scales * len(x)
+        if type(node) is PeriodicKernel:
+            periods = value(node.period_length, 2)[0]
+            periods = periods if len(periods) > 1 else periods * len(x)
+            terms = zip(x, y, periods, scales, strict=True)
+            return mp.exp(-2 * mp.fsum(mp.sin(mp.pi * (a - b) / p) ** 2 / s for a, b, p, s in terms))
         r2 = mp.fsum(((a - b) / s) ** 2 for a, b, s in zip(x, y, scales, strict=True))
+        if type(node) is PiecewisePolynomialKernel:
+            r, q = mp.sqrt(r2), node.q
+            j = len(x) // 2 + q + 1
+            # The coefficient of r² for q = 2 is GPyTorch's; Rasmussen and Williams, eq. 4.21, have j² for its first j.
+            factor = {
+                0: 1,
+                1: 1 + (j + 1) * r,
+                2: 1 + (j + 2) * r + mp.mpf(j + 4 * j + 3) / 3 * r2,
+                3: 1
+                + (j + 3) * r
+                + mp.mpf(6 * j**2 + 36 * j + 45) / 15 * r2
+                + mp.mpf(j**3 + 9 * j**2 + 23 * j + 15) / 15 * r * r2,
+            }[q]
+            return max(0, 1 - r) ** (j + q) * factor
         if type(node) is RBFKernel:
             return mp.exp(-r2 / 2)
         if type(node) is RQKernel:

@@ -8,7 +8,7 @@ import torch
 from botorch.models.transforms import Bilog, Log, Normalize, Round, Standardize, Warp
 from botorch.models.transforms.input import ChainedInputTransform, InputPerturbation
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Power
-from gpytorch.kernels import PeriodicKernel, PolynomialKernel, RBFKernel, RBFKernelGrad, RFFKernel, ScaleKernel
+from gpytorch.kernels import IndexKernel, RBFKernel, RBFKernelGrad, RFFKernel, ScaleKernel
 from gpytorch.utils.warnings import NumericalWarning
 
 from surrogates import (
@@ -31,10 +31,6 @@ def with_entry(tensor, value):
     changed = tensor.clone()
     changed[1, 0] = value
     return changed
-
-
-class Mine(RBFKernel):
-    pass
 
 
 DATA = {
@@ -70,12 +66,10 @@ def test_training_data(case):
 
 
 KERNELS = {
-    "periodic": (PeriodicKernel(), UnsupportedKernelError, "PeriodicKernel has no gradient blocks.*RQKernel"),
-    "polynomial": (PolynomialKernel(power=2), UnsupportedKernelError, "PolynomialKernel"),
-    "random features": (RFFKernel(num_samples=5, num_dims=3), UnsupportedKernelError, "RFFKernel"),
-    "subclass": (ScaleKernel(Mine()), UnsupportedKernelError, r"Mine has .*\(a subclass is not taken for its parent\)"),
-    "in a sum": (RBFKernel() + PeriodicKernel(), UnsupportedKernelError, "PeriodicKernel"),
-    "no kernel": ("rbf", UnsupportedKernelError, "str has no gradient blocks"),
+    "indices": (IndexKernel(num_tasks=3), UnsupportedKernelError, "IndexKernel has no gradient: its inputs are"),
+    "random features": (RFFKernel(num_samples=5), UnsupportedKernelError, "RFFKernel has not drawn its features"),
+    "in a sum": (RBFKernel() + IndexKernel(num_tasks=3), UnsupportedKernelError, "IndexKernel has no gradient"),
+    "no kernel": ("rbf", UnsupportedKernelError, "str is no kernel of GPyTorch"),
     "lengthscales": (RBFKernel(ard_num_dims=2), ValueError, "has 2 lengthscales for 3 inputs; accepted are 1 and 3"),
     "lengthscales in a product": (
         RBFKernel() * ScaleKernel(RBFKernel(ard_num_dims=3, active_dims=[0, 2])),
@@ -345,8 +339,8 @@ def test_conditioning_on_a_duplicate_without_noise_warns_or_refuses():
 
 
 def test_kernel_blocks_name_what_they_do_not_know():
-    with pytest.raises(UnsupportedKernelError, match="PeriodicKernel"):
-        kernel_blocks(PeriodicKernel(), X, X)
+    with pytest.raises(UnsupportedKernelError, match="IndexKernel"):
+        kernel_blocks(IndexKernel(num_tasks=3), X, X)
 
 
 def test_a_mean_that_does_not_depend_on_the_points():

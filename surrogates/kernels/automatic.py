@@ -1,0 +1,242 @@
+"""Exact derivatives of any GPyTorch kernel, by automatic differentiation of its own formula, in float64.
+
+All points x are moved by s and all x' by t, so that ∂/∂s of the kernel matrix at s = 0, by ``torch.func.jvp``, is the
+derivative of all its entries: d evaluations for ∂k/∂x. Each point's row of it is then differentiated backward in x' for
+∂²k/∂x∂x', q d times. It is slower than a closed form by these factors.
+
+Distances need care. At r = 0 the chain rule through r = √Σδ² is 0/0, where k, even in r and smooth, has derivatives
+none the less: ∂_s∂_t k = k''(r) δ_s·δ_t. There r is continued as δ·w with w = δ_s/‖δ_s‖, whose derivatives ‖δ_s‖ and
+δ_t·w have that product. A first derivative that changes with the sign of w is one of a kink, where there is none.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import gpytorch
+import torch
+from gpytorch.kernels import (
+    GridInterpolationKernel,
+    GridKernel,
+    HammingIMQKernel,
+    IndexKernel,
+    InducingPointKernel,
+    Kernel,
+    MultiDeviceKernel,
+    RFFKernel,
+)
+from torch import Tensor
+from torch.func import jvp
+
+from surrogates.kernels.errors import UnsupportedKernelError
+from surrogates.kernels.registry import Blocks, KernelFunctions, copied
+
+_KINK = 1e-9
+_INDICES = (IndexKernel, HammingIMQKernel)
+_STRUCTURES = (GridInterpolationKernel, GridKernel, InducingPointKernel, MultiDeviceKernel)
+
+
+def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
+    """The values of a copy of a kernel, ``active_dims`` and scales included, and their automatic derivatives.
+
+    Where a formula of the kernel's own, not a distance of GPyTorch's, has a kink between points of the data, such as
+    |x − x'|, what PyTorch gives there is taken.
+
+    Args:
+        kernel: A kernel of any type.
+        detach: Whether the hyper-parameters are numbers, or carry their derivatives.
+
+    Raises:
+        UnsupportedKernelError: If its values are no function of two points, for a reason that the message gives.
+    """
+    _refuse_what_is_no_function(kernel)
+    tensors = [*kernel.parameters(), *kernel.buffers()]
+    memo: dict[int, Any] = {id(t): _frozen(t, detach) for t in tensors}
+    frozen, distances = copy.deepcopy(kernel, memo), _Distances()
+    for module in frozen.modules():
+        if isinstance(module, Kernel):
+            module.covar_dist = distances
+
+    def values(x1: Tensor, x2: Tensor) -> Tensor:
+        try:
+            return _matrix(frozen, x1.double(), x2.double())
+        finally:
+            distances.begin(())
+
+    def blocks(x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
+        try:
+            found = _Derivatives(frozen, distances, x1.double(), x2.double()).blocks(mixed)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{type(kernel).__name__} cannot be differentiated automatically: PyTorch's forward mode fails in its "
+                f"formula ({error}). Give its derivatives with surrogates.register_kernel."
+            ) from error
+        finally:
+            distances.begin(())
+        block = None if found.mixed is None else found.mixed.to(x1.dtype)
+        return Blocks(found.value.to(x1.dtype), found.first.to(x1.dtype), found.second.to(x1.dtype), block)
+
+    return KernelFunctions(values, blocks)
+
+
+def _refuse_what_is_no_function(kernel: Kernel) -> None:
+    for part in (module for module in kernel.modules() if isinstance(module, Kernel)):
+        if isinstance(part, _INDICES):
+            raise UnsupportedKernelError(part, "has no gradient: its inputs are indices or categories, not points.")
+        if isinstance(part, _STRUCTURES):
+            raise UnsupportedKernelError(
+                part, "approximates another kernel by structure in the data: give that other kernel itself."
+            )
+        if isinstance(part, RFFKernel) and not hasattr(part, "randn_weights"):
+            raise UnsupportedKernelError(part, "has not drawn its features yet: give num_dims when it is made.")
+    probe = torch.zeros(1, 1)
+    if kernel.num_outputs_per_input(probe, probe) != 1:
+        raise UnsupportedKernelError(kernel, "gives several outputs for a point: only one value of f is modelled.")
+
+
+def _frozen(tensor: Tensor, detach: bool) -> Tensor:
+    tensor = copied(tensor, detach)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+class _Derivatives:
+    """The derivatives of the matrix of a kernel between the points x, ``... x q x d``, and x', ``... x n x d``."""
+
+    def __init__(self, kernel: Kernel, distances: _Distances, x1: Tensor, x2: Tensor) -> None:
+        self._kernel, self._distances, self._x1, self._x2 = kernel, distances, x1, x2
+        self._units = list(torch.eye(x1.shape[-1], dtype=x1.dtype, device=x1.device))
+        self._zero = torch.zeros_like(self._units[0])
+
+    def blocks(self, mixed: bool) -> Blocks:
+        """The blocks between all pairs of points.
+
+        Raises:
+            ValueError: If a derivative that is asked for does not exist between two of them.
+        """
+        value = self._matrix(self._zero, self._zero)
+        vanishes = any(bool((difference == 0).all(-1).any()) for difference in self._distances.differences)
+        batch = value.shape[:-2]
+        # Kernels of a batch have one copy of the points for each, which derivatives are kept apart by.
+        self._x1, self._x2 = (x.expand(*batch, *x.shape[-2:]) for x in (self._x1, self._x2))
+        first, second, rows = [], [], []
+        for u in self._units:
+            directions, kink = self._directions(u) if vanishes else ((), 0.0)
+            first.append(self._slope(u, self._zero, directions, kink * float(value.abs().max())))
+            if mixed:
+                rows.append(self._curvature(u, directions))
+            directions, kink = self._directions(u, of_second=True) if vanishes else ((), 0.0)
+            second.append(self._slope(self._zero, u, directions, kink * float(value.abs().max())))
+        block = torch.stack(rows, dim=-2) if mixed else None
+        result = Blocks(value, torch.stack(first, dim=-1), torch.stack(second, dim=-1), block)
+        if not all(bool(found.isfinite().all()) for found in (*first, *second, *rows)):
+            raise self._no_gradient()
+        return result
+
+    def _matrix(self, s: Tensor, t: Tensor, directions: Sequence[Tensor] = ()) -> Tensor:
+        """k(x + s, x' + t), ``... x q x n``."""
+        self._distances.begin(directions)
+        return _matrix(self._kernel, self._x1 + s, self._x2 + t)
+
+    def _directions(self, u: Tensor, of_second: bool = False) -> tuple[list[Tensor], float]:
+        """The unit directions w in which the differences move with the points x, or x', along u, and a kink's size.
+
+        What rounding leaves of a first derivative at r = 0 is some 1e-16 of k ‖δ_s‖, and a kink is of its size.
+        """
+
+        def differences(s: Tensor) -> tuple[Tensor, ...]:
+            self._matrix(*(self._zero, s) if of_second else (s, self._zero))
+            return tuple(self._distances.differences)
+
+        directions, largest = [], 0.0
+        for moved in jvp(differences, (self._zero,), (u,))[1]:
+            moves, length = _apart(moved)
+            directions.append(torch.where(moves.unsqueeze(-1), moved / length.unsqueeze(-1), 0.0))
+            largest = max(largest, float(torch.where(moves, length, 0.0).max()))
+        return directions, _KINK * largest
+
+    def _slope(self, u: Tensor, v: Tensor, directions: Sequence[Tensor], kink: float) -> Tensor:
+        """d/ds of k(x + s u, x' + s v) at s = 0, ``... x q x n``, which no side of r = 0 changes by a kink."""
+
+        def slope(signed: Sequence[Tensor]) -> Tensor:
+            return cast(Tensor, jvp(lambda s, t: self._matrix(s, t, signed), (self._zero, self._zero), (u, v))[1])
+
+        result = slope(directions)
+        if directions and bool(((result - slope([-w for w in directions])).abs() > kink).any()):
+            raise self._no_gradient()
+        return result
+
+    def _curvature(self, u: Tensor, directions: Sequence[Tensor]) -> Tensor:
+        """∂'∂_s of k(x + s u, x'), ``... x q x n x d``."""
+        leaves = (self._x1, self._x2, *self._kernel.parameters(), *self._kernel.buffers())
+        further = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in leaves)
+        with torch.enable_grad():
+            t = torch.zeros_like(self._x2).requires_grad_(True)
+            slope = jvp(lambda s: self._matrix(s, t, directions), (self._zero,), (u,))[1]
+            if not slope.requires_grad:
+                return torch.zeros(*slope.shape, len(u), dtype=slope.dtype, device=slope.device)
+            rows = [
+                torch.autograd.grad(row.sum(), t, retain_graph=True, create_graph=further, materialize_grads=True)[0]
+                for row in slope.unbind(-2)
+            ]
+            return torch.stack(rows, dim=-3)
+
+    def _no_gradient(self) -> ValueError:
+        return ValueError(
+            f"{type(self._kernel).__name__} has no gradient between two of the points, most often a point and itself "
+            "or a datum: its automatic derivative there is infinite, or differs from one side to the other. The mean "
+            "exists away from the data; the covariance only for kernels whose sample paths are differentiable."
+        )
+
+
+class _Distances:
+    """GPyTorch's ``Kernel.covar_dist`` from differences, with derivatives at coincident points too.
+
+    Attributes:
+        differences: The differences δ of the distances r met since ``begin``, ``... x q x n x d``.
+        directions: For each of them w, along which r is continued where it is 0; none where no derivative is asked for.
+    """
+
+    def __init__(self) -> None:
+        self.begin(())
+
+    def begin(self, directions: Sequence[Tensor]) -> None:
+        """Begins an evaluation of the kernel."""
+        self.differences: list[Tensor] = []
+        self.directions = directions
+
+    def __call__(
+        self,
+        x1: Tensor,
+        x2: Tensor,
+        diag: bool = False,
+        last_dim_is_batch: bool = False,
+        square_dist: bool = False,
+        **params: Any,
+    ) -> Tensor:
+        """r or r² between the points x, ``... x q x d``, and x', ``... x n x d``; arguments are ``covar_dist``'s."""
+        if last_dim_is_batch:
+            x1, x2 = x1.mT.unsqueeze(-1), x2.mT.unsqueeze(-1)
+        difference = x1 - x2 if diag else x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        if square_dist:
+            return difference.square().sum(-1)
+        apart, length = _apart(difference)
+        continued = torch.zeros_like(length)
+        if self.directions:
+            continued = (difference * self.directions[len(self.differences)]).sum(-1)
+        self.differences.append(difference)
+        return torch.where(apart, length, continued)
+
+
+def _matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+    """k(x, x') by plain PyTorch operations, ``... x q x n``."""
+    with gpytorch.settings.lazily_evaluate_kernels(False), gpytorch.settings.trace_mode(True):
+        return cast(Tensor, kernel(x1, x2).to_dense())
+
+
+def _apart(difference: Tensor) -> tuple[Tensor, Tensor]:
+    """Where δ is not 0, and its length there, 1 elsewhere."""
+    square = difference.square().sum(-1)
+    apart = square > 0
+    return apart, torch.where(apart, square, torch.ones_like(square)).sqrt()

@@ -1,0 +1,233 @@
+"""Closed forms of GPyTorch's further kernels, registered when this package is imported.
+
+Functions of r² (cosine, piecewise polynomial), of x·x' (linear, polynomial), and products over the inputs of functions
+of δᵢ = xᵢ − x'ᵢ (periodic, spectral mixture).
+
+References:
+    C. E. Rasmussen and C. K. I. Williams, Gaussian Processes for Machine Learning, 2006, Sec. 4.2.
+    A. G. Wilson and R. P. Adams, Gaussian process kernels for pattern discovery and extrapolation, ICML 2013, eq. 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi
+
+import torch
+from gpytorch.kernels import (
+    CosineKernel,
+    LinearKernel,
+    PeriodicKernel,
+    PiecewisePolynomialKernel,
+    PolynomialKernel,
+    SpectralMixtureKernel,
+)
+from torch import Tensor
+
+from surrogates.kernels.blocks import Blocks, kernel_blocks, kernel_values
+from surrogates.kernels.registry import Copied, KernelFunctions, RadialFunctions, register_kernel
+from surrogates.kernels.stationary import StationaryKernel, root
+
+# Under this r the quotient that h'' of the cosine is loses digits to its series.
+_NEAR = 0.1
+
+
+def cosine(kernel: CosineKernel, copied: Copied) -> RadialFunctions:
+    """k = cos(π r), r = ‖x − x'‖/p, so that h' = −(π²/2) sinc r and h'' = (π²/4)(sinc r − cos πr)/r²."""
+
+    def h2(r2: Tensor) -> Tensor:
+        near = r2 < _NEAR**2
+        far = torch.where(near, torch.ones_like(r2), r2)
+        quotient = (torch.sinc(root(far)) - torch.cos(pi * root(far))) / far
+        s = pi**2 * r2
+        series = pi**2 * (1 / 3 - s * (1 / 30 - s * (1 / 840 - s * (1 / 45360 - s / 3991680))))
+        return pi**2 / 4 * torch.where(near, series, quotient)
+
+    return RadialFunctions(
+        h=lambda r2: torch.cos(pi * root(r2)),
+        h1=lambda r2: -(pi**2) / 2 * torch.sinc(root(r2)),
+        h2=h2,
+        lengthscale=copied(kernel.period_length),
+        title="CosineKernel",
+    )
+
+
+def piecewise_polynomial(kernel: PiecewisePolynomialKernel, copied: Copied) -> KernelFunctions:
+    """k = (1 − r)₊^(j+q) P(r) with j = ⌊d/2⌋ + q + 1, d the number of inputs, and GPyTorch's polynomials P.
+
+    Its P for q = 2 is not the printed one, and the kernel is what GPyTorch computes.
+    """
+    lengthscale, q = copied(kernel.lengthscale), kernel.q
+
+    def stationary(d: int) -> StationaryKernel:
+        functions = _piecewise_polynomial(d // 2 + q + 1, q, lengthscale)
+        precision = lengthscale**-2
+        return StationaryKernel(functions, torch.ones_like(precision[..., :1]), precision, precision)
+
+    return KernelFunctions(
+        lambda x1, x2: kernel_values(stationary(x1.shape[-1]), x1, x2),
+        lambda x1, x2, mixed: kernel_blocks(stationary(x1.shape[-1]), x1, x2, mixed),
+    )
+
+
+def _piecewise_polynomial(j: int, q: int, lengthscale: Tensor) -> RadialFunctions:
+    """h(r²) = (1 − r)₊^m P(r), from which h' = g(r)/2r and h'' = (g'(r) − g(r)/r)/4r², g = dh/dr.
+
+    g = (1 − r)^(m−1) Q(r) with Q = (1 − r)P' − mP, whose constant term is 0 for q >= 1: then g/r = (1 − r)^(m−1) R(r)
+    with the polynomial R = Q/r, and h'' = [(1 − r)R' − (m − 1)R] (1 − r)^(m−2)/4r, without a difference that cancels.
+    """
+    m = j + q
+    P = {
+        0: [1.0],
+        1: [1.0, j + 1.0],
+        2: [1.0, j + 2.0, (j + 4 * j + 3) / 3],
+        3: [1.0, j + 3.0, (6 * j**2 + 36 * j + 45) / 15, (j**3 + 9 * j**2 + 23 * j + 15) / 15],
+    }[q]
+    slopes = [i * p for i, p in enumerate(P)][1:]
+    Q = _sum(slopes, [0.0, *(-s for s in slopes)], [-m * p for p in P])
+
+    def h(r2: Tensor) -> Tensor:
+        r = root(r2)
+        return (1 - r).clamp_min(0.0) ** m * _polynomial(P, r)
+
+    def h1(r2: Tensor) -> Tensor:
+        r = root(r2)
+        inside = 0.5 * (1 - r).clamp_min(0.0) ** (m - 1)
+        return inside * (_polynomial(Q, r) / r if q == 0 else _polynomial(Q[1:], r))
+
+    def h2(r2: Tensor) -> Tensor:
+        r, R = root(r2), Q[1:]
+        slopes = [i * p for i, p in enumerate(R)][1:]
+        T = _sum(slopes, [0.0, *(-s for s in slopes)], [-(m - 1) * p for p in R])
+        apart = r2 > 0
+        quotient = _polynomial(T, r) / torch.where(apart, r, torch.ones_like(r))
+        return 0.25 * torch.where(apart, (1 - r).clamp_min(0.0) ** (m - 2) * quotient, torch.zeros_like(r))
+
+    return RadialFunctions(h, h1, h2, lengthscale, title=f"PiecewisePolynomialKernel(q={q})")
+
+
+def _sum(*polynomials: list[float]) -> list[float]:
+    """The sum of polynomials, by their coefficients from the constant on."""
+    longest = max(map(len, polynomials))
+    return [sum(p[i] for p in polynomials if i < len(p)) for i in range(longest)]
+
+
+def _polynomial(coefficients: list[float], r: Tensor) -> Tensor:
+    result = torch.zeros_like(r)
+    for c in reversed(coefficients):
+        result = result * r + c
+    return result
+
+
+def linear(kernel: LinearKernel, copied: Copied) -> KernelFunctions:
+    """k = Σᵢ vᵢ xᵢ x'ᵢ, whose gradient covariance is diag(v) everywhere."""
+    variance = copied(kernel.variance)
+
+    def blocks(x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
+        weighted1, weighted2 = x1 * variance, x2 * variance
+        value = weighted1 @ x2.mT
+        shape = (*value.shape, x1.shape[-1])
+        first, second = weighted2.unsqueeze(-3).expand(shape), weighted1.unsqueeze(-2).expand(shape)
+        block = torch.diag_embed(variance.unsqueeze(-2).expand(shape)).to(value) if mixed else None
+        return Blocks(value, first, second, block)
+
+    return KernelFunctions(lambda x1, x2: (x1.double() * variance.double()) @ x2.double().mT, blocks)
+
+
+def polynomial(kernel: PolynomialKernel, copied: Copied) -> KernelFunctions:
+    """k = uᵖ with u = x·x' + c, so that ∂k = p uᵖ⁻¹ x' and ∂ᵢ∂'ⱼk = p uᵖ⁻¹ δᵢⱼ + p(p − 1) uᵖ⁻² x'ᵢ xⱼ."""
+    offset, power = copied(kernel.offset).unsqueeze(-1), kernel.power
+
+    def blocks(x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
+        base = x1 @ x2.mT + offset
+        slope = power * base ** (power - 1)
+        row, column = x2.unsqueeze(-3), x1.unsqueeze(-2)
+        block = None
+        if mixed:
+            eye = torch.eye(x1.shape[-1], dtype=base.dtype, device=base.device)
+            block = slope[..., None, None] * eye
+            if power != 1:
+                curvature = power * (power - 1) * base ** (power - 2)
+                block = block + curvature[..., None, None] * row.unsqueeze(-1) * column.unsqueeze(-2)
+        slope = slope.unsqueeze(-1)
+        return Blocks(base**power, slope * row, slope * column, block)
+
+    return KernelFunctions(lambda x1, x2: (x1.double() @ x2.double().mT + offset.double()) ** power, blocks)
+
+
+def periodic(kernel: PeriodicKernel, copied: Copied) -> KernelFunctions:
+    """k = Πᵢ exp(−2 sin²(πδᵢ/pᵢ)/λᵢ), λ being GPyTorch's lengthscale, which is not squared."""
+    period, scale = (copied(t).unsqueeze(-2) for t in (kernel.period_length, kernel.lengthscale))
+
+    def factors(delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        w = 2 * pi / period.to(delta)
+        g = torch.exp(-2 * torch.sin(0.5 * w * delta) ** 2 / scale.to(delta))
+        f = -w * torch.sin(w * delta) / scale.to(delta)
+        return g, f * g, (f**2 - w**2 * torch.cos(w * delta) / scale.to(delta)) * g
+
+    return _product_over_inputs(factors)
+
+
+def spectral_mixture(kernel: SpectralMixtureKernel, copied: Copied) -> KernelFunctions:
+    """k = Πᵢ Σₘ wₘ exp(−2π²δᵢ²σₘᵢ²) cos(2πδᵢμₘᵢ), the product over inputs of mixtures, as GPyTorch has it."""
+    weights = copied(kernel.mixture_weights)[..., None, None, None]
+    means, scales = (copied(t).unsqueeze(-2) for t in (kernel.mixture_means, kernel.mixture_scales))
+
+    def factors(delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        delta = delta.unsqueeze(-4)
+        a, w = (2 * pi * scales.to(delta)) ** 2, 2 * pi * means.to(delta)
+        bell = weights.to(delta) * torch.exp(-0.5 * a * delta**2)
+        cos, sin = torch.cos(w * delta), torch.sin(w * delta)
+        slope = -a * delta * cos - w * sin
+        curvature = (a**2 * delta**2 - a - w**2) * cos + 2 * a * delta * w * sin
+        g, g1, g2 = ((bell * factor).sum(-4) for factor in (cos, slope, curvature))
+        return g, g1, g2
+
+    return _product_over_inputs(factors)
+
+
+def _product_over_inputs(factors: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]) -> KernelFunctions:
+    """k = Πᵢ gᵢ(δᵢ), given g, g' and g'' of δ, ``... x q x n x d``.
+
+    ∂k/∂xᵢ = gᵢ' Π_{k≠i} g_k = −∂k/∂x'ᵢ and ∂²k/∂xᵢ∂x'ⱼ = −gᵢ' gⱼ' Π_{k≠i,j} g_k, with gᵢ'' on the diagonal. Products
+    that leave factors out are formed as such, as a factor may be 0.
+    """
+
+    def difference(x1: Tensor, x2: Tensor) -> Tensor:
+        return x1.unsqueeze(-2) - x2.unsqueeze(-3)
+
+    def values(x1: Tensor, x2: Tensor) -> Tensor:
+        g: Tensor = factors(difference(x1.double(), x2.double()))[0]
+        return g.prod(-1)
+
+    def blocks(x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
+        g, g1, g2 = (list(part.unbind(-1)) for part in factors(difference(x1, x2)))
+        d, one = len(g), torch.ones_like(g[0])
+        before, after = [one], [one]
+        for i in range(d - 1):
+            before.append(before[-1] * g[i])
+            after.append(after[-1] * g[d - 1 - i])
+        after.reverse()
+        others = [a * b for a, b in zip(before, after, strict=True)]
+        first = torch.stack([s * o for s, o in zip(g1, others, strict=True)], dim=-1)
+        block = None
+        if mixed:
+            entries = [[one] * d for _ in range(d)]
+            for i in range(d):
+                entries[i][i] = -g2[i] * others[i]
+                between = before[i]
+                for j in range(i + 1, d):
+                    entries[i][j] = entries[j][i] = -g1[i] * g1[j] * between * after[j]
+                    between = between * g[j]
+            block = torch.stack([torch.stack(row, dim=-1) for row in entries], dim=-2)
+        return Blocks(before[-1] * g[-1], first, -first, block)
+
+    return KernelFunctions(values, blocks)
+
+
+register_kernel(CosineKernel, cosine)
+register_kernel(PiecewisePolynomialKernel, piecewise_polynomial)
+register_kernel(LinearKernel, linear)
+register_kernel(PolynomialKernel, polynomial)
+register_kernel(PeriodicKernel, periodic)
+register_kernel(SpectralMixtureKernel, spectral_mixture)

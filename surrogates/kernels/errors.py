@@ -1,0 +1,27 @@
+"""What is said where a kernel, or a gradient of it, is refused."""
+
+from __future__ import annotations
+
+
+class UnsupportedKernelError(TypeError):
+    """A kernel has no gradient posterior here; the message says why."""
+
+    def __init__(self, kernel: object, reason: str) -> None:
+        super().__init__(f"{type(kernel).__name__} {reason}")
+
+
+def no_gradient_covariance(title: str = "MaternKernel(nu=0.5)") -> ValueError:
+    """The error for the gradient covariance of a kernel with a kink at r = 0, Matérn 1/2 for one."""
+    return ValueError(
+        f"{title} has no gradient covariance: its sample paths are not differentiable "
+        "(-2h'(0) is infinite). Use MaternKernel with nu=1.5 or nu=2.5, RBFKernel or RQKernel; only the gradient mean "
+        "away from the data exists."
+    )
+
+
+def gradient_at_datum(title: str = "MaternKernel(nu=0.5)") -> ValueError:
+    """The error for the gradient of a mean on a datum, where the kernel and with it the mean has a kink."""
+    return ValueError(
+        f"A point coincides with a datum, where the gradient mean of {title} does not exist; "
+        "ask for it away from the data, or use MaternKernel with nu=1.5 or nu=2.5, RBFKernel or RQKernel."
+    )

@@ -1,0 +1,154 @@
+"""The registry of kernels: how the numbers of a GPyTorch kernel, and the derivatives of its values, are read.
+
+RBF, Matérn and RQ are built in (``surrogates.kernels.stationary``), further closed forms are registered in
+``surrogates.kernels.closed_forms``, and a user's own kernels join by ``register_kernel``. Any other kernel is
+differentiated automatically (``surrogates.kernels.automatic``), which is exact and slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from surrogates.kernels.errors import no_gradient_covariance
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A kernel and its derivatives between two sets of points.
+
+    Attributes:
+        value: k(x, x'), ``... x q x n``.
+        first: ∂k/∂x, ``... x q x n x d``.
+        second: ∂k/∂x', ``... x q x n x d``.
+        mixed: ∂²k/∂xᵢ∂x'ⱼ, ``... x q x n x d x d``, or None where it was not asked for.
+    """
+
+    value: Tensor
+    first: Tensor
+    second: Tensor
+    mixed: Tensor | None
+
+
+@dataclass(frozen=True)
+class RadialFunctions:
+    """A stationary kernel k(x, x') = h(r²) with r² = Σᵢ (xᵢ − x'ᵢ)²/ℓᵢ², by h and its derivatives in r².
+
+    Each function takes r², ``batch x q x n``, and returns as much; the kernel's own hyper-parameters in it are shaped
+    ``batch x 1 x 1``. Where h'(0) is not finite sample paths have no gradient, and its covariance is refused.
+
+    Attributes:
+        h: h(r²), h(0) being the prior variance of a value.
+        h1: dh/d(r²).
+        h2: d²h/d(r²)², which only ever multiplies (x − x')(x − x')ᵀ: where it grows at 0, slower than 1/r², it is to
+            be given as 0 at 0.
+        lengthscale: ℓ, ``batch x 1 x d`` or ``batch x 1 x 1``.
+        title: What messages call the kernel.
+    """
+
+    h: Callable[[Tensor], Tensor]
+    h1: Callable[[Tensor], Tensor]
+    h2: Callable[[Tensor], Tensor]
+    lengthscale: Tensor
+    title: str = "The kernel"
+
+    name: ClassVar[str] = "registered"
+    alpha: ClassVar[None] = None
+
+    @cached_property
+    def has_gradient(self) -> bool:
+        """Whether sample paths have a gradient, that is, whether h'(0) is finite."""
+        return bool(self._slope.isfinite().all())
+
+    @property
+    def prior_curvature(self) -> Tensor:
+        """−2h'(0), ``batch x 1``: times o/ℓ², it is the prior variance of one partial derivative.
+
+        Raises:
+            ValueError: If it is infinite.
+        """
+        if not self.has_gradient:
+            raise no_gradient_covariance(self.title)
+        return -2 * self._slope
+
+    @property
+    def prior_value(self) -> Tensor:
+        """h(0), ``batch x 1``."""
+        return self.h(torch.zeros_like(self.lengthscale[..., :1]))[..., 0, :]
+
+    @property
+    def _slope(self) -> Tensor:
+        return self.h1(torch.zeros_like(self.lengthscale[..., :1]))[..., 0, :]
+
+
+@dataclass(frozen=True)
+class KernelFunctions:
+    """A kernel by two functions of the points x, ``... x q x d``, and x', ``... x n x d``, as the kernel sees them.
+
+    Attributes:
+        values: (x, x') to k(x, x'), ``... x q x n``.
+        blocks: (x, x', mixed) to ``Blocks``, ``mixed`` saying whether ∂²k/∂x∂x' is asked for.
+    """
+
+    values: Callable[[Tensor, Tensor], Tensor]
+    blocks: Callable[[Tensor, Tensor, bool], Blocks]
+
+
+Copied = Callable[[Tensor], Tensor]
+Reader = Callable[[Any, Copied], RadialFunctions | KernelFunctions]
+
+_READERS: dict[type[Kernel], Reader] = {}
+
+
+def register_kernel(kind: type[Kernel], read: Reader) -> None:
+    """Makes the gradient of a kernel known, by h, h' and h'' of r² or by the values and their derivatives.
+
+    Kernels that are not registered are differentiated automatically, which is exact and slower. ``ScaleKernel``,
+    sums, products and ``active_dims`` are applied on top: ``read`` gives the kernel without them.
+
+    Example:
+        The kernel 1/(1 + r²)², which GPyTorch does not have:
+
+        >>> class Lorentz(Kernel):
+        ...     has_lengthscale = True
+        ...     def forward(self, x1, x2, diag=False, **params):
+        ...         r2 = self.covar_dist(x1 / self.lengthscale, x2 / self.lengthscale, square_dist=True, diag=diag)
+        ...         return (1 + r2) ** -2
+        >>> def read(kernel, copied):
+        ...     return RadialFunctions(
+        ...         h=lambda r2: (1 + r2) ** -2,
+        ...         h1=lambda r2: -2 * (1 + r2) ** -3,
+        ...         h2=lambda r2: 6 * (1 + r2) ** -4,
+        ...         lengthscale=copied(kernel.lengthscale),
+        ...     )
+        >>> register_kernel(Lorentz, read)
+
+    Args:
+        kind: The kernel's exact type; subclasses are not taken for it. A type that is registered already is replaced.
+        read: Given a kernel of that type and a function that copies a hyper-parameter, the ``RadialFunctions`` or
+            ``KernelFunctions``. All hyper-parameters are to be read through that function, before ``read`` returns:
+            then later changes of the kernel do not reach what was read, and derivatives pass where they are asked for.
+
+    Raises:
+        TypeError: If the type is no kernel.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Kernel)):
+        raise TypeError(f"kind must be a subclass of gpytorch.kernels.Kernel, got {kind!r}.")
+    _READERS[kind] = read
+
+
+def read_registered(kernel: Kernel, detach: bool) -> RadialFunctions | KernelFunctions | None:
+    """What is registered for the kernel's exact type, with its present numbers, else None."""
+    read = _READERS.get(type(kernel))
+    return None if read is None else read(kernel, partial(copied, detach=detach))
+
+
+def copied(hyperparameter: Tensor, detach: bool = True) -> Tensor:
+    """A copy that shares no storage, without derivatives where ``detach``."""
+    return (hyperparameter.detach() if detach else hyperparameter).clone()
