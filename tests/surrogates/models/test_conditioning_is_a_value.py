@@ -70,7 +70,8 @@ def base(gp):
 
 
 def by_initialize(gp):
-    base(gp).lengthscale = 2.5 * base(gp).lengthscale.detach()
+    # The raw one, as the lengthscale itself may leave the bounds of a constraint that came before.
+    base(gp).initialize(raw_lengthscale=base(gp).raw_lengthscale.detach() + 1.3)
 
 
 def in_place(gp):
