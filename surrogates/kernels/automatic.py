@@ -7,6 +7,9 @@ derivative of all its entries: d evaluations for ∂k/∂x. Each point's row of 
 Distances need care. At r = 0 the chain rule through r = √Σδ² is 0/0, where k, even in r and smooth, has derivatives
 none the less: ∂_s∂_t k = k''(r) δ_s·δ_t. There r is continued as δ·w with w = δ_s/‖δ_s‖, whose derivatives ‖δ_s‖ and
 δ_t·w have that product. A first derivative that changes with the sign of w is one of a kink, where there is none.
+
+A formula may have a kink of its own, |x − x'| for one, where PyTorch gives some number. It shows in the increments:
+E(f(x + hu) − f(x))²/h² has the variance of uᵀ∇f(x) for its limit, and grows as 1/h where there is a kink.
 """
 
 from __future__ import annotations
@@ -32,17 +35,16 @@ from torch.func import jvp
 
 from surrogates.kernels.errors import UnsupportedKernelError
 from surrogates.kernels.registry import Blocks, KernelFunctions, copied
+from surrogates.kernels.stationary import unscaled
 
 _KINK = 1e-9
+_ROUNDING = 1e-9
 _INDICES = (IndexKernel, HammingIMQKernel)
 _STRUCTURES = (GridInterpolationKernel, GridKernel, InducingPointKernel, MultiDeviceKernel)
 
 
 def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
     """The values of a copy of a kernel, ``active_dims`` and scales included, and their automatic derivatives.
-
-    Where a formula of the kernel's own, not a distance of GPyTorch's, has a kink between points of the data, such as
-    |x − x'|, what PyTorch gives there is taken.
 
     Args:
         kernel: A kernel of any type.
@@ -70,8 +72,8 @@ def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
             found = _Derivatives(frozen, distances, x1.double(), x2.double()).blocks(mixed)
         except RuntimeError as error:
             raise ValueError(
-                f"{type(kernel).__name__} cannot be differentiated automatically: PyTorch's forward mode fails in its "
-                f"formula ({error}). Give its derivatives with surrogates.register_kernel."
+                f"{type(unscaled(kernel)[0]).__name__} cannot be differentiated automatically: PyTorch's forward mode "
+                f"fails in its formula ({error}). Give its derivatives with surrogates.register_kernel."
             ) from error
         finally:
             distances.begin(())
@@ -132,7 +134,41 @@ class _Derivatives:
         result = Blocks(value, torch.stack(first, dim=-1), torch.stack(second, dim=-1), block)
         if not all(bool(found.isfinite().all()) for found in (*first, *second, *rows)):
             raise self._no_gradient()
+        if self._has_kink_of_its_own(torch.zeros_like(value)[..., None, None] if block is None else block):
+            raise self._no_gradient()
         return result
+
+    def _has_kink_of_its_own(self, block: Tensor) -> bool:
+        """Whether increments from a point that is in both sets grow against the derivative's variance, if known."""
+        same = (self._x1.unsqueeze(-2) == self._x2.unsqueeze(-3)).all(-1)
+        same = same.reshape(-1, *same.shape[-2:]).any(0)
+        variances = torch.diagonal(block, dim1=-2, dim2=-1).expand(*block.shape[:-2], len(self._units))
+        for row, column in same.nonzero().tolist():
+            point = self._x1[..., row : row + 1, :].detach()
+            for i, u in enumerate(self._units):
+                if self._increments_grow(point, u, variances[..., row, column, i].detach().abs()):
+                    return True
+        return False
+
+    def _increments_grow(self, point: Tensor, u: Tensor, variance: Tensor) -> bool:
+        """Whether the smallest increments along u that rounding leaves outgrow h²; point ``batch x 1 x d``."""
+        powers = torch.arange(2, 13, dtype=point.dtype, device=point.device)
+        steps = max(1.0, float(point.abs().max())) * 10.0**-powers
+        line = torch.cat([point, point + steps.unsqueeze(-1) * u], dim=-2)
+        self._distances.begin(())
+        try:
+            with torch.no_grad():
+                k = _matrix(self._kernel, line, line)
+        except RuntimeError:  # steps that leave the domain of the kernel
+            return False
+        variances = torch.diagonal(k, dim1=-2, dim2=-1)
+        size = variances[..., 1:] + variances[..., :1]
+        increments = size - 2 * k[..., 0, 1:]
+        rates = increments / steps**2
+        known = increments > _ROUNDING * size.abs()
+        last = known.cumprod(-1).sum(-1, keepdim=True) - 1
+        smallest, before = (rates.gather(-1, (last - back).clamp_min(0)).squeeze(-1) for back in (0, 1))
+        return bool(((last.squeeze(-1) >= 1) & (smallest > 5 * before) & (smallest > 4 * variance)).any())
 
     def _matrix(self, s: Tensor, t: Tensor, directions: Sequence[Tensor] = ()) -> Tensor:
         """k(x + s, x' + t), ``... x q x n``."""
@@ -184,9 +220,9 @@ class _Derivatives:
 
     def _no_gradient(self) -> ValueError:
         return ValueError(
-            f"{type(self._kernel).__name__} has no gradient between two of the points, most often a point and itself "
-            "or a datum: its automatic derivative there is infinite, or differs from one side to the other. The mean "
-            "exists away from the data; the covariance only for kernels whose sample paths are differentiable."
+            f"{type(unscaled(self._kernel)[0]).__name__} has no gradient between two of the points, most often a point "
+            "and itself or a datum: its automatic derivative there is infinite, or differs from one side to the other. "
+            "The mean exists away from the data; the covariance only for kernels whose sample paths are differentiable."
         )
 
 

@@ -181,9 +181,7 @@ def test_a_kink_is_refused_when_it_is_asked_for():
     x = points(2, seed=5)
     assert_close(gp.gradient_posterior(x).mean, known.gradient_posterior(x).mean, 1e-12)
     for ask in ("trace", "variance", "covariance_matrix", "prior_trace", "spectral_norm"):
-        with pytest.raises(
-            ValueError, match=r"ScaleKernel has no gradient between two of the points.*one side to the oth"
-        ):
+        with pytest.raises(ValueError, match=r"Laplace has no gradient between two of the points.*one side to the oth"):
             getattr(gp.gradient_posterior(x), ask)
     with pytest.raises(ValueError, match="has no gradient between two of the points"):
         _ = gp.gradient_posterior(points(6)[:1]).mean
@@ -203,6 +201,59 @@ def test_kinks_are_told_from_rounding_at_every_scale(lengthscale, outputscale):
         else:
             with pytest.raises(ValueError, match="has no gradient between two of the points"):
                 prior_gradient_covariance(kernel, x)
+
+
+class AbsoluteValues(Kernel):
+    """exp(−Σ|xᵢ − x'ᵢ|/ℓ), whose kink is its own, and for which PyTorch gives the derivative 0."""
+
+    has_lengthscale = True
+
+    def forward(self, x1, x2, diag=False, **params):
+        difference = x1 - x2 if diag else x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return (-difference.abs().sum(-1) / self.lengthscale.squeeze()).exp()
+
+
+class Cubed(PolynomialKernel):
+    """(x³·x'³ + c)^p, whose derivative at 0 is 0 without a kink."""
+
+    def forward(self, x1, x2, **params):
+        return super().forward(x1**3, x2**3, **params)
+
+
+@pytest.mark.parametrize("lengthscale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda k: k, lambda k: ScaleKernel(k) + RBFKernel(), lambda k: RBFKernel() * k],
+    ids=["own", "sum", "product"],
+)
+def test_a_kink_of_the_formulas_own_is_refused_too(wrap, lengthscale):
+    own = AbsoluteValues().double()
+    own.lengthscale = lengthscale
+    gp, x = derived_gp(wrap(own).double()), points(2, seed=5)
+    assert gp.gradient_posterior(x).mean.isfinite().all()
+    with pytest.raises(ValueError, match="AbsoluteValues has no gradient between two of the points"):
+        _ = gp.gradient_posterior(points(6)[:1]).mean
+    for posterior in (gp.gradient_posterior(x), gp.gradient_posterior(x[:1])):
+        with pytest.raises(ValueError, match="AbsoluteValues has no gradient between two of the points"):
+            _ = posterior.trace
+        with pytest.raises(ValueError, match="AbsoluteValues has no gradient between two of the points"):
+            posterior.joint_covariance()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 1e3])
+def test_smooth_formulas_are_not_taken_for_kinked(scale):
+    x = scale * points(2)
+    for kernel in (Cubed(power=2), Network(), Warped(), Subclass(nu=1.5), AbsoluteSquares()):
+        assert prior_gradient_covariance(kernel.double(), x).isfinite().all()
+        assert kernel_blocks(kernel, x, x).first.isfinite().all()
+
+
+class AbsoluteSquares(AbsoluteValues):
+    """exp(−Σ|xᵢ − x'ᵢ|²/ℓ), in which |·| makes no kink."""
+
+    def forward(self, x1, x2, diag=False, **params):
+        difference = x1 - x2 if diag else x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return (-difference.abs().square().sum(-1) / self.lengthscale.squeeze()).exp()
 
 
 class Measured(Kernel):
