@@ -1,9 +1,9 @@
 """ZoRD, Figure 7: thresholds on the uncertainty that ends virtual steps, and the measures in its place.
 
 The upper panels are the paper's: the spectral norm with c from 0 (one step a query) upwards, d = 40. Its best are 0.3
-on Ackley's function and 0.4 on Levy's; the rest of its grid is not in its text. ℓ = 0.45 √d is taken (2 at d = 20), so
-that the prior's 5/(3ℓ²) is near the thresholds of the paper: with a longer one only the cap would end the steps. The
-lower panels have every measure of the library at thresholds from strict to loose, from left to right, its own default
+on Ackley's function and 0.4 on Levy's; the rest of its grid is not in its text. ℓ = 0.3 √d is taken, so that
+the prior's 5/(3ℓ²), the largest uncertainty there is, is above these thresholds: under one that it does not reach only
+the cap ends the steps. The lower panels have every measure of the library at thresholds from strict to loose, from left to right, its own default
 among them. At the reduced scale the measures have three thresholds each, and TuRBO batches of 20, with which its starts
 on Ackley's function are on the plateau. See ``experiments.papers.zord.descent`` for the readings.
 """
@@ -47,7 +47,7 @@ class Settings:
     problems: tuple[tuple[str, float], ...] = descent.HALF_WIDTHS
     dim: int = 40
     queries: int = 200
-    lengthscale: float = 0.45
+    lengthscale: float = 0.3
     thresholds: tuple[tuple[str, tuple[float, ...]], ...] = THRESHOLDS
     start_queries: int = 300
     every: int = 5
