@@ -141,7 +141,7 @@ def test_option_Is_estimate_is_unbiased_and_its_variance_is_exact(size):
 @pytest.mark.parametrize("size", [1, 3])
 def test_option_IIs_estimate_is_unbiased_with_lemma_2s_variance(size):
     """Over many draws of the sphere: a quadratic's ∇f(x) within 5 standard errors, the error under Lemma 2's bound."""
-    problem, radius, draws = quadratic(PROXES["none"]), 1e-6, 3000
+    problem, radius, draws = quadratic(PROXES["none"]), 1e-6, 1000
     d = problem.d
     for x, w, _ in points(problem, 2):
         Dw, found = derivatives(problem, w, radius), []
