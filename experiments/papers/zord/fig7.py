@@ -3,9 +3,10 @@
 The upper panels are the paper's: the spectral norm with c from 0 (one step a query) upwards, d = 40. Its best are 0.3
 on Ackley's function and 0.4 on Levy's; the rest of its grid is not in its text. ℓ = 0.3 √d is taken, so that
 the prior's 5/(3ℓ²), the largest uncertainty there is, is above these thresholds: under one that it does not reach only
-the cap ends the steps. The lower panels have every measure of the library at thresholds from strict to loose, from left to right, its own default
-among them. At the reduced scale the measures have three thresholds each, and TuRBO batches of 20, with which its starts
-on Ackley's function are on the plateau. See ``experiments.papers.zord.descent`` for the readings.
+the cap ends the steps. The lower panels have every measure of the library at thresholds from strict to loose, from left
+to right, its own default among them. At the reduced scale the measures have three thresholds each, and TuRBO batches of
+20, with which its starts on Ackley's function are on the plateau. See ``experiments.papers.zord.descent`` for the
+readings.
 """
 
 from __future__ import annotations
