@@ -25,10 +25,10 @@ class GradientPosterior(Posterior):
     """N(∇μ(x), ∂σ²(x)), the posterior of ∇f at ``batch x q`` points given values of f only (ZoRD eqs. 4-6).
 
     Everything is lazy and in the user's own units, outcome per unit of input. ``mean`` makes one pass over the
-    ``n x d`` data; ``trace`` after it costs two ``n x n`` products, whatever d is. All is
-    differentiable in the points, and, where the posterior was made under
-    ``botorch.settings.propagate_grads``, in the data, the noise and the hyper-parameters. What happens to the model or
-    to the points after it was made does not reach it. ``surrogates.DerivedGP.gradient_posterior`` makes one.
+    ``n x d`` data; ``trace`` after it costs two ``n x n`` products, whatever d is. All is differentiable in the points,
+    and, where the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
+    hyper-parameters. What happens to the model or to the points after it was made does not reach it.
+    ``surrogates.DerivedGP.gradient_posterior`` makes one.
 
     Args:
         conditioning: The GP conditioned on the data.

@@ -1,4 +1,4 @@
-"""ZO-L-Katyusha: loopless Katyusha on coordinate differences, for composite convex problems."""
+"""ZO-L-Katyusha: loopless Katyusha along differences of values, for composite convex problems."""
 
 from __future__ import annotations
 

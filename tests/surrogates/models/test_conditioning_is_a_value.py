@@ -48,8 +48,17 @@ def model_of(kernel, mean="constant", transform=False, inputs=X):
 
 
 def anew(gp):
-    """A model of the same data and hyper-parameters that has computed nothing yet."""
-    return copy.deepcopy(gp)
+    """A model of the same data and hyper-parameters that has computed nothing yet: copies of the parts in a new whole.
+
+    Only GPyTorch's and BoTorch's own modules are copied, not the model, whose copies might keep what it keeps.
+    """
+    kernel, mean, likelihood, outcomes = (
+        copy.deepcopy(part) for part in (gp.covar_module, gp.mean_module, gp.likelihood, gp.outcome_transform)
+    )
+    model = DerivedGP(X.clone(), Y.clone(), likelihood=likelihood, covar_module=kernel, mean_module=mean)
+    model.set_train_data(gp.train_inputs[0].clone(), gp.train_targets.clone(), strict=False)
+    model.outcome_transform = outcomes
+    return model.eval()
 
 
 def numbers(posterior):
