@@ -13,7 +13,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import check_choice, check_integer
-from optimizers.estimators.estimator import GradientEstimator
+from optimizers.estimators.estimator import GradientEstimator, confined
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.methods.katyusha.parameters import KatyushaParameters, Option, Rule, by_rule, general_convex
 from optimizers.methods.katyusha.smooth_method import LARGEST, SmoothMethod, SmoothOptions, SmoothState, check_size
@@ -273,7 +273,8 @@ class ZOLKatyusha(SmoothMethod):
         assert reference is not None
         if self.option == "I":
             return reduced(reference, batch, self._coordinates().derivatives(batch, values).to(reference))
-        linear = ((batch.points() - batch.base) @ reference).to(values)
+        points = confined(replace(batch, domain=None).points(), batch.domain)  # in search coordinates
+        linear = ((points - batch.base) @ reference).to(values)
         residual = self._sphere.from_values(batch, values - linear)
         return None if residual is None else reference + residual.gradient
 

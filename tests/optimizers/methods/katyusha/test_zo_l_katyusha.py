@@ -204,3 +204,33 @@ def test_bad_options():
         ZOLKatyusha(x0, max_queries=6)
     with pytest.raises(ValueError, match="at least 4 queries"):
         ZOLKatyusha(x0, max_queries=3, smoothness=1.0)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_a_face_in_rescaled_coordinates(option, rescale):
+    """The minimizer lies on a face, where D(w) does not vanish: line 4's middle term is in the units of its first."""
+    generator = torch.Generator().manual_seed(0)
+    Q = torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64))[0]
+    A = Q @ torch.diag(torch.tensor([1.0, 2.0, 5.0, 9.0], dtype=torch.float64)) @ Q.mT
+    center = torch.tensor([0.3, 4.0, -0.5, 1.0], dtype=torch.float64)
+    x = torch.zeros(4, dtype=torch.float64)
+    for _ in range(2000):
+        x = (x - A @ (x - center) / 9.0).clamp(-1.0, 3.0)
+    assert float(x.max()) == 3.0
+    scale = 0.4**2 if rescale else 1.0
+    opt = ZOLKatyusha(
+        torch.zeros(4, dtype=torch.float64),
+        option=option,
+        bounds=[(-1.0, 3.0)] * 4,
+        rescale=rescale,
+        smoothness=9.0 * scale,
+        strong_convexity=scale,
+        smoothing_radius=RADIUS,
+        max_queries=2500,
+    )
+    while not opt.stopped:
+        batch = opt.ask()
+        moved = batch.points() - center
+        opt.tell(batch, 0.5 * ((moved @ A) * moved).sum(-1))
+    torch.testing.assert_close(opt.x, x, rtol=0, atol=1e-5)
