@@ -20,6 +20,7 @@ from linear_operator.utils.memoize import add_to_cache, get_from_cache
 from torch import Tensor
 
 from surrogates.conditioning import Conditioning
+from surrogates.kernels.registry import copied
 from surrogates.linalg.growing import GrowingCholesky, GrowingRows
 
 SMALL = 4096
@@ -85,18 +86,11 @@ def _versions(tensors: list[torch.Tensor]) -> list[int]:
 
 
 def prior_mean(mean_module: Mean, detach: bool = True) -> Mean | None:
-    """A copy of a mean that no change of it reaches, None where its gradient is 0; itself where not ``detach``."""
+    """A copy of a mean that no change of it reaches, with its derivatives unless ``detach``; None where ∇m = 0."""
     if type(mean_module) in (ConstantMean, ZeroMean):
         return None
-    if not detach:
-        return mean_module
     tensors = [*mean_module.parameters(), *mean_module.buffers()]
-    return copy.deepcopy(mean_module, {id(t): _copied(t) for t in tensors})
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    value = tensor.detach().clone()
-    return torch.nn.Parameter(value, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else value
+    return copy.deepcopy(mean_module, {id(t): copied(t, detach) for t in tensors})
 
 
 class GrowingData:

@@ -22,6 +22,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from surrogates.checks import check_data, check_points
+from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.kernels.blocks import check_kernel, kernel_values
 from surrogates.models.cholesky_gp import CholeskyGP
@@ -138,7 +139,7 @@ class DerivedGP(CholeskyGP):
         conditioning = self.conditioning
         check_points(X, conditioning.d, conditioning.X)
         z = self.transform_inputs(X)
-        mean = torch.cat([self._value_mean(z).unsqueeze(-1), conditioning.mean(z)], dim=-1)
+        mean = torch.cat([self._value_mean(conditioning, z).unsqueeze(-1), conditioning.mean(z)], dim=-1)
         covariance = conditioning.joint_covariance(z)
         scale, shift = self.outcome_scale, self.outcome_shift
         if scale is not None:
@@ -178,8 +179,7 @@ class DerivedGP(CholeskyGP):
         """The outcome that the transformed outcome 0 stands for, ``batch x 1``, or None where it is 0."""
         return outcome_shift(getattr(self, "outcome_transform", None))
 
-    def _value_mean(self, z: Tensor) -> Tensor:
+    def _value_mean(self, conditioning: Conditioning, z: Tensor) -> Tensor:
         """The posterior mean of the value in the model's units, ``... x q``."""
-        conditioning = self.conditioning
-        across = kernel_values(self.covar_module, z, conditioning.X)
+        across = kernel_values(conditioning.kernel, z, conditioning.X)
         return self.mean_module(z) + (across @ conditioning.alpha.unsqueeze(-1)).squeeze(-1).to(z.dtype)

@@ -187,6 +187,17 @@ def test_a_posterior_keeps_what_it_was_made_from_and_the_model_what_it_is(kernel
     assert torch.allclose(after.mean, expected[0], rtol=1e-6) != changed
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_under_propagate_grads_too_a_posterior_keeps_what_it_was_made_from(kernel):
+    gp = model_of(kernel, "linear")
+    expected = numbers(gp.gradient_posterior(XQ))
+    with botorch_settings.propagate_grads(True):
+        posterior = gp.gradient_posterior(XQ)
+    another_mean(gp)
+    in_place(gp)
+    check(posterior, expected)
+
+
 def test_a_posterior_keeps_its_points():
     gp, x = model_of("stationary"), XQ.clone()
     expected = numbers(gp.gradient_posterior(XQ))
