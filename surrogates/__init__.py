@@ -13,7 +13,9 @@ from surrogates.kernels.stationary import RadialProfile, radial_profile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
 from surrogates.linalg.growing import GrowingCholesky
 from surrogates.models.derived_gp import DerivedGP
+from surrogates.models.fully_bayesian import FullyBayesianDerivedGP, GradientMixturePosterior
 from surrogates.models.gradient_observations import GradientObservationGP
+from surrogates.models.hyperparameter_samples import sample_hyperparameters
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
@@ -25,7 +27,9 @@ __all__ = [
     "FourierFeatures",
     "FourierGradientPosterior",
     "FourierSurrogate",
+    "FullyBayesianDerivedGP",
     "GradientInformation",
+    "GradientMixturePosterior",
     "GradientObservationGP",
     "GradientPosterior",
     "GrowingCholesky",
@@ -45,4 +49,5 @@ __all__ = [
     "radial_profile",
     "rbf_kernel",
     "register_kernel",
+    "sample_hyperparameters",
 ]

@@ -1,0 +1,156 @@
+"""A derived GP over samples of its hyper-parameters, and the mixture that its gradient follows."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors.fully_bayesian import MCMC_DIM, GaussianMixturePosterior, batched_bisect
+from torch import Tensor
+
+from surrogates.checks import check_points
+from surrogates.gradient_posterior import GradientPosterior
+from surrogates.models.derived_gp import DerivedGP
+
+
+class GradientMixturePosterior(GradientPosterior):
+    """The mixture, in equal parts, of the gradient's Gaussian posteriors under S samples of the hyper-parameters.
+
+    As in BoTorch's ``GaussianMixturePosterior``, ``mean``, ``variance`` and whatever else ``GradientPosterior`` gives
+    have the samples' dimension, ``batch x S x q x d``; what begins with ``mixture`` has it averaged out, as has
+    ``quantile``. ``rsample`` draws from every part: all of its draws together are draws of the mixture.
+    ``surrogates.FullyBayesianDerivedGP.gradient_posterior`` makes one.
+    """
+
+    @cached_property
+    def mixture_mean(self) -> Tensor:
+        """E ∇f(x) = mean_s ∇μ_s(x), ``batch x q x d``."""
+        return self.mean.mean(MCMC_DIM)
+
+    @cached_property
+    def mixture_variance(self) -> Tensor:
+        """The variance of every partial derivative, mean_s σ²_s + var_s ∇μ_s (total variance), ``batch x q x d``."""
+        return self.variance.mean(MCMC_DIM) + self._spread.square().mean(MCMC_DIM)
+
+    @cached_property
+    def mixture_trace(self) -> Tensor:
+        """E‖∇f(x) − mixture_mean‖², the trace of the mixture's covariance, ``batch x q``."""
+        return self.trace.mean(MCMC_DIM + 1) + self._spread.square().sum(-1).mean(MCMC_DIM + 1)
+
+    @cached_property
+    def mixture_covariance_matrix(self) -> Tensor:
+        """mean_s ∂σ²_s(x) + cov_s ∇μ_s(x), dense, ``batch x q x d x d``."""
+        between = self._spread.unsqueeze(-1) * self._spread.unsqueeze(-2)
+        return (self.covariance_matrix + between).mean(MCMC_DIM - 1)
+
+    def quantile(self, value: Tensor) -> Tensor:
+        """The marginal quantiles of the mixture, ``k x batch x q x d`` for k values in (0, 1).
+
+        Raises:
+            ValueError: If a value is not in (0, 1).
+        """
+        value = value.to(self.mean).reshape(-1)
+        if not bool(((value > 0) & (value < 1)).all()):
+            raise ValueError(f"Quantiles are of values in (0, 1), got {value.tolist()}.")
+        # No part has a variance of 0, which would have no distribution function.
+        deviation = self.variance.sqrt().clamp_min(torch.finfo(self.dtype).tiny)
+        parts = torch.distributions.Normal(self.mean, deviation)
+
+        def share(at: Tensor) -> Tensor:
+            return parts.cdf(at.unsqueeze(MCMC_DIM)).mean(MCMC_DIM)
+
+        found = []
+        for level in value:
+            ends = parts.icdf(level)
+            margin = 1e-3 * deviation.amax(MCMC_DIM)
+            bounds = torch.stack([ends.amin(MCMC_DIM) - margin, ends.amax(MCMC_DIM) + margin])
+            found.append(batched_bisect(share, level.item(), bounds, max_steps=64))
+        return torch.stack(found)
+
+    @cached_property
+    def _spread(self) -> Tensor:
+        return self.mean - self.mixture_mean.unsqueeze(MCMC_DIM)
+
+
+class FullyBayesianDerivedGP(DerivedGP):
+    """A ``DerivedGP`` over S samples of its hyper-parameters, as ``SaasFullyBayesianSingleTaskGP`` is over its own.
+
+    ``surrogates.sample_hyperparameters`` makes one. It is a batch of S models of the same data, the last dimension of
+    its batch, and BoTorch's conventions for fully Bayesian models hold: points are ``batch x q x d`` without a
+    dimension for the samples, posteriors have it in the place ``MCMC_DIM``, ``mixture_mean`` and ``mixture_variance``
+    average over it, and BoTorch's acquisition functions average their values over it.
+
+    ``add_observations``, with X of ``S x m x d``, and ``condition_on_observations`` keep the samples that earlier data
+    gave; after many observations they are sampled anew.
+    """
+
+    _is_fully_bayesian = True
+    _is_ensemble = True
+
+    @property
+    def num_mcmc_samples(self) -> int:
+        """S, the number of samples of the hyper-parameters."""
+        return self.train_targets.shape[-2]
+
+    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> GaussianMixturePosterior:
+        """The mixture of the posteriors of f, each ``batch x S x q x 1``.
+
+        Args:
+            X: The points, ``batch x q x d``.
+            *args: As ``SingleTaskGP.posterior`` takes them.
+            **kwargs: As ``SingleTaskGP.posterior`` takes them.
+
+        Raises:
+            TypeError: If X is no floating point tensor.
+            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
+        """
+        return GaussianMixturePosterior(super().posterior(self._for_all_samples(X), *args, **kwargs).distribution)
+
+    def gradient_posterior(self, X: Tensor) -> GradientMixturePosterior:
+        """The mixture of the Gaussian posteriors of ∇f at X, in the user's units of outcome per unit of input.
+
+        Args:
+            X: The points, ``batch x q x d``.
+
+        Raises:
+            TypeError: If X is no floating point tensor.
+            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
+        """
+        current = self._current()
+        z = self.transform_inputs(self._for_all_samples(X))
+        return GradientMixturePosterior(current.conditioning, z.clone(), current.outcome_scale)
+
+    def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
+        """The joint posteriors of (f, ∇f) as ``DerivedGP.joint_posterior`` has them, ``batch x S x q x (d+1)``."""
+        return super().joint_posterior(self._for_all_samples(X))
+
+    def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:
+        """The posterior covariances of f(x) and ∇f(x') within each sample, ``batch x S x q x q' x d``."""
+        return super().value_gradient_covariance(self._for_all_samples(X), self._for_all_samples(X_gradient))
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
+        """As ``DerivedGP``'s; data without a dimension for the samples are those of every sample.
+
+        Args:
+            X: The new inputs, ``m x d`` or ``batch x S x m x d``.
+            Y: The new outcomes in the user's units, ``m x 1`` or ``batch x S x m x 1``.
+            noise: Their noise variances in *transformed* units, as BoTorch has it, of the shape of Y.
+            **kwargs: As GPyTorch takes them.
+
+        Raises:
+            TypeError: As ``DerivedGP``'s.
+            ValueError: As ``DerivedGP``'s.
+        """
+        if X.dim() == 2 and Y.dim() == 2:
+            X, Y = (data.expand(*self.batch_shape, *data.shape) for data in (X, Y))
+            noise = noise if noise is None else noise.expand(Y.shape)
+        elif X.dim() < Y.dim():
+            X = X.expand(*Y.shape[:-2], *X.shape[-2:])
+        return super().condition_on_observations(X, Y, noise, **kwargs)
+
+    def _for_all_samples(self, X: Tensor) -> Tensor:
+        """The points, ``batch x 1 x q x d``."""
+        check_points(X, self.train_inputs[0].shape[-1], self.train_inputs[0])
+        return X.unsqueeze(MCMC_DIM)

@@ -1,0 +1,281 @@
+"""Samples of a derived GP's hyper-parameters from their posterior, given its data and the priors on them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from math import log, pi
+from typing import Any
+
+import torch
+from botorch import settings as botorch_settings
+from gpytorch.constraints import Interval
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.means import ConstantMean
+from torch import Tensor
+
+from surrogates.checks import positive_integer
+from surrogates.models.derived_gp import DerivedGP
+from surrogates.models.fully_bayesian import FullyBayesianDerivedGP
+from surrogates.models.slice_sampling import slice_sample
+
+
+def sample_hyperparameters(
+    model: DerivedGP, num_samples: int, generator: torch.Generator, *, warmup_steps: int = 32
+) -> FullyBayesianDerivedGP:
+    """A model over samples of the hyper-parameters θ from p(θ | X, y) ∝ N(y; m_θ(X), K_θ + diag(s²_θ)) p(θ).
+
+    What is sampled is every parameter that requires gradients. p(θ) is the product of the registered priors, each read
+    as a density of the (constrained) value that it is registered for. A ``ConstantMean`` may have none, which stands
+    for a flat one, under which the posterior is proper; any other parameter needs a prior, as that of a lengthscale is
+    improper without one: ``SingleTaskGP``'s default kernel and likelihood have theirs. The samples are the last states
+    of as many independent chains of slice sampling (Neal 2003) in log θ, or logit θ where θ is bounded on both sides,
+    all of which begin at the model's present hyper-parameters: a fitted model needs the least warm-up.
+
+    Under a mixture over these the bands of the gradient allow for not knowing the hyper-parameters, which those of one
+    fit do not: ``python -m experiments run calibration`` compares their coverage.
+
+    Args:
+        model: A derived GP of one outcome, fitted or not, which stays as it is. The models of a batch are sampled each
+            by itself.
+        num_samples: S, the number of samples.
+        generator: A generator on the CPU, the only source of randomness.
+        warmup_steps: The steps of every chain; one step moves each hyper-parameter once.
+
+    Returns:
+        A model of batch shape ``batch x S``, whose ``gradient_posterior`` and ``posterior`` are mixtures.
+
+    Raises:
+        TypeError: If the model is no ``DerivedGP``, the generator no ``torch.Generator``, or a number no integer.
+        ValueError: If a number is not positive, the model has several outcomes, is over samples already, or has a
+            parameter without a prior, outside of mean, kernel and likelihood, or shared by the models of a batch; if
+            nothing requires gradients; or if its present hyper-parameters have density 0.
+
+    Example:
+        >>> model = DerivedGP(X, Y)
+        >>> fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        >>> averaged = sample_hyperparameters(model, 64, torch.Generator().manual_seed(0))
+        >>> gradient = averaged.gradient_posterior(x)
+        >>> gradient.mixture_mean, gradient.mixture_variance.sqrt()
+    """
+    if not isinstance(model, DerivedGP):
+        raise TypeError(f"model must be a DerivedGP, got {type(model).__name__}.")
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}.")
+    num_samples = positive_integer("num_samples", num_samples)
+    warmup_steps = positive_integer("warmup_steps", warmup_steps)
+    if model.num_outputs != 1 or isinstance(model, FullyBayesianDerivedGP):
+        have = f"{model.num_outputs} outcomes" if model.num_outputs != 1 else "samples of its hyper-parameters"
+        raise ValueError(f"Hyper-parameters are sampled for a model of one outcome without samples; this has {have}.")
+    with torch.no_grad():
+        density = HyperparameterDensity(model)
+        start = density.start.repeat_interleave(num_samples, 0)
+        which = torch.arange(len(density.start), device=start.device).repeat_interleave(num_samples)
+        at_start = density(density.start, torch.arange(len(density.start), device=start.device))
+        if not bool(at_start.isfinite().all()):
+            raise ValueError("The model's present hyper-parameters have density 0: set or fit them first.")
+        states = slice_sample(lambda points, chains: density(points, which[chains]), start, warmup_steps, generator)
+        return density.model_at(states, num_samples)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One parameter tensor.
+
+    Attributes:
+        parameter: That of the copied model.
+        constraint: Its constraint, or None.
+        raw: Its raw values for every model of the batch, ``b x ...``.
+        lower: The least values, flattened.
+        upper: The largest values, flattened.
+        sampled: Whether it is sampled.
+    """
+
+    parameter: torch.nn.Parameter
+    constraint: Interval | None
+    raw: Tensor
+    lower: Tensor
+    upper: Tensor
+    sampled: bool
+
+    @property
+    def size(self) -> int:
+        return self.lower.numel()
+
+    def values(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The constrained values at u, ``k x size``, and the logarithms of dθ/du."""
+        low, high = self.lower.isfinite(), self.upper.isfinite()
+        width = self.upper - self.lower
+        both, one = low & high, low ^ high
+        values = torch.where(one & low, self.lower + u.exp(), torch.where(one, self.upper - u.exp(), u))
+        values = torch.where(both, self.lower + width * u.sigmoid(), values)
+        logit_slope = width.log() + torch.nn.functional.logsigmoid(u) + torch.nn.functional.logsigmoid(-u)
+        return values, torch.where(both, logit_slope, torch.where(one, u, torch.zeros_like(u)))
+
+    def coordinates(self) -> Tensor:
+        """u of the present values, ``b x size``; a value on its bound is moved inwards a little."""
+        raw = self.raw
+        values = (raw if self.constraint is None else self.constraint.transform(raw)).reshape(len(raw), -1)
+        least = 1e-6 * torch.where(self.lower.isfinite() & self.upper.isfinite(), self.upper - self.lower, 1.0)
+        above, below = (values - self.lower).maximum(least), (self.upper - values).maximum(least)
+        low, high = self.lower.isfinite(), self.upper.isfinite()
+        single = torch.where(low, above.log(), torch.where(high, below.log(), values))
+        return torch.where(low & high, above.log() - below.log(), single)
+
+    def set(self, values: Tensor) -> None:
+        """Gives the copied model constrained values, ``k x ...``."""
+        self.parameter.data = values if self.constraint is None else self.constraint.inverse_transform(values)
+
+
+class HyperparameterDensity:
+    """log p(y | θ) + log p(θ) + log |dθ/du| of coordinates u in which hyper-parameters θ are unbounded.
+
+    u is log(θ − a) for θ > a, log(b − θ) for θ < b, logit((θ − a)/(b − a)) for θ in (a, b), and else θ. Without the
+    last term it is GPyTorch's ``ExactMarginalLogLikelihood`` times n, here for points of as many models as one likes.
+
+    Args:
+        model: A derived GP of one outcome; a copy in float64 is kept.
+
+    Attributes:
+        start: u of the model's hyper-parameters, ``b x p`` for the b models of its batch (1 without a batch).
+    """
+
+    def __init__(self, model: DerivedGP) -> None:
+        self._like = model.train_targets
+        copied: Any = copy.deepcopy(model).double().eval()
+        self._model = copied
+        self._batch = copied.train_targets.shape[:-1]
+        self._X = copied.train_inputs[0].reshape(-1, *copied.train_inputs[0].shape[-2:])
+        self._targets = copied.train_targets.reshape(len(self._X), -1)
+        self._fixed_noise = isinstance(copied.likelihood, FixedNoiseGaussianLikelihood)
+        noise = copied.likelihood.noise_covar.noise if self._fixed_noise else self._targets
+        self._noise = noise.reshape(self._targets.shape)
+        self._kernels = [module for module in copied.covar_module.modules() if isinstance(module, Kernel)]
+        self._priors: list[tuple[Any, Any, Any]] = [
+            (module, prior, closure) for _, module, prior, closure, _ in copied.named_priors()
+        ]
+        for _, prior, _ in self._priors:
+            prior._validate_args = False  # outside of its support a prior's density is 0, not an error
+        self._parts = self._made_parts()
+        self.start = torch.cat([part.coordinates() for part in self._parts if part.sampled], -1)
+
+    def __call__(self, u: Tensor, which: Tensor) -> Tensor:
+        """The log density, up to a constant, ``k``.
+
+        Args:
+            u: The coordinates, ``k x p``.
+            which: For each the number of the model of the batch, ``k``.
+        """
+        log_slope = self._set(u, which)
+        X, y = self._X[which], self._targets[which]
+        observed = self._model.likelihood(self._model.forward(X), [X])
+        factor, failed = torch.linalg.cholesky_ex(observed.covariance_matrix)
+        whitened = torch.linalg.solve_triangular(factor, (y - observed.mean).unsqueeze(-1), upper=False)
+        log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        found = -0.5 * (whitened.square().sum((-2, -1)) + log_determinant + y.shape[-1] * log(2 * pi)) + log_slope
+        for module, prior, closure in self._priors:
+            found = found + prior.log_prob(closure(module)).reshape(len(u), -1).sum(-1)
+        return found.masked_fill(failed > 0, -torch.inf)
+
+    def model_at(self, u: Tensor, num_samples: int) -> FullyBayesianDerivedGP:
+        """The model over samples u, ``b·S x p``, of which each model of the batch has S in a row.
+
+        It is made of the copied model, which is then no density any more.
+        """
+        which = torch.arange(len(self._X), device=u.device).repeat_interleave(num_samples)
+        self._set(u, which)
+        batch = torch.Size((*self._batch, num_samples))
+        for part in self._parts:
+            part.parameter.data = part.parameter.data.reshape(*batch, *part.parameter.shape[1:])
+        for kernel in self._kernels:
+            kernel.batch_shape = batch
+        copied = self._model
+        if self._fixed_noise:
+            copied.likelihood.noise_covar.noise = self._noise[which].reshape(*batch, -1)
+        transforms = {name: getattr(copied, name, None) for name in ("input_transform", "outcome_transform")}
+        for transform in transforms.values():
+            _add_dimension(transform)
+        original = copied._original_train_inputs
+        data = (copied.train_inputs[0] if original is None else original, copied.train_targets.unsqueeze(-1))
+        X, Y = (t.unsqueeze(-3).expand(*batch, *t.shape[-2:]).to(self._like) for t in data)
+        with botorch_settings.validate_input_scaling(False):
+            made = FullyBayesianDerivedGP(
+                X,
+                Y,
+                likelihood=copied.likelihood.to(X),
+                covar_module=copied.covar_module.to(X),
+                mean_module=copied.mean_module.to(X),
+                outcome_transform=None,
+                input_transform=transforms["input_transform"],
+            )
+        if transforms["outcome_transform"] is not None:
+            made.outcome_transform = transforms["outcome_transform"].to(X)
+        return made.requires_grad_(False).eval()
+
+    def _set(self, u: Tensor, which: Tensor) -> Tensor:
+        """Gives the copied model the hyper-parameters at u; returns log |dθ/du|, ``k``."""
+        log_slope = u.new_zeros(len(u))
+        at = 0
+        for part in self._parts:
+            shape = (len(u), *part.raw.shape[1:])
+            if not part.sampled:
+                part.parameter.data = part.raw[which]
+                continue
+            values, slopes = part.values(u[:, at : at + part.size])
+            part.set(values.reshape(shape))
+            log_slope = log_slope + slopes.sum(-1)
+            at += part.size
+        for kernel in self._kernels:
+            kernel.batch_shape = torch.Size([len(u)])
+        if self._fixed_noise:
+            self._model.likelihood.noise_covar.noise = self._noise[which]
+        return log_slope
+
+    def _made_parts(self) -> list[_Part]:
+        copied, batch = self._model, self._batch
+        modules = (copied.mean_module, copied.covar_module, copied.likelihood)
+        known = {id(p) for module in modules for p in module.parameters()}
+        with_prior = self._with_prior()
+        parts = []
+        for name, parameter, constraint in copied.named_parameters_and_constraints():
+            if id(parameter) not in known:
+                raise ValueError(f"{name} is no parameter of mean, kernel or likelihood, which alone are sampled.")
+            if parameter.shape[: len(batch)] != batch:
+                raise ValueError(
+                    f"{name}, of shape {tuple(parameter.shape)}, is shared by the models of the batch {tuple(batch)}: "
+                    "give kernel, mean and likelihood its batch_shape."
+                )
+            sampled = parameter.requires_grad
+            if sampled and id(parameter) not in with_prior:
+                raise ValueError(
+                    f"{name} has no prior, without which its posterior may be improper: register one "
+                    "(register_prior), or keep it as it is (requires_grad_(False)). SingleTaskGP's default kernel "
+                    "and likelihood have priors."
+                )
+            raw = parameter.detach().clone().reshape(-1, *parameter.shape[len(batch) :])
+            ends = (-torch.inf, torch.inf) if constraint is None else (constraint.lower_bound, constraint.upper_bound)
+            low, high = (torch.as_tensor(end).to(raw).expand(raw.shape[1:]).reshape(-1) for end in ends)
+            parts.append(_Part(parameter, constraint, raw, low, high, sampled))
+        if not any(part.sampled for part in parts):
+            raise ValueError("The model has no parameter that requires gradients: there is nothing to sample.")
+        return parts
+
+    def _with_prior(self) -> set[int]:
+        """The ids of the parameters that some prior is a density of, or that need none."""
+        parameters = [p for p in self._model.parameters() if p.requires_grad]
+        found = {id(m.raw_constant) for m in self._model.mean_module.modules() if isinstance(m, ConstantMean)}
+        with torch.enable_grad():
+            for module, _, closure in self._priors:
+                of = closure(module)
+                if of.requires_grad:
+                    slopes = torch.autograd.grad(of.sum(), parameters, allow_unused=True)
+                    found |= {id(p) for p, slope in zip(parameters, slopes, strict=True) if slope is not None}
+        return found
+
+
+def _add_dimension(transform: torch.nn.Module | None) -> None:
+    """Gives a transform's coefficients, ``batch x 1 x d``, a dimension for the samples, ``batch x 1 x 1 x d``."""
+    for buffer in () if transform is None else transform.buffers():
+        if buffer.dim() > 2:
+            buffer.data = buffer.data.unsqueeze(-3)
