@@ -8,9 +8,10 @@ from experiments.harness import style
 from experiments.harness.records import distinct, from_csv, mean_curve, seeds_of, to_csv
 from experiments.page import report
 from experiments.running.runner import run_experiments
+from tests.experiments import quick
+from tests.experiments.quick import SEEDS
 from tests.experiments.words import unexplained
 
-SEEDS = (0, 1, 2)
 CLAIMS_NOTHING = ("zord-fig5",)
 """Figures whose papers claim nothing of them that can be measured."""
 FAMILIES = (
@@ -35,9 +36,7 @@ def installed(name):
 def finished(request):
     if not installed(request.param):
         pytest.skip(f"{request.param}: its extra is not installed")
-    experiment = registry.get(request.param)
-    settings = experiment.settings("quick")
-    return experiment, settings, experiment.run(settings, SEEDS)
+    return quick.finished(request.param)
 
 
 def test_records_are_finite_plain_and_survive_csv(finished):

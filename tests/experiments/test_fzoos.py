@@ -11,6 +11,7 @@ from experiments.harness.records import where
 from experiments.papers.fzoos import comparison, fig3
 from experiments.papers.fzoos.comparison import BASELINES, leads, log_gap
 from experiments.papers.fzoos.quadratics import quadratics
+from tests.experiments import quick
 
 F64 = torch.float64
 
@@ -41,9 +42,8 @@ def test_noise_is_a_function_of_the_point_and_of_the_client():
 
 @pytest.fixture(scope="module")
 def finished():
-    experiment = registry.get("fzoos-fig1")
-    settings = dataclasses.replace(experiment.settings("quick"), values=(5.0,))
-    return settings, experiment.run(settings, [0, 1])
+    _, settings, rows = quick.finished("fzoos-fig1")
+    return settings, where(rows, heterogeneity=50.0)
 
 
 def test_queries_are_those_of_all_clients(finished):
@@ -57,18 +57,18 @@ def test_queries_are_those_of_all_clients(finished):
 
 def test_equal_queries_are_not_more_than_the_methods_own(finished):
     settings, rows = finished
-    budget = comparison.total_queries(rows, settings, 5.0, "fzoos")
-    cells = leads(rows, settings, [5.0], "fzoos", equal="queries")
+    budget = comparison.total_queries(rows, settings, 50.0, "fzoos")
+    cells = leads(rows, settings, [50.0], "fzoos", equal="queries")
     assert len(cells) == len(BASELINES) * 2 and budget == 162
     chosen = where(rows, method="fedzo", directions=20, round=0)  # a round costs 189 queries, over the budget
     theirs = np.log10([row["value"] for row in chosen])
-    ours = log_gap(rows, settings, 5.0, "fzoos")
-    np.testing.assert_allclose(cells["heterogeneity 5, FedZO, Q = 20"], theirs - ours)
+    ours = log_gap(rows, settings, 50.0, "fzoos")
+    np.testing.assert_allclose(cells["heterogeneity 50, FedZO, Q = 20"], theirs - ours)
     last = np.log10([row["value"] for row in where(rows, method="fedzo", directions=5, round=3)])
-    np.testing.assert_allclose(cells["heterogeneity 5, FedZO, Q = 5"], last - ours)
-    at_rounds = leads(rows, settings, [5.0], "fzoos", equal="rounds")
+    np.testing.assert_allclose(cells["heterogeneity 50, FedZO, Q = 5"], last - ours)
+    at_rounds = leads(rows, settings, [50.0], "fzoos", equal="rounds")
     last = np.log10([row["value"] for row in where(rows, method="fedzo", directions=20, round=3)])
-    np.testing.assert_allclose(at_rounds["heterogeneity 5, FedZO, Q = 20"], last - ours)
+    np.testing.assert_allclose(at_rounds["heterogeneity 50, FedZO, Q = 20"], last - ours)
 
 
 def test_figure_3_measures_the_directions_of_steps():

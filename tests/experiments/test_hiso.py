@@ -24,6 +24,7 @@ from experiments.papers.hiso.controls import ScalarDisplacement, noise_hessian
 from experiments.workloads.images import DataError, load_images, mnist
 from federated import make_federation
 from optimizers import Directions, Displacement
+from tests.experiments import quick
 from tests.experiments.mnist import write_mnist
 
 # Bytes.
@@ -59,8 +60,7 @@ def test_the_papers_tables_agree_with_each_other_where_they_print_the_same():
 
 
 def test_the_ledger_agrees_with_the_rule_and_verdicts_say_what_does_not():
-    settings = bytes_experiment.EXPERIMENT.settings("quick")
-    rows = bytes_experiment.EXPERIMENT.run(settings, [0, 1])
+    _, settings, rows = quick.finished("hiso-bytes")
     for row in where(rows, quantity="bytes"):
         assert row["value"] == bytes_a_round(row["method"], row["d"], 5)
     found: list[Verdict] = bytes_experiment.claims(settings, rows)

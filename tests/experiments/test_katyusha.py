@@ -10,6 +10,7 @@ from experiments.harness.records import distinct, where
 from experiments.papers.katyusha import fig1, fig2
 from experiments.papers.katyusha.composite import FLOOR, gaps, logistic, quadratic, queries_until
 from optimizers import ProjectedZO
+from tests.experiments import quick
 
 
 def test_the_problem_of_figure_1():
@@ -67,8 +68,7 @@ def test_queries_until():
 
 
 def test_every_curve_has_every_query_count():
-    settings = fig1.EXPERIMENT.settings("quick")
-    rows = fig1.EXPERIMENT.run(settings, [0])
+    _, settings, rows = quick.finished("katyusha-fig1")
     for steps in fig1.STEPS:
         counts = list(range(0, settings.budget(steps) + 1, settings.every * settings.keep))
         for method in fig1.METHODS:

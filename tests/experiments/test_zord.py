@@ -13,16 +13,12 @@ from experiments.papers.zord import fig1_fig10, fig2a_fig6, fig2b
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import standard_problem
 from surrogates import matern_kernel
-
-
-def _rows(name, seeds=(0, 1)):
-    experiment = registry.get(name)
-    return experiment.run(experiment.settings("quick"), seeds)
+from tests.experiments import quick
 
 
 @pytest.mark.parametrize("name", ["zord-fig2a", "zord-fig6a", "zord-fig6b"])
 def test_every_method_has_the_same_number_of_queries(name):
-    rows = _rows(name)
+    rows = quick.rows_of(name)
     assert all(row["queries"] == row["num_queries"] for row in rows)
     counts = {method: len(where(rows, method=method)) for method in distinct(rows, "method")}
     assert len(set(counts.values())) == 1
@@ -47,8 +43,7 @@ def test_the_queries_that_are_counted_are_those_that_are_made():
 
 
 def test_trajectory_costs_nothing_more_and_finite_differences_what_they_add():
-    rows = _rows("zord-fig2b")
-    settings = registry.get("zord-fig2b").settings("quick")
+    _, settings, rows = quick.finished("zord-fig2b")
     for row in rows:
         more = row["additional"] if row["method"] in fig2b.WITH_MORE else 0
         assert row["queries"] == settings.trajectory + more
@@ -143,7 +138,7 @@ def test_trajectories_end_at_their_last_query():
 
 
 def test_kernels_are_told_apart_and_all_run():
-    rows = _rows("zord-fig6b", seeds=[0])
+    rows = where(quick.rows_of("zord-fig6b"), seed=0)
     methods = {*fig2a_fig6.Fig6b().kernels, *fig2a_fig6.BASELINES}
     assert set(distinct(rows, "method")) == methods
     values = {tuple(row["value"] for row in where(rows, method=method)) for method in methods}

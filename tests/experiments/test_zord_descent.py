@@ -9,8 +9,9 @@ import torch
 
 from experiments import registry
 from experiments.harness.records import by_seed, where
-from experiments.papers.zord import descent, fig3_fig8, fig7
+from experiments.papers.zord import descent, fig7
 from experiments.workloads.problems import standard_problem
+from tests.experiments import quick
 
 BUDGET = 14
 
@@ -65,8 +66,8 @@ def test_a_gap_is_the_least_so_far_and_begins_at_the_start(start):
 
 
 def test_all_methods_share_x0_and_budget():
-    settings = registry.get("zord-fig3").settings("quick")
-    rows = fig3_fig8.run_seed(settings, 0)
+    _, settings, rows = quick.finished("zord-fig3")
+    rows = where(rows, seed=0)
     first = {row["value"] for row in where(rows, queries=0)}
     assert len(first) == 1
     assert {row["method"] for row in where(rows, queries=15)} == set(settings.methods)
@@ -90,7 +91,7 @@ def test_one_step_a_query_is_threshold_zero():
 
 
 def test_figure_5_starts_both_methods_at_one_point():
-    rows = registry.get("zord-fig5").run(registry.get("zord-fig5").settings("quick"), [3])
+    rows = where(quick.rows_of("zord-fig5"), seed=0)
     for name in ("ackley", "levy"):
         firsts = [where(rows, problem=name, method=method, queries=1)[0] for method in ("zord", "rgf")]
         assert firsts[0]["x1"] == firsts[1]["x1"] and firsts[0]["value"] == firsts[1]["value"]
