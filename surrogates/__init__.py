@@ -16,6 +16,7 @@ from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.fully_bayesian import FullyBayesianDerivedGP, GradientMixturePosterior
 from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.hyperparameter_samples import sample_hyperparameters
+from surrogates.transformed_gradient_posterior import TransformedGradientPosterior
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
@@ -40,6 +41,7 @@ __all__ = [
     "RadialFunctions",
     "RadialProfile",
     "Trajectory",
+    "TransformedGradientPosterior",
     "UnsupportedKernelError",
     "gaussian_likelihood",
     "kernel_blocks",

@@ -13,14 +13,21 @@ import torch
 from torch import Tensor
 
 
-def check_data(train_X: Tensor, train_Y: Tensor, train_Yvar: Tensor | None = None, prefix: str = "train_") -> None:
-    """Refuses data that a derived GP cannot be conditioned on.
+def check_data(
+    train_X: Tensor,
+    train_Y: Tensor,
+    train_Yvar: Tensor | None = None,
+    prefix: str = "train_",
+    num_outputs: int | None = 1,
+) -> None:
+    """Refuses data that a GP cannot be conditioned on.
 
     Args:
         train_X: The inputs, ``batch x n x d`` with n and d at least 1.
-        train_Y: The outcomes, ``batch x n x 1``.
-        train_Yvar: The noise variances, ``batch x n x 1``, non-negative, or None.
+        train_Y: The outcomes, ``batch x n x m``.
+        train_Yvar: The noise variances, ``batch x n x m``, non-negative, or None.
         prefix: What messages put before the names X, Y and Yvar.
+        num_outputs: m, the outcomes that the model has, or None for any number.
 
     Raises:
         TypeError: If something is no floating point tensor.
@@ -37,15 +44,11 @@ def check_data(train_X: Tensor, train_Y: Tensor, train_Yvar: Tensor | None = Non
         raise ValueError(f"{X} must be of shape batch x n x d with d >= 1, got {tuple(train_X.shape)}.")
     if train_X.shape[-2] == 0:
         raise ValueError(f"{X} holds no observations (shape {tuple(train_X.shape)}); at least one is needed.")
-    if train_Y.dim() == train_X.dim() and train_Y.shape[-1] > 1 and train_Y.shape[:-1] == train_X.shape[:-1]:
-        raise ValueError(
-            f"{Y} has {train_Y.shape[-1]} outcomes; a derived GP models one. Make one for each and join them in "
-            "botorch.models.ModelListGP."
-        )
+    m = num_outputs or max(1, train_Y.shape[-1] if train_Y.dim() == train_X.dim() else 1)
     for name in (Y, Yvar):
-        if name in named and named[name].shape != (*train_X.shape[:-1], 1):
+        if name in named and named[name].shape != (*train_X.shape[:-1], m):
             raise ValueError(
-                f"{name} must be of shape {(*train_X.shape[:-1], 1)} for {X} of shape {tuple(train_X.shape)}, "
+                f"{name} must be of shape {(*train_X.shape[:-1], m)} for {X} of shape {tuple(train_X.shape)}, "
                 f"got {tuple(named[name].shape)}."
             )
     for name, tensor in named.items():
@@ -59,21 +62,18 @@ def check_points(X: Tensor, d: int, like: Tensor, name: str = "X") -> None:
     """Refuses points where a posterior cannot be asked for.
 
     Args:
-        X: The points, ``batch x q x d`` with q at least 1.
+        X: The points, ``batch x q x d``.
         d: The number of inputs of the model.
         like: A tensor of the model's dtype and device.
         name: What the message calls X.
 
     Raises:
         TypeError: If X is no floating point tensor.
-        ValueError: If X has another d, fewer than two dimensions, no point, a NaN or infinite entry, or another dtype
-            or device.
+        ValueError: If X has another d, fewer than two dimensions, a NaN or infinite entry, or another dtype or device.
     """
     check_floating(name, X)
-    if X.dim() < 2 or X.shape[-1] != d or X.shape[-2] == 0:
-        raise ValueError(
-            f"{name} must be of shape batch x q x {d} with q >= 1 (one point is 1 x {d}), got {tuple(X.shape)}."
-        )
+    if X.dim() < 2 or X.shape[-1] != d:
+        raise ValueError(f"{name} must be of shape batch x q x {d} (one point is 1 x {d}), got {tuple(X.shape)}.")
     check_same_kind(name, X, "the model", like)
     check_finite(name, X)
 

@@ -41,8 +41,8 @@ class GradientInformation(AcquisitionFunction):
 
     Raises:
         TypeError: If the model is no ``DerivedGP`` or the noise no number.
-        ValueError: If the model is batched or has a Matérn 1/2 kernel, x* has the wrong shape, or the noise is
-            negative or not finite.
+        ValueError: If the model is batched, has several outcomes, a nonlinear outcome transform or a Matérn 1/2
+            kernel, x* has the wrong shape, or the noise is negative or not finite.
     """
 
     def __init__(
@@ -54,12 +54,17 @@ class GradientInformation(AcquisitionFunction):
             raise ValueError(
                 f"GradientInformation needs a model without batches, got batch {tuple(model.batch_shape)}."
             )
+        if model.num_outputs > 1:
+            raise ValueError(
+                f"GradientInformation needs a model of one outcome, got {model.num_outputs}: take one of them by "
+                "model.subset_output."
+            )
         _ = model.conditioning.prior_variance  # which Matérn 1/2 does not have
         super().__init__(model)
         self.model: DerivedGP
         self.X_target: Tensor
         target = torch.atleast_2d(X_target)
-        check_points(target, model.conditioning.d, model.conditioning.X, "X_target")
+        check_points(target, model.num_inputs, model.conditioning.X, "X_target")
         if target.shape[:-1] != (1,):
             raise ValueError(f"X_target must be one point, shape d or 1 x d, got {tuple(X_target.shape)}.")
         self.register_buffer("X_target", target)
@@ -73,30 +78,25 @@ class GradientInformation(AcquisitionFunction):
         """GI(X), ``batch``, for points X of ``batch x q x d``."""
         check_points(X, self.X_target.shape[-1], self.X_target)
         model = self.model
-        conditioning, scale = model.conditioning, model.outcome_scale
-        z, target = model.transform_inputs(X), model.transform_inputs(self.X_target)
+        scale = model.outcome_scale
         variance = 1.0 if scale is None else scale.double().square().squeeze(-1)
+        # In the model's units of outcome, as the values' covariance may be singular to working precision.
         noise = model.observation_noise if self.noise is None else self.noise / variance
-        across, values = _posterior_covariances(conditioning, z, target)
-        eye = torch.eye(X.shape[-2], dtype=values.dtype, device=values.device)
+        flat = X.reshape(-1, X.shape[-1])
+        across = model.value_gradient_covariance(flat, self.X_target).reshape(X.shape).double() / variance
+        values = _posterior_covariance(model.conditioning, model.transform_inputs(X))
         if X.shape[-2] == 1:
             information = across.square().sum((-2, -1)) / (values[..., 0, 0].clamp_min(0.0) + noise)
         else:
+            eye = torch.eye(X.shape[-2], dtype=values.dtype, device=values.device)
             factor = torch.linalg.cholesky(values + noise * eye)
             information = torch.linalg.solve_triangular(factor, across, upper=False).square().sum((-2, -1))
         return (information * variance).to(X)
 
 
-def _posterior_covariances(conditioning: Conditioning, z: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The covariances of f(X) with ∇f(x*), ``batch x q x d``, and among themselves, ``batch x q x q``.
-
-    The points z of all t-batches, ``batch x q x d``, share one solve against the data.
-    """
-    d = z.shape[-1]
-    flat = z.reshape(-1, d)
-    across = conditioning.value_gradient_covariance(flat, target).squeeze(-2).reshape(*z.shape[:-1], d)
-    data = kernel_values(conditioning.kernel, flat, conditioning.X)
+def _posterior_covariance(conditioning: Conditioning, z: Tensor) -> Tensor:
+    """The covariance of the values at the points of each t-batch, ``batch x q x q``, by one solve against the data."""
+    data = kernel_values(conditioning.kernel, z.reshape(-1, z.shape[-1]), conditioning.X)
     whitened = torch.linalg.solve_triangular(conditioning.factor, data.mT, upper=False)
     whitened = whitened.mT.reshape(*z.shape[:-1], -1)
-    values = kernel_values(conditioning.kernel, z, z) - whitened @ whitened.mT
-    return across, values
+    return kernel_values(conditioning.kernel, z, z) - whitened @ whitened.mT

@@ -24,6 +24,9 @@ _DENSE = 1024
 class GradientPosterior(Posterior):
     """N(∇μ(x), ∂σ²(x)), the posterior of ∇f at ``batch x q`` points given values of f only (ZoRD eqs. 4-6).
 
+    The shapes given are those of one outcome; of m > 1 independent ones all have m after q: the mean, for example, is
+    ``batch x q x m x d``, the trace ``batch x q x m``.
+
     Everything is lazy and in the user's own units, outcome per unit of input. ``mean`` makes one pass over the
     ``n x d`` data; ``trace`` after it costs two ``n x n`` products, whatever d is. All is differentiable in the points,
     and, where the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
@@ -35,40 +38,62 @@ class GradientPosterior(Posterior):
         x: The transformed points, ``batch x q x d``.
         scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
         known: The pass over the data at the points, where it has been made already.
+        slope: dz/dx of the input transform at the points, ``batch x q x d``, where it is not the same everywhere and
+            the conditioning therefore does not have it; else None.
+        several_outputs: Whether the last dimension of the conditioning's batch is that of m > 1 outcomes, and the
+            points have a 1 there.
     """
 
     def __init__(
-        self, conditioning: Conditioning, x: Tensor, scale: Tensor | None = None, known: Pass | None = None
+        self,
+        conditioning: Conditioning,
+        x: Tensor,
+        scale: Tensor | None = None,
+        known: Pass | None = None,
+        slope: Tensor | None = None,
+        several_outputs: bool = False,
     ) -> None:
         self._conditioning = conditioning
         self._x = x
         self._scale = scale
         self._known = known
+        self._slope = slope
+        self._several_outputs = several_outputs
+
+    def __repr__(self) -> str:
+        """The shape and units of the gradients, and the data that they are conditioned on."""
+        shape = " x ".join(map(str, self._extended_shape()))
+        return (
+            f"GradientPosterior({shape}, {self.dtype}, {self.device}; outcome per unit of input; "
+            f"given n = {self._conditioning.X.shape[-2]} values)"
+        )
 
     @cached_property
     def mean(self) -> Tensor:
         """∇μ(x) = ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X)), ``batch x q x d``."""
-        return self._scaled(self._conditioning.mean(self._x, self._pass), 1, trailing=1)
+        return self._scaled(self._chained(self._conditioning.mean(self._x, self._pass)), 1, trailing=1)
 
     @cached_property
     def trace(self) -> Tensor:
         """trace ∂σ²(x) = E‖∇f(x) − ∇μ(x)‖², exactly, ``batch x q``."""
+        if self._slope is not None:
+            return self.variance.sum(-1)
         return self._scaled(self._conditioning.trace(self._x, self._pass), 2)
 
     @cached_property
     def prior_trace(self) -> Tensor:
         """The trace before any observation, ``batch x q``: the same at every point for functions of r²."""
-        return self._scaled(self._conditioning.prior_trace_at(self._x).expand(*self._shape[:-1]), 2)
+        return self._scaled(self._prior_trace().expand(*self._shape[:-1]), 2)
 
     @cached_property
     def variance(self) -> Tensor:
         """The variance of every partial derivative, ``batch x q x d``, in O(n²d) a point."""
-        return self._scaled(self._conditioning.variance(self._x), 2, trailing=1)
+        return self._scaled(self._chained(self._conditioning.variance(self._x), 2), 2, trailing=1)
 
     @cached_property
     def covariance_matrix(self) -> Tensor:
         """∂σ²(x), dense, ``batch x q x d x d``."""
-        return self._scaled(self._conditioning.covariance(self._x), 2, trailing=2)
+        return self._scaled(self._covariance(), 2, trailing=2)
 
     @cached_property
     def spectral_norm(self) -> Tensor:
@@ -80,7 +105,7 @@ class GradientPosterior(Posterior):
         prior differs between points).
         """
         prior = self._conditioning.prior_variance
-        if prior is None:
+        if prior is None or self._slope is not None:
             return self._scaled(self._largest_dense_eigenvalue(), 2)
         largest = prior.amax(-1, keepdim=True)
         if bool(((prior == largest).sum(-1) > self._conditioning.X.shape[-2]).all()):
@@ -105,11 +130,12 @@ class GradientPosterior(Posterior):
         """
         check_floating("u", u)
         check_finite("u", u)
+        shape = self._extended_shape()
         try:
-            u = u.expand(self._shape)
+            u = self._moved(u.expand(shape), 1)
         except RuntimeError as error:
-            raise ValueError(f"u of shape {tuple(u.shape)} does not broadcast to {tuple(self._shape)}.") from error
-        return self._scaled(self._conditioning.directional_variance(self._x, u.to(self.dtype)), 2)
+            raise ValueError(f"u of shape {tuple(u.shape)} does not broadcast to {tuple(shape)}.") from error
+        return self._scaled(self._conditioning.directional_variance(self._x, self._chained(u.to(self.dtype))), 2)
 
     def descent_probability(self) -> Tensor:
         """P(−∇μ(x) is a descent direction) = Φ(‖∇μ‖² / √(∇μᵀ ∂σ² ∇μ)), ``batch x q``, and ½ where ∇μ = 0."""
@@ -120,11 +146,12 @@ class GradientPosterior(Posterior):
         return torch.where(norm > 0, torch.special.ndtr(score), torch.full_like(norm, 0.5))
 
     def joint_covariance(self) -> Tensor:
-        """The covariance of all q gradients, dense, ``batch x qd x qd``, point by point."""
-        blocks = self._conditioning.cross_covariance(self._x, self._x)
-        q, d = self._shape[-2:]
-        joint = blocks.transpose(-3, -2).reshape(*blocks.shape[:-4], q * d, q * d)
-        return self._scaled(0.5 * (joint + joint.mT), 2, trailing=1)
+        """The covariance of all q gradients, dense, ``batch (x m) x qd x qd``, point by point."""
+        joint = self._joint_covariance().to(self.dtype)
+        if self._slope is not None:
+            slope = self._slope.flatten(-2)
+            joint = joint * slope.unsqueeze(-1) * slope.unsqueeze(-2)
+        return joint if self._scale is None else joint * self._scale.to(joint).square().unsqueeze(-1)
 
     def quantile(self, value: Tensor) -> Tensor:
         """The marginal quantiles, ``k x batch x q x d`` for k values in (0, 1)."""
@@ -143,19 +170,19 @@ class GradientPosterior(Posterior):
         return self._x.dtype
 
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
-        return sample_shape + self._shape
+        return sample_shape + self._in_order(self._shape)
 
     @property
     def base_sample_shape(self) -> torch.Size:
         """``batch x q x d``, or ``batch x 1 x (d + n)`` for one point by Matheron's rule: see ``rsample``."""
         if self._by_matheron:
-            return self._shape[:-1] + torch.Size([self._shape[-1] + self._conditioning.X.shape[-2]])
-        return self._shape
+            return self._in_order(torch.Size([*self._shape[:-1], self._shape[-1] + self._conditioning.X.shape[-2]]))
+        return self._in_order(self._shape)
 
     @property
     def batch_range(self) -> tuple[int, int]:
         """The t-batch dimensions of ``base_sample_shape``."""
-        return 0, -2
+        return 0, -3 if self._several_outputs else -2
 
     def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Joint samples of the q gradients, ``sample_shape x batch x q x d``.
@@ -181,9 +208,9 @@ class GradientPosterior(Posterior):
         if base_samples.shape[len(sample_shape) :] != self.base_sample_shape:
             accepted = (*sample_shape, *self.base_sample_shape)
             raise ValueError(f"base_samples must be of shape {accepted}, got {tuple(base_samples.shape)}.")
-        base = base_samples.double()
+        base = self._moved(base_samples.double(), 1)
         deviation = self._deviation_by_matheron(base) if self._by_matheron else self._deviation_by_cholesky(base)
-        return self.mean + self._scaled(deviation, 1, trailing=1)
+        return self.mean + self._scaled(self._chained(deviation), 1, trailing=1)
 
     @cached_property
     def _pass(self) -> Pass | None:
@@ -194,25 +221,47 @@ class GradientPosterior(Posterior):
         batch = torch.broadcast_shapes(self._x.shape[:-2], self._conditioning.alpha.shape[:-1])
         return batch + self._x.shape[-2:]
 
+    def _in_order(self, shape: torch.Size) -> torch.Size:
+        """A shape with q and a last size, in the user's order: m after q."""
+        if not self._several_outputs:
+            return shape
+        *batch, m, q, last = shape
+        return torch.Size([*batch, q, m, last])
+
     @property
     def _by_matheron(self) -> bool:
         conditioning = self._conditioning
         return self._shape[-2] == 1 and conditioning.X.shape[-2] < self._shape[-1] and is_uniform(conditioning.kernel)
 
-    def _largest_dense_eigenvalue(self) -> Tensor:
-        """The largest eigenvalue of ∂σ²(x), ``batch x q``, in the model's units."""
+    def _prior_trace(self) -> Tensor:
+        if self._slope is None:
+            return self._conditioning.prior_trace_at(self._x)
+        return self._chained(self._conditioning.prior_variance_at(self._x), 2).sum(-1)
+
+    def _covariance(self) -> Tensor:
+        """∂σ²(x), ``batch x q x d x d``, in the model's units of outcome."""
         covariance = self._conditioning.covariance(self._x)
-        return torch.linalg.eigvalsh(covariance)[..., -1].clamp_min(0.0)
+        if self._slope is None:
+            return covariance
+        return covariance * self._slope.unsqueeze(-1) * self._slope.unsqueeze(-2)
+
+    def _joint_covariance(self) -> Tensor:
+        """The covariance of all q gradients, ``batch x qd x qd``, in the model's units of outcome, per unit of z."""
+        blocks = self._conditioning.cross_covariance(self._x, self._x)
+        q, d = self._shape[-2:]
+        joint = blocks.transpose(-3, -2).reshape(*blocks.shape[:-4], q * d, q * d)
+        return 0.5 * (joint + joint.mT)
+
+    def _largest_dense_eigenvalue(self) -> Tensor:
+        """The largest eigenvalue of ∂σ²(x), ``batch x q``, in the model's units of outcome."""
+        return torch.linalg.eigvalsh(self._covariance())[..., -1].clamp_min(0.0)
 
     def _deviation_by_cholesky(self, base: Tensor) -> Tensor:
-        """A sample less the mean, by a factor of the correlations: what has no prior variance does not move."""
+        """A sample less the mean, per unit of z, by a factor of the correlations: no prior variance, no move."""
         prior = self._conditioning.prior_variance_at(self._x).expand(self._shape).flatten(-2)
         inverse = torch.where(prior > 0, prior.rsqrt(), torch.zeros_like(prior))
-        if self._shape[-2] == 1:
-            joint = self._conditioning.covariance(self._x).squeeze(-3)
-        else:
-            scale = 1.0 if self._scale is None else self._scale.double().unsqueeze(-1)
-            joint = self.joint_covariance().double() / scale**2
+        one = self._shape[-2] == 1
+        joint = self._conditioning.covariance(self._x).squeeze(-3) if one else self._joint_covariance()
         correlation = joint * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
         deviation = (psd_safe_cholesky(correlation) @ base.flatten(-2).unsqueeze(-1)).squeeze(-1)
         return (deviation * prior.sqrt()).reshape(base.shape)
@@ -230,14 +279,22 @@ class GradientPosterior(Posterior):
         deviation = z - whitened.mT @ (whitened @ z + complement @ e)
         return deviation.mT * root.unsqueeze(-2)
 
+    def _chained(self, gradient: Tensor, power: int = 1) -> Tensor:
+        """A gradient by z, or its variances (power 2), ``batch x q x d``, as those by x where dz/dx differs."""
+        return gradient if self._slope is None else gradient * self._slope**power
+
     def _scaled(self, value: Tensor, power: int, trailing: int = 0) -> Tensor:
-        """A value of ``batch x q`` and ``trailing`` dimensions times scale^power, in the points' dtype."""
+        """A value of ``batch x q`` and ``trailing`` dimensions times scale^power, in the points' dtype, m after q."""
         value = value.to(self.dtype)
-        if self._scale is None:
-            return value
-        if self._scale.numel() == 1:
-            return value * self._scale.item() ** power
-        return value * self._scale.to(value).pow(power)[(..., *(None,) * trailing)]
+        if self._scale is not None and self._scale.numel() == 1:
+            value = value * self._scale.item() ** power
+        elif self._scale is not None:
+            value = value * self._scale.to(value).pow(power)[(..., *(None,) * trailing)]
+        return self._moved(value, trailing)
+
+    def _moved(self, value: Tensor, trailing: int) -> Tensor:
+        """m and q in each other's place before ``trailing`` dimensions, where there are several outcomes."""
+        return value.transpose(-2 - trailing, -1 - trailing) if self._several_outputs else value
 
 
 def _largest_eigenvalue(whitened: Tensor, prior: Tensor) -> Tensor:

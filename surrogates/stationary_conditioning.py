@@ -113,6 +113,8 @@ class StationaryConditioning(Conditioning):
         """
         if not self.stationary.profile.has_gradient:
             raise no_gradient_covariance(self.stationary.profile.title)
+        if not x.shape[-2]:
+            return super().trace(x)
         known = known or self.pass_over_data(x)
         if one_pass.compiled is not None and _single(known):
             matrices = (self.inverse, self.inverse_times_distances)
@@ -136,6 +138,8 @@ class StationaryConditioning(Conditioning):
         Arguments and errors are those of ``Conditioning.value_gradient_covariance``.
         """
         _ = self.prior_variance
+        if not x2.shape[-2]:
+            return super().value_gradient_covariance(x1, x2)
         kernel = self.stationary
         values, gradients = kernel.seen_inputs(x1), kernel.seen_inputs(x2)
         solved = torch.cholesky_solve(kernel_values(self.kernel, x1, self.X).mT, self.factor).mT
@@ -150,6 +154,8 @@ class StationaryConditioning(Conditioning):
 
     def jacobian_times(self, x: Tensor, u: Tensor) -> Tensor:
         """J(x) u, ``... x q x n``, float64, for u of ``... x q x d``, without J."""
+        if not x.shape[-2]:
+            return super().jacobian_times(x, u)
         kernel = self.stationary
         points, along = kernel.seen_inputs(x), kernel.seen_inputs(u)
         rows = []
@@ -165,7 +171,7 @@ class StationaryConditioning(Conditioning):
         points = kernel.seen_inputs(x)
         c = self.pass_over_data(x).c.unsqueeze(-1)
         d = points.shape[-1]
-        step = max(1, _COLUMN_ELEMENTS // (self.inputs.shape[-2] * points.shape[-2]))
+        step = max(1, _COLUMN_ELEMENTS // max(1, self.inputs.shape[-2] * points.shape[-2]))
         parts = []
         for start in range(0, d, step):
             columns = slice(start, start + step)

@@ -64,7 +64,7 @@ def pairwise_squared_distances(x: Tensor, weights: Tensor) -> Tensor:
     weights = weights.double()
     gram: Tensor | float = 0.0
     # Fewer columns would make the product of two blocks slower than adding it to the n x n result.
-    step = max(256, _CHUNK // n)
+    step = max(256, _CHUNK // max(1, n))
     for start in range(0, d, step):
         block = x[..., start : start + step].double()
         block = block - block.mean(dim=-2, keepdim=True)

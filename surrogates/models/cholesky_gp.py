@@ -30,7 +30,7 @@ from surrogates.models.caches import (
     make_prediction_strategy,
     prior_mean,
 )
-from surrogates.models.transforms import input_slope, outcome_scale
+from surrogates.models.transforms import input_slope, is_affine_input, is_affine_outcome, outcome_scale
 from surrogates.stationary_conditioning import make_conditioning
 
 
@@ -51,6 +51,8 @@ class CholeskyGP(SingleTaskGP):
         # L of the data that a fantasy shares with the model that it was made from.
         self._leading_factor: Tensor | None = None
         super().__init__(*args, **kwargs)
+        # d as the user has it, which an input transform may change.
+        self.num_inputs = self.train_inputs[0].shape[-1]
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles take: they factorise anew."""
@@ -69,21 +71,22 @@ class CholeskyGP(SingleTaskGP):
 
     @property
     def observation_noise(self) -> Tensor:
-        """s² of one more observation in transformed units, ``batch``, float64: the data's mean where they differ."""
+        """s² of one more observation in transformed units, ``batch (x m)``, float64: the mean where they differ."""
         with torch.no_grad():
             return self._noise(self.train_inputs[0], self.train_targets.shape).mean(-1)
 
     def add_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
         """Conditions on more observations, in place, in O(n²) for each, in amortised storage.
 
-        Hyper-parameters and the statistics of the transforms stay as they are. A batched model is factorised anew.
+        Hyper-parameters and the statistics of the transforms stay as they are. A model with batches or more than one
+        outcome is factorised anew.
         BoTorch's ``condition_on_observations`` returns a copy instead, and takes its ``noise`` in transformed units.
         Where an error is raised, the model is as it was.
 
         Args:
-            X: The new inputs, ``batch x m x d``.
-            Y: The new outcomes, ``batch x m x 1``.
-            Yvar: Their noise variances in the user's units, ``batch x m x 1``, needed where the model was made with
+            X: The new inputs, ``batch x n' x d``.
+            Y: The new outcomes, ``batch x n' x m``.
+            Yvar: Their noise variances in the user's units, ``batch x n' x m``, needed where the model was made with
                 ``train_Yvar`` and refused where it was not.
 
         Raises:
@@ -93,11 +96,10 @@ class CholeskyGP(SingleTaskGP):
             NotPositiveDefiniteError: If a new point cannot be told from an old one.
         """
         cached = self._current()
-        d = cached.conditioning.d
-        check_data(X, Y, Yvar, prefix="")
+        check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs)
         check_same_kind("X", X, "the model", cached.conditioning.X)
-        if X.shape[:-2] != self.batch_shape or X.shape[-1] != d:
-            accepted = " x ".join(str(size) for size in (*self.batch_shape, "m", d))
+        if X.shape[:-2] != self.batch_shape or X.shape[-1] != self.num_inputs:
+            accepted = " x ".join(str(size) for size in (*self.batch_shape, "n'", self.num_inputs))
             raise ValueError(f"X must be of shape {accepted}, got {tuple(X.shape)}.")
         fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         if fixed != (Yvar is not None):
@@ -107,18 +109,20 @@ class CholeskyGP(SingleTaskGP):
                 else "The model infers its noise: new observations take no Yvar (make it with train_Yvar instead)."
             )
         with torch.no_grad():
-            z = self.transform_inputs(X)
+            z = self._transformed_data(X)
             if hasattr(self, "outcome_transform"):
                 Y, Yvar = self.outcome_transform(Y, Yvar, X=z)
+            original = (X if self.num_outputs == 1 else X.unsqueeze(-3)).expand(self._aug_batch_shape + X.shape[-2:])
+            z, targets, noise = self._transform_tensor_args(z, Y, Yvar)
             # FixedGaussianNoise raises what is under GPyTorch's floor, as at construction.
-            targets, noise = Y.squeeze(-1), None if Yvar is None else FixedGaussianNoise(Yvar.squeeze(-1)).noise
-            if X.dim() == 2:
+            noise = None if noise is None else FixedGaussianNoise(noise).noise
+            if z.dim() == 2:
                 self._append(cached, X, z, targets, noise)
             else:
-                self._concatenate(X, z, targets, noise)
+                self._concatenate(original, z, targets, noise)
 
     def _append(self, cached: CachedConditioning, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
-        """Appends to the data and the factor of a model without batch."""
+        """Appends to the data and the factor of a model without batch, of one outcome."""
         old = cached.conditioning
         kernel, data = old.kernel, cached.growing
         if data is None:
@@ -143,7 +147,7 @@ class CholeskyGP(SingleTaskGP):
         self._cached, self._snapshot = CachedConditioning(updated, cached.outcome_scale, data), ModelSnapshot(self)
 
     def _concatenate(self, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
-        """Appends to the data of a batched model, whose factor is made anew when it is next asked for."""
+        """Appends to the data of another model, whose factor is made anew when it is next asked for."""
         if noise is not None:
             covariance = self.likelihood.noise_covar
             covariance.noise = torch.cat([covariance.noise, noise], dim=-1)
@@ -165,7 +169,7 @@ class CholeskyGP(SingleTaskGP):
             TypeError: If X is no floating point tensor.
             ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
         """
-        check_points(X, self.train_inputs[0].shape[-1], self.train_inputs[0])
+        check_points(X, self.num_inputs, self.train_inputs[0])
         return super().posterior(X, *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -176,7 +180,7 @@ class CholeskyGP(SingleTaskGP):
         """
         if self.training or gpytorch.settings.prior_mode.on():
             return super().__call__(*args, **kwargs)
-        if not _derivatives_are_asked_for():
+        if not derivatives_are_asked_for():
             self._prepare_prediction()
         with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max):
             return super().__call__(*args, **kwargs)
@@ -185,22 +189,23 @@ class CholeskyGP(SingleTaskGP):
         """BoTorch's ``condition_on_observations``, which returns a copy; here it needs no prediction beforehand.
 
         Args:
-            X: The new inputs, ``batch x m x d``.
-            Y: The new outcomes in the user's units, ``batch x m x 1``.
-            noise: Their noise variances in *transformed* units, as BoTorch has it, ``batch x m x 1``, needed where
+            X: The new inputs, ``batch x n' x d``.
+            Y: The new outcomes in the user's units, ``batch x n' x m``.
+            noise: Their noise variances in *transformed* units, as BoTorch has it, ``batch x n' x m``, needed where
                 the model was made with ``train_Yvar``.
             **kwargs: As GPyTorch takes them.
 
         Raises:
             TypeError: If X or Y is no floating point tensor.
-            ValueError: If X has another d, dtype or device than the data, Y has another m, X or Y holds NaN or inf,
-                or there is no noise where it is needed.
+            ValueError: If X has another d, dtype or device than the data, Y has another n' or m, X or Y holds NaN or
+                inf, or there is no noise where it is needed.
         """
-        check_points(X, self.train_inputs[0].shape[-1], self.train_inputs[0])
+        check_points(X, self.num_inputs, self.train_inputs[0])
         check_floating("Y", Y)
-        if Y.shape[-2:] != (X.shape[-2], 1):
+        if Y.shape[-2:] != (X.shape[-2], self.num_outputs):
             raise ValueError(
-                f"Y must be of shape batch x {X.shape[-2]} x 1 for X of shape {tuple(X.shape)}, got {tuple(Y.shape)}."
+                f"Y must be of shape batch x {X.shape[-2]} x {self.num_outputs} for X of shape {tuple(X.shape)}, got "
+                f"{tuple(Y.shape)}."
             )
         check_finite("Y", Y)
         if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
@@ -232,6 +237,14 @@ class CholeskyGP(SingleTaskGP):
         model._leading_factor = leading if cached is None else cached.conditioning.factor
         return model
 
+    def subset_output(self, idcs: list[int]) -> Self:
+        """BoTorch's ``subset_output``, a copy with some of the outcomes; it takes the untransformed inputs along."""
+        model = cast(Self, super().subset_output(idcs))
+        original = model._original_train_inputs
+        if original is not None and model.num_outputs < self.num_outputs:
+            model._original_train_inputs = original[..., idcs if len(idcs) > 1 else idcs[0], :, :]
+        return model
+
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """BoTorch's ``load_state_dict``, in any mode; it transforms the inputs by what has been loaded."""
         training = self.training
@@ -248,12 +261,15 @@ class CholeskyGP(SingleTaskGP):
             self._leading_factor = None
         if inputs is not None and self._has_transformed_inputs:
             original = inputs if isinstance(inputs, Tensor) else inputs[0]
-            with torch.no_grad():
-                inputs = self.transform_inputs(original)
-            super().set_train_data(inputs, targets, strict)
+            super().set_train_data(self._transformed_data(original), targets, strict)
             self._original_train_inputs = original
             return
         super().set_train_data(inputs, targets, strict)
+
+    def _transformed_data(self, X: Tensor) -> Tensor:
+        """Inputs of observations as the model conditions on them, ``batch x n x d`` in and out."""
+        with torch.no_grad():
+            return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
 
     def _set_transformed_inputs(self) -> None:
         if hasattr(self, "input_transform") and not self._has_transformed_inputs:
@@ -278,7 +294,7 @@ class CholeskyGP(SingleTaskGP):
         """The conditioning of the present data under the present hyper-parameters, made anew where it has to be."""
         if self.training:
             self.eval()
-        if _derivatives_are_asked_for():
+        if derivatives_are_asked_for():
             return self._made(detach=False)
         self._forget_what_changed()
         if self._cached is None:
@@ -291,6 +307,9 @@ class CholeskyGP(SingleTaskGP):
         if self._snapshot is not None and self._snapshot.matches(self):
             return
         self._clear_cache()
+        if self._has_transformed_inputs and self._original_train_inputs is not None:
+            # The input transform may be what has changed.
+            ExactGP.set_train_data(self, self._transformed_data(self._original_train_inputs), strict=False)
         self._snapshot = ModelSnapshot(self)
 
     def _made(self, detach: bool) -> CachedConditioning:
@@ -307,8 +326,12 @@ class CholeskyGP(SingleTaskGP):
             factor = extended_factor(leading, kernel_values(kernel, X[..., known:, :], X) + noise)
         residuals = (self.train_targets - self.mean_module(X)).double()
         alpha = torch.cholesky_solve(residuals.unsqueeze(-1), factor).squeeze(-1)
-        slope = input_slope(getattr(self, "input_transform", None), X)
-        mean, scale = prior_mean(self.mean_module, detach), outcome_scale(getattr(self, "outcome_transform", None))
+        inputs, outcomes = (getattr(self, name, None) for name in ("input_transform", "outcome_transform"))
+        slope = input_slope(inputs, X) if is_affine_input(inputs) else None
+        if slope is not None and self.num_outputs > 1:
+            slope = slope.unsqueeze(-3)
+        mean = prior_mean(self.mean_module, detach)
+        scale = outcome_scale(outcomes) if is_affine_outcome(outcomes) else None
         made = make_conditioning(kernel, mean, X, factor, alpha, slope)
         return CachedConditioning(made, None if scale is None else scale.clone())
 
@@ -328,6 +351,6 @@ class CholeskyGP(SingleTaskGP):
             self.prediction_strategy = make_prediction_strategy(self, self.conditioning)
 
 
-def _derivatives_are_asked_for() -> bool:
+def derivatives_are_asked_for() -> bool:
     """Whether derivatives in data and hyper-parameters are: BoTorch's ``propagate_grads``, GPyTorch's caches kept."""
     return botorch_settings.propagate_grads.on() or gpytorch.settings.detach_test_caches.off()

@@ -25,9 +25,19 @@ from surrogates.checks import check_data, check_points
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.kernels.blocks import check_kernel, kernel_values
-from surrogates.models.cholesky_gp import CholeskyGP
+from surrogates.models.cholesky_gp import CholeskyGP, derivatives_are_asked_for
 from surrogates.models.gradient_observations import GradientObservationGP
-from surrogates.models.transforms import check_transforms, freeze_input_bounds, outcome_scale, outcome_shift
+from surrogates.models.transforms import (
+    check_input_slope,
+    freeze_input_bounds,
+    is_affine_input,
+    is_affine_outcome,
+    keeps_inputs,
+    outcome_scale,
+    outcome_shift,
+    transformed_with_slope,
+)
+from surrogates.transformed_gradient_posterior import TransformedGradientPosterior
 
 
 class DerivedGP(CholeskyGP):
@@ -56,21 +66,25 @@ class DerivedGP(CholeskyGP):
 
     Args:
         train_X: The inputs, ``batch x n x d``.
-        train_Y: The outcomes, ``batch x n x 1``. More than one are refused with a pointer to ``ModelListGP``.
-        train_Yvar: The noise variances in the user's units, ``batch x n x 1``, or None to infer one noise.
+        train_Y: The outcomes, ``batch x n x m``, which are modelled independently of each other.
+        train_Yvar: The noise variances in the user's units, ``batch x n x m``, or None to infer one noise.
         likelihood: A Gaussian likelihood.
         covar_module: Any kernel of two points, in ``ScaleKernel``s, sums and products, on any ``active_dims``. Least
             work are RBF, Matérn 3/2 and 5/2 (1/2: mean only) and RQ; further closed forms and ``register_kernel``
             follow; other kernels are differentiated automatically, which is exact and slower. The default is
             ``SingleTaskGP``'s ARD RBF kernel.
         mean_module: Any GPyTorch mean.
-        outcome_transform: ``Standardize`` (the default), a chain of it, or None.
-        input_transform: ``Normalize``, ``InputStandardize``, ``AffineInputTransform``, or a chain of them.
+        outcome_transform: Any outcome transform; ``Standardize`` is the default, None stands for none. Through a
+            nonlinear one (``Log``, ``Power``, ``Bilog``) the gradient is not Gaussian:
+            ``transformed_gradient_posterior`` gives its samples and a delta-method mean.
+        input_transform: Any input transform. The gradient goes through elementwise, differentiable ones by the chain
+            rule (``Normalize``, ``InputStandardize``, ``AffineInputTransform``, ``Log10``, ``Warp``,
+            ``Round(approximate=True)``, chains of them) and is refused through others.
 
     Raises:
         TypeError: If data are not floating point tensors, or the kernel is no function of two points.
         ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
-            a variance is negative, a transform is not affine, or a hyper-parameter is not positive.
+            a variance is negative, or a hyper-parameter is not positive.
     """
 
     def __init__(
@@ -84,11 +98,8 @@ class DerivedGP(CholeskyGP):
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
     ) -> None:
-        check_data(train_X, train_Y, train_Yvar)
-        check_transforms(
-            input_transform, None if outcome_transform == DEFAULT else cast(OutcomeTransform | None, outcome_transform)
-        )
-        if covar_module is not None:
+        check_data(train_X, train_Y, train_Yvar, num_outputs=None)
+        if covar_module is not None and keeps_inputs(input_transform):
             check_kernel(covar_module, train_X.shape[-1])
         super().__init__(
             train_X, train_Y, train_Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform
@@ -110,48 +121,65 @@ class DerivedGP(CholeskyGP):
     def gradient_posterior(self, X: Tensor) -> GradientPosterior:
         """The Gaussian posterior of ∇f at X, in the user's units of outcome per unit of input.
 
+        With m > 1 outcomes its shapes are those of a gradient for each of them, ``batch x q x m x d``.
+
         Args:
             X: The points, ``batch x q x d``.
 
         Raises:
             TypeError: If X is no floating point tensor.
-            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
+            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf, there is no gradient
+                through the input transform, or the outcome transform is not linear, so that the gradient is not
+                Gaussian (see ``transformed_gradient_posterior``).
         """
         current = self._current()
-        conditioning = current.conditioning
-        check_points(X, conditioning.d, conditioning.X)
-        z = self.transform_inputs(X)
-        return GradientPosterior(conditioning, z.clone() if z is X else z, current.outcome_scale)
+        self._affine_outcome_transform()
+        z, slope = self._points(X)
+        several = self.num_outputs > 1
+        z = z.clone() if z is X else z
+        return GradientPosterior(current.conditioning, z, current.outcome_scale, None, slope, several)
+
+    def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
+        """The posterior of ∇f at X through any outcome transform: samples, and a delta-method mean.
+
+        Args:
+            X: The points, ``batch x q x d``.
+
+        Raises:
+            TypeError: If X is no floating point tensor.
+            ValueError: As in ``gradient_posterior``, but for the outcome transform, and for Matérn 1/2.
+        """
+        conditioning = self.conditioning
+        joint = self._joint(conditioning, *self._points(X))
+        return TransformedGradientPosterior(joint, getattr(self, "outcome_transform", None), X, self.num_outputs)
 
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, point by point: GPyTorch's interleaved order.
 
         It equals conditioning ``RBFKernelGrad`` or ``Matern52KernelGrad`` on values only. Its covariance is dense,
-        ``q(d+1) x q(d+1)``.
+        ``q(d+1) x q(d+1)``. m > 1 outcomes are independent, and the last of its batch dimensions.
 
         Args:
             X: The points, ``batch x q x d``.
 
         Raises:
             TypeError: If X is no floating point tensor.
-            ValueError: As in ``gradient_posterior``, and for Matérn 1/2.
+            ValueError: As in ``gradient_posterior``, and for Matérn 1/2 and a nonlinear outcome transform.
         """
         conditioning = self.conditioning
-        check_points(X, conditioning.d, conditioning.X)
-        z = self.transform_inputs(X)
-        mean = torch.cat([self._value_mean(conditioning, z).unsqueeze(-1), conditioning.mean(z)], dim=-1)
-        covariance = conditioning.joint_covariance(z)
+        z, slope = self._points(X)
         scale, shift = self.outcome_scale, self.outcome_shift
+        mean, covariance = self._joint(conditioning, z, slope)
         if scale is not None:
             mean = mean * scale.unsqueeze(-1)
             covariance = covariance * scale.unsqueeze(-1).square()
         if shift is not None:
             mean = torch.cat([mean[..., :1] + shift.unsqueeze(-1), mean[..., 1:]], dim=-1)
         # Lazy, as it may be singular: an input that the kernel does not see, more outcomes than the data tell apart.
-        return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance.to(mean.dtype))))
+        return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance)))
 
     def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:
-        """The posterior covariance of f(x) and ∇f(x') for every pair, ``batch x q x q' x d``, in the user's units.
+        """The posterior covariance of f(x) and ∇f(x') for every pair, ``batch (x m) x q x q' x d``, in user's units.
 
         Args:
             X: The points x of the values, ``batch x q x d``.
@@ -159,27 +187,65 @@ class DerivedGP(CholeskyGP):
 
         Raises:
             TypeError: If either is no floating point tensor.
-            ValueError: As in ``gradient_posterior``.
+            ValueError: As in ``joint_posterior``.
         """
         conditioning = self.conditioning
-        check_points(X, conditioning.d, conditioning.X)
-        check_points(X_gradient, conditioning.d, conditioning.X, "X_gradient")
-        values, gradients = self.transform_inputs(X), self.transform_inputs(X_gradient)
+        check_points(X_gradient, self.num_inputs, conditioning.X, "X_gradient")
+        values, (gradients, slope) = self._points(X)[0], self._points(X_gradient)
         covariance = conditioning.value_gradient_covariance(values, gradients).to(X)
+        covariance = covariance if slope is None else covariance * slope.unsqueeze(-3)
         scale = self.outcome_scale
         return covariance if scale is None else covariance * scale.square()[..., None, None]
 
     @property
     def outcome_scale(self) -> Tensor | None:
-        """dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1."""
-        return outcome_scale(getattr(self, "outcome_transform", None))
+        """dy/dy' of the outcome transform, ``batch (x m) x 1``, or None where it is 1.
+
+        Raises:
+            ValueError: If the outcome transform is not linear.
+        """
+        return outcome_scale(self._affine_outcome_transform())
 
     @property
     def outcome_shift(self) -> Tensor | None:
-        """The outcome that the transformed outcome 0 stands for, ``batch x 1``, or None where it is 0."""
-        return outcome_shift(getattr(self, "outcome_transform", None))
+        """The outcome that the transformed outcome 0 stands for, ``batch (x m) x 1``, or None where it is 0.
 
-    def _value_mean(self, conditioning: Conditioning, z: Tensor) -> Tensor:
-        """The posterior mean of the value in the model's units, ``... x q``."""
+        Raises:
+            ValueError: If the outcome transform is not linear.
+        """
+        return outcome_shift(self._affine_outcome_transform())
+
+    def _affine_outcome_transform(self) -> OutcomeTransform | None:
+        transform = getattr(self, "outcome_transform", None)
+        if not is_affine_outcome(transform):
+            raise ValueError(
+                f"Through outcome_transform {type(transform).__name__}, which is not linear, the gradient is not "
+                "Gaussian. transformed_gradient_posterior gives its samples and a delta-method mean; a model of the "
+                "transformed outcomes, without the transform, gives the Gaussian gradient of these."
+            )
+        return transform
+
+    def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The transformed points z, ``batch (x 1) x q x d``, and dz/dx there, or None where the conditioning has it."""
+        check_points(X, self.num_inputs, self.train_inputs[0])
+        transform: InputTransform | None = getattr(self, "input_transform", None)
+        if is_affine_input(transform):
+            z, slope = self.transform_inputs(X), None
+        else:
+            check_input_slope(transform)
+            wanted = torch.is_grad_enabled() and (X.requires_grad or derivatives_are_asked_for())
+            z, slope = transformed_with_slope(cast(InputTransform, transform), X, wanted)
+        if self.num_outputs == 1:
+            return z, slope
+        return z.unsqueeze(-3), None if slope is None else slope.unsqueeze(-3)
+
+    def _joint(self, conditioning: Conditioning, z: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean, ``... x q x (d+1)``, and covariance of (f, ∇f) in the model's units of outcome, dense."""
         across = kernel_values(conditioning.kernel, z, conditioning.X)
-        return self.mean_module(z) + (across @ conditioning.alpha.unsqueeze(-1)).squeeze(-1).to(z.dtype)
+        value = self.mean_module(z) + (across @ conditioning.alpha.unsqueeze(-1)).squeeze(-1).to(z.dtype)
+        gradient, covariance = conditioning.mean(z), conditioning.joint_covariance(z).to(z.dtype)
+        if slope is not None:
+            gradient = gradient * slope
+            units = torch.cat([torch.ones_like(slope[..., :1]), slope], dim=-1).flatten(-2)
+            covariance = covariance * units.unsqueeze(-1) * units.unsqueeze(-2)
+        return torch.cat([value.unsqueeze(-1), gradient], dim=-1), covariance

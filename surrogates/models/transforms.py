@@ -1,4 +1,4 @@
-"""The chain rule through BoTorch's transforms: slopes of affine input transforms, scales of outcome transforms."""
+"""The chain rule through BoTorch's transforms: slopes of input transforms, slopes of outcome transforms."""
 
 from __future__ import annotations
 
@@ -10,35 +10,53 @@ from botorch.models.transforms.input import (
     ChainedInputTransform,
     InputStandardize,
     InputTransform,
+    Log10,
     Normalize,
+    Round,
+    Warp,
 )
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, OutcomeTransform, Standardize
 from torch import Tensor
 
 _AFFINE_INPUTS = (AffineInputTransform, Normalize, InputStandardize)
+_ELEMENTWISE_INPUTS = (*_AFFINE_INPUTS, Log10, Round, Warp)
 
 
-def check_transforms(inputs: InputTransform | None, outcomes: OutcomeTransform | None) -> None:
-    """Raises a ValueError, which names the accepted ones, for transforms that are not affine at all times.
+def is_affine_input(transform: InputTransform | None) -> bool:
+    """Whether dz/dx is the same everywhere: affine transforms, applied to data and points alike."""
+    return all(
+        type(part) in _AFFINE_INPUTS and part.transform_on_train and part.transform_on_eval
+        for part in _parts(transform)
+    )
 
-    Through any other the gradient is no longer Gaussian, or its chain rule is not known here.
+
+def is_affine_outcome(transform: OutcomeTransform | None) -> bool:
+    """Whether dy/dy' is the same everywhere, so that the gradient of the untransformed outcome is Gaussian."""
+    return all(type(part) is Standardize for part in _parts(transform))
+
+
+def keeps_inputs(transform: InputTransform | None) -> bool:
+    """Whether z has the inputs of x, each a function of its own."""
+    return all(type(part) in _ELEMENTWISE_INPUTS for part in _parts(transform))
+
+
+def check_input_slope(transform: InputTransform | None) -> None:
+    """Refuses a gradient through an input transform that has no slope dzᵢ/dxᵢ.
+
+    Raises:
+        ValueError: If a transform is not elementwise or not differentiable; the message says why.
     """
-    for transform in _parts(inputs):
-        if type(transform) not in _AFFINE_INPUTS:
+    for part in _parts(transform):
+        if type(part) not in _ELEMENTWISE_INPUTS:
             raise ValueError(
-                f"input_transform {type(transform).__name__} is not affine: its gradient posterior is not known "
-                "here. Accepted are Normalize, InputStandardize, AffineInputTransform and chains of them."
+                f"There is no gradient through input_transform {type(part).__name__}, which is not known to be "
+                "elementwise and differentiable. Known are Normalize, InputStandardize, AffineInputTransform, Log10, "
+                "Warp, Round(approximate=True) and chains of them. Values have their posterior."
             )
-        if not (transform.transform_on_train and transform.transform_on_eval):
+        if type(part) is Round and (not part.approximate or part.categorical_features):
             raise ValueError(
-                f"input_transform {type(transform).__name__} must be applied in training and evaluation alike "
-                "(transform_on_train=True, transform_on_eval=True), so that points and data have the same units."
-            )
-    for transform in _parts(outcomes):
-        if type(transform) is not Standardize:
-            raise ValueError(
-                f"outcome_transform {type(transform).__name__} is not affine: the gradient of the untransformed "
-                "outcome is not Gaussian. Accepted are Standardize, chains of it, and None."
+                "There is no gradient through input_transform Round, which is constant between its steps, and one-hot "
+                "in categorical features. Round(approximate=True) of integers has one. Values have their posterior."
             )
 
 
@@ -48,7 +66,8 @@ def freeze_input_bounds(transform: InputTransform | None) -> None:
     One far point would otherwise change the units of every lengthscale.
     """
     for part in _parts(transform):
-        part.learn_coefficients = False
+        if isinstance(part, _AFFINE_INPUTS):
+            part.learn_coefficients = False
 
 
 def input_slope(transform: InputTransform | None, X: Tensor) -> Tensor | None:
@@ -70,22 +89,51 @@ def input_slope(transform: InputTransform | None, X: Tensor) -> Tensor | None:
     return None if slope is None else slope.expand(*slope.shape[:-1], X.shape[-1])
 
 
+def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
+    """z and dzᵢ/dxᵢ of an elementwise transform at the points, both ``batch x q x d``, by automatic differentiation.
+
+    Args:
+        transform: A transform that ``check_input_slope`` accepts, in evaluation mode.
+        X: The points, ``batch x q x d``.
+        create_graph: Whether the two carry derivatives in X and in the transform's parameters.
+    """
+    with torch.enable_grad():
+        x = X if X.requires_grad else X.detach().requires_grad_(True)
+        z = transform(x)
+        if z.shape != x.shape:
+            # A batch of warps: each has a copy of the points.
+            x = x.expand(z.shape)
+            z = transform(x)
+        (slope,) = torch.autograd.grad(z.sum(), x, create_graph=create_graph)
+    return (z, slope) if create_graph else (z.detach(), slope)
+
+
 def outcome_scale(transform: OutcomeTransform | None) -> Tensor | None:
-    """dy/dy' of a standardised outcome y' = (y − mean)/scale, ``batch x 1``, or None where it is 1."""
+    """dy/dy' of a standardised outcome y' = (y − mean)/scale, ``batch (x m) x 1``, or None where it is 1.
+
+    Args:
+        transform: ``Standardize``, a chain of it, or None.
+    """
     scale: Tensor | None = None
     for part in _parts(transform):
-        step = part.stdvs.detach()[..., 0]
+        step = _by_output(part.stdvs)
         scale = step if scale is None else scale * step
     return scale
 
 
 def outcome_shift(transform: OutcomeTransform | None) -> Tensor | None:
-    """The y that the standardised outcome 0 stands for, ``batch x 1``, or None where it is 0."""
+    """The y that the standardised outcome 0 stands for, ``batch (x m) x 1``, or None where it is 0."""
     shift: Tensor | None = None
     for part in reversed(_parts(transform)):
-        mean, scale = part.means.detach()[..., 0], part.stdvs.detach()[..., 0]
+        mean, scale = _by_output(part.means), _by_output(part.stdvs)
         shift = mean if shift is None else mean + scale * shift
     return shift
+
+
+def _by_output(coefficient: Tensor) -> Tensor:
+    """``batch x m x 1`` of a coefficient of ``batch x 1 x m``, or ``batch x 1`` for one outcome."""
+    coefficient = coefficient.detach()
+    return coefficient[..., 0] if coefficient.shape[-1] == 1 else coefficient.mT
 
 
 def _parts(transform: torch.nn.Module | None) -> list[Any]:

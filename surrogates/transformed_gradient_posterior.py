@@ -1,0 +1,147 @@
+"""The posterior of a gradient through an outcome transform that need not be linear."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.posteriors import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.get_sampler import GetSampler
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from gpytorch.distributions import MultitaskMultivariateNormal
+from linear_operator import to_linear_operator
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+
+class TransformedGradientPosterior(Posterior):
+    """The posterior of ∇f for f = g(h), where the GP models h and g undoes the outcome transform (``Log``, ``Power``).
+
+    h and ∇h are jointly Gaussian at every point, and ∇f = g'(h) ∇h is not. It has exact joint samples, and the
+    delta-method mean g'(E h) E∇h, which is the gradient of the median of f where g is monotone. The moments of ∇f have
+    no form that serves every g, and some do not exist: they are refused.
+    ``surrogates.DerivedGP.transformed_gradient_posterior`` makes one.
+
+    Args:
+        joint: Mean, ``batch (x m) x q x (d+1)``, and covariance, ``batch (x m) x q(d+1) x q(d+1)``, of (h, ∇h).
+        outcome_transform: The transform whose inverse g is, in evaluation mode, or None where g(h) = h.
+        X: The points in the user's units, ``batch x q x d``.
+        num_outputs: m.
+    """
+
+    def __init__(
+        self, joint: tuple[Tensor, Tensor], outcome_transform: OutcomeTransform | None, X: Tensor, num_outputs: int
+    ) -> None:
+        self._mean, covariance = joint
+        self._joint = GPyTorchPosterior(MultitaskMultivariateNormal(self._mean, to_linear_operator(covariance)))
+        self._transform = copy.deepcopy(outcome_transform)
+        self._X = X.clone()
+        self._several = num_outputs > 1
+
+    def __repr__(self) -> str:
+        """The shape of the gradients, their units, and what is to be had."""
+        shape = " x ".join(map(str, self._shape))
+        return (
+            f"TransformedGradientPosterior({shape}, {self.dtype}, {self.device}; outcome per unit of input, not "
+            f"Gaussian through {type(self._transform).__name__}: samples and delta_method_mean)"
+        )
+
+    @property
+    def delta_method_mean(self) -> Tensor:
+        """g'(E h) E∇h, ``batch x q (x m) x d``: the mean to first order in the uncertainty of h and ∇h."""
+        return self._chained(self._mean)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean is refused: see ``delta_method_mean`` and ``rsample``.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise self._not_gaussian("mean")
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance is refused: see ``rsample``.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise self._not_gaussian("variance")
+
+    @property
+    def device(self) -> torch.device:
+        """The points' device."""
+        return self._X.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The points' dtype."""
+        return self._X.dtype
+
+    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
+        return sample_shape + self._shape
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        """``batch (x m) x q x (d+1)``: normal numbers for h and ∇h."""
+        return self._joint.base_sample_shape
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """The t-batch dimensions of ``base_sample_shape``."""
+        return 0, -3 if self._several else -2
+
+    def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Joint samples of the gradients at the q points, ``sample_shape x batch x q (x m) x d``.
+
+        Args:
+            sample_shape: The shape of the samples. None stands for one sample.
+            generator: The generator of the base samples. None stands for the device's global one, as in BoTorch.
+        """
+        sample_shape = torch.Size([1]) if sample_shape is None else torch.Size(sample_shape)
+        shape = sample_shape + self.base_sample_shape
+        base = torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
+        return self.rsample_from_base_samples(sample_shape, base)
+
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        """Samples from standard normal base samples, ``sample_shape x base_sample_shape``."""
+        if not self._mean.numel():
+            return base_samples.new_empty(self._extended_shape(torch.Size(sample_shape)))
+        return self._chained(self._joint.rsample_from_base_samples(sample_shape, base_samples))
+
+    @property
+    def _shape(self) -> torch.Size:
+        *batch, q, width = self._mean.shape
+        if self._several:
+            *batch, m = batch
+            return torch.Size([*batch, q, m, width - 1])
+        return torch.Size([*batch, q, width - 1])
+
+    def _chained(self, joint: Tensor) -> Tensor:
+        """g'(h) ∇h, ``... x q (x m) x d``, from (h, ∇h), ``... (x m) x q x (d+1)``."""
+        value, gradient = joint[..., 0], joint[..., 1:]
+        value = value.mT if self._several else value.unsqueeze(-1)
+        with torch.enable_grad():
+            h = value if value.requires_grad else value.detach().requires_grad_(True)
+            outcome = h if self._transform is None else self._transform.untransform(h, X=self._X)[0]
+            (slope,) = torch.autograd.grad(outcome.sum(), h, create_graph=value.requires_grad)
+        return gradient.transpose(-3, -2) * slope.unsqueeze(-1) if self._several else gradient * slope
+
+    def _not_gaussian(self, moment: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"Through outcome_transform {type(self._transform).__name__} the gradient is not Gaussian, and its "
+            f"{moment} is not known in closed form: take delta_method_mean, or the moments of rsample."
+        )
+
+
+@GetSampler.register(TransformedGradientPosterior)
+def _sampler(
+    posterior: TransformedGradientPosterior, sample_shape: torch.Size, *, seed: int | None = None
+) -> SobolQMCNormalSampler | IIDNormalSampler:
+    """Sobol base samples where their dimension allows it, as for BoTorch's own posteriors."""
+    dimension = posterior.base_sample_shape[posterior.batch_range[1] :].numel()
+    sampler = SobolQMCNormalSampler if dimension <= SobolEngine.MAXDIM else IIDNormalSampler
+    return sampler(sample_shape=sample_shape, seed=seed)
