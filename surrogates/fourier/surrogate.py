@@ -100,6 +100,19 @@ class FourierSurrogate:
         surrogate._like = surrogate._given_weights.new_empty(0)
         return surrogate
 
+    def __repr__(self) -> str:
+        """M, n and d, and the noise and the mean in y's units."""
+        features, like = self.features, self._like
+        kind = "" if like is None else f", {like.dtype}, {like.device}"
+        given = "given weights, no data"
+        if self._given_weights is None:
+            given = f"given n = {self.num_data} values of noise variance {self.noise:.6g}"
+        estimated = " (estimated)" if self.estimates_mean else ""
+        return (
+            f"FourierSurrogate(M = {features.num_features} features, d = {features.d}{kind}; {given}; "
+            f"mean {self.mean:.6g}{estimated}, in y's units)"
+        )
+
     @property
     def num_data(self) -> int:
         """The number of observations, 0 before ``fit`` and for a surrogate made from weights."""
@@ -279,6 +292,14 @@ class FourierGradientPosterior:
         self._num_data = linear.num_rows
         self._X = X.detach()
         self._weights = surrogate.weights
+
+    def __repr__(self) -> str:
+        """The shape and units of the gradients, and what they are conditioned on."""
+        shape = " x ".join(map(str, self._X.shape))
+        return (
+            f"FourierGradientPosterior({shape}, {self._X.dtype}, {self._X.device}; outcome per unit of input; "
+            f"given n = {self._num_data} values by M = {self._features.num_features} features)"
+        )
 
     @cached_property
     def mean(self) -> Tensor:

@@ -60,6 +60,14 @@ class Trajectory:
         """The number of queries that gave a finite value, n."""
         return len(self._X)
 
+    def __repr__(self) -> str:
+        """n, d and what is held beside the inputs."""
+        noise = "with" if self._noise is not None else "without"
+        return (
+            f"Trajectory(n = {len(self)} queries ({self.failures} more failed), d = {self.d}, {self.dtype}, "
+            f"{self.device}; values in f's units, {noise} noise variances)"
+        )
+
     @property
     def X(self) -> Tensor:
         """The inputs, ``n x d``, in the order of appending: a view that must not be written to."""

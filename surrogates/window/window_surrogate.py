@@ -107,6 +107,16 @@ class WindowSurrogate:
         """The number of queries that succeeded."""
         return len(self.trajectory)
 
+    def __repr__(self) -> str:
+        """The window, the hyper-parameters and the units of gradients."""
+        trajectory, h = self.trajectory, self.hyperparameters
+        return (
+            f"WindowSurrogate(given {len(self.window)} (at most {self.size}) of n = {len(self)} queries, "
+            f"d = {trajectory.d}, {trajectory.dtype}, {trajectory.device};\n"
+            f"  {self._profile.name}, lengthscale {h.lengthscale:.6g} in search units; "
+            f"gradients in standardised units, times {self.scale:.6g} in f's)"
+        )
+
     def append(self, points: Tensor, values: Tensor) -> None:
         """Take queries, ``m x d`` and ``m``; NaN and infinite values are kept apart."""
         self.trajectory.append(points, values)
