@@ -24,6 +24,15 @@ class GradientMixturePosterior(GradientPosterior):
     ``surrogates.FullyBayesianDerivedGP.gradient_posterior`` makes one.
     """
 
+    def __repr__(self) -> str:
+        """The shape and units of the gradients, the number of samples, and the data that they are conditioned on."""
+        *batch, samples, q, d = self._extended_shape()
+        shape = " x ".join(map(str, [*batch, q, d]))
+        return (
+            f"GradientMixturePosterior({samples} samples of {shape}, {self.dtype}, {self.device}; outcome per unit of "
+            f"input; given n = {self._conditioning.X.shape[-2]} values)"
+        )
+
     @cached_property
     def mixture_mean(self) -> Tensor:
         """E ∇f(x) = mean_s ∇μ_s(x), ``batch x q x d``."""
@@ -94,8 +103,10 @@ class FullyBayesianDerivedGP(DerivedGP):
         """S, the number of samples of the hyper-parameters."""
         return self.train_targets.shape[-2]
 
-    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> GaussianMixturePosterior:
-        """The mixture of the posteriors of f, each ``batch x S x q x 1``.
+    def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The mixture of the posteriors of f, each ``batch x S x q x 1``: a ``GaussianMixturePosterior``.
+
+        Through a nonlinear outcome transform it is BoTorch's ``TransformedPosterior`` of that shape instead.
 
         Args:
             X: The points, ``batch x q x d``.
@@ -106,29 +117,28 @@ class FullyBayesianDerivedGP(DerivedGP):
             TypeError: If X is no floating point tensor.
             ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
         """
-        return GaussianMixturePosterior(super().posterior(self._for_all_samples(X), *args, **kwargs).distribution)
+        posterior = super().posterior(self._for_all_samples(X), *args, **kwargs)
+        if isinstance(posterior, GPyTorchPosterior):
+            return GaussianMixturePosterior(posterior.distribution)
+        return posterior
 
     def gradient_posterior(self, X: Tensor) -> GradientMixturePosterior:
         """The mixture of the Gaussian posteriors of ∇f at X, in the user's units of outcome per unit of input.
+
+        What else ``DerivedGP`` gives of a gradient has a dimension for the samples before q: joint posteriors and
+        covariances are those within each sample.
 
         Args:
             X: The points, ``batch x q x d``.
 
         Raises:
             TypeError: If X is no floating point tensor.
-            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
+            ValueError: As in ``DerivedGP.gradient_posterior``.
         """
         current = self._current()
-        z = self.transform_inputs(self._for_all_samples(X))
-        return GradientMixturePosterior(current.conditioning, z.clone(), current.outcome_scale)
-
-    def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
-        """The joint posteriors of (f, ∇f) as ``DerivedGP.joint_posterior`` has them, ``batch x S x q x (d+1)``."""
-        return super().joint_posterior(self._for_all_samples(X))
-
-    def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:
-        """The posterior covariances of f(x) and ∇f(x') within each sample, ``batch x S x q x q' x d``."""
-        return super().value_gradient_covariance(self._for_all_samples(X), self._for_all_samples(X_gradient))
+        self._affine_outcome_transform()
+        z, slope = self._points(X)
+        return GradientMixturePosterior(current.conditioning, z.clone(), current.outcome_scale, None, slope)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
         """As ``DerivedGP``'s; data without a dimension for the samples are those of every sample.
@@ -150,7 +160,10 @@ class FullyBayesianDerivedGP(DerivedGP):
             X = X.expand(*Y.shape[:-2], *X.shape[-2:])
         return super().condition_on_observations(X, Y, noise, **kwargs)
 
+    def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
+        return super()._points(self._for_all_samples(X))
+
     def _for_all_samples(self, X: Tensor) -> Tensor:
         """The points, ``batch x 1 x q x d``."""
-        check_points(X, self.train_inputs[0].shape[-1], self.train_inputs[0])
+        check_points(X, self.num_inputs, self.train_inputs[0])
         return X.unsqueeze(MCMC_DIM)

@@ -9,7 +9,8 @@ import torch
 from botorch.acquisition import ExpectedImprovement, LogExpectedImprovement, qExpectedImprovement
 from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import MCMC_DIM
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.models.transforms.input import Log10, Warp
 from botorch.utils.transforms import is_ensemble, is_fully_bayesian
 from gpytorch.constraints import GreaterThan, Interval, LessThan
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
@@ -216,6 +217,28 @@ def test_it_is_so_many_separate_models(name):
         torch.testing.assert_close(across[i], one.value_gradient_covariance(x, x), rtol=1e-9, atol=1e-9)
 
 
+def test_transforms_that_are_not_linear_are_those_of_separate_models():
+    X = 1.5 + 0.5 * points(8)
+    log_inputs = DerivedGP(X, outcomes(X), input_transform=Log10(indices=[0, 2]))
+    log_outcomes = DerivedGP(X, outcomes(X).exp(), outcome_transform=Log())
+    x = 1.5 + 0.5 * points(3, seed=9)
+    samples = sampled(log_inputs)
+    gradient, joint = samples.gradient_posterior(x), samples.joint_posterior(x)
+    for i, one in enumerate(separate_models(log_inputs, samples)):
+        own = one.gradient_posterior(x)
+        torch.testing.assert_close(gradient.mean[i], own.mean, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(gradient.covariance_matrix[i], own.covariance_matrix, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(joint.mean[i], one.joint_posterior(x).mean, rtol=1e-9, atol=1e-9)
+    samples = sampled(log_outcomes)
+    with pytest.raises(ValueError, match="not Gaussian"):
+        samples.gradient_posterior(x)
+    transformed, value = samples.transformed_gradient_posterior(x), samples.posterior(x)
+    for i, one in enumerate(separate_models(log_outcomes, samples)):
+        own = one.transformed_gradient_posterior(x).delta_method_mean
+        torch.testing.assert_close(transformed.delta_method_mean[i], own, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(value.mean[i], one.posterior(x).mean, rtol=1e-6, atol=1e-6)
+
+
 def test_the_model_that_was_sampled_stays_as_it_was():
     model = with_priors()
     before = copy.deepcopy(model.state_dict())
@@ -281,6 +304,14 @@ def test_moments_of_the_mixture_are_those_of_its_draws():
     torch.testing.assert_close(posterior.mixture_trace, total, rtol=0.04, atol=0)
     torch.testing.assert_close(posterior.mixture_trace, posterior.mixture_variance.sum(-1))
     torch.testing.assert_close(posterior.mixture_variance, covariance.diagonal(dim1=-2, dim2=-1))
+
+
+def test_it_says_what_it_holds():
+    x = points(6, seed=9).reshape(2, 3, D)
+    assert repr(sampled().gradient_posterior(x)) == (
+        "GradientMixturePosterior(5 samples of 2 x 3 x 3, torch.float64, cpu; outcome per unit of input; "
+        "given n = 8 values)"
+    )
 
 
 def test_moments_of_two_parts_in_closed_form():
@@ -374,6 +405,11 @@ REFUSED = {
         lambda: DerivedGP(points(8, batch=(2,)), outcomes(points(8, batch=(2,))), covar_module=scaled_kernel()),
         "is shared by the models of the batch",
     ),
+    "parameters of the inputs' transform": (
+        lambda: with_priors(input_transform=Warp(D, indices=[0], bounds=torch.tensor([[-1.0] * D, [1.0] * D]))),
+        "no parameter of mean, kernel or likelihood",
+    ),
+    "several outcomes": (lambda: DerivedGP(points(8), points(8)[:, :2]), "this has 2 outcomes"),
     "outside of the prior's support": (
         lambda: with_priors(
             covar_module=RBFKernel(
