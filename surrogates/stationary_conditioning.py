@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from gpytorch.means import Mean
 from torch import Tensor
@@ -23,6 +25,9 @@ from surrogates.kernels.distances import pairwise_squared_distances, squared_dis
 from surrogates.kernels.errors import gradient_at_datum, no_gradient_covariance
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
+
+if TYPE_CHECKING:
+    from surrogates.kernels.one_pass_numba import Arrays
 
 # Under this share of the prior's trace the identity loses more digits than triangular solves do.
 _CANCELLATION = 1e-2
@@ -88,15 +93,24 @@ class StationaryConditioning(Conditioning):
     def _prior_number(self) -> float:
         return self.prior_trace.item()
 
+    @cached_property
+    def _arrays(self) -> Arrays | None:
+        return one_pass.arrays_of(self.stationary, self.inputs, self.alpha)
+
+    @cached_property
+    def _matrices(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.inverse.numpy(), self.inverse_times_distances.numpy()
+
     def pass_over_data(self, x: Tensor) -> Pass:
         """J(x)ᵀ α and the distances to the data at the points, ``... x q x d``.
 
         Raises:
             ValueError: If a point coincides with a datum under Matérn 1/2.
         """
-        known = one_pass.one_pass(self.stationary, self.inputs, self.stationary.seen_inputs(x), self.alpha)
-        if not self.stationary.profile.has_gradient and bool((known.r2 == 0).any()):
-            raise gradient_at_datum(self.stationary.profile.title)
+        kernel = self.stationary
+        known = one_pass.one_pass(kernel, self.inputs, kernel.seen_inputs(x), self.alpha, self._arrays)
+        if not kernel.profile.has_gradient and bool((known.r2 == 0).any()):
+            raise gradient_at_datum(kernel.profile.title)
         return known
 
     def mean(self, x: Tensor, known: Pass | None = None) -> Tensor:
@@ -116,12 +130,12 @@ class StationaryConditioning(Conditioning):
         if not x.shape[-2]:
             return super().trace(x)
         known = known or self.pass_over_data(x)
-        if one_pass.compiled is not None and _single(known):
-            matrices = (self.inverse, self.inverse_times_distances)
-            trace = self._prior_number - one_pass.compiled.trace_explained(known.c[0], known.q[0], *matrices)
+        point = known.of_one_point()
+        if one_pass.compiled is not None and point is not None:
+            trace = self._prior_number - one_pass.compiled.trace_explained(*point, *self._matrices)
             if trace < _CANCELLATION * self._prior_number:
                 return super().trace(x)
-            return torch.tensor([trace], dtype=torch.float64)
+            return torch.from_numpy(np.array([trace]))
         explained = ((known.c * known.q) @ self.inverse * known.c).sum(-1)
         result = self.prior_trace - explained + 0.5 * (known.c @ self.inverse_times_distances * known.c).sum(-1)
         small = result < _CANCELLATION * self.prior_trace
@@ -203,8 +217,3 @@ def make_conditioning(
     number = not (factor.requires_grad or alpha.requires_grad)
     cls = StationaryConditioning if isinstance(kernel, StationaryKernel) and number else Conditioning
     return cls(kernel, prior_mean, X, factor, alpha, slope)
-
-
-def _single(known: Pass) -> bool:
-    """Whether a pass is of one point, on the CPU and without autograd, as the compiled trace wants it."""
-    return known.c.dim() == 2 and known.c.shape[0] == 1 and known.c.device.type == "cpu" and not known.c.requires_grad

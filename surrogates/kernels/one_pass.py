@@ -12,13 +12,17 @@ every other case runs in torch, on any device, with the same numbers. In all fun
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from surrogates.kernels.distances import refined
 from surrogates.kernels.stationary import StationaryKernel
+
+if TYPE_CHECKING:
+    from surrogates.kernels.one_pass_numba import Arrays
 
 try:
     from surrogates.kernels import one_pass_numba as compiled
@@ -28,32 +32,66 @@ except ImportError:  # numba is the optional extra `fast`
 _BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
 
 
-class Pass(NamedTuple):
-    """What one pass over the data gives at the points x, ``... x q x d``.
+class Pass:
+    """What one pass over the data gives at the points x, ``... x q x d``; it iterates over the four.
 
-    Attributes:
+    The distances and scales of one point may be given as arrays, of which tensors are made when they are asked for.
+
+    Args:
         mean: J(x)ᵀ α, ``... x q x d``.
         r2: The squared distances r² to the data in the metric 1/ℓ², ``... x q x n``, float64.
         q: The squared distances to the data in the metric v², ``... x q x n``, float64.
         c: The row scales 2 o h'(r²), ``... x q x n``, float64.
     """
 
-    mean: Tensor
-    r2: Tensor
-    q: Tensor
-    c: Tensor
+    __slots__ = ("_c", "_q", "_r2", "mean")
+
+    def __init__(self, mean: Tensor, r2: Tensor | np.ndarray, q: Tensor | np.ndarray, c: Tensor | np.ndarray) -> None:
+        self.mean = mean
+        self._r2, self._q, self._c = r2, q, c
+
+    @property
+    def r2(self) -> Tensor:
+        """The squared distances r² to the data in the metric 1/ℓ², ``... x q x n``."""
+        return torch.as_tensor(self._r2)
+
+    @property
+    def q(self) -> Tensor:
+        """The squared distances to the data in the metric v², ``... x q x n``."""
+        return torch.as_tensor(self._q)
+
+    @property
+    def c(self) -> Tensor:
+        """The row scales 2 o h'(r²), ``... x q x n``."""
+        return torch.as_tensor(self._c)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from (self.mean, self.r2, self.q, self.c)
+
+    def of_one_point(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """c and q as arrays, ``1 x n``, where they are of one point on the CPU, without autograd, else None."""
+        c, q = self._c, self._q
+        if isinstance(c, np.ndarray) and isinstance(q, np.ndarray):
+            return c, q
+        c, q = self.c, self.q
+        if c.dim() == 2 and len(c) == 1 and c.is_cpu and not (c.requires_grad or q.requires_grad):
+            return c.numpy(), q.numpy()
+        return None
 
 
-def one_pass(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor) -> Pass:
-    """J(x)ᵀ α and the distances to the data at x, ``... x q x d``, for α = A⁻¹(y − m), ``batch x n``."""
+def one_pass(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor, arrays: Arrays | None = None) -> Pass:
+    """J(x)ᵀ α and the distances to the data at x, ``... x q x d``, for α = A⁻¹(y − m), ``batch x n``.
+
+    Where ``arrays_of`` has been called for the same kernel, data and α, its result saves the conversion.
+    """
     if X.dim() == 2 and x.dim() > 2 and kernel.outputscale.dim() == 2:
         # The points of all batches share the data: one matrix product serves them.
         flat = one_pass(kernel, X, x.reshape(-1, x.shape[-1]), alpha)
         return Pass(*(part.reshape(*x.shape[:-1], part.shape[-1]) for part in flat))
-    if compiled is not None and _compiled_serves(X, x):
-        found = compiled.one_point(kernel, X, x, alpha)
-        if found is not None:
-            return Pass(*found)
+    if compiled is not None and _is_point(x):
+        arrays = arrays or arrays_of(kernel, X, alpha)
+        if arrays is not None and x.dtype == X.dtype:
+            return Pass(*compiled.one_point(arrays, x))
     centre = x.mean(dim=-2, keepdim=True)
     points = x - centre
     mean: Tensor | float = 0.0
@@ -72,6 +110,15 @@ def one_pass(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor) -> P
         cs.append(c)
     assert isinstance(mean, Tensor)
     return Pass(mean * kernel.column_scales.to(x.dtype), *(torch.cat(parts, dim=-1) for parts in (r2s, qs, cs)))
+
+
+def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
+    """The data as the compiled loop takes them, or None where it does not serve: one data set on the CPU."""
+    if compiled is None or X.dim() != 2 or not X.is_cpu or X.stride(-1) != 1:
+        return None
+    if X.dtype not in (torch.float32, torch.float64):
+        return None
+    return compiled.as_arrays(kernel, X, alpha)
 
 
 def squared_distances_to(kernel: StationaryKernel, X: Tensor, x: Tensor) -> Tensor:
@@ -116,15 +163,6 @@ def _distances(points: Tensor, block: Tensor, weights: Tensor) -> Tensor:
     return refined(scale - 2 * weighted @ block.mT, scale, points, block, weights)
 
 
-def _compiled_serves(X: Tensor, x: Tensor) -> bool:
-    """Whether the compiled loop applies: one point, one data set, on the CPU, without autograd."""
-    return (
-        X.dim() == 2
-        and x.shape[-2] == 1
-        and x.dim() == 2
-        and X.device.type == "cpu"
-        and X.dtype == x.dtype
-        and X.dtype in (torch.float32, torch.float64)
-        and X.stride(-1) == 1
-        and not (x.requires_grad and torch.is_grad_enabled())
-    )
+def _is_point(x: Tensor) -> bool:
+    """Whether the points are one, which needs no autograd, as the compiled loop wants it."""
+    return x.dim() == 2 and len(x) == 1 and x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled())

@@ -7,7 +7,9 @@ do not, the share is added in tiles from the far end back, which finds in the ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, sqrt
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -18,37 +20,57 @@ from surrogates.kernels.stationary import StationaryKernel
 
 _TILE = 1024
 _NEAR = 1 << 20
+_SHORT = 256
 _PROFILES = {"rbf": 0, "rq": 1, "matern12": 2, "matern32": 3, "matern52": 4}
 # Sums may be reordered for the vector units; NaN and inf keep their meaning.
 _REORDER = {"reassoc", "nsz", "contract"}
 
 
-def one_point(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor) -> tuple[Tensor, ...] | None:
-    """The fields of ``one_pass.Pass`` for one point x, ``1 x d``, the data X, ``n x d``, and α, ``n``.
+class Arrays(NamedTuple):
+    """Data and a kernel as the compiled loops take them, made once for all points.
+
+    Attributes:
+        loop: The loop over the data.
+        arguments: What it takes before the point and what it writes to.
+        n: The number of data.
+        dtype: The type of the mean.
+    """
+
+    loop: Callable[..., None]
+    arguments: tuple[Any, ...]
+    n: int
+    dtype: np.dtype[Any]
+
+
+def as_arrays(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
+    """What ``one_point`` takes of the data X, ``n x d``, and α, ``n``; they share their storage with it.
 
     It is None for a profile that is registered, not built in: h' is compiled for those only.
     """
     profile = _PROFILES.get(kernel.profile.name)
     if profile is None:
         return None
-    d = X.shape[-1]
-    mean = torch.empty_like(x)
-    n_vectors = torch.empty((3, 1, X.shape[0]), dtype=torch.float64)
-    r2, q, c = n_vectors.numpy()
+    n, d = X.shape
+    data = X.numpy()
     exponent, outputscale, p, v = kernel.numbers
-    outputs = (mean.numpy()[0], r2[0], q[0], c[0])
-    data = (X.numpy(), x.detach().numpy()[0], alpha.numpy())
     if kernel.isotropic:
-        _isotropic(*data, profile, exponent, outputscale, p, v, *outputs)
-    else:
-        ps, vs = (m.expand(1, d).contiguous().double().numpy()[0] for m in (kernel.precision, kernel.column_scales))
-        _ard(*data, profile, exponent, outputscale, ps, vs, *outputs)
-    return mean, n_vectors[0], n_vectors[1], n_vectors[2]
+        return Arrays(_isotropic, (data, alpha.numpy(), profile, exponent, outputscale, p, v), n, data.dtype)
+    ps, vs = (m.expand(1, d).contiguous().double().numpy()[0] for m in (kernel.precision, kernel.column_scales))
+    return Arrays(_ard, (data, alpha.numpy(), profile, exponent, outputscale, ps, vs), n, data.dtype)
 
 
-def trace_explained(c: Tensor, q: Tensor, inverse: Tensor, inverse_times_distances: Tensor) -> float:
-    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``n``, in one reading of both ``n x n`` matrices."""
-    return _explained(c.numpy(), q.numpy(), inverse.numpy(), inverse_times_distances.numpy())
+def one_point(arrays: Arrays, x: Tensor) -> tuple[Any, ...]:
+    """What makes a ``one_pass.Pass`` for one point x, ``1 x d``."""
+    # Small arrays of NumPy, and tensors that share their storage, are made in half the time of small tensors.
+    mean = np.empty(x.shape, arrays.dtype)
+    n_vectors = np.empty((3, 1, arrays.n))
+    arrays.loop(*arrays.arguments, (x.detach() if x.requires_grad else x).numpy(), mean, n_vectors)
+    return torch.from_numpy(mean), *n_vectors
+
+
+def trace_explained(c: np.ndarray, q: np.ndarray, inverse: np.ndarray, inverse_times_distances: np.ndarray) -> float:
+    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``1 x n``, in one reading of both matrices."""
+    return _explained(c, q, inverse, inverse_times_distances)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -68,11 +90,17 @@ def _h1(profile, exponent, r2):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _isotropic(X, x, alpha, profile, exponent, outputscale, p, v, mean, r2, q, c):  # type: ignore[no-untyped-def]
+def _isotropic(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors):  # type: ignore[no-untyped-def]
     n, d = X.shape
+    x, mean, r2, q, c = point[0], means[0], n_vectors[0, 0], n_vectors[1, 0], n_vectors[2, 0]
     mean[:] = 0
     weight = np.empty(n, dtype=x.dtype)
     kernel = (alpha, profile, exponent, outputscale, p, v)
+    if d <= _SHORT and n * d * x.itemsize <= _NEAR:
+        _squares_of_all(x, X, r2)
+        _weigh(0, n, *kernel, r2, q, c, weight)
+        _add_all(mean, x, X, weight)
+        return
     fours = n - n % 4
     if 8 * d * x.itemsize <= _NEAR and fours >= 8:
         r2[0], r2[1], r2[2], r2[3] = _squares_of_four(x, X[0], X[1], X[2], X[3])
@@ -106,6 +134,24 @@ def _weigh(first, last, alpha, profile, exponent, outputscale, p, v, r2, q, c, w
         q[i] = r2[i] * (v * v / p)
         c[i] = 2 * outputscale * _h1(profile, exponent, r2[i])
         weight[i] = c[i] * alpha[i] * v
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+def _squares_of_all(x, X, r2):  # type: ignore[no-untyped-def]
+    for i in range(X.shape[0]):
+        s = x.dtype.type(0)
+        for j in range(x.shape[0]):
+            difference = x[j] - X[i, j]
+            s += difference * difference
+        r2[i] = s
+
+
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+def _add_all(mean, x, X, weight):  # type: ignore[no-untyped-def]
+    for i in range(X.shape[0]):
+        w = weight[i]
+        for j in range(x.shape[0]):
+            mean[j] += w * (x[j] - X[i, j])
 
 
 @numba.njit(cache=True, nogil=True, fastmath=_REORDER)
@@ -164,8 +210,9 @@ def _add_four_and_squares_of_four(mean, x, a0, a1, a2, a3, weight, b0, b1, b2, b
 
 
 @numba.njit(cache=True, nogil=True, fastmath=_REORDER)
-def _ard(X, x, alpha, profile, exponent, outputscale, p, v, mean, r2, q, c):  # type: ignore[no-untyped-def]
+def _ard(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors):  # type: ignore[no-untyped-def]
     n, d = X.shape
+    x, mean, r2, q, c = point[0], means[0], n_vectors[0, 0], n_vectors[1, 0], n_vectors[2, 0]
     mean[:] = 0
     for i in range(n):
         row = X[i]
@@ -185,5 +232,6 @@ def _ard(X, x, alpha, profile, exponent, outputscale, p, v, mean, r2, q, c):  # 
 
 
 @numba.njit(cache=True, nogil=True)
-def _explained(c, q, inverse, weighted):  # type: ignore[no-untyped-def]
+def _explained(cs, qs, inverse, weighted):  # type: ignore[no-untyped-def]
+    c, q = cs[0], qs[0]
     return np.dot(c * q, np.dot(inverse, c)) - 0.5 * np.dot(c, np.dot(weighted, c))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
-from operator import is_
+from operator import getitem, is_
 from typing import Any
 
 import gpytorch
@@ -26,6 +26,8 @@ from surrogates.linalg.growing import GrowingCholesky, GrowingRows
 SMALL = 4096
 """Tensors up to so many numbers are compared by value, larger ones by their version."""
 
+_BOOKKEEPING = frozenset(vars(gpytorch.Module())) - {"training"}
+
 
 class ModelSnapshot:
     """What the numbers of a model depend on, at one moment, to tell cheaply whether they still hold.
@@ -41,30 +43,60 @@ class ModelSnapshot:
 
     def __init__(self, model: ExactGP) -> None:
         modules = _without_priors(model)
-        self._attributes = [model._modules, *(d for m in modules for d in (vars(m), m._modules))]
-        self._numbers = [d for m in (model, *modules) for d in (m._parameters, m._buffers)]
-        self._entries = _entries(self._attributes)
-        tensors = [t for t in _entries(self._numbers) if t is not None]
-        self._values = [t.detach().clone() if t.numel() <= SMALL else t for t in tensors]
-        plain = [entry for entry in self._entries if isinstance(entry, torch.Tensor)]
-        self._large = [*_data(model), *plain, *(t for t in tensors if t.numel() > SMALL)]
+        children = [m._modules for m in (model, *modules)]
+        attributes = [vars(m) for m in modules]
+        numbers = [d for m in (model, *modules) for d in (m._parameters, m._buffers)]
+        self._dicts = [*children, *attributes, *numbers]
+        self._sizes = [len(d) for d in self._dicts]
+        named = [(d, name) for d in numbers for name in d]
+        tensors = [(d, name) for d, name in named if d[name] is not None]
+        self._parts = _Entries(
+            [(d, name) for d in children for name in d]
+            + [(d, name) for d in attributes for name in d if name not in _BOOKKEEPING]
+            + [(d, name) for d, name in named if d[name] is None]
+        )
+        self._single = _Entries([(d, name) for d, name in tensors if d[name].numel() == 1])
+        self._values = [t.item() for t in self._single.values]
+        self._several = _Entries([(d, name) for d, name in tensors if d[name].numel() != 1])
+        self._copies = [t.detach().clone() if t.numel() <= SMALL else t for t in self._several.values]
+        plain = [value for value in self._parts.values if isinstance(value, torch.Tensor)]
+        self._large = [*_data(model), *plain, *(t for t in self._several.values if t.numel() > SMALL)]
         self._versions = _versions(self._large)
 
     def matches(self, model: ExactGP) -> bool:
         """Whether nothing of it has changed."""
-        entries, tensors = _entries(self._attributes), [t for t in _entries(self._numbers) if t is not None]
-        return (
-            len(entries) == len(self._entries)
-            and len(tensors) == len(self._values)
-            and all(map(is_, entries, self._entries))
-            and all(map(is_, _data(model), self._large))
-            and _versions(self._large) == self._versions
-            and all(a is b or torch.equal(a, b) for a, b in zip(tensors, self._values, strict=True))
-        )
+        try:
+            return (
+                list(map(len, self._dicts)) == self._sizes
+                and self._parts.are_the_same()
+                and all(map(is_, _data(model), self._large))
+                and _versions(self._large) == self._versions
+                and list(map(torch.Tensor.item, self._single.now())) == self._values
+                and (self._single.are_the_same() or self._single.have_the_same_dtype())
+                and all(a is b or torch.equal(a, b) for a, b in zip(self._several.now(), self._copies, strict=True))
+            )
+        except (KeyError, RuntimeError, TypeError):  # One is gone, None now, or of another size or dtype.
+            return False
 
 
-def _entries(dicts: list[dict[str, Any]]) -> list[Any]:
-    return list(chain.from_iterable(map(dict.values, dicts)))
+class _Entries:
+    """Entries of dictionaries, as they were and as they are."""
+
+    def __init__(self, places: list[tuple[dict[str, Any], str]]) -> None:
+        self._dicts, self._names = [d for d, _ in places], [name for _, name in places]
+        self.values = [d[name] for d, name in places]
+
+    def now(self) -> Iterator[Any]:
+        """The present values; a KeyError where one is gone."""
+        return map(getitem, self._dicts, self._names)
+
+    def are_the_same(self) -> bool:
+        """Whether all present values are those that were."""
+        return all(map(is_, self.now(), self.values))
+
+    def have_the_same_dtype(self) -> bool:
+        """Whether all present tensors have the dtype of those that were."""
+        return all(a.dtype == b.dtype for a, b in zip(self.now(), self.values, strict=True))
 
 
 def _without_priors(model: torch.nn.Module) -> list[torch.nn.Module]:
