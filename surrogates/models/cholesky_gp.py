@@ -72,7 +72,7 @@ class CholeskyGP(SingleTaskGP):
     @property
     def observation_noise(self) -> Tensor:
         """s² of one more observation in transformed units, ``batch (x m)``, float64: the mean where they differ."""
-        with torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and derivatives_are_asked_for()):
             return self._noise(self.train_inputs[0], self.train_targets.shape).mean(-1)
 
     def add_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:

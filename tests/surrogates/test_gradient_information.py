@@ -1,7 +1,8 @@
+import botorch
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Normalize
+from botorch.models.transforms import Normalize, Warp
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, ScaleKernel
 
@@ -141,3 +142,51 @@ def test_what_it_refuses():
     half = derived_gp(configured(ScaleKernel(MaternKernel(nu=0.5)).double()))
     with pytest.raises(ValueError, match="no gradient covariance"):
         GradientInformation(half, TARGET)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("name", ["matern 5/2 ard", "sum"])
+def test_it_differentiates_in_data_noise_and_hyperparameters_where_asked(name, q):
+    """Against central differences of the acquisition itself, under BoTorch's ``propagate_grads``."""
+    X = points(6)
+    candidates = points(q, seed=5).unsqueeze(0)
+    kernel = kernel_named(name)
+
+    def information(data):
+        gp = DerivedGP(data, outcomes(X), covar_module=kernel, likelihood=likelihood, outcome_transform=None)
+        return GradientInformation(gp, TARGET)(candidates).sum()
+
+    likelihood = gaussian_likelihood(0.05)
+    leaves = [X.clone().requires_grad_(True), *kernel.parameters(), *likelihood.parameters()]
+    with botorch.settings.propagate_grads(True):
+        slopes = torch.autograd.grad(information(leaves[0]), leaves)
+    for leaf, slope in zip(leaves, slopes, strict=True):
+        flat = leaf.data.view(-1)
+        for i in range(flat.numel()):
+            value, step = flat[i].item(), 1e-5
+            ends = []
+            for sign in (1, -1):
+                flat[i] = value + sign * step
+                ends.append(information(leaves[0].detach()).item())
+            flat[i] = value
+            assert abs((ends[0] - ends[1]) / (2 * step) - slope.reshape(-1)[i].item()) < 1e-6
+
+
+def test_several_outcomes_are_refused():
+    X = points(6)
+    gp = DerivedGP(X, torch.cat([outcomes(X), outcomes(X)], dim=-1))
+    with pytest.raises(ValueError, match="one outcome, got 2: take one of them by model.subset_output"):
+        GradientInformation(gp, TARGET)
+    assert GradientInformation(gp.subset_output([1]), TARGET)(X[:1] + 0.1).shape == (1,)
+
+
+def test_through_a_warp_it_is_that_of_the_warped_inputs():
+    """The drop of ``GradientPosterior.trace`` when the point is observed, which differs with dz/dx at the target."""
+    X = (points(6) + 1) / 2
+    gp = DerivedGP(X, outcomes(X), input_transform=Warp(d=D, indices=[0, 1]), outcome_transform=None)
+    gp.input_transform._set_concentration(0, torch.tensor([1.7, 0.6], dtype=torch.float64))
+    target, new = (TARGET + 1) / 2, X[:1] * 0.9 + 0.05
+    expected = gp.gradient_posterior(target).trace
+    information = GradientInformation(gp, target)(new)
+    gp.add_observations(new, outcomes(new))
+    assert_close(information, expected - gp.gradient_posterior(target).trace, 1e-9)
