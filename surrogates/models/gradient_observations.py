@@ -7,12 +7,15 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, cast
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import torch
 from botorch import settings as botorch_settings
 from botorch.models.gpytorch import GPyTorchModel
-from botorch.models.utils import gpt_posterior_settings
+from botorch.models.model import FantasizeMixin
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch import settings
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
@@ -26,43 +29,80 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from surrogates.checks import check_data, check_finite, check_floating, check_nonnegative, check_points, check_same_kind
+from surrogates.kernels.blocks import KernelSnapshot, kernel_blocks, snapshot
 from surrogates.kernels.makers import gaussian_likelihood
 from surrogates.kernels.stationary import unscaled
+from surrogates.linalg.cholesky import jittered_factor
 from surrogates.models.caches import ModelSnapshot
 
 
 class _InterleavedNoise(FixedNoiseGaussianLikelihood):
-    """Fixed noise of n(d+1) observations: given n inputs, GPyTorch would look for n variances and drop these."""
+    """Fixed noise of N observed entries: given n inputs, GPyTorch would look for n variances and drop these."""
 
     def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> Any:
         return super()._shaped_noise_covar(base_shape, **kwargs)
 
 
-class GradientObservationGP(ExactGP, GPyTorchModel):
-    """A GP on n(d+1) observations: the value and the d partial derivatives at every point, point by point.
+@dataclass(frozen=True, eq=False)
+class _Conditioning:
+    """What follows from the points that the elements of a batch have in common, at one moment.
 
-    Where gradients can be observed they are worth d values each; where only values can, ``surrogates.DerivedGP``
-    gives the same posterior in O(n³) instead of O(n³d³). Targets are standardised: y' = (y − mean)/scale and
-    ∇y' = ∇y/scale, as a gradient has no offset. There are no batches.
+    Attributes:
+        kernel: The kernel's numbers.
+        X: The points, ``n x d``.
+        observed: Which of their n(d+1) entries were observed, ``N``.
+        factor: The Cholesky factor L of the covariance of these with their noise, ``N x N``, float64.
+        alpha: L⁻ᵀ L⁻¹ (y' − m), ``N``, float64.
+    """
+
+    kernel: KernelSnapshot
+    X: Tensor
+    observed: Tensor
+    factor: Tensor
+    alpha: Tensor
+
+    def whitened(self, across: Tensor) -> Tensor:
+        """The rows L⁻¹ a of the rows a, ``batch x rows x N``."""
+        # A solve that broadcasts would copy the factor for every element of the batch.
+        return torch.linalg.solve_triangular(
+            self.factor, across.reshape(-1, across.shape[-1]).mT, upper=False
+        ).mT.reshape(across.shape)
+
+
+class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
+    """A GP on the value at every one of n points and on what was observed of the gradient there.
+
+    Of the n(d+1) entries y₁, ∂₁y₁, …, ∂_d y₁, y₂, … it is conditioned on the N observed ones, by Cholesky in float64.
+    The others have no row in any matrix, in the marginal likelihood neither. Where gradients can be observed they are
+    worth d values each; where only values can, ``surrogates.DerivedGP`` gives the same posterior in O(n³) instead of
+    O(n³d³). Targets are standardised: y' = (y − mean)/scale and ∇y' = ∇y/scale, as a gradient has no offset.
+
+    Data have no batches. Fantasies, as ``qKnowledgeGradient`` makes them, are models of a batch shape, which have the
+    n points that they come from in common and factorise these once.
 
     Args:
         train_X: The inputs, ``n x d``.
         train_Y: The outcomes, ``n x 1``.
-        train_G: The gradients in outcome units per unit of input, ``n x d``.
+        train_G: The gradients in outcome units per unit of input, ``n x d``, NaN where a partial derivative was not
+            observed.
         train_Yvar: The noise variances of the values, ``n x 1``, or None to infer one noise for all observations.
         train_Gvar: The noise variances of the partial derivatives, ``n x d``, given with ``train_Yvar`` or not at all.
+            They may be NaN where ``train_G`` is.
         covar_module: ``RBFKernelGrad`` or ``Matern52KernelGrad``, in any number of ``ScaleKernel``s. The default is a
             scaled ARD ``Matern52KernelGrad``.
 
     Raises:
         TypeError: If data are not floating point tensors, or the kernel is another.
-        ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
-            a variance is negative or given without the other, or the kernel sees some inputs only.
+        ValueError: If shapes do not fit, there are no data, an entry is infinite, or NaN where it may not be, dtypes
+            or devices are mixed, a variance is negative or given without the other, or the kernel sees some inputs
+            only.
     """
 
     _num_outputs = 1
+    likelihood: Any
     _mean: Tensor
     _scale: Tensor
+    _observed: Tensor
 
     def __init__(
         self,
@@ -75,29 +115,54 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
     ) -> None:
         _check(train_X, train_Y, train_G, train_Yvar, train_Gvar)
         if covar_module is not None:
-            _check_kernel(covar_module)
-        d, dtype = train_X.shape[-1], train_X.dtype
+            _check_kernel(covar_module, train_X.shape[-1])
+        (n, d), dtype = train_X.shape, train_X.dtype
         mean = train_Y.mean()
-        deviation = train_Y.std() if len(train_Y) > 1 else torch.zeros_like(mean)
+        deviation = train_Y.std() if n > 1 else torch.zeros_like(mean)
         scale = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+        # Point by point: y₁, ∂₁y₁, …, ∂_d y₁, y₂, …
+        targets = torch.cat([train_Y - mean, train_G], dim=-1).flatten()
+        (observed,) = torch.where(~targets.isnan())
         if train_Yvar is None or train_Gvar is None:
             likelihood = gaussian_likelihood(1e-4, dtype)
         else:
-            noise = torch.cat([train_Yvar, train_Gvar], dim=-1).flatten() / scale**2
-            likelihood = _InterleavedNoise(noise)
-        # Point by point: y₁, ∂₁y₁, …, ∂_d y₁, y₂, …
-        targets = torch.cat([(train_Y - mean) / scale, train_G / scale], dim=-1).flatten()
-        super().__init__(train_X, targets, likelihood)
+            noise = torch.cat([train_Yvar, train_Gvar], dim=-1).flatten()
+            likelihood = _InterleavedNoise(noise[observed] / scale**2)
+        super().__init__(train_X, targets[observed] / scale, likelihood)
+        self._cached: _Conditioning | None = None
         self._snapshot: ModelSnapshot | None = None
+        # The elements of a batch have so many leading points, with their targets and noise, in common.
+        self._num_shared = n
         self.register_buffer("_mean", mean)
         self.register_buffer("_scale", scale)
+        self.register_buffer("_observed", observed, persistent=False)
         self.mean_module = ConstantMeanGrad()
         self.covar_module = covar_module or ScaleKernel(Matern52KernelGrad(ard_num_dims=d))
         self.to(train_X)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles take: they factorise anew."""
+        return {**vars(self), "_cached": None, "_snapshot": None}
+
     def forward(self, x: Tensor) -> MultivariateNormal:
         """The prior of the q(d+1) values and partial derivatives at x, ``batch x q x d``."""
         return MultivariateNormal(self.mean_module(x).flatten(-2), self.covar_module(x))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> MultivariateNormal:
+        """GPyTorch's call, in standardised units.
+
+        In training mode it gives the prior of the N observed entries, of which the marginal likelihood is; in
+        evaluation mode the posterior of all q(d+1) entries at the points.
+        """
+        if self.training:
+            prior, kept = super().__call__(*args, **kwargs), self._observed
+            covariance = prior.lazy_covariance_matrix.to_dense()[..., kept, :][..., kept]
+            return MultivariateNormal(prior.mean[..., kept], to_linear_operator(covariance))
+        if settings.prior_mode.on():
+            return cast(MultivariateNormal, super().__call__(*args, **kwargs))
+        (X,) = args
+        mean, covariance = self._conditioned(X, gradients=True)
+        return MultivariateNormal(mean.to(X), to_linear_operator(covariance.to(X)))
 
     def posterior(  # type: ignore[override]
         self,
@@ -111,61 +176,285 @@ class GradientObservationGP(ExactGP, GPyTorchModel):
         Args:
             X: The points, ``batch x q x d``.
             output_indices: None or [0], as there is one outcome.
-            observation_noise: False, as the noise of a value and of a derivative differ.
+            observation_noise: Whether it is the posterior of observations of the value. Their noise is the inferred
+                one, or the mean of ``train_Yvar`` as in BoTorch, or that of a tensor of variances in the user's units,
+                which broadcasts to ``batch x q x 1``.
             posterior_transform: A posterior transform of BoTorch, or None.
 
         Raises:
-            TypeError: If X is no floating point tensor.
-            ValueError: If the points do not fit, or another outcome or observation noise is asked for.
+            TypeError: If X or a noise that is no bool is no floating point tensor.
+            ValueError: If the points or the noise do not fit, a variance is negative, or another outcome is asked for.
         """
         if output_indices not in (None, [0]):
             raise ValueError(f"There is one outcome: output_indices must be None or [0], got {output_indices!r}.")
+        mean, covariance = self._scaled(X, gradients=False)
         if observation_noise is not False:
-            raise ValueError(
-                "GradientObservationGP.posterior gives the noise-free value: observation_noise must be False."
-            )
-        mean, covariance = self._joint(X)
-        width = X.shape[-1] + 1
-        posterior = GPyTorchPosterior(
-            MultivariateNormal(mean[..., ::width] + self._mean, to_linear_operator(covariance[..., ::width, ::width]))
-        )
+            if observation_noise is not True:
+                _check_noise("observation_noise", observation_noise, mean.unsqueeze(-1))
+            noise = self._value_noise() if observation_noise is True else observation_noise
+            covariance = covariance + torch.diag_embed(noise.squeeze(-1).expand(mean.shape))
+        posterior = GPyTorchPosterior(MultivariateNormal(mean + self._mean, to_linear_operator(covariance)))
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of the gradients at X, ``batch x q x d``, dense, with event shape ``q x d``."""
-        mean, covariance = self._joint(X)
+        mean, covariance = self._scaled(X, gradients=True)
         q, d = X.shape[-2:]
-        keep = torch.arange(q * (d + 1), device=X.device).reshape(q, d + 1)[:, 1:].flatten()
-        covariance = covariance[..., keep, :][..., keep]
-        return GPyTorchPosterior(
-            MultitaskMultivariateNormal(mean[..., keep].reshape(*mean.shape[:-1], q, d), to_linear_operator(covariance))
-        )
+        mean = mean.unflatten(-1, (q, d + 1))[..., 1:]
+        covariance = covariance.unflatten(-1, (q, d + 1))[..., 1:].flatten(-2)
+        covariance = covariance.unflatten(-2, (q, d + 1))[..., 1:, :].flatten(-3, -2)
+        return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance)))
 
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of (f, ∇f) at X, ``batch x q x d``, with event shape ``q x (d+1)``, as GPyTorch's."""
-        mean, covariance = self._joint(X)
-        q, d = X.shape[-2:]
-        mean = mean.reshape(*mean.shape[:-1], q, d + 1)
+        mean, covariance = self._scaled(X, gradients=True)
+        mean = mean.unflatten(-1, (X.shape[-2], X.shape[-1] + 1))
         mean = torch.cat([mean[..., :1] + self._mean, mean[..., 1:]], dim=-1)
         return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance)))
+
+    def condition_on_observations(  # type: ignore[override]
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None
+    ) -> Self:
+        """A copy that is conditioned on more values too; the gradients at the new points are not observed.
+
+        Hyper-parameters and the standardisation stay as they are. Shapes broadcast: from Y of
+        ``fantasies x batch x m x 1`` comes a model of the batch shape ``fantasies x batch``.
+
+        Args:
+            X: The new inputs, ``batch x m x d``.
+            Y: The new outcomes in the user's units, ``batch x m x 1``.
+            noise: Their noise variances in the user's units, ``batch x m x 1``, needed where the model was made with
+                ``train_Yvar``. If it is given where the noise is inferred, all noise of the copy is fixed.
+
+        Raises:
+            TypeError: If something is no floating point tensor.
+            ValueError: If shapes, dtypes or devices do not fit, an entry is NaN or infinite, a variance is negative,
+                or there is no noise where it is needed.
+        """
+        self._check_points(X)
+        check_floating("Y", Y)
+        check_same_kind("Y", Y, "X", X)
+        if Y.dim() < 2 or Y.shape[-2:] != (X.shape[-2], 1):
+            raise ValueError(
+                f"Y must be of shape batch x {X.shape[-2]} x 1 for X of shape {tuple(X.shape)}, got {tuple(Y.shape)}."
+            )
+        check_finite("Y", Y)
+        if noise is not None:
+            _check_noise("noise", noise, Y)
+            noise = noise.expand(*noise.shape[:-2], X.shape[-2], 1).squeeze(-1) / self._scale**2
+        return self.get_fantasy_model(X, (Y.squeeze(-1) - self._mean) / self._scale, noise)
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None) -> Self:
+        """GPyTorch's ``get_fantasy_model``: ``condition_on_observations`` in standardised units, without its checks.
+
+        Args:
+            inputs: The new inputs, ``batch x m x d``.
+            targets: The new values, ``batch x m``.
+            noise: Their noise variances, ``batch x m``, or None.
+
+        Raises:
+            ValueError: If there is no noise where it is needed, or batch shapes do not broadcast.
+        """
+        if self._fixed_noise and noise is None:
+            raise ValueError("The model was made with train_Yvar: new observations need noise=, in the user's units.")
+        batch = _broadcast(self.batch_shape, X=inputs.shape[:-2], Y=targets.shape[:-1])
+        n, (m, d) = self._inputs.shape[-2], inputs.shape[-2:]
+
+        def joined(old: Tensor, new: Tensor, dims: int) -> Tensor:
+            return torch.cat([t.expand(*batch, *t.shape[t.dim() - dims :]) for t in (old, new)], dim=-dims)
+
+        tensors = [self._inputs, self._targets, self._mean, self._scale]
+        tensors += [self.likelihood.noise_covar.noise] if self._fixed_noise else []
+        # What has a history can be cloned but not copied.
+        model = copy.deepcopy(self, {id(t): t.clone() for t in tensors})
+        ExactGP.set_train_data(model, joined(self._inputs, inputs, 2), joined(self._targets, targets, 1), False)
+        entries = (n + torch.arange(m, device=inputs.device)) * (d + 1)
+        model._observed = torch.cat([self._observed, entries])
+        if noise is not None:
+            variances = joined(self._noise().to(noise), noise, 1)
+            model.likelihood = _InterleavedNoise(torch.ones_like(variances))
+            # GPyTorch would raise what an inferred noise may be to its floor of fixed noise.
+            model.likelihood.noise_covar.noise = variances
+        if not batch:
+            model._num_shared = n + m
+        elif self._snapshot is not None and self._snapshot.matches(self):
+            model._cached, model._snapshot = self._cached, ModelSnapshot(model)
+        return model
+
+    def fantasize(self, X: Tensor, sampler: Any, observation_noise: Tensor | None = None, **kwargs: Any) -> Self:
+        """BoTorch's ``fantasize``: models that are conditioned on values drawn at X from ``posterior``, with noise.
+
+        The batch shape of the fantasies is ``sampler.sample_shape x batch``. Gradients at X are not observed.
+
+        Args:
+            X: The points, ``batch x q x d``.
+            sampler: A sampler of BoTorch.
+            observation_noise: The noise variances of the values in the user's units, ``batch x q x 1`` or
+                ``batch x 1 x 1``, or None for the inferred noise or the mean of ``train_Yvar``.
+            **kwargs: ``propagate_grads``, as BoTorch takes it.
+
+        Raises:
+            TypeError: If X or the noise is no floating point tensor.
+            ValueError: If the points or the noise do not fit, or a variance is negative.
+        """
+        self._check_points(X)
+        if observation_noise is None and self._fixed_noise:
+            # BoTorch's mean is over the noise of the partial derivatives, too.
+            observation_noise = self._value_noise()
+        return super().fantasize(X, sampler, observation_noise, **kwargs)
+
+    def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
+        """GPyTorch's ``set_train_data``, in standardised units and without batches.
+
+        Args:
+            inputs: The inputs, ``n x d``, or None to keep them.
+            targets: All n(d+1) entries, NaN where there was no observation, or only the N observed ones where these
+                are the same as before, or None to keep them.
+            strict: Whether shape, dtype and device must be as before.
+
+        Raises:
+            RuntimeError: If something is not as before and must be.
+            ValueError: If inputs, targets and fixed noise do not fit.
+        """
+        X = self._inputs if inputs is None else inputs if isinstance(inputs, Tensor) else inputs[0]
+        y, observed = self._targets if targets is None else targets, self._observed
+        n, d = X.shape[-2:]
+        if X.dim() != 2 or y.dim() != 1:
+            raise ValueError(
+                f"Training data are set without batches, got {tuple(X.shape)} inputs and {tuple(y.shape)} targets."
+            )
+        if targets is not None and len(y) == n * (d + 1):
+            (observed,) = torch.where(~y.isnan())
+            y = y[observed]
+        elif X.shape != self._inputs.shape or y.shape != self._targets.shape:
+            raise ValueError(
+                f"For inputs of shape {tuple(X.shape)} targets must be all {n * (d + 1)} entries, NaN where there was "
+                f"no observation, got {len(y)}."
+            )
+        if self._fixed_noise and y.shape != self.likelihood.noise.shape:
+            raise ValueError("The fixed noise is that of other observations: make a new model.")
+        super().set_train_data(inputs, None if targets is None else y, strict)
+        self._observed, self._num_shared = observed, n
+
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, assign: bool = False
+    ) -> None:
+        """BoTorch's ``load_state_dict``: the standardisation is loaded, too.
+
+        The data stay what they are in the user's units, or in standardised units if ``keep_transforms`` is False.
+        """
+        mean, scale = self._mean.clone(), self._scale.clone()
+        super().load_state_dict(state_dict, strict, keep_transforms, assign)
+        if not keep_transforms or (torch.equal(mean, self._mean) and torch.equal(scale, self._scale)):
+            return
+        offsets = torch.where(self._observed % (self._inputs.shape[-1] + 1) == 0, mean - self._mean, 0)
+        ExactGP.set_train_data(self, targets=(self._targets * scale + offsets) / self._scale)
+        if self._fixed_noise:
+            self.likelihood.noise_covar.noise = self.likelihood.noise_covar.noise * (scale / self._scale) ** 2
 
     @property
     def _inputs(self) -> Tensor:
         (inputs,) = cast(tuple[Tensor], self.train_inputs)
         return inputs
 
-    def _joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and covariance of the q(d+1) flattened outcomes in the user's scale, without the values' offset."""
+    @property
+    def _targets(self) -> Tensor:
+        return cast(Tensor, self.train_targets)
+
+    @property
+    def _fixed_noise(self) -> bool:
+        return isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+
+    def _noise(self) -> Tensor:
+        """The noise variances of the observed entries in standardised units, ``batch x N``, float64."""
+        return self.likelihood.noise.double().expand(self._targets.shape)
+
+    def _value_noise(self) -> Tensor:
+        """The mean noise variance of the values in the user's units, ``batch x 1 x 1``."""
+        values = self._observed % (self._inputs.shape[-1] + 1) == 0
+        return (self._noise()[..., values].mean(-1) * self._scale**2).to(self._scale)[..., None, None]
+
+    def _check_points(self, X: Tensor) -> torch.Size:
+        """The batch shape of the model and the points together."""
         check_points(X, self._inputs.shape[-1], self._inputs)
+        return _broadcast(self.batch_shape, X=X.shape[:-2])
+
+    def _scaled(self, X: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
+        """``_conditioned`` in the user's units, without the values' offset."""
+        mean, covariance = self._conditioned(X, gradients)
+        return (mean * self._scale).to(X), (covariance * self._scale**2).to(X)
+
+    def _conditioned(self, X: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
+        """Posterior mean and covariance in standardised units, float64.
+
+        It is conditioned on the points that the elements of the batch have in common, by their factor, and then on
+        the values that each has of its own.
+
+        Args:
+            X: The points, ``batch x q x d``.
+            gradients: Whether they are of the q(d+1) values and partial derivatives, or of the q values.
+        """
+        batch, (q, d) = self._check_points(X), X.shape[-2:]
         self.eval()
-        if self._snapshot is None or not self._snapshot.matches(self):
-            self.prediction_strategy = None
-            self._snapshot = ModelSnapshot(self)
-        with gpt_posterior_settings(), settings.max_cholesky_size(torch.iinfo(torch.int64).max):
-            if botorch_settings.propagate_grads.on():
-                self.prediction_strategy = None
-            mvn = self(X)
-        return mvn.mean * self._scale, mvn.covariance_matrix * self._scale**2
+        if not torch.Size([*batch, q]).numel():
+            mean = torch.zeros(*batch, q * (d + 1 if gradients else 1), dtype=torch.float64, device=X.device)
+            return mean, mean.unsqueeze(-1) * mean.unsqueeze(-2)
+        shared = self._conditioning()
+        across = _covariance(shared.kernel, X, shared.X, gradients, True)[..., shared.observed]
+        white = shared.whitened(across)
+        prior_mean = self.mean_module(X)
+        mean = (prior_mean.flatten(-2) if gradients else prior_mean[..., 0]) + across @ shared.alpha
+        covariance = _covariance(shared.kernel, X, X, gradients, gradients) - white @ white.mT
+        own, known = self._inputs[..., len(shared.X) :, :], len(shared.alpha)
+        if not own.shape[-2]:
+            return mean.expand(*batch, -1), covariance.expand(*batch, -1, -1)
+        own_across = _covariance(shared.kernel, own, shared.X, False, True)[..., shared.observed]
+        own_white = shared.whitened(own_across)
+        residuals = self._targets[..., known:] - self.mean_module(own)[..., 0] - own_across @ shared.alpha
+        prior = _covariance(shared.kernel, own, own, False, False) + torch.diag_embed(self._noise()[..., known:])
+        factor = jittered_factor(prior - own_white @ own_white.mT, prior.diagonal(dim1=-2, dim2=-1))
+        across = _covariance(shared.kernel, own, X, False, gradients) - own_white @ white.mT
+        white = torch.linalg.solve_triangular(factor, across, upper=False)
+        residuals = torch.linalg.solve_triangular(factor, residuals.unsqueeze(-1), upper=False)
+        return mean + (white.mT @ residuals).squeeze(-1), covariance - white.mT @ white
+
+    def _conditioning(self) -> _Conditioning:
+        """It is kept as long as it holds, and made with its derivatives under BoTorch's ``propagate_grads``."""
+        if botorch_settings.propagate_grads.on():
+            return self._made(detach=False)
+        if self._cached is None or self._snapshot is None or not self._snapshot.matches(self):
+            with torch.no_grad():
+                self._cached, self._snapshot = self._made(detach=True), ModelSnapshot(self)
+        return self._cached
+
+    def _made(self, detach: bool) -> _Conditioning:
+        first = (0,) * len(self.batch_shape)
+        X = self._inputs[first][: self._num_shared]
+        X = X.detach().clone() if detach else X
+        _check_kernel(self.covar_module, X.shape[-1])
+        kernel, observed = snapshot(self.covar_module, detach), self._observed
+        observed = observed[observed < self.mean_module(X).numel()]
+        residuals = self._targets[first][: len(observed)] - self.mean_module(X).flatten()[observed]
+        noise = torch.diag(self._noise()[first][: len(observed)])
+        factor = jittered_factor(_covariance(kernel, X, X, True, True)[observed][:, observed] + noise)
+        alpha = torch.cholesky_solve(residuals.double().unsqueeze(-1), factor).squeeze(-1)
+        return _Conditioning(kernel, X, observed, factor, alpha)
+
+
+def _covariance(kernel: KernelSnapshot, X1: Tensor, X2: Tensor, gradients1: bool, gradients2: bool) -> Tensor:
+    """The prior covariance of what is at X1 with what is at X2, float64.
+
+    On either side these are the values, or the values and partial derivatives, point by point.
+    """
+    blocks = kernel_blocks(kernel, X1.double(), X2.double(), mixed=gradients1 and gradients2)
+    rows = blocks.value.unsqueeze(-1)
+    if gradients2:
+        rows = torch.cat([rows, blocks.second], dim=-1)
+    rows = rows.unsqueeze(-2)
+    if gradients1:
+        below = blocks.first.unsqueeze(-1)
+        rows = torch.cat([rows, below if blocks.mixed is None else torch.cat([below, blocks.mixed], dim=-1)], dim=-2)
+    return rows.transpose(-3, -2).flatten(-4, -3).flatten(-2)
 
 
 def _check(X: Tensor, Y: Tensor, G: Tensor, Yvar: Tensor | None, Gvar: Tensor | None) -> None:
@@ -181,12 +470,45 @@ def _check(X: Tensor, Y: Tensor, G: Tensor, Yvar: Tensor | None, Gvar: Tensor | 
         if tensor.shape != X.shape:
             raise ValueError(f"{name} must be of shape {tuple(X.shape)} as train_X is, got {tuple(tensor.shape)}.")
         check_same_kind(name, tensor, "train_X", X)
-        check_finite(name, tensor)
+    if bad := int(G.isinf().sum()):
+        raise ValueError(f"train_G holds {bad} infinite entries; a partial derivative that was not observed is NaN.")
     if Gvar is not None:
-        check_nonnegative("train_Gvar", Gvar)
+        if bad := int((Gvar.isinf() | Gvar.isnan() & ~G.isnan()).sum()):
+            raise ValueError(
+                f"train_Gvar holds {bad} entries that are inf, or NaN where train_G is observed; it may be NaN only "
+                "where train_G is."
+            )
+        check_nonnegative("train_Gvar", Gvar[~Gvar.isnan()])
 
 
-def _check_kernel(kernel: Kernel) -> None:
+def _check_noise(name: str, noise: Any, like: Tensor) -> None:
+    """Refuses what are no variances of observations, ``batch x q x 1``."""
+    check_floating(name, noise)
+    check_same_kind(name, noise, "the data", like)
+    try:
+        fits = noise.dim() > 1 and torch.broadcast_shapes(noise.shape, like.shape) == like.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name} must be of shape {tuple(like.shape)}, or broadcast to it, got {tuple(noise.shape)}.")
+    check_finite(name, noise)
+    check_nonnegative(name, noise)
+
+
+def _broadcast(model: torch.Size, **others: torch.Size) -> torch.Size:
+    """The batch shape of all.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    try:
+        return torch.broadcast_shapes(model, *others.values())
+    except RuntimeError:
+        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in others.items())
+        raise ValueError(f"Batch shapes do not broadcast: the model has {tuple(model)}, {shapes}.") from None
+
+
+def _check_kernel(kernel: Kernel, d: int) -> None:
     """Refuses a kernel that does not form the covariance of values and gradients."""
     if kernel.active_dims is not None:
         raise ValueError(
@@ -198,3 +520,5 @@ def _check_kernel(kernel: Kernel) -> None:
             f"{type(base).__name__} does not form the joint covariance of values and gradients. Accepted are "
             "exactly RBFKernelGrad and Matern52KernelGrad, in ScaleKernels."
         )
+    if base.lengthscale.shape[-1] not in (1, d):
+        raise ValueError(f"The kernel has {base.lengthscale.shape[-1]} lengthscales for {d} inputs, not 1 or {d}.")
