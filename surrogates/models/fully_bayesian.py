@@ -141,11 +141,13 @@ class FullyBayesianDerivedGP(DerivedGP):
         return GradientMixturePosterior(current.conditioning, z.clone(), current.outcome_scale, None, slope)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """As ``DerivedGP``'s; data without a dimension for the samples are those of every sample.
+        """As ``DerivedGP``'s; inputs without a dimension for the samples are those of every sample.
 
         Args:
-            X: The new inputs, ``m x d`` or ``batch x S x m x d``.
-            Y: The new outcomes in the user's units, ``m x 1`` or ``batch x S x m x 1``.
+            X: The new inputs, ``m x d`` for outcomes that are the same under every sample, ``batch x m x d`` for
+                fantasies, and ``batch x S x m x d`` for outcomes of that batch.
+            Y: The new outcomes in the user's units, ``m x 1``, ``fantasies x batch x S x m x 1``, or
+                ``batch x S x m x 1``.
             noise: Their noise variances in *transformed* units, as BoTorch has it, of the shape of Y.
             **kwargs: As GPyTorch takes them.
 
@@ -157,6 +159,7 @@ class FullyBayesianDerivedGP(DerivedGP):
             X, Y = (data.expand(*self.batch_shape, *data.shape) for data in (X, Y))
             noise = noise if noise is None else noise.expand(Y.shape)
         elif X.dim() < Y.dim():
+            X = X.unsqueeze(MCMC_DIM) if Y.dim() - X.dim() > 1 else X
             X = X.expand(*Y.shape[:-2], *X.shape[-2:])
         return super().condition_on_observations(X, Y, noise, **kwargs)
 

@@ -11,6 +11,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.fully_bayesian import MCMC_DIM
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import Log10, Warp
+from botorch.sampling import IIDNormalSampler
 from botorch.utils.transforms import is_ensemble, is_fully_bayesian
 from gpytorch.constraints import GreaterThan, Interval, LessThan
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
@@ -374,6 +375,22 @@ def test_new_observations_are_those_of_every_sample():
             found = made.gradient_posterior(x)
             torch.testing.assert_close(found.mean[i], expected.mean, rtol=1e-8, atol=1e-8)
             torch.testing.assert_close(found.trace[i], expected.trace, rtol=1e-8, atol=1e-8)
+
+
+def test_fantasies_are_those_of_separate_models():
+    model = with_priors()
+    samples = sampled(model)
+    X, x = points(2, seed=21).unsqueeze(-2), points(3, seed=9)
+    fantasies = samples.fantasize(X, IIDNormalSampler(torch.Size([4]), seed=0))
+    assert fantasies.train_targets.shape == (4, 2, S, 9)
+    assert fantasies.posterior(x).mixture_mean.shape == (4, 2, 3, 1)
+    Y = outcomes(X).unsqueeze(-3) + torch.randn(4, 2, S, 1, 1, generator=generator(2), dtype=torch.float64)
+    found = samples.condition_on_observations(X, Y).gradient_posterior(x)
+    assert found.mixture_variance.shape == (4, 2, 3, D)
+    for i, one in enumerate(separate_models(model, samples)):
+        own = one.condition_on_observations(X, Y[:, :, i]).gradient_posterior(x)
+        torch.testing.assert_close(found.mean[:, :, i], own.mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(found.variance[:, :, i], own.variance.expand(4, 2, 3, D), rtol=1e-8, atol=1e-8)
 
 
 def test_float32_models_are_sampled_in_float64():
