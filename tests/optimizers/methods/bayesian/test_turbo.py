@@ -190,7 +190,15 @@ def test_needs_finite_bounds_and_says_so():
 
 def test_queries_after_the_design_lie_in_their_region_about_its_best_point():
     p = standard_problem("levy", 6)
-    opt = TuRBO(torch.full((6,), 5.0).double(), bounds=p.bounds.T, max_queries=60, regions=2, candidates=128, seed=1)
+    opt = TuRBO(
+        torch.full((6,), 5.0).double(),
+        bounds=p.bounds.T,
+        max_queries=60,
+        regions=2,
+        candidates=128,
+        fit_steps=10,
+        seed=1,
+    )
     batches = 0
     while not opt.stopped:
         batch, state = opt.ask(), opt.state
@@ -264,7 +272,7 @@ def test_noisy_centers_at_the_least_posterior_mean():
 
 def test_a_prox_with_a_value_is_part_of_the_objective():
     x0 = torch.full((3,), 0.5).double()
-    options = {"max_queries": 60, "bounds": [(-1, 1)] * 3, "candidates": 200}
+    options = {"max_queries": 60, "bounds": [(-1, 1)] * 3, "candidates": 200, "fit_steps": 10}
     result = minimize(lambda x: ((x - 1) ** 2).sum(), x0, "turbo", prox=Ridge(2.0), **options)
     without = minimize(lambda x: ((x - 1) ** 2).sum(), x0, "turbo", **options)
     assert float(result.x.mean()) < 0.75 < float(without.x.mean())
