@@ -14,6 +14,11 @@ the unit cube, and conditioned on with that same prior. What is then exact, and 
 
 Readings: lengthscale √d/2, so that a cube's diagonal is two lengthscales in every dimension; noise
 standard deviation 0.1 of the prior's.
+
+Beside these stands what happens where hyper-parameters are not known: functions are drawn from a prior with
+lengthscales 0.5, 0.5 and 4, the last coordinate the weak one, and 30 noisy values of each are given. Bands are those of
+the true hyper-parameters, of maximum likelihood without priors, of the fit with ``SingleTaskGP``'s default priors, and
+of the mixture over samples of the hyper-parameters under these priors (``surrogates.sample_hyperparameters``).
 """
 
 from __future__ import annotations
@@ -35,10 +40,11 @@ from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, Value, by_seed, curve, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge, never
+from experiments.studies import fitted_bands
 from experiments.workloads.prior_draws import draw_values_and_gradients
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, rbf_kernel
 
-KERNELS: dict[str, Callable[[float], Kernel]] = {"rbf": rbf_kernel, "matern52": matern_kernel}
+KERNELS: dict[str, Callable[[Any], Kernel]] = {"rbf": rbf_kernel, "matern52": matern_kernel}
 MEASURES = {"trace": "trace", "spectral_norm": "spectral norm", "order": "some direction's variance"}
 
 
@@ -54,10 +60,11 @@ class Settings:
     noise_sd: float = 0.1
     points: int = 4
     functions: int = 200
+    fitted: fitted_bands.Settings = dataclasses.field(default_factory=fitted_bands.Settings)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """One design for each kernel and dimension, observed under ``functions`` functions."""
+    """One design for each kernel and dimension, observed under ``functions`` functions, and what is fitted."""
     generator = torch.Generator().manual_seed(seed)
     rows: Rows = []
     for kernel in settings.kernels:
@@ -72,7 +79,8 @@ def run_seed(settings: Settings, seed: int) -> Rows:
                 observed = (values[:, :n] + noise[:, :n]).unsqueeze(-1)
                 rows += _calibration_rows(settings, key, X[:n], observed, X[most:], truth)
             rows += _monotone_rows(settings, key, X[:most], values[0, :most] + noise[0], X[most:])
-    return rows
+    levels, noise_sd = settings.levels, settings.noise_sd
+    return rows + fitted_bands.rows_of(settings.fitted, levels, noise_sd, KERNELS["rbf"], seed, generator)
 
 
 def _model(settings: Settings, key: Row, X: Tensor, Y: Tensor) -> DerivedGP:
@@ -143,9 +151,9 @@ def _monotone_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tenso
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Coverage against its nominal level, Theorem 1's failures against δ, uncertainty against n."""
-    figure, axes = style.panels(1, 3, width=3.7, height=3.2)
-    coverage, theorem, falling = axes[0]
+    """Coverage against its nominal level, known and fitted, Theorem 1's failures against δ, uncertainty against n."""
+    figure, axes = style.panels(2, 2, width=3.45, height=2.9)
+    (coverage, fitted), (theorem, falling) = axes
     most = max(settings.num_observations)
     for kernel, (dim, line) in itertools.product(settings.kernels, zip(settings.dims, ("-", "--", ":"), strict=False)):
         look, chosen = style.METHODS[kernel], where(rows, kernel=kernel, dim=dim)
@@ -160,7 +168,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             falling.plot(found.x, found.mean, lw=width, **drawn)
     coverage.axhline(0, color=style.BLACK, lw=0.8)
     label = "coverage − nominal (percentage points)"
-    coverage.set(title=f"bands, n = {most}", xlabel="nominal coverage", ylabel=label, ylim=(-5, 5))
+    coverage.set(title=f"bands, prior known, n = {most}", xlabel="nominal coverage", ylabel=label, ylim=(-5, 5))
     bars = np.array(settings.deltas)
     theorem.plot(bars, bars, color=style.BLACK, ls="-", lw=0.8)
     theorem.annotate("allowed", (bars[0], bars[0]), ha="right", va="bottom", fontsize=8)
@@ -169,12 +177,13 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     theorem.set(title=f"Theorem 1, n = {most}", xlabel="δ", ylabel="share of points beyond the bound", ylim=(-2e-4, 1))
     title, label = "Theorem 2 (thick: trace, thin: spectral norm)", "uncertainty / prior's"
     falling.set(title=title, xscale="log", xlabel="observations n", ylabel=label, ylim=(0, 1.05))
-    style.shared_legend(figure, coverage, 4)
+    fitted_bands.draw(fitted, settings.fitted, rows)
+    style.shared_legend(figure, coverage, 2)
     return figure
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Bands, the trace, Theorem 1 and Theorem 2."""
+    """Bands, the trace, Theorem 1, Theorem 2, and bands with fitted hyper-parameters."""
     seeds = seeds_of(rows)
     settled: list[tuple[str, dict[str, Value]]] = [
         (f"{kernel} d={dim} n={n}", {"kernel": kernel, "dim": dim, "num_observations": n})
@@ -205,15 +214,23 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         counts, trials = (designs * by_seed(rows, quantity=f"{what}_{measure}") for what in ("rises", "trials"))
         claim = f"Theorem 2: an observation never raises the uncertainty ({name})"
         verdicts.append(never(claim, "share of observations that do", counts, trials, seeds))
-    return verdicts
+    return verdicts + fitted_bands.claims(rows, seeds)
 
+
+QUICK = Settings(
+    dims=(2,),
+    num_observations=(4, 8),
+    functions=10,
+    fitted=fitted_bands.Settings(observations=10, points=2, functions=2, samples=2, warmup_steps=1),
+)
 
 EXPERIMENT = Experiment(
     id="calibration",
     source="ZoRD, Theorems 1 and 2",
-    shows="coverage of gradient bands, Theorem 1's bound and Theorem 2's decrease over draws from the prior",
+    shows="coverage of gradient bands, Theorem 1's bound and Theorem 2's decrease over draws from the prior, and "
+    "coverage with fitted hyper-parameters",
     claim="Gradient posteriors are calibrated, Theorem 1's bound holds, and the uncertainty never rises.",
-    scales={"paper": Settings(), "quick": Settings(dims=(2,), num_observations=(4, 8), functions=10)},
+    scales={"paper": Settings(), "quick": QUICK},
     run_seed=run_seed,
     plot=plot,
     claims=claims,

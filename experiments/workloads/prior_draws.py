@@ -6,6 +6,8 @@ these draws is not tested against itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from gpytorch.kernels import Matern52KernelGrad, RBFKernelGrad
 from torch import Tensor
@@ -14,13 +16,13 @@ _KERNELS = {"rbf": RBFKernelGrad, "matern52": Matern52KernelGrad}
 
 
 def draw_values_and_gradients(
-    kernel: str, lengthscale: float, X: Tensor, num_draws: int, generator: torch.Generator
+    kernel: str, lengthscale: float | Sequence[float], X: Tensor, num_draws: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Values and gradients at shared points of independent functions with zero mean and unit variance.
 
     Args:
         kernel: ``"rbf"`` or ``"matern52"``.
-        lengthscale: ℓ.
+        lengthscale: ℓ, or one for each of d inputs.
         X: points, ``n x d``.
         num_draws: number of functions.
         generator: source of the draws.
@@ -29,13 +31,16 @@ def draw_values_and_gradients(
         f(X), ``num_draws x n``, and ∇f(X), ``num_draws x n x d``.
 
     Raises:
-        ValueError: for another kernel.
+        ValueError: for another kernel, or for lengthscales that are not d.
     """
     if kernel not in _KERNELS:
         raise ValueError(f"kernel must be one of {', '.join(_KERNELS)}, got {kernel!r}")
     n, d = X.shape
-    module = _KERNELS[kernel]().to(X)
-    module.lengthscale = torch.tensor(lengthscale, dtype=X.dtype)
+    lengthscales = torch.tensor(lengthscale, dtype=X.dtype)
+    if lengthscales.ndim and lengthscales.shape != (d,):
+        raise ValueError(f"lengthscale must be one number or {d}, got {len(lengthscales)}")
+    module = _KERNELS[kernel](ard_num_dims=d if lengthscales.ndim else None).to(X)
+    module.lengthscale = lengthscales
     with torch.no_grad():
         covariance = module(X).to_dense()
     # Symmetric square root: dense designs make the covariance singular to working precision.
