@@ -5,6 +5,7 @@ from surrogates.fourier.features import FingerprintError, FourierFeatures
 from surrogates.fourier.surrogate import FourierGradientPosterior, FourierSurrogate, NotFittedError
 from surrogates.gradient_information import GradientInformation
 from surrogates.gradient_posterior import GradientPosterior
+from surrogates.hessian_posterior import HessianPosterior
 from surrogates.kernels.blocks import kernel_blocks, prior_gradient_covariance, prior_gradient_variance
 from surrogates.kernels.errors import UnsupportedKernelError
 from surrogates.kernels.makers import gaussian_likelihood, matern_kernel, rbf_kernel
@@ -34,6 +35,7 @@ __all__ = [
     "GradientObservationGP",
     "GradientPosterior",
     "GrowingCholesky",
+    "HessianPosterior",
     "KernelFunctions",
     "NearestWindow",
     "NotFittedError",

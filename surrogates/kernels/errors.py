@@ -25,3 +25,20 @@ def gradient_at_datum(title: str = "MaternKernel(nu=0.5)") -> ValueError:
         f"A point coincides with a datum, where the gradient mean of {title} does not exist; "
         "ask for it away from the data, or use MaternKernel with nu=1.5 or nu=2.5, RBFKernel or RQKernel."
     )
+
+
+def no_hessian(title: str = "MaternKernel(nu=0.5)") -> ValueError:
+    """The error for second derivatives under a kernel with a kink at r = 0, Matérn 1/2 for one."""
+    return ValueError(
+        f"{title} has no Hessian posterior: its sample paths have no first derivatives. "
+        "Use MaternKernel with nu=2.5, RBFKernel or RQKernel (nu=1.5: the mean only)."
+    )
+
+
+def no_hessian_covariance(title: str = "MaternKernel(nu=1.5)") -> ValueError:
+    """The error for the covariance of second derivatives under a kernel that has not four derivatives at r = 0."""
+    return ValueError(
+        f"{title} has no covariance of second derivatives: its sample paths are not twice differentiable, as the "
+        "kernel has not four derivatives between a point and itself, or these cannot be found. The mean exists. Use "
+        "MaternKernel with nu=2.5, RBFKernel or RQKernel, or give h, h' and h'' of r² to surrogates.register_kernel."
+    )

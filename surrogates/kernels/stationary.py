@@ -26,6 +26,14 @@ from torch import Tensor
 from surrogates.kernels.errors import UnsupportedKernelError, no_gradient_covariance
 from surrogates.kernels.registry import RadialFunctions, copied, read_registered
 
+_TITLES = {
+    "rbf": "RBFKernel",
+    "rq": "RQKernel",
+    "matern12": "MaternKernel(nu=0.5)",
+    "matern32": "MaternKernel(nu=1.5)",
+    "matern52": "MaternKernel(nu=2.5)",
+}
+
 
 @dataclass(frozen=True)
 class RadialProfile:
@@ -39,8 +47,12 @@ class RadialProfile:
     name: str
     alpha: Tensor | None = None
 
-    title: ClassVar[str] = "MaternKernel(nu=0.5)"
     prior_value: ClassVar[float] = 1.0
+
+    @property
+    def title(self) -> str:
+        """What messages call the kernel."""
+        return _TITLES[self.name]
 
     @property
     def has_gradient(self) -> bool:

@@ -24,6 +24,7 @@ from torch import Tensor
 from surrogates.checks import check_data, check_points
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import GradientPosterior
+from surrogates.hessian_posterior import HessianPosterior
 from surrogates.kernels.blocks import check_kernel, kernel_values
 from surrogates.models.cholesky_gp import CholeskyGP, derivatives_are_asked_for
 from surrogates.models.gradient_observations import GradientObservationGP
@@ -138,6 +139,30 @@ class DerivedGP(CholeskyGP):
         several = self.num_outputs > 1
         z = z.clone() if z is X else z
         return GradientPosterior(current.conditioning, z, current.outcome_scale, None, slope, several)
+
+    def hessian_posterior(self, X: Tensor) -> HessianPosterior:
+        """The Gaussian posterior of ∇²f at X, in the user's units of outcome per squared unit of input.
+
+        With m > 1 outcomes its shapes are those of a Hessian for each of them, ``batch x q x m x d x d``.
+
+        Args:
+            X: The points, ``batch x q x d``.
+
+        Raises:
+            TypeError: If X is no floating point tensor.
+            ValueError: As in ``gradient_posterior``, for Matérn 1/2, and if the input transform is not affine.
+        """
+        current = self._current()
+        self._affine_outcome_transform()
+        z, slope = self._points(X)
+        if slope is not None:
+            raise ValueError(
+                "Second derivatives are not known through an input transform that is not affine. Known are Normalize, "
+                "InputStandardize, AffineInputTransform and chains of them."
+            )
+        return HessianPosterior(
+            current.conditioning, z.clone() if z is X else z, current.outcome_scale, self.num_outputs > 1
+        )
 
     def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
         """The posterior of ∇f at X through any outcome transform: samples, and a delta-method mean.

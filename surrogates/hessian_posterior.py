@@ -1,0 +1,334 @@
+"""The Gaussian posterior of a Hessian given values only, which never forms d x d unless asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from surrogates.checks import check_finite, check_floating, nonnegative
+from surrogates.conditioning import Conditioning
+from surrogates.kernels.hessians import (
+    AutomaticHessian,
+    StationaryHessian,
+    check_has_hessian,
+    kernel_hessian,
+    mean_hessian,
+)
+from surrogates.kernels.jets import data_jets, prior_jets, upper_triangle
+
+
+class HessianPosterior:
+    """The Gaussian posterior of ∇²f at ``batch x q`` points given values of f only, and of (∇f, ∇²f) along directions.
+
+    The shapes given are those of one outcome; of m > 1 independent ones all have m after q: the mean, for example, is
+    ``batch x q x m x d x d``.
+
+    Second derivatives D²f are linear in f. With A = K + diag(s²) their mean is D²m(x) + D²k(x, X) A⁻¹ (y − m(X)),
+    their covariance D²D'²k(x, x') − D²k(x, X) A⁻¹ D'²k(X, x') at x' = x.
+
+    Everything is lazy and in the user's own units, outcome per squared unit of input. All is differentiable in the
+    points and directions, and, where the posterior was made under ``botorch.settings.propagate_grads``, in the data,
+    the noise and the hyper-parameters. What happens to the model or to the points after it was made does not reach it.
+    ``surrogates.DerivedGP.hessian_posterior`` makes one.
+
+    Variances exist where k has four derivatives at x = x': RBF, RQ, Matérn 5/2, their sums and products, and further
+    kernels that are smooth there. Under Matérn 3/2 the mean alone does; on a datum too, as a limit.
+
+    Args:
+        conditioning: The GP conditioned on the data.
+        x: The transformed points, ``batch x q x d``.
+        scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
+        several_outputs: Whether the last dimension of the conditioning's batch is that of m > 1 outcomes, and the
+            points have a 1 there.
+
+    Raises:
+        ValueError: For Matérn 1/2, alone or in a sum or product.
+    """
+
+    def __init__(
+        self, conditioning: Conditioning, x: Tensor, scale: Tensor | None = None, several_outputs: bool = False
+    ) -> None:
+        check_has_hessian(conditioning.kernel)
+        batch = torch.broadcast_shapes(x.shape[:-2], conditioning.alpha.shape[:-1])
+        self._conditioning = conditioning
+        self._x = x.expand(*batch, *x.shape[-2:])
+        self._scale = scale
+        self._several_outputs = several_outputs
+
+    def __repr__(self) -> str:
+        """The shape and units of the Hessians, and the data that they are conditioned on."""
+        shape = " x ".join(map(str, (*self._shape, self._shape[-1])))
+        return (
+            f"HessianPosterior({shape}, {self._x.dtype}, {self._x.device}; outcome per squared unit of input; "
+            f"given n = {self._conditioning.X.shape[-2]} values)"
+        )
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """E ∇²f(x), dense, ``batch x q x d x d``."""
+        return _moved(self._dense, 2, self._several_outputs)
+
+    def mean_times(self, v: Tensor) -> Tensor:
+        """E ∇²f(x) v, without ``d x d``.
+
+        Under a stationary kernel it is one pass over the ``n x d`` data for each point. Under any other it is found by
+        automatic differentiation.
+
+        Args:
+            v: A vector for every point, ``batch x q x d`` or what broadcasts to it. Of several, their number
+                comes first.
+
+        Returns:
+            The products, of v's shape broadcast with the points'.
+
+        Raises:
+            TypeError: If v is no floating point tensor.
+            ValueError: If v does not broadcast with the points, or holds NaN or inf.
+        """
+        shape = self._shape if v.dim() <= self._x.dim() else torch.broadcast_shapes(v.shape, self._shape)
+        v = self._expanded("v", v, torch.Size(shape))
+        return _moved(self._times(_moved(v, 1, self._several_outputs)), 1, self._several_outputs)
+
+    def directional_variance(self, u: Tensor) -> Tensor:
+        """Var(uᵀ∇²f(x)u), ``batch x q``, in O(nd + n²) a point under a stationary kernel.
+
+        Args:
+            u: The directions, ``batch x q x d`` or what broadcasts to it. They are not normalised here.
+
+        Raises:
+            TypeError: If u is no floating point tensor.
+            ValueError: If u does not broadcast to the points or holds NaN or inf, or the variance does not exist.
+        """
+        u = self._expanded("u", u, self._shape)
+        return self.along(u.unsqueeze(-1)).covariance_matrix[..., -1, -1].clamp_min(0.0)
+
+    def along(self, U: Tensor) -> SubspaceDerivatives:
+        """The joint posterior of Uᵀ∇f(x) and Uᵀ∇²f(x)U along the p columns of U, in O(n²p² + npd) a point.
+
+        Args:
+            U: The directions, ``d x p`` for all points or ``batch x q x d x p``. They need not be orthonormal.
+
+        Raises:
+            TypeError: If U is no floating point tensor.
+            ValueError: If U does not broadcast to the points, or holds NaN or inf.
+        """
+        U = self._expanded("U", U, torch.Size([*self._shape, U.shape[-1]]))
+        U = _moved(U, 2, self._several_outputs)
+        several = self._several_outputs
+        return SubspaceDerivatives(self._conditioning, self._x, U, self._of_prior_mean, self._scale, several)
+
+    def newton_direction(self, regularization: float = 0.0) -> Tensor:
+        """−(E ∇²f(x) + λI)⁻¹ E ∇f(x), ``batch x q x d``.
+
+        Under a stationary kernel and n < d it takes O(n²d + n³) a point and no ``d x d``: the mean is a diagonal
+        matrix and n signed outer products. Else it is solved for densely. It is a direction of descent where
+        E ∇²f + λI is positive definite, which is not required.
+
+        Args:
+            regularization: λ ≥ 0, outcome per squared unit of input.
+
+        Raises:
+            TypeError: If λ is no number.
+            ValueError: If λ is negative, or E ∇²f + λI is singular to working precision at a point: what the solution
+                leaves of the gradient, after refinement, exceeds the root of the dtype's precision.
+        """
+        shift = nonnegative("regularization", regularization)
+        gradient = self._scaled(self._conditioning.mean(self._x), trailing=1)
+        inverse_times = self._shifted_inverse(shift)
+
+        def residual(direction: Tensor) -> Tensor:
+            if not bool(direction.isfinite().all()):
+                return torch.full_like(gradient, torch.nan)
+            return gradient + self._times(direction) + shift * direction
+
+        direction = torch.zeros_like(gradient)
+        for _ in range(3):
+            direction = direction - inverse_times(residual(direction)).to(gradient.dtype)
+        allowed = torch.finfo(gradient.dtype).eps ** 0.5 * gradient.norm(dim=-1)
+        if not bool((residual(direction).norm(dim=-1) <= allowed).all()):
+            raise ValueError(
+                f"The mean Hessian plus {shift:g} I is singular to working precision at a point, so that there is no "
+                "Newton direction: give another regularization (an input that the kernel does not see needs one)."
+            )
+        return _moved(direction, 1, self._several_outputs)
+
+    @cached_property
+    def _of_kernel(self) -> StationaryHessian | AutomaticHessian:
+        conditioning = self._conditioning
+        return kernel_hessian(conditioning.kernel, conditioning.X, self._x, conditioning.alpha)
+
+    @cached_property
+    def _of_prior_mean(self) -> AutomaticHessian | None:
+        conditioning = self._conditioning
+        if conditioning.prior_mean is None:
+            return None
+        return mean_hessian(conditioning.prior_mean, self._x, conditioning.requires_grad)
+
+    @property
+    def _shape(self) -> torch.Size:
+        """``batch x q x d``, or ``batch x q x m x d``."""
+        return _moved(self._x, 1, self._several_outputs).shape
+
+    @cached_property
+    def _dense(self) -> Tensor:
+        mean = self._of_kernel.dense()
+        if self._of_prior_mean is not None:
+            mean = mean + self._of_prior_mean.dense()
+        if (slope := self._conditioning.slope) is not None:
+            mean = mean * slope.unsqueeze(-1) * slope.unsqueeze(-2)
+        return self._scaled(mean)
+
+    def _times(self, v: Tensor) -> Tensor:
+        slope = self._conditioning.slope
+        along = v if slope is None else v * slope
+        product = self._of_kernel.times(along)
+        if self._of_prior_mean is not None:
+            product = product + self._of_prior_mean.times(along)
+        return self._scaled(product if slope is None else product * slope, trailing=1)
+
+    def _shifted_inverse(self, shift: float) -> Callable[[Tensor], Tensor]:
+        """What multiplies a vector for every point by (E ∇²f + λI)⁻¹, in float64."""
+        n, d = self._conditioning.X.shape[-2:]
+        of_kernel, of_prior_mean = self._of_kernel, self._of_prior_mean
+        if n < d and isinstance(of_kernel, StationaryHessian) and (of_prior_mean is None or of_prior_mean.vanishes):
+            # One scale less: (σ S H S + λI)⁻¹ = (S H S + λ/σ I)⁻¹/σ.
+            scale = torch.ones_like(self._x[..., :1, :1]) if self._scale is None else self._scale.unsqueeze(-1)
+            slope = self._conditioning.slope
+            slope = torch.ones_like(self._x[..., :1, :]) if slope is None else slope
+            inverse_times = of_kernel.shifted_inverse(slope, shift / scale.double())
+            return lambda v: inverse_times(v / scale)
+        eye = torch.eye(d, dtype=torch.float64, device=self._x.device)
+        lu, pivots, info = torch.linalg.lu_factor_ex(self._dense.double() + shift * eye)
+        singular = (info != 0)[..., None]
+        return lambda v: (
+            torch.linalg.lu_solve(lu, pivots, v.double().unsqueeze(-1)).squeeze(-1).masked_fill(singular, torch.nan)
+        )
+
+    def _expanded(self, name: str, given: Tensor, shape: torch.Size) -> Tensor:
+        check_floating(name, given)
+        check_finite(name, given)
+        try:
+            return given.to(self._x).expand(shape)
+        except RuntimeError as error:
+            raise ValueError(f"{name} of shape {tuple(given.shape)} does not broadcast to {tuple(shape)}.") from error
+
+    def _scaled(self, value: Tensor, trailing: int = 2) -> Tensor:
+        """A value of ``batch x q`` and ``trailing`` dimensions times the outcome's scale."""
+        return value if self._scale is None else value * self._scale.to(value)[(..., *(None,) * trailing)]
+
+
+class SubspaceDerivatives:
+    """The joint Gaussian posterior of Uᵀ∇f(x) and Uᵀ∇²f(x)U at ``batch x q`` points, in the user's units.
+
+    Along p directions it has N = p + p(p+1)/2 entries: u₁ᵀ∇f, …, u_pᵀ∇f, and then uᵢᵀ∇²f uⱼ for i ≤ j, row by row:
+    (1,1), (1,2), …, (1,p), (2,2), …, (p,p). It is lazy. Of m > 1 outcomes all shapes have m after q.
+    ``HessianPosterior.along`` makes one.
+
+    Args:
+        conditioning: The GP conditioned on the data.
+        x: The transformed points, ``batch x q x d``.
+        U: The directions in the user's units, ``batch x q x d x p``.
+        of_prior_mean: The gradient and Hessian of the prior mean at the points, or None where they vanish.
+        scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
+        several_outputs: Whether the last dimension of the batch is that of m > 1 outcomes.
+    """
+
+    def __init__(
+        self,
+        conditioning: Conditioning,
+        x: Tensor,
+        U: Tensor,
+        of_prior_mean: AutomaticHessian | None = None,
+        scale: Tensor | None = None,
+        several_outputs: bool = False,
+    ) -> None:
+        self._conditioning, self._x, self._scale, self._of_prior_mean = conditioning, x, scale, of_prior_mean
+        self._several_outputs = several_outputs
+        self._U = U.clone() if conditioning.slope is None else U * conditioning.slope.unsqueeze(-1)
+
+    def __repr__(self) -> str:
+        """The number of points, directions and entries, their units, and the data that they are conditioned on."""
+        *points, d, p = _moved(self._U, 2, self._several_outputs).shape
+        shape = " x ".join(map(str, points))
+        return (
+            f"SubspaceDerivatives({shape} points, {p} of {d} directions, {self._entries} entries, "
+            f"{self._x.dtype}, {self._x.device}; outcome per unit of input and per its square; "
+            f"given n = {self._conditioning.X.shape[-2]} values)"
+        )
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """The mean of all entries, ``batch x q x N``."""
+        mean = (self._jets @ self._conditioning.alpha[..., None, :, None]).squeeze(-1)
+        if self._of_prior_mean is not None:
+            mean = mean + self._prior_mean(self._of_prior_mean)
+        return self._scaled(mean, 1, trailing=1)
+
+    @property
+    def gradient_mean(self) -> Tensor:
+        """E Uᵀ∇f(x), ``batch x q x p``."""
+        return self.mean[..., : self._U.shape[-1]]
+
+    @property
+    def hessian_mean(self) -> Tensor:
+        """E Uᵀ∇²f(x)U, ``batch x q x p x p``."""
+        p, device = self._U.shape[-1], self._x.device
+        i, j = upper_triangle(p, device)
+        at = torch.zeros(p, p, dtype=torch.long, device=device)
+        at[i, j] = at[j, i] = torch.arange(p, self._entries, device=device)
+        return self.mean[..., at]
+
+    @cached_property
+    def covariance_matrix(self) -> Tensor:
+        """The covariance of all entries, ``batch x q x N x N``.
+
+        Raises:
+            ValueError: If k has not four derivatives at x = x', as Matérn 3/2: sample paths have no Hessian.
+        """
+        prior = [prior_jets(self._conditioning.kernel, x, U)[..., 1:, 1:] for x, U in self._points]
+        whitened = torch.linalg.solve_triangular(self._conditioning.factor.unsqueeze(-3), self._jets.mT, upper=False)
+        covariance = self._stacked(prior, self._entries) - whitened.mT @ whitened
+        return self._scaled(covariance, 2, trailing=2)
+
+    @cached_property
+    def _jets(self) -> Tensor:
+        """The covariance of the entries with the values at the data, in the model's units of outcome, float64."""
+        kernel, X = self._conditioning.kernel, self._conditioning.X
+        return self._stacked([data_jets(kernel, x, X, U)[..., 1:, :] for x, U in self._points], X.shape[-2])
+
+    def _stacked(self, of_points: list[Tensor], width: int) -> Tensor:
+        """What every point has, ``batch x N x width``, as one tensor of ``batch x q x N x width``, float64."""
+        if of_points:
+            return torch.stack(of_points, dim=-3)
+        return torch.zeros(*self._x.shape[:-1], self._entries, width, dtype=torch.float64, device=self._x.device)
+
+    @property
+    def _entries(self) -> int:
+        p = self._U.shape[-1]
+        return p + p * (p + 1) // 2
+
+    @property
+    def _points(self) -> list[tuple[Tensor, Tensor]]:
+        """Each point, ``batch x 1 x d``, and its directions, ``batch x d x p``."""
+        return [(self._x[..., j : j + 1, :], self._U[..., j, :, :]) for j in range(self._x.shape[-2])]
+
+    def _prior_mean(self, of_prior_mean: AutomaticHessian) -> Tensor:
+        i, j = upper_triangle(self._U.shape[-1], self._x.device)
+        first = (of_prior_mean.gradient.unsqueeze(-2) @ self._U).squeeze(-2)
+        second = of_prior_mean.times(self._U.movedim(-1, 0)).movedim(0, -1)
+        mean = torch.cat([first, (self._U.mT @ second)[..., i, j]], dim=-1)
+        return mean if self._conditioning.requires_grad or self._x.requires_grad else mean.detach()
+
+    def _scaled(self, value: Tensor, power: int, trailing: int) -> Tensor:
+        value = value.to(self._x.dtype)
+        if self._scale is not None:
+            value = value * self._scale.to(value).pow(power)[(..., *(None,) * trailing)]
+        return _moved(value, trailing, self._several_outputs)
+
+
+def _moved(value: Tensor, trailing: int, several_outputs: bool) -> Tensor:
+    """m and q in each other's place before ``trailing`` dimensions, where there are several outcomes."""
+    return value.transpose(-2 - trailing, -1 - trailing) if several_outputs else value

@@ -1,0 +1,277 @@
+"""The value, gradient and Hessian of a Gaussian process along a few directions, as one vector: its jet.
+
+The jet of f at x along u₁, …, u_p is (f, uᵢᵀ∇f, uᵢᵀ∇²f uⱼ for i ≤ j row by row), N = 1 + p + p(p+1)/2 numbers. It is
+linear in f, so that its covariances are derivatives of k. Jets of sums add. That of a product of independent processes
+is bilinear in theirs, and so are the covariances of a product kernel in those of its factors.
+
+For a stationary kernel o h(r²) no derivative of h beyond h'' is needed: at r = 0, with G = Uᵀ diag(1/ℓ²) U,
+
+    Cov(uᵢᵀ∇f, uⱼᵀ∇f) = −Cov(f, uᵢᵀ∇²f uⱼ) = −2 o h'(0) Gᵢⱼ,
+    Cov(uᵢᵀ∇²f uⱼ, uₖᵀ∇²f uₗ) = 4 o h''(0) (Gᵢⱼ Gₖₗ + Gᵢₖ Gⱼₗ + Gᵢₗ Gⱼₖ),
+
+and the others vanish. Kernels by functions of (x, x') are differentiated automatically from their blocks.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from surrogates.kernels import one_pass
+from surrogates.kernels.blocks import CompositeKernel, GeneralKernel, KernelSnapshot
+from surrogates.kernels.errors import no_hessian_covariance
+from surrogates.kernels.registry import KernelFunctions
+from surrogates.kernels.stationary import StationaryKernel
+
+_AGREEMENT = 0.1
+_ROUNDING = 1e-12
+_GENERAL = "A kernel of the model that is no function of r² with known h''"
+
+
+def data_jets(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
+    """The covariance of the jet at x with the values at the data, ``... x N x n``, float64.
+
+    Args:
+        kernel: The kernel.
+        x: One point, ``... x 1 x d``.
+        X: The data, ``batch x n x d``.
+        U: The directions, ``... x d x p``.
+    """
+    x, X, U = _seen(kernel, x, X, U)
+    if isinstance(kernel, StationaryKernel):
+        return _stationary_data_jets(kernel, x, X, U)
+    if isinstance(kernel, CompositeKernel):
+        parts = [data_jets(part, x, X, U) for part in kernel.parts]
+        if kernel.is_product:
+            return _scaled(kernel.outputscales, reduce(_Product(U.shape[-1]).rows, parts))
+        return _scaled(kernel.outputscales, reduce(torch.add, parts))
+    return _scaled(kernel.outputscales, _general_data_jets(kernel.functions, x, X, U))
+
+
+def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor) -> Tensor:
+    """The prior covariance of the jet at x, ``... x N x N``, float64.
+
+    Args:
+        kernel: The kernel.
+        x: One point, ``... x 1 x d``.
+        U: The directions, ``... x d x p``.
+
+    Raises:
+        ValueError: If k has no four derivatives at x = x', so that sample paths have no second derivative.
+    """
+    x, _, U = _seen(kernel, x, x, U)
+    if isinstance(kernel, StationaryKernel):
+        return _stationary_prior_jets(kernel, U)
+    if isinstance(kernel, CompositeKernel):
+        parts = [prior_jets(part, x, U) for part in kernel.parts]
+        if kernel.is_product:
+            return _scaled(kernel.outputscales, reduce(_Product(U.shape[-1]).covariance, parts))
+        return _scaled(kernel.outputscales, reduce(torch.add, parts))
+    return _scaled(kernel.outputscales, _general_prior_jets(kernel, x, U))
+
+
+def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The indices i ≤ j of the second derivatives in a jet, row by row."""
+    i, j = torch.triu_indices(p, p, device=device)
+    return i, j
+
+
+def _seen(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    active_dims = kernel.active_dims
+    return (x, X, U) if active_dims is None else (x[..., active_dims], X[..., active_dims], U[..., active_dims, :])
+
+
+def _scaled(outputscales: tuple[Tensor, ...], jets: Tensor) -> Tensor:
+    for outputscale in outputscales:
+        jets = outputscale.double()[..., None, None] * jets
+    return jets
+
+
+class _Product:
+    """The jet of a product fg of independent processes: each entry is a sum of products of an entry of f's and of g's.
+
+    It is fg, g uᵢᵀ∇f + f uᵢᵀ∇g, and g uᵢᵀ∇²f uⱼ + f uᵢᵀ∇²g uⱼ + (uᵢᵀ∇f)(uⱼᵀ∇g) + (uⱼᵀ∇f)(uᵢᵀ∇g). Shorter sums are
+    filled with products of zeros, which stand behind the jets.
+
+    Args:
+        p: The number of directions.
+    """
+
+    def __init__(self, p: int) -> None:
+        pairs = [(i, j) for i in range(1, p + 1) for j in range(i, p + 1)]
+        sums = [[(0, 0)]]
+        sums += [[(i, 0), (0, i)] for i in range(1, p + 1)]
+        sums += [[(at, 0), (0, at), (i, j), (j, i)] for at, (i, j) in enumerate(pairs, start=p + 1)]
+        zeros = [(len(sums), len(sums))]
+        filled = [terms + zeros * (4 - len(terms)) for terms in sums]
+        self._terms = [tuple(map(list, zip(*terms, strict=True))) for terms in zip(*filled, strict=True)]
+
+    def rows(self, a: Tensor, b: Tensor) -> Tensor:
+        """The data's jets under the product, ``... x N x n``, of those under its factors."""
+        a, b = (pad(factor, (0, 0, 0, 1)) for factor in (a, b))
+        return torch.stack([a[..., i, :] * b[..., j, :] for i, j in self._terms]).sum(0)
+
+    def covariance(self, a: Tensor, b: Tensor) -> Tensor:
+        """The covariance of the product's jet, ``... x N x N``, of those of its factors' jets."""
+        a, b = (pad(factor, (0, 1, 0, 1)) for factor in (a, b))
+        return torch.stack(
+            [a[..., i, :][..., k] * b[..., j, :][..., l] for i, j in self._terms for k, l in self._terms]
+        ).sum(0)
+
+
+def _stationary_data_jets(kernel: StationaryKernel, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
+    """o h, c a and c G + e a aᵀ with a = Uᵀ diag(1/ℓ²)(x − x_τ), for points and data that the kernel sees."""
+    o, G = kernel.outputscale.double(), _metric(kernel, U)
+    r2 = one_pass.squared_distances_to(kernel, X, x)
+    a = one_pass.differences_along(kernel, X, x, U.mT)
+    i, j = upper_triangle(U.shape[-1], U.device)
+    c, e = kernel.row_scales(r2), 4 * o * kernel.profile.h2(r2)
+    second = c * G[..., i, j].unsqueeze(-1) + e * a[..., i, :] * a[..., j, :]
+    return torch.cat([o * kernel.profile.h(r2), c * a, second], dim=-2)
+
+
+def _stationary_prior_jets(kernel: StationaryKernel, U: Tensor) -> Tensor:
+    o, G = kernel.outputscale.double(), _metric(kernel, U)
+    h, h1, h2 = (f(torch.zeros_like(o)) for f in (kernel.profile.h, kernel.profile.h1, kernel.profile.h2))
+    if not bool((h2.isfinite() & (h2 > 0)).all()):
+        raise no_hessian_covariance(kernel.profile.title)
+    i, j = upper_triangle(U.shape[-1], U.device)
+    k, l = i.unsqueeze(-1), j.unsqueeze(-1)
+    outer = G[..., k, l] * G[..., i, j].unsqueeze(-2) + G[..., k, i] * G[..., l, j] + G[..., k, j] * G[..., l, i]
+    f, slope = (o * h).expand(*G.shape[:-2], 1, 1), 2 * o * h1 * G
+    across = slope[..., i, j].unsqueeze(-2)
+    return _assembled(f, torch.zeros_like(slope[..., :1, :]), across, -slope, None, 4 * o * h2 * outer)
+
+
+def _metric(kernel: StationaryKernel, U: Tensor) -> Tensor:
+    """G = Uᵀ diag(1/ℓ²) U, ``... x p x p``, float64."""
+    U = U.double()
+    return U.mT @ (kernel.precision.double().mT * U)
+
+
+def _assembled(ff: Tensor, fg: Tensor, fH: Tensor, gg: Tensor, gH: Tensor | None, HH: Tensor) -> Tensor:
+    """The covariance of a jet of its blocks; that of gradient and Hessian is zero where it is None."""
+    gH = gg.new_zeros(*gg.shape[:-1], HH.shape[-1]) if gH is None else gH
+    rows = [[ff, fg, fH], [fg.mT, gg, gH], [fH.mT, gH.mT, HH]]
+    return torch.cat([torch.cat(row, dim=-1) for row in rows], dim=-2)
+
+
+def _general_data_jets(functions: KernelFunctions, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
+    z, X, U = x.double(), X.double(), U.double()
+    carries = _carries(functions, z, U)
+    z = z if z.requires_grad else z.detach().requires_grad_(True)
+    with torch.enable_grad():
+        blocks = functions.blocks(z, X, False)
+        first = blocks.first @ U.unsqueeze(-3)
+        second = _derivatives_along(first, z, U)
+    i, j = upper_triangle(U.shape[-1], U.device)
+    jets = torch.cat([blocks.value.unsqueeze(-1), first, second[..., i, j]], dim=-1).squeeze(-3).mT
+    return jets if carries else jets.detach()
+
+
+def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor) -> Tensor:
+    """The derivatives of the kernel's blocks between the point and itself.
+
+    Raises:
+        ValueError: If they are not the covariances of the limits of second differences.
+    """
+    functions, z, U = kernel.functions, x.double(), U.double()
+    carries = _carries(functions, z, U)
+    z1, z2 = (z.clone() if z.requires_grad else z.detach().clone().requires_grad_(True) for _ in range(2))
+    with torch.enable_grad():
+        blocks = functions.blocks(z1, z2, True)
+        assert blocks.mixed is not None
+        gg = (U.mT @ blocks.mixed[..., 0, 0, :, :]) @ U
+        gH = _derivatives_along(gg, z2, U)
+        HH = _derivatives_along(gH, z1, U).movedim(-1, -3)
+        fg = blocks.second[..., 0, :, :] @ U
+        fH = _derivatives_along(fg, z2, U)
+    i, j = upper_triangle(U.shape[-1], U.device)
+    HH = HH[..., i, j, :, :][..., i, j]
+    jets = _assembled(blocks.value, fg, fH[..., i, j], gg, gH[..., i, j], HH)
+    jets = 0.5 * (jets + jets.mT)
+    _check_second_differences(functions, z.detach(), U.detach(), HH.detach())
+    return jets if carries else jets.detach()
+
+
+def _carries(functions: KernelFunctions, x: Tensor, U: Tensor) -> bool:
+    """Whether derivatives in the point, the directions or the hyper-parameters are asked for."""
+    if not torch.is_grad_enabled():
+        return False
+    return x.requires_grad or U.requires_grad or functions.values(x.detach(), x.detach()).requires_grad
+
+
+def _derivatives_along(values: Tensor, z: Tensor, U: Tensor) -> Tensor:
+    """The derivatives of values in the one point z that they are of, along U's columns, as a last dimension.
+
+    Forward derivatives of all values at once, by differentiating the backward one in the numbers that it is fed with.
+    """
+    zeros = torch.zeros(*values.shape, U.shape[-1], dtype=values.dtype, device=values.device)
+    if not values.requires_grad:
+        return zeros
+    fed = torch.zeros_like(values, requires_grad=True)
+    (backward,) = torch.autograd.grad(values, z, fed, create_graph=True, allow_unused=True)
+    if backward is None or not backward.requires_grad:
+        return zeros
+    along = [(backward * column.unsqueeze(-2)).sum() for column in U.unbind(-1)]
+    found = [torch.autograd.grad(a, fed, create_graph=True, materialize_grads=True)[0] for a in along]
+    return torch.stack(found, dim=-1)
+
+
+def _check_second_differences(functions: KernelFunctions, x: Tensor, U: Tensor, hessian: Tensor) -> None:
+    """Compares with the covariances of (f(x + hw) − 2f(x) + f(x − hw))/h² for all w = uᵢ + uⱼ.
+
+    A formula in r = √Σδ² loses its derivatives at r = 0 to automatic differentiation, and one with a term |r|³ has
+    none. The variance along every w is to agree at two steps h in a row, as one that grows with 1/h does not; the
+    covariances are compared at the shorter of these.
+
+    Args:
+        functions: The kernel.
+        x: The point, ``... x 1 x d``.
+        U: The directions, ``... x d x p``.
+        hessian: The covariance of the second derivatives in the jet.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    i, j = upper_triangle(U.shape[-1], U.device)
+    W = (U[..., i] + U[..., j]).mT
+    diagonal = one_hot((i == j).nonzero().squeeze(-1), len(i)).to(U)
+    eye = torch.eye(len(i), dtype=U.dtype, device=U.device)
+    of_jets = 2 * eye + diagonal[i] + diagonal[j]
+    expected = of_jets @ hessian @ of_jets.mT
+    variance = torch.diagonal(expected, dim1=-2, dim2=-1)
+    second_difference = torch.cat([torch.full_like(eye[:, :1], -2.0), eye, eye], dim=-1)
+
+    def differences(h: Tensor) -> tuple[Tensor, Tensor]:
+        moves = h.unsqueeze(-1) * W
+        line = torch.cat([x.expand(*moves.shape[:-2], 1, -1), x + moves, x - moves], dim=-2)
+        with torch.no_grad():
+            k = functions.values(line, line)
+        return second_difference @ k @ second_difference.mT, _ROUNDING * k.abs().amax((-2, -1)).unsqueeze(-1)
+
+    lengths = W.norm(dim=-1).clamp_min(torch.finfo(W.dtype).tiny)
+    steps, agree, silent = [], [], []
+    for power in torch.arange(3, -8.5, -0.5, dtype=U.dtype).tolist():
+        h = 10.0**power / lengths
+        try:
+            found, rounding = differences(h)
+        except (RuntimeError, ValueError):  # steps that leave the domain of the kernel
+            continue
+        found, wanted = torch.diagonal(found, dim1=-2, dim2=-1), variance * h**4
+        steps.append(h)
+        agree.append((found - wanted).abs() < _AGREEMENT * wanted)
+        silent.append((found.abs() <= rounding) & (wanted.abs() <= rounding))
+    if len(steps) < 2:
+        raise no_hessian_covariance(_GENERAL)
+    twice = torch.stack(agree)[:-1] & torch.stack(agree)[1:]
+    vanishes = torch.stack(silent).all(0)
+    h = torch.stack(steps).expand(-1, *twice.shape[1:]).gather(0, twice.int().argmax(0, keepdim=True) + 1).squeeze(0)
+    found = differences(h)[0] / (h**2).unsqueeze(-1) / (h**2).unsqueeze(-2)
+    root = torch.where(vanishes, torch.inf, variance.clamp_min(0.0).sqrt())
+    close = (found - expected).abs() <= 2 * _AGREEMENT * root.unsqueeze(-1) * root.unsqueeze(-2)
+    if not bool((twice.any(0) | vanishes).all() and close.all()):
+        raise no_hessian_covariance(_GENERAL)
