@@ -32,7 +32,7 @@ def is_affine_input(transform: InputTransform | None) -> bool:
 
 def is_affine_outcome(transform: OutcomeTransform | None) -> bool:
     """Whether dy/dy' is the same everywhere, so that the gradient of the untransformed outcome is Gaussian."""
-    return all(type(part) is Standardize for part in _parts(transform))
+    return transform is None or all(type(part) is Standardize for part in _parts(transform))
 
 
 def keeps_inputs(transform: InputTransform | None) -> bool:

@@ -111,6 +111,18 @@ def test_numeric_categories():
     assert_close(ours.mean, theirs.mean, 1e-9)
 
 
+def test_a_transform_of_points_alone_leaves_new_data_alone():
+    X, new = cube(8, 1), cube(2, 2)
+    options = {"input_transform": SMOOTH["normalized at points alone"](), "outcome_transform": None}
+    grown = made(DerivedGP, X, positive(X), **options)
+    grown.add_observations(new, positive(new))
+    whole = made(SingleTaskGP, torch.cat([X, new]), positive(torch.cat([X, new])), **options)
+    assert_close(grown.posterior(cube(3, 5)).mean, whole.posterior(cube(3, 5)).mean, 1e-8)
+    grown.set_train_data(X, grown.train_targets[:8], strict=False)
+    fewer = made(SingleTaskGP, X, positive(X), **options)
+    assert_close(grown.posterior(cube(3, 5)).mean, fewer.posterior(cube(3, 5)).mean, 1e-8)
+
+
 @pytest.mark.parametrize("name", NONLINEAR)
 def test_values_through_nonlinear_outcome_transforms_are_those_of_single_task_gp(name):
     X, Xq = cube(8, 1), cube(3, 2)
