@@ -23,7 +23,7 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.kernels.rbf_kernel_grad import RBFKernelGrad
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.means import ConstantMeanGrad
+from gpytorch.means import ConstantMeanGrad, Mean
 from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from torch import Tensor
@@ -33,7 +33,7 @@ from surrogates.kernels.blocks import KernelSnapshot, kernel_blocks, snapshot
 from surrogates.kernels.makers import gaussian_likelihood
 from surrogates.kernels.stationary import unscaled
 from surrogates.linalg.cholesky import jittered_factor
-from surrogates.models.caches import ModelSnapshot
+from surrogates.models.caches import ModelSnapshot, prior_mean
 
 
 class _InterleavedNoise(FixedNoiseGaussianLikelihood):
@@ -49,6 +49,7 @@ class _Conditioning:
 
     Attributes:
         kernel: The kernel's numbers.
+        mean: The prior mean of values and partial derivatives.
         X: The points, ``n x d``.
         observed: Which of their n(d+1) entries were observed, ``N``.
         factor: The Cholesky factor L of the covariance of these with their noise, ``N x N``, float64.
@@ -56,6 +57,7 @@ class _Conditioning:
     """
 
     kernel: KernelSnapshot
+    mean: Mean
     X: Tensor
     observed: Tensor
     factor: Tensor
@@ -367,7 +369,8 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
 
     def _noise(self) -> Tensor:
         """The noise variances of the observed entries in standardised units, ``batch x N``, float64."""
-        return self.likelihood.noise.double().expand(self._targets.shape)
+        noise = self.likelihood.noise.double().expand(self._targets.shape)
+        return noise if botorch_settings.propagate_grads.on() else noise.detach()
 
     def _value_noise(self) -> Tensor:
         """The mean noise variance of the values in the user's units, ``batch x 1 x 1``."""
@@ -402,15 +405,15 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         shared = self._conditioning()
         across = _covariance(shared.kernel, X, shared.X, gradients, True)[..., shared.observed]
         white = shared.whitened(across)
-        prior_mean = self.mean_module(X)
-        mean = (prior_mean.flatten(-2) if gradients else prior_mean[..., 0]) + across @ shared.alpha
+        means = shared.mean(X)
+        mean = (means.flatten(-2) if gradients else means[..., 0]) + across @ shared.alpha
         covariance = _covariance(shared.kernel, X, X, gradients, gradients) - white @ white.mT
         own, known = self._inputs[..., len(shared.X) :, :], len(shared.alpha)
         if not own.shape[-2]:
             return mean.expand(*batch, -1), covariance.expand(*batch, -1, -1)
         own_across = _covariance(shared.kernel, own, shared.X, False, True)[..., shared.observed]
         own_white = shared.whitened(own_across)
-        residuals = self._targets[..., known:] - self.mean_module(own)[..., 0] - own_across @ shared.alpha
+        residuals = self._targets[..., known:] - shared.mean(own)[..., 0] - own_across @ shared.alpha
         prior = _covariance(shared.kernel, own, own, False, False) + torch.diag_embed(self._noise()[..., known:])
         factor = jittered_factor(prior - own_white @ own_white.mT, prior.diagonal(dim1=-2, dim2=-1))
         across = _covariance(shared.kernel, own, X, False, gradients) - own_white @ white.mT
@@ -432,13 +435,14 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         X = self._inputs[first][: self._num_shared]
         X = X.detach().clone() if detach else X
         _check_kernel(self.covar_module, X.shape[-1])
-        kernel, observed = snapshot(self.covar_module, detach), self._observed
-        observed = observed[observed < self.mean_module(X).numel()]
-        residuals = self._targets[first][: len(observed)] - self.mean_module(X).flatten()[observed]
+        kernel, mean = snapshot(self.covar_module, detach), cast(Mean, prior_mean(self.mean_module, detach))
+        means = mean(X).flatten()
+        observed = self._observed[self._observed < len(means)]
+        residuals = self._targets[first][: len(observed)] - means[observed]
         noise = torch.diag(self._noise()[first][: len(observed)])
         factor = jittered_factor(_covariance(kernel, X, X, True, True)[observed][:, observed] + noise)
         alpha = torch.cholesky_solve(residuals.double().unsqueeze(-1), factor).squeeze(-1)
-        return _Conditioning(kernel, X, observed, factor, alpha)
+        return _Conditioning(kernel, mean, X, observed, factor, alpha)
 
 
 def _covariance(kernel: KernelSnapshot, X1: Tensor, X2: Tensor, gradients1: bool, gradients2: bool) -> Tensor:

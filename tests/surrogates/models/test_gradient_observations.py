@@ -265,23 +265,24 @@ def test_derivatives_in_data_noise_and_hyperparameters(kind):
     weights = points(1, D + 1, seed=4).squeeze(0)
     joint, _ = kernels(kind, True)
 
-    def read(X, Y, G, Yvar, Gvar, Xn, Yn, raw_lengthscale):
+    def read(X, Y, G, Yvar, Gvar, Xn, Yn, raw_lengthscale, constant):
         kernel = copy.deepcopy(joint)
-        del kernel.base_kernel.raw_lengthscale
-        kernel.base_kernel.raw_lengthscale = raw_lengthscale
+        kernel.base_kernel._parameters["raw_lengthscale"] = raw_lengthscale
         gp = GradientObservationGP(X, Y, torch.where(hidden, NAN, G), Yvar, torch.where(hidden, NAN, Gvar), kernel)
+        gp.mean_module._parameters["constant"] = constant
         with botorch.settings.propagate_grads(True):
             found = gp.condition_on_observations(Xn, Yn, noise=torch.full_like(Yn, 0.1)) if len(Xn) else gp
             found = found.joint_posterior(Xq)
         return found.mean.squeeze() @ weights, weights @ found.distribution.covariance_matrix @ weights
 
+    constant = torch.tensor([0.3], dtype=torch.float64)
     variances, raw = 0.1 + points(2, D + 1, seed=3).abs(), joint.base_kernel.raw_lengthscale.detach()
     for more in (Xn[:0], Xn):
-        inputs = X, outcomes(X), gradients(X), variances[:, :1], variances[:, 1:], more, outcomes(more), raw
+        inputs = X, outcomes(X), gradients(X), variances[:, :1], variances[:, 1:], more, outcomes(more), raw, constant
         inputs = [t.clone().requires_grad_(True) for t in inputs]
         if len(more):
             # A copy's hyper-parameters are its own.
-            inputs[-1].requires_grad_(False)
+            inputs[-2:] = [t.detach() for t in inputs[-2:]]
         assert torch.autograd.gradcheck(read, inputs, atol=1e-6)
 
 
@@ -462,6 +463,15 @@ def test_fantasies_of_fantasies():
     found = second.joint_posterior(Xq)
     assert_close(found.mean[1, 2, 3], mean, 1e-8)
     assert_close(found.distribution.covariance_matrix[1, 2, 3], covariance, 1e-8)
+
+
+def test_without_derivatives_asked_for_there_is_no_graph():
+    gp, _, _ = model()
+    fantasies = gp.fantasize(points(1, seed=9), sampler(2))
+    for one in (gp, fantasies, copy.deepcopy(fantasies)):
+        found = one.joint_posterior(points(3, seed=8))
+        assert not found.mean.requires_grad
+        assert not found.distribution.covariance_matrix.requires_grad
 
 
 def test_a_fantasy_is_of_its_own():
