@@ -59,6 +59,7 @@ ALL_KERNELS = (TS + "models/test_derived_gp.py::test_all_kernels",)
 POSTERIOR = TS + "test_gradient_posterior.py::"
 FEATURES = TS + "fourier/test_features.py::"
 SURROGATE = TS + "fourier/test_surrogate.py::"
+SAMPLES = TS + "models/test_hyperparameter_samples.py::"
 BASELINES = (FZOOS + "test_baselines_are_appendix_f",)
 FZOOS_2 = (FZOOS + "test_fzoos_is_algorithm_2",)
 GAMMA = TF + "methods/fzoos/test_gamma.py::"
@@ -475,6 +476,55 @@ SURROGATES = (
         "train_Y - mean, train_G * scale], dim=-1)",
         "observed gradients are not in the values' standard deviations",
         (TS + "models/test_gradient_observations.py::test_posteriors_equal_a_dense_computation",),
+    ),
+    # Samples of hyper-parameters.
+    Mutation(
+        "samples/slice-level",
+        S + "models/slice_sampling.py",
+        "level = value + torch.log1p(-uniform())",
+        "level = value + 2 * torch.log1p(-uniform())",
+        "the level of a slice is the square of a uniform number under the density",
+        (TS + "models/test_slice_sampling.py",),
+    ),
+    Mutation(
+        "samples/slope-of-coordinates",
+        S + "models/hyperparameter_samples.py",
+        "* log(2 * pi)) + log_slope",
+        "* log(2 * pi)) + 0 * log_slope",
+        "the density is that of the hyper-parameters, not of their logarithms, which are sampled",
+        (SAMPLES + "test_one_lengthscale_by_quadrature",),
+    ),
+    Mutation(
+        "samples/log-determinant-halved",
+        S + "models/hyperparameter_samples.py",
+        "log_determinant = 2 * factor",
+        "log_determinant = factor",
+        "the likelihood of the hyper-parameters has half of its log-determinant",
+        (SAMPLES + "test_one_lengthscale_by_quadrature",),
+    ),
+    Mutation(
+        "samples/prior-sign",
+        S + "models/hyperparameter_samples.py",
+        "found = found + prior.log_prob",
+        "found = found - prior.log_prob",
+        "likelihood is divided by the prior",
+        (SAMPLES + "test_one_lengthscale_by_quadrature",),
+    ),
+    Mutation(
+        "samples/mixture-variance-within",
+        S + "models/fully_bayesian.py",
+        "self.variance.mean(MCMC_DIM) + self._spread.square().mean(MCMC_DIM)",
+        "self.variance.mean(MCMC_DIM)",
+        "the mixture's variance lacks that of its means",
+        (SAMPLES + "test_moments_of_two_parts_in_closed_form",),
+    ),
+    Mutation(
+        "samples/mixture-trace-within",
+        S + "models/fully_bayesian.py",
+        "self.trace.mean(MCMC_DIM + 1) + self._spread.square().sum(-1).mean(MCMC_DIM + 1)",
+        "self.trace.mean(MCMC_DIM + 1)",
+        "the mixture's trace lacks the spread of its means",
+        (SAMPLES + "test_moments_of_the_mixture_are_those_of_its_draws",),
     ),
     Mutation(
         "observed-gradients/hidden-is-zero",
