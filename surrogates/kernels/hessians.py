@@ -19,6 +19,11 @@ from surrogates.kernels.blocks import CompositeKernel, KernelSnapshot, kernel_bl
 from surrogates.kernels.errors import no_hessian
 from surrogates.kernels.stationary import StationaryKernel
 
+try:
+    from surrogates.kernels import hessian_product_numba as compiled
+except ImportError:  # numba is the optional extra `fast`
+    compiled = None  # type: ignore[assignment]
+
 _BLOCK_ELEMENTS = 1 << 19
 
 
@@ -52,12 +57,9 @@ class StationaryHessian:
         products = [weighted[..., :0, :]]
         for j in range(self._shape[-2]):
             one = slice(j, j + 1)
-            product = torch.zeros_like(weighted[..., one, :])
-            for rows, difference in self._differences(one):
-                along = weighted[..., one, :] @ difference.mT
-                product = product + (outer[..., one, rows] * along.double()).to(v.dtype) @ difference
-            products.append(own[..., one, :].to(v.dtype) * weighted[..., one, :] + product * precision)
-        return self._over_all_inputs(torch.cat(products, dim=-2), -1)
+            products.append(self._outer_products_times(one, outer[..., one, :], weighted[..., one, :]))
+        product = own.to(v.dtype) * weighted + torch.cat(products, dim=-2) * precision
+        return self._over_all_inputs(product, -1)
 
     def dense(self) -> Tensor:
         """The matrix, ``... x q x d x d``."""
@@ -115,13 +117,18 @@ class StationaryHessian:
         e = 4 * self._kernel.outputscale.double() * self._kernel.profile.h2(known.r2)
         return (known.c * alpha).sum(-1, keepdim=True), e * alpha
 
-    def _differences(self, one: slice) -> Iterator[tuple[slice, Tensor]]:
-        """Yields the rows x − x_τ of one point, a few megabytes at a time, and which rows they are."""
-        n, d = self._X.shape[-2:]
-        step = max(1, _BLOCK_ELEMENTS // d)
-        for start in range(0, n, step):
-            rows = slice(start, min(start + step, n))
-            yield rows, self._x[..., one, :] - self._X[..., rows, :]
+    def _outer_products_times(self, one: slice, weights: Tensor, u: Tensor) -> Tensor:
+        """Σ_τ w_τ (x − x_τ)(x − x_τ)·u of one point, ``... x 1 x d``, in blocks of a few megabytes."""
+        X, x = self._X, self._x[..., one, :]
+        if compiled is not None and _compiled_serves(X, x, weights, u):
+            return compiled.outer_products_times(X, x, weights, u)
+        product = torch.zeros_like(u)
+        step = max(1, _BLOCK_ELEMENTS // X.shape[-1])
+        for start in range(0, X.shape[-2], step):
+            difference = x - X[..., start : start + step, :]
+            along = (u @ difference.mT).double()
+            product = product + (weights[..., start : start + step] * along).to(u.dtype) @ difference
+        return product
 
     def _columns(self, j: int, scales: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yields the columns of Y = Z S of one point, float64, a few megabytes at a time, and which they are."""
@@ -213,3 +220,15 @@ def mean_hessian(mean: Mean, x: Tensor, further: bool) -> AutomaticHessian:
         return torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)[0]
 
     return AutomaticHessian(gradient, x, further)
+
+
+def _compiled_serves(X: Tensor, x: Tensor, weights: Tensor, u: Tensor) -> bool:
+    """Whether the compiled loop applies: one vector of one point, one data set, on the CPU, without autograd."""
+    return (
+        X.dim() == x.dim() == u.dim() == 2
+        and X.device.type == "cpu"
+        and X.dtype == x.dtype == u.dtype
+        and X.dtype in (torch.float32, torch.float64)
+        and X.stride(-1) == 1
+        and not (torch.is_grad_enabled() and any(t.requires_grad for t in (X, x, weights, u)))
+    )

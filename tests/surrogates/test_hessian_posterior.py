@@ -20,6 +20,7 @@ from surrogates import (
     matern_kernel,
     register_kernel,
 )
+from surrogates.kernels import hessians
 from tests.memory import printed, reads_peak
 from tests.surrogates.gp_models import KERNELS, D, configured, derived_gp, kernel_named, outcomes, points
 from tests.surrogates.kernels.further import CLOSED, closed, unknown
@@ -423,6 +424,29 @@ def test_several_vectors_of_a_point_lead():
     assert_close(posterior.mean_times(v[0, 0]), posterior.mean @ v[0, 0], 1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("n", "d"), [(3, 5), (8, 5), (13, 1500), (6, 1024)])
+def test_compiled_products_are_those_of_the_dense_mean(monkeypatch, n, d, dtype):
+    X, x, v = (points(rows, d, seed=seed, dtype=dtype) for rows, seed in ((n, 1), (2, 2), (2, 3)))
+    kernel = matern_kernel(d**0.5 * torch.linspace(0.8, 2.0, d).to(dtype))
+    gp = DerivedGP(X, outcomes(X), covar_module=kernel, likelihood=gaussian_likelihood(1e-2).to(dtype))
+    posterior = gp.hessian_posterior(x)
+    expected = (posterior.mean @ v.unsqueeze(-1)).squeeze(-1)
+    tolerance = 1e-12 if dtype is torch.float64 else 2e-5
+    assert_close(posterior.mean_times(v), expected.double(), tolerance)
+    monkeypatch.setattr(hessians, "compiled", None)
+    assert_close(posterior.mean_times(v), expected.double(), tolerance)
+    # Rows block by block, as for more inputs.
+    monkeypatch.setattr(hessians, "_BLOCK_ELEMENTS", 2 * d)
+    assert_close(posterior.mean_times(v), expected.double(), tolerance)
+    assert_close(posterior.newton_direction(50.0), dense_newton(posterior, gp, x, 50.0), 1e2 * tolerance)
+
+
+def dense_newton(posterior, gp, x, shift):
+    hessian = posterior.mean.double() + shift * torch.eye(x.shape[-1], dtype=torch.float64)
+    return -torch.linalg.solve(hessian, gp.gradient_posterior(x).mean.double().unsqueeze(-1)).squeeze(-1)
+
+
 def test_float32_is_close_to_float64():
     X, x, U = points(6), points(2, seed=5), points(D, 2, seed=4)
     found = []
@@ -467,7 +491,7 @@ def test_newton_directions_are_those_of_a_dense_solution(name, shift, n):
     hessian = by_gradients(gp, x, h=1e-4 if name == "curved mean" else 1e-5)
     dense = posterior.mean + shift * torch.eye(WIDE, dtype=torch.float64)
     assert_close(posterior.mean, hessian, 1e-6)
-    expected = -torch.linalg.solve(dense, gp.gradient_posterior(x).mean.unsqueeze(-1)).squeeze(-1)
+    expected = dense_newton(posterior, gp, x, shift)
     condition = float(torch.linalg.cond(dense).max())
     assert_close(posterior.newton_direction(shift), expected, 1e-13 * condition + 1e-12)
     assert "mean" not in vars(gp.hessian_posterior(x)) and condition < 1e5
