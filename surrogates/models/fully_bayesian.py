@@ -138,7 +138,7 @@ class FullyBayesianDerivedGP(DerivedGP):
         current = self._current()
         self._affine_outcome_transform()
         z, slope = self._points(X)
-        return GradientMixturePosterior(current.conditioning, z.clone(), current.outcome_scale, None, slope)
+        return GradientMixturePosterior(current.conditioning, z, current.outcome_scale, None, slope)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
         """As ``DerivedGP``'s; inputs without a dimension for the samples are those of every sample.
@@ -164,7 +164,8 @@ class FullyBayesianDerivedGP(DerivedGP):
         return super().condition_on_observations(X, Y, noise, **kwargs)
 
     def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
-        return super()._points(self._for_all_samples(X))
+        # Posteriors keep the points, which a view would share with the user's.
+        return super()._points(self._for_all_samples(X).clone())
 
     def _for_all_samples(self, X: Tensor) -> Tensor:
         """The points, ``batch x 1 x q x d``."""

@@ -205,6 +205,7 @@ def test_it_is_so_many_separate_models(name):
     x = points(4, seed=9)
     gradient, value, joint = samples.gradient_posterior(x), samples.posterior(x), samples.joint_posterior(x)
     noisy, across = samples.posterior(x, observation_noise=True), samples.value_gradient_covariance(x, x)
+    hessian = samples.hessian_posterior(x)
     for i, one in enumerate(separate_models(model, samples)):
         own = one.gradient_posterior(x)
         for what in ("mean", "variance", "trace", "spectral_norm", "covariance_matrix", "prior_trace"):
@@ -215,6 +216,10 @@ def test_it_is_so_many_separate_models(name):
         with_noise = one.posterior(x, observation_noise=True).variance
         torch.testing.assert_close(noisy.variance[i], with_noise, rtol=1e-7, atol=1e-7)
         torch.testing.assert_close(joint.mean[i], one.joint_posterior(x).mean, rtol=1e-9, atol=1e-9)
+        curvature = one.hessian_posterior(x)
+        torch.testing.assert_close(hessian.mean[i], curvature.mean, rtol=1e-8, atol=1e-8)
+        variance = hessian.directional_variance(x)[i]
+        torch.testing.assert_close(variance, curvature.directional_variance(x), rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(across[i], one.value_gradient_covariance(x, x), rtol=1e-9, atol=1e-9)
 
 
@@ -253,6 +258,15 @@ def test_the_model_that_was_sampled_stays_as_it_was():
     again = sampled(with_priors())
     assert torch.equal(samples.gradient_posterior(x).mean, again.gradient_posterior(x).mean)
     assert not torch.equal(samples.gradient_posterior(x).mean, sampled(seed=1).gradient_posterior(x).mean)
+
+
+def test_points_that_are_written_to_later_do_not_reach_a_posterior():
+    samples, x = sampled(with_priors(input_transform=None)), points(2, seed=9)
+    for made in (samples.gradient_posterior, samples.hessian_posterior):
+        expected, at = made(x).mean, x.clone()
+        later = made(at)
+        at.zero_()
+        assert torch.equal(later.mean, expected)
 
 
 def test_models_of_a_batch_are_sampled_each_by_itself():
