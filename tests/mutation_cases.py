@@ -58,6 +58,8 @@ PROFILES = (TS + "kernels/test_stationary.py::test_profiles_and_their_derivative
 ALL_KERNELS = (TS + "models/test_derived_gp.py::test_all_kernels",)
 POSTERIOR = TS + "test_gradient_posterior.py::"
 FEATURES = TS + "fourier/test_features.py::"
+CLOSED_FORMS = (TS + "kernels/test_closed_forms.py::test_blocks_equal_automatic_derivatives_of_gpytorchs_own_formula",)
+TRANSFORMS_AND_OUTCOMES = TS + "models/test_transforms_and_outcomes.py::"
 SURROGATE = TS + "fourier/test_surrogate.py::"
 SAMPLES = TS + "models/test_hyperparameter_samples.py::"
 BASELINES = (FZOOS + "test_baselines_are_appendix_f",)
@@ -237,8 +239,8 @@ SURROGATES = (
     Mutation(
         "gp/least-for-largest-eigenvalue",
         S + "gradient_posterior.py",
-        "torch.linalg.eigvalsh(covariance)[..., -1]",
-        "torch.linalg.eigvalsh(covariance)[..., 0]",
+        "torch.linalg.eigvalsh(self._covariance())[..., -1]",
+        "torch.linalg.eigvalsh(self._covariance())[..., 0]",
         "the norm of d sigma^2 is its least eigenvalue (ZoRD, Sec. 3.2)",
         DERIVED_GP,
     ),
@@ -593,7 +595,137 @@ SURROGATES = (
 )
 
 ESTIMATORS = TO + "estimators/"
-PROX = (TO + "test_prox.py::test_is_the_argmin_that_a_solver_finds",)
+PROX = (
+    TO + "test_prox.py::test_is_the_argmin_that_a_solver_finds",
+    Mutation(
+        "closed-forms/cosine-without-half",
+        S + "kernels/closed_forms.py",
+        "h1=lambda r2: -(pi**2) / 2 * torch.sinc(root(r2))",
+        "h1=lambda r2: -(pi**2) * torch.sinc(root(r2))",
+        "h' of the cosine kernel lacks the 1/2 of dr/d(r^2)",
+        CLOSED_FORMS,
+    ),
+    Mutation(
+        "closed-forms/cosine-series",
+        S + "kernels/closed_forms.py",
+        "series = pi**2 * (1 / 3 - s *",
+        "series = pi**2 * (1 / 3 + s *",
+        "h'' of the cosine near 0 has a sign of its series wrong",
+        CLOSED_FORMS,
+    ),
+    Mutation(
+        "closed-forms/piecewise-power",
+        S + "kernels/closed_forms.py",
+        "m = j + q\n",
+        "m = j + q + 1\n",
+        "the piecewise polynomial's power is one too high",
+        CLOSED_FORMS,
+    ),
+    Mutation(
+        "closed-forms/linear-without-variance",
+        S + "kernels/closed_forms.py",
+        "first, second = weighted2.unsqueeze(-3).expand(shape), weighted1.unsqueeze(-2).expand(shape)",
+        "first, second = x2.unsqueeze(-3).expand(shape), x1.unsqueeze(-2).expand(shape)",
+        "the linear kernel's slope lacks its variance",
+        CLOSED_FORMS,
+    ),
+    Mutation(
+        "closed-forms/polynomial-curvature",
+        S + "kernels/closed_forms.py",
+        "curvature = power * (power - 1) * base ** (power - 2)",
+        "curvature = power * base ** (power - 2)",
+        "p(p - 1) is p",
+        CLOSED_FORMS,
+    ),
+    Mutation(
+        "closed-forms/periodic-without-square",
+        S + "kernels/closed_forms.py",
+        "(f**2 - w**2 * torch.cos",
+        "(f**2 - w * torch.cos",
+        "the curvature of the periodic kernel lacks a factor 2 pi/p",
+        CLOSED_FORMS,
+    ),
+    Mutation(
+        "closed-forms/mixture-cross-term",
+        S + "kernels/closed_forms.py",
+        "+ 2 * a * delta * w * sin",
+        "- 2 * a * delta * w * sin",
+        "the cross term of bell and cosine has the wrong sign",
+        CLOSED_FORMS,
+    ),
+    Mutation(
+        "closed-forms/product-sign",
+        S + "kernels/closed_forms.py",
+        "entries[i][i] = -g2[i] * others[i]",
+        "entries[i][i] = g2[i] * others[i]",
+        "the diagonal of the mixed block has the wrong sign",
+        CLOSED_FORMS,
+    ),
+    Mutation(
+        "transforms/shift-without-outer-scale",
+        S + "models/transforms.py",
+        "mean if shift is None else mean + scale * shift",
+        "mean if shift is None else mean + shift",
+        "a chain of standardizations is undone without its scale",
+        (TS + "models/test_derived_gp.py::test_chained_outcome_transforms_are_undone_from_the_last",),
+    ),
+    Mutation(
+        "transforms/slope-once-in-the-variance",
+        S + "gradient_posterior.py",
+        "gradient if self._slope is None else gradient * self._slope**power",
+        "gradient if self._slope is None else gradient * self._slope",
+        "the variance through a warp has dz/dx for its square",
+        (TRANSFORMS_AND_OUTCOMES + "test_gradients_through_elementwise_transforms",),
+    ),
+    Mutation(
+        "transforms/no-slope-in-the-joint-posterior",
+        S + "models/derived_gp.py",
+        "gradient = gradient * slope",
+        "gradient = gradient",
+        "the joint posterior's gradient is by z for by x",
+        (TRANSFORMS_AND_OUTCOMES + "test_gradients_through_elementwise_transforms",),
+    ),
+    Mutation(
+        "transforms/data-transformed-as-points",
+        S + "models/cholesky_gp.py",
+        "return self.input_transform.preprocess_transform(X) if hasattr",
+        "return self.transform_inputs(X) if hasattr",
+        "a transform that is for points alone is applied to data",
+        (TRANSFORMS_AND_OUTCOMES + "test_a_transform_of_points_alone_leaves_new_data_alone",),
+    ),
+    Mutation(
+        "transforms/stale-warp",
+        S + "models/cholesky_gp.py",
+        "if self._has_transformed_inputs and self._original_train_inputs is not None:",
+        "if False:",
+        "the data stay as an earlier warp made them",
+        (TRANSFORMS_AND_OUTCOMES + "test_a_warp_that_changes_in_evaluation_is_seen",),
+    ),
+    Mutation(
+        "transforms/no-slope-of-the-outcome",
+        S + "transformed_gradient_posterior.py",
+        "else gradient * slope",
+        "else gradient",
+        "the gradient through a logarithm is that of the logarithm",
+        (TRANSFORMS_AND_OUTCOMES + "test_gradients_through_nonlinear_outcome_transforms",),
+    ),
+    Mutation(
+        "outcomes/one-scale-for-all",
+        S + "models/transforms.py",
+        "coefficient[..., 0] if coefficient.shape[-1] == 1 else coefficient.mT",
+        "coefficient[..., 0] if coefficient.shape[-1] == 1 else coefficient[..., :1].expand_as(coefficient).mT",
+        "all outcomes have the first one's scale",
+        (TRANSFORMS_AND_OUTCOMES + "test_several_outcomes_are_independent_models",),
+    ),
+    Mutation(
+        "information/noise-without-derivatives",
+        S + "models/cholesky_gp.py",
+        "with torch.set_grad_enabled(torch.is_grad_enabled() and derivatives_are_asked_for()):",
+        "with torch.no_grad():",
+        "the acquisition has no derivative in the noise of the query",
+        (TS + "test_gradient_information.py::test_it_differentiates_in_data_noise_and_hyperparameters_where_asked",),
+    ),
+)
 VIRTUAL = TM + "zord/test_virtual_steps.py::"
 TURBO = TM + "bayesian/test_turbo.py::"
 COBBO = TM + "bayesian/test_cobbo.py::"

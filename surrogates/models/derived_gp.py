@@ -55,6 +55,13 @@ class DerivedGP(CholeskyGP):
     ``surrogates.gaussian_likelihood``), as the default likelihood cannot go under a noise of 1e-4 in standardised
     units, and ``FixedNoiseGaussianLikelihood`` not under 1e-6. Batched models are supported.
 
+    All posteriors are exact given the hyper-parameters, and know nothing of how these came about. Where they were
+    fitted to the same data, bands of partial derivatives are too narrow: most of all those of a weak input, whose long
+    lengthscale decides how small its partial derivative is, at the maximum of a likelihood without priors. Priors on
+    the hyper-parameters (``SingleTaskGP``'s default kernel and likelihood have them) and averaging over samples from
+    their posterior (``surrogates.sample_hyperparameters``) give back much of it. ``python -m experiments run
+    calibration`` compares the coverage of the four.
+
     ``Normalize`` and ``InputStandardize`` keep the coefficients that they learn here: refits do not move them.
 
     Example:
@@ -136,7 +143,6 @@ class DerivedGP(CholeskyGP):
         current = self._current()
         self._affine_outcome_transform()
         z, slope = self._points(X)
-        z = z.clone() if z is X else z
         return GradientPosterior(current.conditioning, z, current.outcome_scale, None, slope, self.num_outputs > 1)
 
     def hessian_posterior(self, X: Tensor) -> HessianPosterior:
@@ -159,9 +165,7 @@ class DerivedGP(CholeskyGP):
                 "Second derivatives are not known through an input transform that is not affine. Known are Normalize, "
                 "InputStandardize, AffineInputTransform and chains of them."
             )
-        return HessianPosterior(
-            current.conditioning, z.clone() if z is X else z, current.outcome_scale, self.num_outputs > 1
-        )
+        return HessianPosterior(current.conditioning, z, current.outcome_scale, self.num_outputs > 1)
 
     def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
         """The posterior of ∇f at X through any outcome transform: samples, and a delta-method mean.
@@ -250,15 +254,19 @@ class DerivedGP(CholeskyGP):
         return transform
 
     def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The transformed points z, ``batch (x 1) x q x d``, and dz/dx there, or None where the conditioning has it."""
+        """The transformed points, ``batch (x 1) x q x d``, and dz/dx there, or None where the conditioning has it.
+
+        They share no storage with X.
+        """
         check_points(X, self.num_inputs, self.train_inputs[0])
         # A missing attribute costs a module's __getattr__ several microseconds, a missing entry none.
         transform = cast(InputTransform | None, self._modules.get("input_transform"))
         slope: Tensor | None = None
         if transform is None:
-            z = X
+            z = X.clone()
         elif is_affine_input(transform):
             z = transform(X)
+            z = z.clone() if z is X else z
         else:
             check_input_slope(transform)
             wanted = torch.is_grad_enabled() and (X.requires_grad or derivatives_are_asked_for())

@@ -165,7 +165,7 @@ class FullyBayesianDerivedGP(DerivedGP):
 
     def _points(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
         # Posteriors keep the points, which a view would share with the user's.
-        return super()._points(self._for_all_samples(X).clone())
+        return super()._points(self._for_all_samples(X))
 
     def _for_all_samples(self, X: Tensor) -> Tensor:
         """The points, ``batch x 1 x q x d``."""

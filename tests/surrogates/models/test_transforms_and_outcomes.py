@@ -445,3 +445,15 @@ def test_representations():
     assert "not Gaussian through Log" in repr(
         DerivedGP(X, positive(X), outcome_transform=Log()).transformed_gradient_posterior(X)
     )
+
+
+@pytest.mark.parametrize("m", [1, 2])
+@pytest.mark.parametrize("ask", ["gradient_posterior", "hessian_posterior", "transformed_gradient_posterior"])
+def test_a_posterior_keeps_the_points_that_it_was_made_for(m, ask):
+    model = made(DerivedGP, cube(6, 1), positive(cube(6, 1), m))
+    X = cube(2, 2)
+    late, early = getattr(model, ask)(X), getattr(model, ask)(X)
+    name = "delta_method_mean" if ask.startswith("transformed") else "mean"
+    before = getattr(early, name).clone()
+    X += 0.1
+    assert_close(getattr(late, name), before, 1e-12)
