@@ -247,8 +247,8 @@ SURROGATES = (
     Mutation(
         "gp/information-of-the-prior",
         S + "gradient_information.py",
-        "values = kernel_values(conditioning.kernel, z, z) - whitened @ whitened.mT",
-        "values = kernel_values(conditioning.kernel, z, z) + whitened @ whitened.mT",
+        "return kernel_values(conditioning.kernel, z, z) - whitened @ whitened.mT",
+        "return kernel_values(conditioning.kernel, z, z) + whitened @ whitened.mT",
         "the value's posterior variance rises with the data",
         (TS + "test_gradient_information.py::test_it_is_the_drop_in_trace",),
     ),
@@ -592,11 +592,6 @@ SURROGATES = (
         "data move where another standardisation is loaded",
         (TS + "models/test_gradient_observations.py::test_a_loaded_standardisation_leaves_the_data_what_they_are",),
     ),
-)
-
-ESTIMATORS = TO + "estimators/"
-PROX = (
-    TO + "test_prox.py::test_is_the_argmin_that_a_solver_finds",
     Mutation(
         "closed-forms/cosine-without-half",
         S + "kernels/closed_forms.py",
@@ -726,6 +721,9 @@ PROX = (
         (TS + "test_gradient_information.py::test_it_differentiates_in_data_noise_and_hyperparameters_where_asked",),
     ),
 )
+
+ESTIMATORS = TO + "estimators/"
+PROX = (TO + "test_prox.py::test_is_the_argmin_that_a_solver_finds",)
 VIRTUAL = TM + "zord/test_virtual_steps.py::"
 TURBO = TM + "bayesian/test_turbo.py::"
 COBBO = TM + "bayesian/test_cobbo.py::"
