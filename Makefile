@@ -13,8 +13,9 @@ FLOWER := $(VENV)/installed-flower
 figures: $(STAMP)
 	$(BIN)/python -m experiments figures
 
+# Neighbours stay in one process, which makes what they share once; a process without work takes half of another's.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # A file to a process: each file starts a SuperLink of its own, and they mostly wait.
 test-flower: $(FLOWER)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import registry
 from experiments.harness.records import where
 from experiments.harness.verdicts import Verdict
 from experiments.papers.hiso import bytes as bytes_experiment
@@ -285,9 +284,8 @@ def test_rounds_to_target_and_paired_runs():
     ]
     rounds, reached = training.rounds_until(rows, [0.5, 0.5])
     assert rounds.tolist() == [3.0, 9.0] and reached.tolist() == [True, False]
-    figure = registry.get("hiso-fig5")
-    quick = figure.settings("quick")
-    rows = where(figure.run(quick, [0]), quantity="loss")
+    _, settings, rows = quick.finished("hiso-fig5")
+    rows = where(rows, quantity="loss", seed=0)
     first = {row["value"] for row in rows if row["round"] == 0}
     assert len(first) == 1
-    assert len({row["value"] for row in rows if row["round"] == quick.rounds}) > 2
+    assert len({row["value"] for row in rows if row["round"] == settings.rounds}) > 2

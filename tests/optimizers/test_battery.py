@@ -9,14 +9,14 @@ METHODS = {
     "es-antithetic": (method_factory("es", antithetic=True), Promises(convergence=1e-2)),
     "es-raw": (method_factory("es", shaping="none", antithetic=True), Promises(convergence=1e-2)),
     "gld": (method_factory("gld"), Promises(convergence=1e-2)),
-    "zord": (method_factory("zord"), Promises(convergence=1e-4, convergence_queries=300)),
+    "zord": (method_factory("zord"), Promises(convergence=1e-4, convergence_queries=150, budget=30)),
     "zord-gated": (
         method_factory("zord", active="gated"),
-        Promises(convergence=1e-4, convergence_queries=300, budget=40),
+        Promises(convergence=1e-4, convergence_queries=150, budget=30),
     ),
     "zord-fixed": (
         method_factory("zord", lengthscale=3.0, start="last", window=20, queries_per_step=2),
-        Promises(convergence=1e-3, convergence_queries=400, budget=40),
+        Promises(convergence=1e-3, convergence_queries=200, budget=40),
     ),
     "least_squares": (method_factory("least_squares"), Promises(convergence=1e-3)),
     "gradient_descent": (

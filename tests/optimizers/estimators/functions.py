@@ -23,7 +23,7 @@ def quadratic(x):
     return x @ A + 0.5 * (x @ H * x).sum(-1)
 
 
-def estimates(estimator, fun, draws=2000):
+def estimates(estimator, fun, draws=1000):
     return torch.stack([estimator(fun, X, step, batched=True).gradient for step in range(draws)])
 
 

@@ -38,14 +38,14 @@ ERRORS = {
 
 @pytest.mark.parametrize("distribution", ERRORS)
 def test_mean_squared_error_on_a_linear_function(distribution):
-    samples = estimates(FiniteDifferences(4, 0.3, distribution), linear)
+    samples = estimates(FiniteDifferences(4, 0.3, distribution), linear, 2000)
     assert_squared_error(samples, A, ERRORS[distribution] * A.square().sum())
 
 
 @pytest.mark.parametrize("distribution", ["normal", "sphere"])
 def test_mean_squared_error_of_smoothing_on_a_quadratic(distribution):
     radius, n = 0.5, 3
-    samples = estimates(FiniteDifferences(n, radius, distribution), quadratic)
+    samples = estimates(FiniteDifferences(n, radius, distribution), quadratic, 2000)
     fourth = 2 * (H @ H).trace() + H.trace() ** 2
     if distribution == "normal":
         variance, curvature = (D + 1) / n, radius**2 / 4 * (D + 4) * fourth / n
@@ -55,13 +55,13 @@ def test_mean_squared_error_of_smoothing_on_a_quadratic(distribution):
 
 
 def test_central_differences_have_no_curvature_error():
-    samples = estimates(FiniteDifferences(3, 0.5, "normal", "central"), quadratic)
+    samples = estimates(FiniteDifferences(3, 0.5, "normal", "central"), quadratic, 2000)
     assert_squared_error(samples, GRADIENT, (D + 1) / 3 * GRADIENT.square().sum())
 
 
 def test_katyushas_two_point_estimate_has_second_moment_d():
     """Katyusha eq. 2: E g = a and E‖g‖² = d‖a‖² of a linear function."""
-    samples = estimates(FiniteDifferences(1, 0.1, "sphere", "central"), linear)
+    samples = estimates(FiniteDifferences(1, 0.1, "sphere", "central"), linear, 2000)
     assert_mean(samples, A)
     assert_squared_error(samples, torch.zeros(D), D * (A @ A))
 

@@ -25,7 +25,7 @@ def test_centred_ranks():
 
 @pytest.mark.parametrize("antithetic", [False, True])
 def test_raw_values_are_unbiased_with_their_closed_form_variance(antithetic):
-    samples = estimates(SearchGradient(4, 0.3, "none", antithetic), centred)
+    samples = estimates(SearchGradient(4, 0.3, "none", antithetic), centred, 2000)
     assert_mean(samples, A)
     # At f(x) = 0, Var g_j = (‖a‖² + a_j²)/m with m independent directions.
     assert_mean((samples - A).square(), (A @ A + A.square()) / (2 if antithetic else 4))
