@@ -49,7 +49,7 @@ def _floats(values):
 
 
 def kernel_function(kernel, index: tuple = ()) -> Kernel:
-    """k(x, x') of a GPyTorch kernel, one element of its batch."""
+    """k(x, x') of a GPyTorch kernel, one element of its batch, with the hyper-parameters that it has now."""
 
     def value(tensor, tail: int) -> list:
         tensor = tensor.detach()
@@ -58,27 +58,34 @@ def kernel_function(kernel, index: tuple = ()) -> Kernel:
         position = tuple(i if size > 1 else 0 for i, size in zip(chosen, lead, strict=True))
         return to_mp(tensor[position])
 
-    def called(node, x, y):
-        if node.active_dims is not None:
-            x, y = ([p[i] for i in node.active_dims.tolist()] for p in (x, y))
-        return forward(node, x, y)
+    def called(node) -> Kernel:
+        function = forward(node)
+        if node.active_dims is None:
+            return function
+        chosen = node.active_dims.tolist()
+        return lambda x, y: function([x[i] for i in chosen], [y[i] for i in chosen])
 
-    def forward(node, x, y):
+    def forward(node) -> Kernel:
         if type(node) is ScaleKernel:
-            return value(node.outputscale, 0) * forward(node.base_kernel, x, y)
+            scale, base = value(node.outputscale, 0), forward(node.base_kernel)
+            return lambda x, y: scale * base(x, y)
         if type(node) is AdditiveKernel:
-            return mp.fsum(called(part, x, y) for part in node.kernels)
+            parts = [called(part) for part in node.kernels]
+            return lambda x, y: mp.fsum(part(x, y) for part in parts)
         if type(node) is ProductKernel:
-            return mp.fprod(called(part, x, y) for part in node.kernels)
+            parts = [called(part) for part in node.kernels]
+            return lambda x, y: mp.fprod(part(x, y) for part in parts)
         if type(node) is LinearKernel:
             variances = value(node.variance, 2)[0]
-            variances = variances if len(variances) > 1 else variances * len(x)
-            return mp.fsum(v * a * b for v, a, b in zip(variances, x, y, strict=True))
+            return lambda x, y: mp.fsum(v * a * b for v, a, b in zip(spread(variances, x), x, y, strict=True))
         if type(node) is PolynomialKernel:
-            return (mp.fdot(x, y) + value(node.offset, 1)[0]) ** node.power
+            offset, power = value(node.offset, 1)[0], node.power
+            return lambda x, y: (mp.fdot(x, y) + offset) ** power
         if type(node) is CosineKernel:
-            distance = mp.sqrt(mp.fsum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
-            return mp.cos(mp.pi * distance / value(node.period_length, 2)[0][0])
+            period = value(node.period_length, 2)[0][0]
+            return lambda x, y: mp.cos(
+                mp.pi * mp.sqrt(mp.fsum((a - b) ** 2 for a, b in zip(x, y, strict=True))) / period
+            )
         if type(node) is SpectralMixtureKernel:
             weights, means = value(node.mixture_weights, 1), value(node.mixture_means, 3)
             widths = value(node.mixture_scales, 3)
@@ -88,40 +95,66 @@ def kernel_function(kernel, index: tuple = ()) -> Kernel:
                 waves = [mp.cos(2 * mp.pi * delta * m[0][i]) for m in means]
                 return mp.fsum(w * b * c for w, b, c in zip(weights, bells, waves, strict=True))
 
-            return mp.fprod(mixture(i, a - b) for i, (a, b) in enumerate(zip(x, y, strict=True)))
+            return lambda x, y: mp.fprod(mixture(i, a - b) for i, (a, b) in enumerate(zip(x, y, strict=True)))
         scales = value(node.lengthscale, 2)[0]
-        scales = scales if len(scales) > 1 else scales * len(x)
         if type(node) is PeriodicKernel:
             periods = value(node.period_length, 2)[0]
-            periods = periods if len(periods) > 1 else periods * len(x)
-            terms = zip(x, y, periods, scales, strict=True)
-            return mp.exp(-2 * mp.fsum(mp.sin(mp.pi * (a - b) / p) ** 2 / s for a, b, p, s in terms))
-        r2 = mp.fsum(((a - b) / s) ** 2 for a, b, s in zip(x, y, scales, strict=True))
+
+            def periodic(x, y):
+                terms = zip(x, y, spread(periods, x), spread(scales, x), strict=True)
+                return mp.exp(-2 * mp.fsum(mp.sin(mp.pi * (a - b) / p) ** 2 / s for a, b, p, s in terms))
+
+            return periodic
+        radial, inverses = profile(node), [1 / scale for scale in scales]
+
+        def of_distance(x, y):
+            scaled = [(a - b) * c for a, b, c in zip(x, y, spread(inverses, x), strict=True)]
+            return radial(mp.fdot(scaled, scaled), len(x))
+
+        return of_distance
+
+    def profile(node):
+        """k of r² and d."""
         if type(node) is PiecewisePolynomialKernel:
-            r, q = mp.sqrt(r2), node.q
-            j = len(x) // 2 + q + 1
-            # The coefficient of r² for q = 2 is GPyTorch's; Rasmussen and Williams, eq. 4.21, have j² for its first j.
-            factor = {
-                0: 1,
-                1: 1 + (j + 1) * r,
-                2: 1 + (j + 2) * r + mp.mpf(j + 4 * j + 3) / 3 * r2,
-                3: 1
-                + (j + 3) * r
-                + mp.mpf(6 * j**2 + 36 * j + 45) / 15 * r2
-                + mp.mpf(j**3 + 9 * j**2 + 23 * j + 15) / 15 * r * r2,
-            }[q]
-            return max(0, 1 - r) ** (j + q) * factor
+            q = node.q
+
+            def piecewise(r2, d):
+                r = mp.sqrt(r2)
+                j = d // 2 + q + 1
+                # The coefficient of r² for q = 2 is GPyTorch's; Rasmussen and Williams, eq. 4.21, have j² for its
+                # first j.
+                factor = {
+                    0: 1,
+                    1: 1 + (j + 1) * r,
+                    2: 1 + (j + 2) * r + mp.mpf(j + 4 * j + 3) / 3 * r2,
+                    3: 1
+                    + (j + 3) * r
+                    + mp.mpf(6 * j**2 + 36 * j + 45) / 15 * r2
+                    + mp.mpf(j**3 + 9 * j**2 + 23 * j + 15) / 15 * r * r2,
+                }[q]
+                return max(0, 1 - r) ** (j + q) * factor
+
+            return piecewise
         if type(node) is RBFKernel:
-            return mp.exp(-r2 / 2)
+            return lambda r2, d: mp.exp(-r2 / 2)
         if type(node) is RQKernel:
             alpha = value(node.alpha, 1)[0]
-            return (1 + r2 / (2 * alpha)) ** -alpha
+            return lambda r2, d: (1 + r2 / (2 * alpha)) ** -alpha
         assert type(node) is MaternKernel
-        a = mp.sqrt(mp.mpf(2 * node.nu) * r2)
-        polynomial = {0.5: 1, 1.5: 1 + a, 2.5: 1 + a + a**2 / 3}[node.nu]
-        return polynomial * mp.exp(-a)
+        nu, factor = node.nu, mp.sqrt(mp.mpf(2 * node.nu))
 
-    return lambda x, y: called(kernel, x, y)
+        def matern(r2, d):
+            a = factor * mp.sqrt(r2)
+            return {0.5: 1, 1.5: 1 + a, 2.5: 1 + a + a * a / 3}[nu] * mp.exp(-a)
+
+        return matern
+
+    return called(kernel)
+
+
+def spread(values: list, x: Point) -> list:
+    """One number for each coordinate, of as many or of one for all."""
+    return values if len(values) > 1 else values * len(x)
 
 
 def mean_function(module, index: tuple = ()):
