@@ -43,13 +43,20 @@ class HessianPosterior:
         scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
         several_outputs: Whether the last dimension of the conditioning's batch is that of m > 1 outcomes, and the
             points have a 1 there.
+        chain: dz/dx and d²z/dx² of the input transform at the points, each ``batch x q x d``, where dz/dx is not the
+            same everywhere and the conditioning therefore does not have it; else None.
 
     Raises:
         ValueError: For Matérn 1/2, alone or in a sum or product.
     """
 
     def __init__(
-        self, conditioning: Conditioning, x: Tensor, scale: Tensor | None = None, several_outputs: bool = False
+        self,
+        conditioning: Conditioning,
+        x: Tensor,
+        scale: Tensor | None = None,
+        several_outputs: bool = False,
+        chain: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         check_has_hessian(conditioning.kernel)
         batch = torch.broadcast_shapes(x.shape[:-2], conditioning.alpha.shape[:-1])
@@ -57,6 +64,9 @@ class HessianPosterior:
         self._x = x.expand(*batch, *x.shape[-2:])
         self._scale = scale
         self._several_outputs = several_outputs
+        self._slope: Tensor | None
+        self._bend: Tensor | None
+        self._slope, self._bend = (conditioning.slope, None) if chain is None else chain
 
     def __repr__(self) -> str:
         """The shape and units of the Hessians, and the data that they are conditioned on."""
@@ -117,8 +127,11 @@ class HessianPosterior:
         """
         U = self._expanded("U", U, torch.Size([*self._shape, U.shape[-1]]))
         U = _moved(U, 2, self._several_outputs)
-        several = self._several_outputs
-        return SubspaceDerivatives(self._conditioning, self._x, U, self._of_prior_mean, self._scale, several)
+        bends = None if self._bend is None else _bends(U, self._bend)
+        U = U.clone() if self._slope is None else U * self._slope.unsqueeze(-1)
+        return SubspaceDerivatives(
+            self._conditioning, self._x, U, bends, self._of_prior_mean, self._scale, self._several_outputs
+        )
 
     def newton_direction(self, regularization: float = 0.0) -> Tensor:
         """−(E ∇²f(x) + λI)⁻¹ E ∇f(x), ``batch x q x d``.
@@ -136,7 +149,10 @@ class HessianPosterior:
                 leaves of the gradient, after refinement, exceeds the root of the dtype's precision.
         """
         shift = nonnegative("regularization", regularization)
-        gradient = self._scaled(self._conditioning.mean(self._x), trailing=1)
+        gradient = self._conditioning.mean(self._x)
+        if self._bend is not None and self._slope is not None:
+            gradient = gradient * self._slope
+        gradient = self._scaled(gradient, trailing=1)
         inverse_times = self._shifted_inverse(shift)
 
         def residual(direction: Tensor) -> Tensor:
@@ -177,17 +193,24 @@ class HessianPosterior:
         mean = self._of_kernel.dense()
         if self._of_prior_mean is not None:
             mean = mean + self._of_prior_mean.dense()
-        if (slope := self._conditioning.slope) is not None:
-            mean = mean * slope.unsqueeze(-1) * slope.unsqueeze(-2)
+        if self._slope is not None:
+            mean = mean * self._slope.unsqueeze(-1) * self._slope.unsqueeze(-2)
+        if self._bent is not None:
+            mean = mean + torch.diag_embed(self._bent)
         return self._scaled(mean)
 
     def _times(self, v: Tensor) -> Tensor:
-        slope = self._conditioning.slope
-        along = v if slope is None else v * slope
+        along = v if self._slope is None else v * self._slope
         product = self._of_kernel.times(along)
         if self._of_prior_mean is not None:
             product = product + self._of_prior_mean.times(along)
-        return self._scaled(product if slope is None else product * slope, trailing=1)
+        product = product if self._slope is None else product * self._slope
+        return self._scaled(product if self._bent is None else product + self._bent * v, trailing=1)
+
+    @cached_property
+    def _bent(self) -> Tensor | None:
+        """d²z/dx² E ∂f/∂z, ``batch x q x d``: what the input transform's own curvature adds to the diagonal."""
+        return None if self._bend is None else self._bend * self._conditioning.mean(self._x)
 
     def _shifted_inverse(self, shift: float) -> Callable[[Tensor], Tensor]:
         """What multiplies a vector for every point by (E ∇²f + λI)⁻¹, in float64."""
@@ -196,9 +219,9 @@ class HessianPosterior:
         if n < d and isinstance(of_kernel, StationaryHessian) and (of_prior_mean is None or of_prior_mean.vanishes):
             # One scale less: (σ S H S + λI)⁻¹ = (S H S + λ/σ I)⁻¹/σ.
             scale = torch.ones_like(self._x[..., :1, :1]) if self._scale is None else self._scale.unsqueeze(-1)
-            slope = self._conditioning.slope
-            slope = torch.ones_like(self._x[..., :1, :]) if slope is None else slope
-            inverse_times = of_kernel.shifted_inverse(slope, shift / scale.double())
+            slope = torch.ones_like(self._x[..., :1, :]) if self._slope is None else self._slope
+            diagonal = shift / scale.double()
+            inverse_times = of_kernel.shifted_inverse(slope, diagonal if self._bent is None else diagonal + self._bent)
             return lambda v: inverse_times(v / scale)
         eye = torch.eye(d, dtype=torch.float64, device=self._x.device)
         lu, pivots, info = torch.linalg.lu_factor_ex(self._dense.double() + shift * eye)
@@ -230,7 +253,9 @@ class SubspaceDerivatives:
     Args:
         conditioning: The GP conditioned on the data.
         x: The transformed points, ``batch x q x d``.
-        U: The directions in the user's units, ``batch x q x d x p``.
+        U: The directions in transformed units, dz/dx ∘ u, ``batch x q x d x p``.
+        bends: d²z/dx² ∘ uᵢ ∘ uⱼ for i ≤ j, ``batch x q x d x p(p+1)/2``: the directions whose first derivatives second
+            ones have in them beside; None where d²z/dx² is 0.
         of_prior_mean: The gradient and Hessian of the prior mean at the points, or None where they vanish.
         scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
         several_outputs: Whether the last dimension of the batch is that of m > 1 outcomes.
@@ -241,13 +266,16 @@ class SubspaceDerivatives:
         conditioning: Conditioning,
         x: Tensor,
         U: Tensor,
+        bends: Tensor | None = None,
         of_prior_mean: AutomaticHessian | None = None,
         scale: Tensor | None = None,
         several_outputs: bool = False,
     ) -> None:
         self._conditioning, self._x, self._scale, self._of_prior_mean = conditioning, x, scale, of_prior_mean
         self._several_outputs = several_outputs
-        self._U = U.clone() if conditioning.slope is None else U * conditioning.slope.unsqueeze(-1)
+        self._U = U
+        # With bends the entries are sums of two entries of the jet along U and the bends.
+        self._directions = U if bends is None else torch.cat([U, bends], dim=-1)
 
     def __repr__(self) -> str:
         """The number of points, directions and entries, their units, and the data that they are conditioned on."""
@@ -288,7 +316,8 @@ class SubspaceDerivatives:
         Raises:
             ValueError: If k has not four derivatives at x = x', as Matérn 3/2: sample paths have no Hessian.
         """
-        prior = [prior_jets(self._conditioning.kernel, x, U)[..., 1:, 1:] for x, U in self._points]
+        prior = [prior_jets(self._conditioning.kernel, x, U) for x, U in self._points]
+        prior = [self._entries_of(self._entries_of(jets).mT) for jets in prior]
         whitened = torch.linalg.solve_triangular(self._conditioning.factor.unsqueeze(-3), self._jets.mT, upper=False)
         covariance = self._stacked(prior, self._entries) - whitened.mT @ whitened
         return self._scaled(covariance, 2, trailing=2)
@@ -297,7 +326,7 @@ class SubspaceDerivatives:
     def _jets(self) -> Tensor:
         """The covariance of the entries with the values at the data, in the model's units of outcome, float64."""
         kernel, X = self._conditioning.kernel, self._conditioning.X
-        return self._stacked([data_jets(kernel, x, X, U)[..., 1:, :] for x, U in self._points], X.shape[-2])
+        return self._stacked([self._entries_of(data_jets(kernel, x, X, U)) for x, U in self._points], X.shape[-2])
 
     def _stacked(self, of_points: list[Tensor], width: int) -> Tensor:
         """What every point has, ``batch x N x width``, as one tensor of ``batch x q x N x width``, float64."""
@@ -313,13 +342,24 @@ class SubspaceDerivatives:
     @property
     def _points(self) -> list[tuple[Tensor, Tensor]]:
         """Each point, ``batch x 1 x d``, and its directions, ``batch x d x p``."""
-        return [(self._x[..., j : j + 1, :], self._U[..., j, :, :]) for j in range(self._x.shape[-2])]
+        return [(self._x[..., j : j + 1, :], self._directions[..., j, :, :]) for j in range(self._x.shape[-2])]
+
+    def _entries_of(self, jets: Tensor) -> Tensor:
+        """The entries, ``... x N x l``, of the rows of a jet along all directions, ``... x l`` each."""
+        p, P = self._U.shape[-1], self._directions.shape[-1]
+        if p == P:
+            return jets[..., 1:, :]
+        among_U = (upper_triangle(P, jets.device)[1] < p).nonzero().squeeze(-1)
+        first, second = jets[..., 1 : 1 + p, :], jets[..., 1 + P :, :][..., among_U, :]
+        return torch.cat([first, second + jets[..., 1 + p : 1 + P, :]], dim=-2)
 
     def _prior_mean(self, of_prior_mean: AutomaticHessian) -> Tensor:
-        i, j = upper_triangle(self._U.shape[-1], self._x.device)
-        first = (of_prior_mean.gradient.unsqueeze(-2) @ self._U).squeeze(-2)
+        p, device = self._U.shape[-1], self._x.device
+        first = (of_prior_mean.gradient.unsqueeze(-2) @ self._directions).squeeze(-2)
         second = of_prior_mean.times(self._U.movedim(-1, 0)).movedim(0, -1)
-        mean = torch.cat([first, (self._U.mT @ second)[..., i, j]], dim=-1)
+        i, j = upper_triangle(p, device)
+        second = (self._U.mT @ second)[..., i, j]
+        mean = torch.cat([first[..., :p], second if self._directions is self._U else second + first[..., p:]], dim=-1)
         return mean if self._conditioning.requires_grad or self._x.requires_grad else mean.detach()
 
     def _scaled(self, value: Tensor, power: int, trailing: int) -> Tensor:
@@ -332,3 +372,9 @@ class SubspaceDerivatives:
 def _moved(value: Tensor, trailing: int, several_outputs: bool) -> Tensor:
     """m and q in each other's place before ``trailing`` dimensions, where there are several outcomes."""
     return value.transpose(-2 - trailing, -1 - trailing) if several_outputs else value
+
+
+def _bends(U: Tensor, bend: Tensor) -> Tensor:
+    """d²z/dx² ∘ uᵢ ∘ uⱼ for i ≤ j, row by row, ``... x d x p(p+1)/2``."""
+    i, j = upper_triangle(U.shape[-1], U.device)
+    return bend.unsqueeze(-1) * U[..., i] * U[..., j]

@@ -155,17 +155,13 @@ class DerivedGP(CholeskyGP):
 
         Raises:
             TypeError: If X is no floating point tensor.
-            ValueError: As in ``gradient_posterior``, for Matérn 1/2, and if the input transform is not affine.
+            ValueError: As in ``gradient_posterior``, and for Matérn 1/2.
         """
         current = self._current()
         self._affine_outcome_transform()
         z, slope = self._points(X)
-        if slope is not None:
-            raise ValueError(
-                "Second derivatives are not known through an input transform that is not affine. Known are Normalize, "
-                "InputStandardize, AffineInputTransform and chains of them."
-            )
-        return HessianPosterior(current.conditioning, z, current.outcome_scale, self.num_outputs > 1)
+        chain = None if slope is None else (slope, self._bend(X))
+        return HessianPosterior(current.conditioning, z, current.outcome_scale, self.num_outputs > 1, chain)
 
     def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
         """The posterior of ∇f at X through any outcome transform: samples, and a delta-method mean.
@@ -274,6 +270,23 @@ class DerivedGP(CholeskyGP):
         if self.num_outputs == 1:
             return z, slope
         return z.unsqueeze(-3), None if slope is None else slope.unsqueeze(-3)
+
+    def _bend(self, X: Tensor) -> Tensor:
+        """d²z/dx² of an elementwise input transform at the points, shaped as dz/dx is by ``_points``."""
+        wanted = torch.is_grad_enabled() and (X.requires_grad or derivatives_are_asked_for())
+        with torch.enable_grad():
+            x = X if X.requires_grad else X.detach().requires_grad_(True)
+            slope = self._points(x)[1]
+            assert slope is not None
+            if x.numel() == 0:
+                return torch.zeros_like(slope)
+            # Of a batch of transforms at the same points each has its own.
+            copies = slope.reshape(-1, *x.shape)
+            bends = [
+                torch.autograd.grad(copy.sum(), x, retain_graph=True, create_graph=wanted, materialize_grads=True)[0]
+                for copy in copies
+            ]
+        return torch.stack(bends).reshape(slope.shape)
 
     def _joint(self, conditioning: Conditioning, z: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean, ``... x q x (d+1)``, and covariance of (f, ∇f) in the model's units of outcome, dense."""

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from botorch.models.transforms import Log, Normalize
-from botorch.models.transforms.input import Log10
+from botorch.models.transforms.input import ChainedInputTransform, Log10, Warp
 from botorch.settings import propagate_grads
 from gpytorch.kernels import Kernel, MaternKernel, PiecewisePolynomialKernel, RBFKernel, RBFKernelGradGrad, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
@@ -18,6 +18,7 @@ from surrogates import (
     RadialFunctions,
     gaussian_likelihood,
     matern_kernel,
+    rbf_kernel,
     register_kernel,
 )
 from surrogates.kernels import hessians
@@ -400,17 +401,69 @@ def test_no_points(name):
     assert along.hessian_mean.shape == (0, 2, 2) and along.covariance_matrix.shape == (0, 5, 5)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"outcome_transform": Log()}, "outcome_transform Log, which is not linear"),
-        ({"input_transform": Log10(indices=[0, 1, 2])}, "Second derivatives are not known through an input transform"),
-    ],
-)
-def test_transforms_that_are_not_affine_are_refused(options, message):
-    X = 1.1 + points(6)
-    gp = DerivedGP(X, 1 + outcomes(X).square(), covar_module=kernel_named("rbf"), **options)
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("n", [5, 12])
+@pytest.mark.parametrize("mean", ["constant", "curved"])
+@pytest.mark.parametrize("outcomes_of", [outcomes, lambda X: torch.cat([outcomes(X), X[:, :1]], dim=-1)])
+def test_input_transforms_that_are_not_affine_add_their_own_curvature(n, mean, outcomes_of):
+    X, U, v = 1.1 + points(n, WIDE), points(WIDE, 2, seed=4), points(2, WIDE, seed=6)
+    Y, x = outcomes_of(X), 1.1 + points(2, WIDE, seed=5)
+    transform = ChainedInputTransform(
+        first=Log10(indices=[0, 2, 3]),
+        second=Normalize(WIDE),
+        third=Warp(WIDE, indices=[1, 2, 4], concentration0_prior=None),
+    )
+    transform["third"].concentration0.data.fill_(1.7)
+    options = {} if mean == "constant" else {"mean_module": Bowl(torch.linspace(0.5, 2.0, WIDE).double())}
+    gp = DerivedGP(
+        X,
+        Y,
+        covar_module=rbf_kernel(1.3),
+        likelihood=gaussian_likelihood(1e-2),
+        input_transform=transform.double(),
+        outcome_transform=None,
+        **options,
+    )
+    posterior, expected = gp.hessian_posterior(x), by_gradients(gp, x)
+    several = Y.shape[-1] > 1
+    w = v.unsqueeze(-2) if several else v
+    along = posterior.along(U)
+    assert_close(posterior.mean, expected, 1e-6)
+    assert_close(posterior.mean_times(w), (expected @ w.unsqueeze(-1)).squeeze(-1), 1e-6)
+    assert_close(along.hessian_mean, U.mT @ expected @ U, 1e-6)
+    assert_close(along.gradient_mean, gp.gradient_posterior(x).mean @ U, 1e-10)
+    gradient = gp.gradient_posterior(x)
+    hessian = posterior.mean + 50 * torch.eye(WIDE, dtype=torch.float64)
+    newton = -torch.linalg.solve(hessian, gradient.mean.unsqueeze(-1)).squeeze(-1)
+    assert_close(posterior.newton_direction(50.0), newton, 1e-9)
+    assert not posterior.mean.requires_grad and not along.covariance_matrix.requires_grad
+    if several:
+        return
+    # Central differences of values over a square of nine points, in the user's inputs.
+    h, (a, b) = 3e-3, U.mT
+    steps = [(s, t) for s in (-1, 0, 1) for t in (-1, 0, 1)]
+    weights = torch.zeros(5, 9, dtype=torch.float64)
+    for column, (s, t) in enumerate(steps):
+        first, second = s / (2 * h), (3 * s * s - 2) / h**2
+        weights[:, column] = torch.tensor(
+            [
+                first * (t == 0),
+                t / (2 * h) * (s == 0),
+                second * (t == 0),
+                s * t / (4 * h**2),
+                (3 * t * t - 2) / h**2 * (s == 0),
+            ]
+        )
+    for j, point in enumerate(x):
+        with torch.no_grad():
+            square = gp.input_transform(torch.stack([point + h * (s * a + t * b) for s, t in steps]))
+            covariance = weights @ gp.conditioning.value_covariance(square, square) @ weights.mT
+        assert_close(along.covariance_matrix[j], covariance, 1e-3)
+
+
+def test_outcome_transforms_that_are_not_linear_are_refused():
+    X = points(6)
+    gp = DerivedGP(X, 1 + outcomes(X).square(), covar_module=kernel_named("rbf"), outcome_transform=Log())
+    with pytest.raises(ValueError, match="outcome_transform Log, which is not linear"):
         gp.hessian_posterior(X)
 
 
