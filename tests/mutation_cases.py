@@ -2300,4 +2300,148 @@ COMPOSITE = (
     ),
 )
 
-MUTATIONS = SURROGATES + BUILDING_BLOCKS + SINGLE_MACHINE + FEDERATED + SCALAR_ONLY + COMPOSITE
+HESSIAN = TS + "test_hessian_posterior.py::"
+HESSIANS_OF_ALL_KERNELS = (HESSIAN + "test_all_kernels_against_differences_in_60_digits",)
+NEWTON = (HESSIAN + "test_newton_directions_are_those_of_a_dense_solution",)
+MOMENTS_ALONG = (HESSIAN + "test_rbf_is_gpytorchs_kernel_of_second_derivatives_conditioned_on_values",)
+
+HESSIANS = (
+    Mutation(
+        "hessian/outer-products-halved",
+        S + "kernels/hessians.py",
+        "e = 4 * self._kernel.outputscale.double()",
+        "e = 2 * self._kernel.outputscale.double()",
+        "the Hessian of o h(r^2) has 2 h'' for 4 h'' before its outer products",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/slope-for-curvature",
+        S + "kernels/hessians.py",
+        "self._kernel.profile.h2(known.r2)",
+        "self._kernel.profile.h1(known.r2)",
+        "the outer products have h' for h''",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/diagonal-without-lengthscale",
+        S + "kernels/hessians.py",
+        "torch.diag_embed((own * precision).expand(self._x.shape))",
+        "torch.diag_embed(own.expand(self._x.shape))",
+        "the diagonal of the mean lacks its 1/l^2",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/product-sign",
+        S + "kernels/hessians.py",
+        "own.to(v.dtype) * weighted + torch.cat",
+        "own.to(v.dtype) * weighted - torch.cat",
+        "products with the mean subtract the outer products",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/compiled-rows-swapped",
+        S + "kernels/hessian_product_numba.py",
+        "weights[i] * a0, weights[i + 1] * a1",
+        "weights[i] * a1, weights[i + 1] * a0",
+        "two data have each other's weight",
+        (HESSIAN + "test_compiled_products_are_those_of_the_dense_mean",),
+    ),
+    Mutation(
+        "hessian/newton-without-regularization",
+        S + "kernels/hessians.py",
+        "E = shift + slope.square()",
+        "E = slope.square()",
+        "lambda is not added in the n-dimensional solution",
+        NEWTON,
+    ),
+    Mutation(
+        "hessian/newton-woodbury-sign",
+        S + "kernels/hessians.py",
+        "eye + outer[..., j, :, None] * gram",
+        "eye - outer[..., j, :, None] * gram",
+        "Woodbury's identity has the wrong sign",
+        NEWTON,
+    ),
+    Mutation(
+        "hessian/newton-uphill",
+        S + "hessian_posterior.py",
+        "direction = direction - inverse_times(residual(direction))",
+        "direction = direction + inverse_times(residual(direction))",
+        "the Newton direction points uphill",
+        NEWTON,
+    ),
+    Mutation(
+        "hessian/slope-lost",
+        S + "hessian_posterior.py",
+        "product if self._slope is None else product * self._slope",
+        "product",
+        "one of the two slopes of the input transform is lost",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/covariance-in-units-of-the-mean",
+        S + "hessian_posterior.py",
+        "return self._scaled(covariance, 2, trailing=2)",
+        "return self._scaled(covariance, 1, trailing=2)",
+        "the covariance has the outcome's scale once",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/data-add-variance",
+        S + "hessian_posterior.py",
+        "- whitened.mT @ whitened",
+        "+ whitened.mT @ whitened",
+        "the data add to the covariance what they explain",
+        MOMENTS_ALONG,
+    ),
+    Mutation(
+        "hessian/prior-without-a-pairing",
+        S + "kernels/jets.py",
+        " + G[..., k, j] * G[..., l, i]",
+        "",
+        "the fourth derivatives at 0 are a sum over two of the three pairings",
+        MOMENTS_ALONG,
+    ),
+    Mutation(
+        "hessian/prior-with-12",
+        S + "kernels/jets.py",
+        "4 * o * h2 * outer)",
+        "12 * o * h2 * outer)",
+        "the 12 h''(0) of one direction stands before all three pairings",
+        MOMENTS_ALONG,
+    ),
+    Mutation(
+        "hessian/value-and-hessian-sign",
+        S + "kernels/jets.py",
+        "across = slope[..., i, j].unsqueeze(-2)",
+        "across = -slope[..., i, j].unsqueeze(-2)",
+        "the value and the Hessian of a factor are correlated the wrong way, which products show",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/product-rule-one-sided",
+        S + "kernels/jets.py",
+        "(0, at), (i, j), (j, i)]",
+        "(0, at), (i, j), (i, j)]",
+        "the Hessian of a product has one mixed term twice for the two",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/variance-of-matern32",
+        S + "kernels/jets.py",
+        "(h2.isfinite() & (h2 > 0)).all()",
+        "h2.isfinite().all()",
+        "Matern 3/2 is given a variance of second derivatives, which it has not",
+        HESSIANS_OF_ALL_KERNELS,
+    ),
+    Mutation(
+        "hessian/derivative-of-the-wrong-point",
+        S + "kernels/jets.py",
+        "HH = _derivatives_along(gH, z1, U)",
+        "HH = _derivatives_along(gH, z2, U)",
+        "the prior of the Hessian is differentiated thrice in one point",
+        (HESSIAN + "test_kernels_that_are_differentiated_automatically",),
+    ),
+)
+
+MUTATIONS = SURROGATES + HESSIANS + BUILDING_BLOCKS + SINGLE_MACHINE + FEDERATED + SCALAR_ONLY + COMPOSITE
