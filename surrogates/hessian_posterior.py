@@ -210,7 +210,8 @@ class HessianPosterior:
     @cached_property
     def _bent(self) -> Tensor | None:
         """d²z/dx² E ∂f/∂z, ``batch x q x d``: what the input transform's own curvature adds to the diagonal."""
-        return None if self._bend is None else self._bend * self._conditioning.mean(self._x)
+        with torch.enable_grad():
+            return None if self._bend is None else self._bend * self._conditioning.mean(self._x)
 
     def _shifted_inverse(self, shift: float) -> Callable[[Tensor], Tensor]:
         """What multiplies a vector for every point by (E ∇²f + λI)⁻¹, in float64."""
@@ -326,7 +327,8 @@ class SubspaceDerivatives:
     def _jets(self) -> Tensor:
         """The covariance of the entries with the values at the data, in the model's units of outcome, float64."""
         kernel, X = self._conditioning.kernel, self._conditioning.X
-        return self._stacked([self._entries_of(data_jets(kernel, x, X, U)) for x, U in self._points], X.shape[-2])
+        with torch.enable_grad():
+            return self._stacked([self._entries_of(data_jets(kernel, x, X, U)) for x, U in self._points], X.shape[-2])
 
     def _stacked(self, of_points: list[Tensor], width: int) -> Tensor:
         """What every point has, ``batch x N x width``, as one tensor of ``batch x q x N x width``, float64."""

@@ -111,11 +111,15 @@ class StationaryHessian:
 
     @cached_property
     def _weights(self) -> tuple[Tensor, Tensor]:
-        """Σ_τ c_τ α_τ, ``... x q x 1``, and e ∘ α, ``... x q x n``, float64."""
-        known = one_pass.one_pass(self._kernel, self._X, self._x, self._alpha)
-        alpha = self._alpha.unsqueeze(-2)
-        e = 4 * self._kernel.outputscale.double() * self._kernel.profile.h2(known.r2)
-        return (known.c * alpha).sum(-1, keepdim=True), e * alpha
+        """Σ_τ c_τ α_τ, ``... x q x 1``, and e ∘ α, ``... x q x n``, float64, with all their derivatives.
+
+        They are kept: a first call without autograd is not to leave a later one with a part of the derivatives.
+        """
+        with torch.enable_grad():
+            known = one_pass.one_pass(self._kernel, self._X, self._x, self._alpha)
+            alpha = self._alpha.unsqueeze(-2)
+            e = 4 * self._kernel.outputscale.double() * self._kernel.profile.h2(known.r2)
+            return (known.c * alpha).sum(-1, keepdim=True), e * alpha
 
     def _outer_products_times(self, one: slice, weights: Tensor, u: Tensor) -> Tensor:
         """Σ_τ w_τ (x − x_τ)(x − x_τ)·u of one point, ``... x 1 x d``, in blocks of a few megabytes."""
@@ -173,7 +177,8 @@ class AutomaticHessian:
         """Whether the gradient is known not to depend on the point."""
         if not self.gradient.requires_grad:
             return True
-        (found,) = torch.autograd.grad(self.gradient.sum(), self._x, retain_graph=True, allow_unused=True)
+        ones = torch.ones_like(self.gradient)
+        (found,) = torch.autograd.grad(self.gradient, self._x, ones, retain_graph=True, allow_unused=True)
         return found is None
 
     def times(self, v: Tensor) -> Tensor:

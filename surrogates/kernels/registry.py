@@ -46,8 +46,8 @@ class RadialFunctions:
     Attributes:
         h: h(r²), h(0) being the prior variance of a value.
         h1: dh/d(r²).
-        h2: d²h/d(r²)², which only ever multiplies (x − x')(x − x')ᵀ: where it grows at 0, slower than 1/r², it is to
-            be given as 0 at 0.
+        h2: d²h/d(r²)², which multiplies (x − x')(x − x')ᵀ: where it grows at 0, slower than 1/r², it is to be given
+            as 0 at 0, and second derivatives have no variance. Elsewhere h''(0) > 0, which that variance is made of.
         lengthscale: ℓ, ``batch x 1 x d`` or ``batch x 1 x 1``.
         title: What messages call the kernel.
     """

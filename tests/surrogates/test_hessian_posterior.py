@@ -596,6 +596,33 @@ def test_all_is_differentiable_in_points_and_directions(name):
     assert gradcheck(lambda z, W: everything(gp, z, W), (x, U), atol=1e-5, rtol=1e-4, fast_mode=True)
 
 
+@pytest.mark.parametrize("name", ["matern 5/2 ard", "product", "periodic"])
+def test_derivatives_are_whole_after_a_call_without_autograd(name):
+    gp, x, U = derived_gp(named(name), n=4, noise=1e-2), points(2, seed=5), points(D, 2, seed=4)
+
+    def derivatives(warmed_up):
+        z = x.clone().requires_grad_(True)
+        posterior = gp.hessian_posterior(z)
+        along = posterior.along(U)
+        if warmed_up:
+            with torch.no_grad():
+                _ = posterior.mean_times(x), posterior.newton_direction(30.0), along.gradient_mean
+        parts = (posterior.mean_times(x), posterior.newton_direction(30.0), along.covariance_matrix)
+        return [torch.autograd.grad(part.square().sum(), z, retain_graph=True)[0] for part in parts]
+
+    for warm, fresh in zip(derivatives(True), derivatives(False), strict=True):
+        assert_close(warm, fresh, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["matern 5/2 ard", "product", "periodic"])
+def test_all_is_there_without_autograd(name):
+    gp, x, U = derived_gp(named(name), n=4, noise=1e-2), points(2, seed=5), points(D, 2, seed=4)
+    with torch.no_grad():
+        found = everything(gp, x, U)
+    for without, expected in zip(found, everything(gp, x, U), strict=True):
+        assert torch.equal(without, expected) and not without.requires_grad and not expected.requires_grad
+
+
 @pytest.mark.parametrize("name", ["rbf ard", "product", "polynomial 2"])
 def test_all_is_differentiable_in_data_noise_and_hyper_parameters_where_that_is_asked_for(name):
     kernel, X, x, U = named(name), points(4), points(2, seed=5), points(D, 2, seed=4)
