@@ -2333,10 +2333,10 @@ HESSIANS = (
     Mutation(
         "hessian/product-sign",
         S + "kernels/hessians.py",
-        "own.to(v.dtype) * weighted + torch.cat",
-        "own.to(v.dtype) * weighted - torch.cat",
+        "product = product + (weights[..., start : start + step] * along)",
+        "product = product - (weights[..., start : start + step] * along)",
         "products with the mean subtract the outer products",
-        HESSIANS_OF_ALL_KERNELS,
+        (HESSIAN + "test_compiled_products_are_those_of_the_dense_mean",),
     ),
     Mutation(
         "hessian/compiled-rows-swapped",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-import torch
 from torch import Tensor
 
 _TILE = 1024
@@ -16,16 +15,23 @@ _TILE = 1024
 _REORDER = {"reassoc", "nsz", "contract"}
 
 
-def outer_products_times(X: Tensor, x: Tensor, weights: Tensor, u: Tensor) -> Tensor:
-    """Σ_τ w_τ (x − x_τ)(x − x_τ)·u, ``1 x d``, for the data X, ``n x d``, x and u, ``1 x d``, and w, ``1 x n``."""
-    product = torch.zeros_like(x)
-    data, point, w, vector = (t.detach().numpy() for t in (X, x[0], weights[0], u[0]))
-    _outer_products_times(data, point, w, vector, product.numpy()[0])
-    return product
+def plus_outer_products(vector: Tensor, X: Tensor, x: Tensor, weights: Tensor, u: Tensor) -> Tensor:
+    """A vector plus Σ_τ w_τ (x − x_τ)(x − x_τ)·u, ``1 x d``, in its place.
+
+    Args:
+        vector: The vector, ``1 x d``, which is written to.
+        X: The data, ``n x d``.
+        x: The point, ``1 x d``.
+        weights: w, ``1 x n``.
+        u: What the outer products are multiplied with, ``1 x d``.
+    """
+    product, data, point, w, along = (t.detach().numpy() for t in (vector[0], X, x[0], weights[0], u[0]))
+    _add_outer_products(product, data, point, w, along)
+    return vector
 
 
 @numba.njit(cache=True, nogil=True)
-def _outer_products_times(X, x, weights, u, product):  # type: ignore[no-untyped-def]
+def _add_outer_products(product, X, x, weights, u):  # type: ignore[no-untyped-def]
     n, d = X.shape
     w = np.empty(4, dtype=x.dtype)
     fours = n - n % 4

@@ -52,14 +52,15 @@ class StationaryHessian:
 
     def times(self, v: Tensor) -> Tensor:
         """The products with the vectors v, ``... x q x d``, one for every point."""
-        precision = self._kernel.precision.to(v.dtype)
-        weighted, (own, outer) = self._kernel.seen_inputs(v) * precision, self._weights
-        products = [weighted[..., :0, :]]
-        for j in range(self._shape[-2]):
-            one = slice(j, j + 1)
-            products.append(self._outer_products_times(one, outer[..., one, :], weighted[..., one, :]))
-        product = own.to(v.dtype) * weighted + torch.cat(products, dim=-2) * precision
-        return self._over_all_inputs(product, -1)
+        v, precision, (own, outer) = self._kernel.seen_inputs(v), self._kernel.precision.to(v.dtype), self._weights
+        along, product = v * precision, own.to(v.dtype) * v
+        points = [slice(j, j + 1) for j in range(self._shape[-2])]
+        products = [
+            self._plus_outer_products(product[..., one, :], one, outer[..., one, :], along[..., one, :])
+            for one in points
+        ]
+        product = products[0] if len(products) == 1 else torch.cat([product[..., :0, :], *products], dim=-2)
+        return self._over_all_inputs(product * precision, -1)
 
     def dense(self) -> Tensor:
         """The matrix, ``... x q x d x d``."""
@@ -121,12 +122,11 @@ class StationaryHessian:
             e = 4 * self._kernel.outputscale.double() * self._kernel.profile.h2(known.r2)
             return (known.c * alpha).sum(-1, keepdim=True), e * alpha
 
-    def _outer_products_times(self, one: slice, weights: Tensor, u: Tensor) -> Tensor:
-        """Σ_τ w_τ (x − x_τ)(x − x_τ)·u of one point, ``... x 1 x d``, in blocks of a few megabytes."""
+    def _plus_outer_products(self, product: Tensor, one: slice, weights: Tensor, u: Tensor) -> Tensor:
+        """A vector plus Σ_τ w_τ (x − x_τ)(x − x_τ)·u of one point, ``... x 1 x d``, in blocks of a few megabytes."""
         X, x = self._X, self._x[..., one, :]
-        if compiled is not None and _compiled_serves(X, x, weights, u):
-            return compiled.outer_products_times(X, x, weights, u)
-        product = torch.zeros_like(u)
+        if compiled is not None and _compiled_serves(X, x, product, weights, u):
+            return compiled.plus_outer_products(product, X, x, weights, u)
         step = max(1, _BLOCK_ELEMENTS // X.shape[-1])
         for start in range(0, X.shape[-2], step):
             difference = x - X[..., start : start + step, :]
@@ -227,7 +227,7 @@ def mean_hessian(mean: Mean, x: Tensor, further: bool) -> AutomaticHessian:
     return AutomaticHessian(gradient, x, further)
 
 
-def _compiled_serves(X: Tensor, x: Tensor, weights: Tensor, u: Tensor) -> bool:
+def _compiled_serves(X: Tensor, x: Tensor, product: Tensor, weights: Tensor, u: Tensor) -> bool:
     """Whether the compiled loop applies: one vector of one point, one data set, on the CPU, without autograd."""
     return (
         X.dim() == x.dim() == u.dim() == 2
@@ -235,5 +235,5 @@ def _compiled_serves(X: Tensor, x: Tensor, weights: Tensor, u: Tensor) -> bool:
         and X.dtype == x.dtype == u.dtype
         and X.dtype in (torch.float32, torch.float64)
         and X.stride(-1) == 1
-        and not (torch.is_grad_enabled() and any(t.requires_grad for t in (X, x, weights, u)))
+        and not (torch.is_grad_enabled() and any(t.requires_grad for t in (X, x, product, weights, u)))
     )
