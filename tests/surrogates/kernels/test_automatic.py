@@ -1,21 +1,28 @@
 """Kernels without a closed form, against those that are the same and brute force by autograd of their formulas."""
 
+import copy
+
 import pytest
 import torch
+from botorch.models import SingleTaskGP
+from botorch.models.kernels import InfiniteWidthBNNKernel
 from gpytorch.kernels import (
     AdditiveStructureKernel,
     GridInterpolationKernel,
     IndexKernel,
+    InducingPointKernel,
     Kernel,
     LinearKernel,
     MaternKernel,
-    MultitaskKernel,
     PolynomialKernel,
     ProductStructureKernel,
     RBFKernel,
     RFFKernel,
     ScaleKernel,
+    SpectralDeltaKernel,
 )
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from surrogates import DerivedGP, UnsupportedKernelError, gaussian_likelihood, kernel_blocks, prior_gradient_covariance
 from surrogates.kernels.automatic import differentiated
@@ -135,12 +142,12 @@ def test_batches(batched_points):
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_posterior_is_that_of_brute_force(name):
     """Gradients of GPyTorch's posterior mean by autograd; covariances from its Jacobian and the prior."""
-    X, x = points(6), points(2, seed=5)
+    X, x = points(4), points(2, seed=5)
     gp = DerivedGP(
         X, outcomes(X), covar_module=unknown(name), likelihood=gaussian_likelihood(1e-2), outcome_transform=None
     )
     kernel, noise = gp.covar_module, gp.likelihood.noise.detach()
-    A = kernel(X).to_dense().detach() + noise * torch.eye(6, dtype=torch.float64)
+    A = kernel(X).to_dense().detach() + noise * torch.eye(4, dtype=torch.float64)
     inverse, y = torch.linalg.inv(A), outcomes(X).squeeze(-1) - gp.mean_module.constant.detach()
     at = x.clone().requires_grad_()
     mean = kernel(at, X).to_dense() @ inverse @ y
@@ -276,16 +283,59 @@ def test_a_formula_that_cannot_be_differentiated_says_so():
     [
         (IndexKernel(num_tasks=3), "IndexKernel has no gradient: its inputs are indices"),
         (ScaleKernel(RBFKernel()) * IndexKernel(num_tasks=3, active_dims=[2]), "IndexKernel has no gradient"),
-        (MultitaskKernel(RBFKernel(), num_tasks=2), "IndexKernel has no gradient"),
         (GridInterpolationKernel(RBFKernel(), grid_size=4, num_dims=3), "GridInterpolationKernel approximates another"),
         (RFFKernel(num_samples=5), "RFFKernel has not drawn its features yet: give num_dims"),
     ],
 )
 def test_what_is_no_function_of_two_points_is_refused_with_the_reason(kernel, message):
-    with pytest.raises(UnsupportedKernelError, match=message):
-        derived_gp(kernel.double())
+    gp = derived_gp(kernel.double())
+    for ask in (gp.gradient_posterior, gp.joint_posterior, gp.hessian_posterior):
+        with pytest.raises(UnsupportedKernelError, match=message):
+            ask(points(2))
     with pytest.raises(UnsupportedKernelError, match=message):
         snapshot(kernel)
+
+
+OPAQUE = {
+    "inducing points": lambda: InducingPointKernel(ScaleKernel(RBFKernel()), points(4, seed=9), GaussianLikelihood()),
+    "grid": lambda: GridInterpolationKernel(ScaleKernel(RBFKernel()), grid_size=8, num_dims=D),
+    "indices": lambda: ScaleKernel(RBFKernel(active_dims=[0, 1])) * IndexKernel(num_tasks=3, rank=1, active_dims=[2]),
+    "features not drawn yet": lambda: ScaleKernel(RFFKernel(num_samples=5)),
+}
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+@pytest.mark.filterwarnings("ignore")
+def test_values_under_kernels_that_gpytorch_alone_computes_are_those_of_single_task_gp(name):
+    X, Xq = points(7), points(3, seed=5)
+    if name == "indices":
+        X, Xq = (torch.cat([x[:, :2], (torch.arange(len(x)) % 3).double().unsqueeze(-1)], dim=-1) for x in (X, Xq))
+    kernel = configured(OPAQUE[name]().double())
+    models, posteriors = [], []
+    for cls in (SingleTaskGP, DerivedGP):
+        models.append(cls(X, outcomes(X), covar_module=copy.deepcopy(kernel)).eval())
+        with torch.random.fork_rng():
+            torch.manual_seed(3)  # features are drawn when the kernel is first evaluated
+            posteriors.append(models[-1].posterior(Xq))
+    theirs, ours = posteriors
+    assert_close(ours.mean, theirs.mean, 1e-6)
+    assert_close(ours.variance, theirs.variance, 1e-6)
+    losses = []
+    for model in models:
+        model.train()
+        mll = ExactMarginalLogLikelihood(model.likelihood, model)
+        losses.append(mll(model(*model.train_inputs), model.train_targets))
+    assert_close(losses[1], losses[0], 1e-9)
+    if name in ("features not drawn yet", "indices"):
+        grown = models[1].condition_on_observations(Xq, outcomes(Xq)), models[1]
+        models[1].add_observations(Xq, outcomes(Xq))
+        for model in grown:
+            both = torch.cat([X, Xq])
+            whole = SingleTaskGP(both, outcomes(both), covar_module=models[0].covar_module, outcome_transform=None)
+            whole.set_train_data(both, models[1].train_targets, strict=False)
+            whole.mean_module, whole.likelihood = models[1].mean_module, models[1].likelihood
+            expected = models[1].outcome_transform.untransform(whole.eval()(Xq).mean.unsqueeze(-1))[0]
+            assert_close(model.posterior(Xq).mean, expected, 1e-6)
 
 
 @pytest.mark.parametrize("structure", [AdditiveStructureKernel, ProductStructureKernel])
@@ -300,13 +350,39 @@ def test_additive_and_product_structure(structure):
         close(getattr(found, field), getattr(expected, field), 1e-12)
 
 
-def test_random_features_that_are_drawn():
-    kernel = configured(ScaleKernel(RFFKernel(num_samples=8, num_dims=D)).double())
-    x1, x2 = points(2, seed=1), points(2, seed=2)
-    first, mixed = by_differences(kernel, x1[0], x2[1])
+FEATURES = {
+    "random features": lambda: RFFKernel(num_samples=8, num_dims=D),
+    "spectral delta": lambda: SpectralDeltaKernel(num_dims=D, num_deltas=6),
+}
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["", "the same points"])
+@pytest.mark.parametrize("name", FEATURES)
+def test_kernels_of_features(name, same):
+    """GPyTorch's formulas differ where both sets of points are the same: one side of the product is left out."""
+    kernel = configured(ScaleKernel(FEATURES[name]()).double())
+    x1 = points(2, seed=1)
+    x2 = x1 if same else points(2, seed=2)
     blocks = kernel_blocks(kernel, x1, x2, mixed=True)
-    close(blocks.first[0, 1], first, 1e-10)
-    close(blocks.mixed[0, 1], mixed, 1e-6)
+    for i, j in ((0, 0), (0, 1)):
+        first, mixed = by_differences(kernel, x1[i], x2[j])
+        close(blocks.first[i, j], first, 1e-10)
+        close(blocks.mixed[i, j], mixed, 1e-6)
+    close(blocks.second, kernel_blocks(kernel, x2, x1).first.transpose(0, 1), 1e-14)
+
+
+def test_a_formula_that_is_clamped_at_coincident_points_has_a_mean_only():
+    """BoTorch's kernel of wide networks is constant where its cosine is within 1e-8 of 1: its slope there is a lie."""
+    X = points(8)
+    gp = DerivedGP(X, outcomes(X), covar_module=ScaleKernel(InfiniteWidthBNNKernel(2)).double())
+    gradient = gp.gradient_posterior(points(2, seed=5))
+    x = points(2, seed=5).requires_grad_(True)
+    close(gradient.mean, torch.autograd.grad(gp.posterior(x).mean.sum(), x)[0], 1e-9)
+    for ask in ("trace", "variance", "covariance_matrix", "spectral_norm"):
+        with pytest.raises(ValueError, match=r"explain more of a gradient's variance than its prior has"):
+            getattr(gradient, ask)
+    with pytest.raises(ValueError, match=r"register_kernel"):
+        gradient.directional_variance(torch.ones(D, dtype=torch.float64))
 
 
 def test_a_snapshot_shares_nothing_with_the_kernel_and_leaves_it_as_it_was():

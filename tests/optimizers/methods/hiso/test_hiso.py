@@ -70,7 +70,7 @@ def test_moments_of_a_displacement(count, distribution):
 
     For signs, E (Σ wᵢgᵢ)² differs from normals by −2 gᵢ²/(P Hᵢ²) on the diagonal.
     """
-    d, n = 4, 2500
+    d, n = 4, 1500
     hessian = torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.float64)
     gradient = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
     x0 = torch.zeros(d, dtype=torch.float64)
