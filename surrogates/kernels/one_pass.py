@@ -12,6 +12,8 @@ every other case runs in torch, on any device, with the same numbers. In all fun
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +32,8 @@ except ImportError:  # numba is the optional extra `fast`
     compiled = None  # type: ignore[assignment]
 
 _BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
+# Matrix products, which many points have, are faster in larger blocks.
+_LARGER = 4
 
 
 class Pass:
@@ -92,24 +96,33 @@ def one_pass(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor, arra
         arrays = arrays or arrays_of(kernel, X, alpha)
         if arrays is not None and x.dtype == X.dtype:
             return Pass(*compiled.one_point(arrays, x))
-    centre = x.mean(dim=-2, keepdim=True)
+    # Any centre gives the same numbers: that of many points is taken for a constant, of which derivatives are saved.
+    centre = x if x.shape[-2] == 1 else x.detach().mean(dim=-2, keepdim=True)
     points = x - centre
-    mean: Tensor | float = 0.0
+    metric, column_metric = _Metric(points, kernel.precision), _Metric(points, kernel.column_scales.square())
+    mean: Tensor | None = None
     r2s, qs, cs = [], [], []
-    for rows, block in _centred_blocks(X, centre):
-        r2 = _distances(points, block, kernel.precision).double()
+    for rows, block in _centred_blocks(X, centre, 1 if x.shape[-2] == 1 else _LARGER):
+        r2 = metric.distances(block).double()
         if kernel.isotropic:
             q = r2 * (kernel.column_scales.square() / kernel.precision).double()
         else:
-            q = _distances(points, block, kernel.column_scales.square()).double()
+            q = column_metric.distances(block).double()
         c = kernel.row_scales(r2)
         weights = (c * alpha[..., None, rows].double()).to(x.dtype)
-        mean = mean + weights.sum(-1, keepdim=True) * points - weights @ block
+        if mean is None:
+            mean = -weights @ block
+        elif mean.dim() == block.dim() == 2:
+            mean.addmm_(weights, block, alpha=-1)
+        else:
+            mean -= weights @ block
         r2s.append(r2)
         qs.append(q)
         cs.append(c)
-    assert isinstance(mean, Tensor)
-    return Pass(mean * kernel.column_scales.to(x.dtype), *(torch.cat(parts, dim=-1) for parts in (r2s, qs, cs)))
+    assert mean is not None
+    r2, q, c = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1) for parts in (r2s, qs, cs))
+    total = (c @ alpha.unsqueeze(-1).double()).to(x.dtype)
+    return Pass(mean.addcmul_(total, points) * kernel.column_scales.to(x.dtype), r2, q, c)
 
 
 def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | None:
@@ -123,7 +136,8 @@ def arrays_of(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | No
 
 def squared_distances_to(kernel: StationaryKernel, X: Tensor, x: Tensor) -> Tensor:
     """r² of one point x, ``... x 1 x d``, to the data, ``... x 1 x n``, float64, from the differences."""
-    return torch.cat([_distances(x, block, kernel.precision).double() for _, block in _centred_blocks(X, x)], dim=-1)
+    metric = _Metric(x, kernel.precision)
+    return torch.cat([metric.distances(block).double() for _, block in _centred_blocks(X, x)], dim=-1)
 
 
 def weighted_differences(kernel: StationaryKernel, X: Tensor, x: Tensor, weights: Tensor) -> Tensor:
@@ -141,26 +155,66 @@ def differences_along(kernel: StationaryKernel, X: Tensor, x: Tensor, u: Tensor)
     return torch.cat([-(along @ block.mT).double() for _, block in _centred_blocks(X, x)], dim=-1)
 
 
-def _centred_blocks(X: Tensor, centre: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yields the rows of X less the centre, ``... x 1 x d``, a few megabytes at a time, and which rows they are."""
+def _centred_blocks(X: Tensor, centre: Tensor, larger: int = 1) -> Iterator[tuple[slice, Tensor]]:
+    """Yields the rows of X less the centre, ``... x 1 x d``, a few megabytes at a time, and which rows they are.
+
+    Args:
+        X: The data.
+        centre: The centre.
+        larger: How many times more rows than the few megabytes hold.
+    """
     n, d = X.shape[-2:]
     batch = torch.broadcast_shapes(X.shape[:-2], centre.shape[:-2]).numel()
-    budget = _BLOCK_BYTES.get(X.device.type, _BLOCK_BYTES["cuda"])
-    step = max(1, budget // max(1, batch * d * X.element_size()))
+    budget = larger * _BLOCK_BYTES.get(X.device.type, _BLOCK_BYTES["cuda"])
+    most = max(1, budget // max(1, batch * d * X.element_size()))
+    step = ceil(n / ceil(n / most)) if n else 1
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         yield rows, X[..., rows, :] - centre
 
 
-def _distances(points: Tensor, block: Tensor, weights: Tensor) -> Tensor:
-    """Squared distances of points to a block, ``... x q x m``, both centred, so that one point is 0 and not read."""
-    weights = weights.to(block.dtype)
-    norms = ((block * block) * weights).sum(-1).unsqueeze(-2)
-    if points.shape[-2] == 1:
-        return norms
-    weighted = points * weights
-    scale = (weighted * points).sum(-1, keepdim=True) + norms
-    return refined(scale - 2 * weighted @ block.mT, scale, points, block, weights)
+def _less_product(a: Tensor, b: Tensor, c: Tensor, in_place: bool = False) -> Tensor:
+    """a − bc, in one go for matrices."""
+    if a.dim() == b.dim() == c.dim() == 2:
+        return a.addmm_(b, c, alpha=-1) if in_place else torch.addmm(a, b, c, alpha=-1)
+    return a.sub_(b @ c) if in_place else a - b @ c
+
+
+class _Metric:
+    """Squared distances of points to blocks of data, both centred, so that a single point is 0 and not read.
+
+    Args:
+        points: The points, ``... x q x d``.
+        weights: The weights of the metric, ``batch x 1 x d`` or ``batch x 1 x 1``.
+    """
+
+    def __init__(self, points: Tensor, weights: Tensor) -> None:
+        self._points, self._weights = points, weights.to(points.dtype)
+
+    def distances(self, block: Tensor) -> Tensor:
+        """The squared distances to a block, ``... x q x m``."""
+        norms = self._norms(block).unsqueeze(-2)
+        if self._points.shape[-2] == 1:
+            return norms
+        weighted, own_norms = self._weighted
+        scale = own_norms + norms
+        product = (scale, weighted, block.mT)
+        matrices = all(factor.dim() == 2 for factor in product)
+        expanded = torch.addmm(*product, alpha=-2) if matrices else scale - 2 * weighted @ block.mT
+        return refined(expanded, scale, self._points, block, self._weights)
+
+    @cached_property
+    def _weighted(self) -> tuple[Tensor, Tensor]:
+        """The points times the weights, and the points' squared norms, ``... x q x 1``."""
+        return self._points * self._weights, self._norms(self._points).unsqueeze(-1)
+
+    def _norms(self, rows: Tensor) -> Tensor:
+        """The squared norms of rows, ``... x m``."""
+        if self._weights.shape[-1] > 1:
+            return ((rows * rows) * self._weights).sum(-1)
+        # Without a temporary, which is right for numbers: at 0 the norm has no second derivative.
+        norms = (rows * rows).sum(-1) if rows.requires_grad else torch.linalg.vector_norm(rows, dim=-1).square()
+        return norms * self._weights[..., 0]
 
 
 def _is_point(x: Tensor) -> bool:
