@@ -30,6 +30,11 @@ from surrogates.kernels.blocks import (
     prior_gradient_variance,
 )
 from surrogates.kernels.one_pass import Pass
+from surrogates.kernels.stationary import StationaryKernel
+
+# A variance under −1e-3 of its prior, or what rounding makes of one that is 0, is no rounding error.
+_LIE = 1e-3
+_ROUNDING = 1e-9
 
 
 @dataclass(eq=False)
@@ -120,16 +125,20 @@ class Conditioning:
 
     def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:
         """The trace of the gradient covariance at every point, ``... x q``, float64."""
-        return (self.prior_trace_at(x) - self._explained_variance(x).sum(-1)).clamp_min(0.0)
+        return self._left(self.prior_trace_at(x), self._explained_variance(x).sum(-1))
 
     def variance(self, x: Tensor) -> Tensor:
         """The variance of every partial derivative, ``... x q x d``, float64."""
-        return (self.prior_variance_at(x) - self._explained_variance(x)).clamp_min(0.0)
+        prior, explained = self.prior_variance_at(x), self._explained_variance(x)
+        self._left(prior.sum(-1), explained.sum(-1))
+        return (prior - explained).clamp_min(0.0)
 
     def covariance(self, x: Tensor) -> Tensor:
         """The gradient covariance at every point, dense, ``... x q x d x d``, float64."""
-        whitened = self.whitened_jacobian(x)
-        return self.prior_covariance_at(x) - whitened.mT @ whitened
+        prior, whitened = self.prior_covariance_at(x), self.whitened_jacobian(x)
+        explained = whitened.mT @ whitened
+        self._left(*(torch.diagonal(part, dim1=-2, dim2=-1).sum(-1) for part in (prior, explained)))
+        return prior - explained
 
     def cross_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The covariance of ∂f(x)/∂xᵢ and ∂f(x')/∂x'ⱼ for every pair, dense, ``... x q x q' x d x d``, float64."""
@@ -180,7 +189,7 @@ class Conditioning:
             prior = (self.prior_variance.unsqueeze(-2) * u.double().square()).sum(-1)
         else:
             prior = torch.einsum("...i,...ij,...j->...", u.double(), self.prior_covariance_at(x), u.double())
-        return (prior - whitened.square().sum((-2, -1))).clamp_min(0.0)
+        return self._left(prior, whitened.square().sum((-2, -1)))
 
     def jacobian(self, x: Tensor) -> Tensor:
         """J(x), dense, ``... x q x n x d``."""
@@ -193,6 +202,22 @@ class Conditioning:
     def whitened_jacobian(self, x: Tensor) -> Tensor:
         """L⁻¹ J(x), dense, ``... x q x n x d``, float64."""
         return self._whitened(self.jacobian(x).double())
+
+    def _left(self, prior: Tensor, explained: Tensor) -> Tensor:
+        """What the data leave of a prior variance or trace, at least 0.
+
+        Raises:
+            ValueError: If they explain more than there is, far beyond rounding.
+        """
+        left = prior - explained
+        if not isinstance(self.kernel, StationaryKernel) and bool((left < -_LIE * prior - _ROUNDING).any()):
+            raise ValueError(
+                "The data explain more of a gradient's variance than its prior has: a kernel of the model has not, "
+                "between a point and itself, the derivatives of the function that it is elsewhere (a clamp in its "
+                "formula, most often). The mean holds; for the covariance give the kernel's derivatives with "
+                "surrogates.register_kernel."
+            )
+        return left.clamp_min(0.0)
 
     def _explained_variance(self, x: Tensor) -> Tensor:
         """The diagonal of Jᵀ A⁻¹ J, ``... x q x d``."""

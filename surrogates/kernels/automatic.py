@@ -33,7 +33,7 @@ from gpytorch.kernels import (
 from torch import Tensor
 from torch.func import jvp
 
-from surrogates.kernels.errors import UnsupportedKernelError
+from surrogates.kernels.errors import OpaqueKernelError, UnsupportedKernelError
 from surrogates.kernels.registry import Blocks, KernelFunctions, copied
 from surrogates.kernels.stationary import unscaled
 
@@ -84,18 +84,18 @@ def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
 
 
 def _refuse_what_is_no_function(kernel: Kernel) -> None:
-    for part in (module for module in kernel.modules() if isinstance(module, Kernel)):
-        if isinstance(part, _INDICES):
-            raise UnsupportedKernelError(part, "has no gradient: its inputs are indices or categories, not points.")
-        if isinstance(part, _STRUCTURES):
-            raise UnsupportedKernelError(
-                part, "approximates another kernel by structure in the data: give that other kernel itself."
-            )
-        if isinstance(part, RFFKernel) and not hasattr(part, "randn_weights"):
-            raise UnsupportedKernelError(part, "has not drawn its features yet: give num_dims when it is made.")
     probe = torch.zeros(1, 1)
     if kernel.num_outputs_per_input(probe, probe) != 1:
         raise UnsupportedKernelError(kernel, "gives several outputs for a point: only one value of f is modelled.")
+    for part in (module for module in kernel.modules() if isinstance(module, Kernel)):
+        if isinstance(part, _INDICES):
+            raise OpaqueKernelError(part, "has no gradient: its inputs are indices or categories, not points.")
+        if isinstance(part, _STRUCTURES):
+            raise OpaqueKernelError(
+                part, "approximates another kernel by structure in the data: give that other kernel itself."
+            )
+        if isinstance(part, RFFKernel) and not hasattr(part, "randn_weights"):
+            raise OpaqueKernelError(part, "has not drawn its features yet: give num_dims when it is made.")
 
 
 def _frozen(tensor: Tensor, detach: bool) -> Tensor:
@@ -107,7 +107,10 @@ class _Derivatives:
     """The derivatives of the matrix of a kernel between the points x, ``... x q x d``, and x', ``... x n x d``."""
 
     def __init__(self, kernel: Kernel, distances: _Distances, x1: Tensor, x2: Tensor) -> None:
-        self._kernel, self._distances, self._x1, self._x2 = kernel, distances, x1, x2
+        self._kernel, self._distances = kernel, distances
+        self._n = x2.shape[-2]
+        # A formula may leave x' out where both sets are the same: one more x' makes them differ.
+        self._x1, self._x2 = x1, x2 if x1.shape[-2] != self._n else torch.cat([x2, x2[..., :1, :]], dim=-2)
         self._units = list(torch.eye(x1.shape[-1], dtype=x1.dtype, device=x1.device))
         self._zero = torch.zeros_like(self._units[0])
 
@@ -140,7 +143,7 @@ class _Derivatives:
 
     def _has_kink_of_its_own(self, block: Tensor) -> bool:
         """Whether increments from a point that is in both sets grow against the derivative's variance, if known."""
-        same = (self._x1.unsqueeze(-2) == self._x2.unsqueeze(-3)).all(-1)
+        same = (self._x1.unsqueeze(-2) == self._x2[..., : self._n, :].unsqueeze(-3)).all(-1)
         same = same.reshape(-1, *same.shape[-2:]).any(0)
         variances = torch.diagonal(block, dim1=-2, dim2=-1).expand(*block.shape[:-2], len(self._units))
         for row, column in same.nonzero().tolist():
@@ -173,7 +176,7 @@ class _Derivatives:
     def _matrix(self, s: Tensor, t: Tensor, directions: Sequence[Tensor] = ()) -> Tensor:
         """k(x + s, x' + t), ``... x q x n``."""
         self._distances.begin(directions)
-        return _matrix(self._kernel, self._x1 + s, self._x2 + t)
+        return _matrix(self._kernel, self._x1 + s, self._x2 + t)[..., : self._n]
 
     def _directions(self, u: Tensor, of_second: bool = False) -> tuple[list[Tensor], float]:
         """The unit directions w in which the differences move with the points x, or x', along u, and a kink's size.
@@ -216,7 +219,7 @@ class _Derivatives:
                 torch.autograd.grad(row.sum(), t, retain_graph=True, create_graph=further, materialize_grads=True)[0]
                 for row in slope.unbind(-2)
             ]
-            return torch.stack(rows, dim=-3)
+            return torch.stack(rows, dim=-3)[..., : self._n, :]
 
     def _no_gradient(self) -> ValueError:
         return ValueError(

@@ -10,6 +10,10 @@ class UnsupportedKernelError(TypeError):
         super().__init__(f"{type(kernel).__name__} {reason}")
 
 
+class OpaqueKernelError(UnsupportedKernelError):
+    """A kernel is no differentiable function of two points: GPyTorch alone computes it, and values are modelled."""
+
+
 def no_gradient_covariance(title: str = "MaternKernel(nu=0.5)") -> ValueError:
     """The error for the gradient covariance of a kernel with a kink at r = 0, Matérn 1/2 for one."""
     return ValueError(

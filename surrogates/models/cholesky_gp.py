@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Self, cast
 
 import gpytorch
@@ -21,6 +22,7 @@ from torch import Tensor
 from surrogates.checks import check_data, check_finite, check_floating, check_points, check_same_kind
 from surrogates.conditioning import Conditioning
 from surrogates.kernels.blocks import check_kernel, kernel_values, snapshot
+from surrogates.kernels.errors import OpaqueKernelError
 from surrogates.linalg.cholesky import extended_factor, jittered_factor
 from surrogates.models.caches import (
     CachedConditioning,
@@ -95,9 +97,11 @@ class CholeskyGP(SingleTaskGP):
                 given against the model.
             NotPositiveDefiniteError: If a new point cannot be told from an old one.
         """
-        cached = self._current()
+        cached: CachedConditioning | None = None
+        with suppress(OpaqueKernelError):
+            cached = self._current()
         check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs)
-        check_same_kind("X", X, "the model", cached.conditioning.X)
+        check_same_kind("X", X, "the model", self.train_inputs[0])
         if X.shape[:-2] != self.batch_shape or X.shape[-1] != self.num_inputs:
             accepted = " x ".join(str(size) for size in (*self.batch_shape, "n'", self.num_inputs))
             raise ValueError(f"X must be of shape {accepted}, got {tuple(X.shape)}.")
@@ -116,7 +120,7 @@ class CholeskyGP(SingleTaskGP):
             z, targets, noise = self._transform_tensor_args(z, Y, Yvar)
             # FixedGaussianNoise raises what is under GPyTorch's floor, as at construction.
             noise = None if noise is None else FixedGaussianNoise(noise).noise
-            if z.dim() == 2:
+            if cached is not None and z.dim() == 2:
                 self._append(cached, X, z, targets, noise)
             else:
                 self._concatenate(original, z, targets, noise)
@@ -223,6 +227,8 @@ class CholeskyGP(SingleTaskGP):
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
         """GPyTorch's ``get_fantasy_model``; here it needs no prediction beforehand."""
         self._prepare_prediction()
+        if self.prediction_strategy is None:
+            self(*self.train_inputs)
         # GPyTorch copies the model: what the copy does not need is put aside.
         cached, snapshot, leading = self._cached, self._snapshot, self._leading_factor
         self._cached = self._snapshot = self._leading_factor = None
@@ -348,7 +354,9 @@ class CholeskyGP(SingleTaskGP):
         """Fills GPyTorch's caches from our factor where they are empty."""
         self._forget_what_changed()
         if self.prediction_strategy is None:
-            self.prediction_strategy = make_prediction_strategy(self, self.conditioning)
+            # What only GPyTorch can compute it predicts with by its own caches.
+            with suppress(OpaqueKernelError):
+                self.prediction_strategy = make_prediction_strategy(self, self.conditioning)
 
 
 def derivatives_are_asked_for() -> bool:

@@ -7,6 +7,7 @@ References:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,7 @@ from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.hessian_posterior import HessianPosterior
 from surrogates.kernels.blocks import check_kernel, kernel_values
+from surrogates.kernels.errors import OpaqueKernelError
 from surrogates.models.cholesky_gp import CholeskyGP, derivatives_are_asked_for
 from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.transforms import (
@@ -79,8 +81,9 @@ class DerivedGP(CholeskyGP):
         likelihood: A Gaussian likelihood.
         covar_module: Any kernel of two points, in ``ScaleKernel``s, sums and products, on any ``active_dims``. Least
             work are RBF, Matérn 3/2 and 5/2 (1/2: mean only) and RQ; further closed forms and ``register_kernel``
-            follow; other kernels are differentiated automatically, which is exact and slower. The default is
-            ``SingleTaskGP``'s ARD RBF kernel.
+            follow; other kernels are differentiated automatically, which is exact and slower. Of kernels that are no
+            functions of two points, such as ``InducingPointKernel``, there is a posterior of values only. The default
+            is ``SingleTaskGP``'s ARD RBF kernel.
         mean_module: Any GPyTorch mean.
         outcome_transform: Any outcome transform; ``Standardize`` is the default, None stands for none. Through a
             nonlinear one (``Log``, ``Power``, ``Bilog``) the gradient is not Gaussian:
@@ -90,7 +93,7 @@ class DerivedGP(CholeskyGP):
             ``Round(approximate=True)``, chains of them) and is refused through others.
 
     Raises:
-        TypeError: If data are not floating point tensors, or the kernel is no function of two points.
+        TypeError: If data are not floating point tensors, or the kernel is that of several outputs.
         ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
             a variance is negative, or a hyper-parameter is not positive.
     """
@@ -108,7 +111,8 @@ class DerivedGP(CholeskyGP):
     ) -> None:
         check_data(train_X, train_Y, train_Yvar, num_outputs=None)
         if covar_module is not None and keeps_inputs(input_transform):
-            check_kernel(covar_module, train_X.shape[-1])
+            with suppress(OpaqueKernelError):
+                check_kernel(covar_module, train_X.shape[-1])
         super().__init__(
             train_X, train_Y, train_Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform
         )

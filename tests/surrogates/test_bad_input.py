@@ -8,7 +8,7 @@ import torch
 from botorch.models.transforms import Bilog, Log, Normalize, Round, Standardize
 from botorch.models.transforms.input import ChainedInputTransform, FilterFeatures, InputPerturbation
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Power
-from gpytorch.kernels import IndexKernel, RBFKernel, RBFKernelGrad, RFFKernel, ScaleKernel
+from gpytorch.kernels import IndexKernel, MultitaskKernel, RBFKernel, RBFKernelGrad, ScaleKernel
 from gpytorch.utils.warnings import NumericalWarning
 
 from surrogates import (
@@ -66,9 +66,7 @@ def test_training_data(case):
 
 
 KERNELS = {
-    "indices": (IndexKernel(num_tasks=3), UnsupportedKernelError, "IndexKernel has no gradient: its inputs are"),
-    "random features": (RFFKernel(num_samples=5), UnsupportedKernelError, "RFFKernel has not drawn its features"),
-    "in a sum": (RBFKernel() + IndexKernel(num_tasks=3), UnsupportedKernelError, "IndexKernel has no gradient"),
+    "several outputs": (MultitaskKernel(RBFKernel(), num_tasks=2), UnsupportedKernelError, "gives several outputs"),
     "no kernel": ("rbf", UnsupportedKernelError, "str is no kernel of GPyTorch"),
     "lengthscales": (RBFKernel(ard_num_dims=2), ValueError, "has 2 lengthscales for 3 inputs; accepted are 1 and 3"),
     "lengthscales in a product": (
