@@ -2379,6 +2379,22 @@ HESSIANS = (
         HESSIANS_OF_ALL_KERNELS,
     ),
     Mutation(
+        "hessian/bend-lost",
+        S + "hessian_posterior.py",
+        "mean = mean + torch.diag_embed(self._bent)",
+        "mean = mean + 0 * torch.diag_embed(self._bent)",
+        "the curvature of the input transform is left out",
+        (HESSIAN + "test_input_transforms_that_are_not_affine_add_their_own_curvature",),
+    ),
+    Mutation(
+        "hessian/bend-along-one-direction",
+        S + "hessian_posterior.py",
+        "bend.unsqueeze(-1) * U[..., i] * U[..., j]",
+        "bend.unsqueeze(-1) * U[..., i] * U[..., i]",
+        "the curvature of the input transform has the first direction twice",
+        (HESSIAN + "test_input_transforms_that_are_not_affine_add_their_own_curvature",),
+    ),
+    Mutation(
         "hessian/covariance-in-units-of-the-mean",
         S + "hessian_posterior.py",
         "return self._scaled(covariance, 2, trailing=2)",
