@@ -253,7 +253,8 @@ def _check_second_differences(functions: KernelFunctions, x: Tensor, U: Tensor, 
             k = functions.values(line, line)
         return second_difference @ k @ second_difference.mT, _ROUNDING * k.abs().amax((-2, -1)).unsqueeze(-1)
 
-    lengths = W.norm(dim=-1).clamp_min(torch.finfo(W.dtype).tiny)
+    lengths = W.norm(dim=-1)
+    lengths = torch.where(lengths > 0, lengths, 1.0)
     steps, agree, silent = [], [], []
     for power in torch.arange(3, -8.5, -0.5, dtype=U.dtype).tolist():
         h = 10.0**power / lengths

@@ -460,6 +460,17 @@ def test_input_transforms_that_are_not_affine_add_their_own_curvature(n, mean, o
         assert_close(along.covariance_matrix[j], covariance, 1e-3)
 
 
+@pytest.mark.parametrize("name", ["rbf", "periodic", "linear"])
+def test_directions_that_are_no_basis(name):
+    posterior, u = derived_gp(named(name), noise=1e-2).hessian_posterior(points(2, seed=5)), points(1, seed=4)
+    along = posterior.along(torch.cat([u, -u, 0 * u]).mT)
+    once = posterior.directional_variance(u)
+    i = {"uu": 3, "u-u": 4, "u0": 5, "-u-u": 6, "00": 8}
+    for a, b, sign in (("uu", "uu", 1), ("uu", "u-u", -1), ("-u-u", "uu", 1), ("u0", "uu", 0), ("00", "00", 0)):
+        expected = sign * once
+        torch.testing.assert_close(along.covariance_matrix[:, i[a], i[b]], expected, rtol=1e-9, atol=1e-12)
+
+
 def test_outcome_transforms_that_are_not_linear_are_refused():
     X = points(6)
     gp = DerivedGP(X, 1 + outcomes(X).square(), covar_module=kernel_named("rbf"), outcome_transform=Log())
