@@ -5,6 +5,9 @@ import torch
 
 from federated import Fault, FaultPlan, make_federation, simulate
 from federated.testing import CHECKS, Promises, Quadratic, algorithm_factory
+from federated.testing.fault_checks import check_all_reports_lost, check_faults
+from federated.testing.message_checks import check_bad_broadcasts
+from federated.testing.run_checks import check_descent, check_participation, check_resume
 
 X0 = torch.linspace(0.2, 0.8, 5, dtype=torch.float64)
 OPTIONS = {"local_steps": 3, "directions": 4, "accept": "monotone"}
@@ -85,7 +88,14 @@ def test_algorithms_that_cannot_take_a_round_back_refuse():
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", ["scaffold2", "fedadam"])
-def test_battery(name, check):
-    options = {"directions": 4} if name == "scaffold2" else {}
-    check(algorithm_factory(name, accept="monotone", **options), Promises(seeded=name == "scaffold2"))
+def test_battery(check):
+    check(algorithm_factory("scaffold2", accept="monotone", directions=4), Promises())
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check_descent, check_faults, check_participation, check_resume, check_bad_broadcasts, check_all_reports_lost],
+    ids=lambda check: check.__name__,
+)
+def test_a_server_with_moments_takes_them_back(check):
+    check(algorithm_factory("fedadam", accept="monotone"), Promises(seeded=False))

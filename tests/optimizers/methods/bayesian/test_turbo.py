@@ -293,7 +293,7 @@ def test_log_ei_descends_and_is_deterministic():
     assert float(runs[0].fun) < 0.7 * float(runs[0].history.y[:10].min())
 
 
-@pytest.mark.parametrize("name", ["ackley", "levy"])
+@pytest.mark.parametrize("name", ["ackley", pytest.param("levy", marks=pytest.mark.slow)])
 def test_beats_random_search(name):
     """95% interval of log10(TuRBO / random search), 60 queries each on the same box, is under 0."""
     p, gains = standard_problem(name, 6), []

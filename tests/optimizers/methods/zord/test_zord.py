@@ -251,7 +251,7 @@ def test_noise_is_averaged_out():
     def noisy(x):
         return function(x) + 0.3 * torch.randn(x.shape[:-1], generator=g, dtype=x.dtype)
 
-    opt = run(ZoRD(X0, max_queries=300, noise=0.09, radius=0.5, start="last"), noisy)
+    opt = run(ZoRD(X0, max_queries=150, noise=0.09, radius=0.5, start="last"), noisy)
     minimizer = torch.zeros_like(X0)
     for _ in range(60):  # a contraction: the minimizer of w x² + sin x solves 2 w x = −cos x
         minimizer = -minimizer.cos() / torch.linspace(2.0, 6.0, 4, dtype=X0.dtype)
@@ -418,8 +418,8 @@ def test_a_gate_in_a_box_of_one_point_falls_back_to_steps():
     ("method", "options", "d", "bounds", "queries", "reached"),
     [
         ("zord", {}, 2, None, 220, 1e-12),
-        ("zord", {"window": 20}, 5, (-3.0, 4.0), 120, 1e-12),
-        ("least_squares", {}, 5, (-3.0, 4.0), 400, 1e-5),
+        ("zord", {"window": 20}, 5, (-3.0, 4.0), 100, 1e-12),
+        ("least_squares", {}, 5, (-3.0, 4.0), 300, 1e-5),
     ],
 )
 def test_descent_goes_on_to_the_minimum_of_a_quadratic(method, options, d, bounds, queries, reached):
