@@ -285,7 +285,7 @@ class GradientPosterior(Posterior):
 
     def _scaled(self, value: Tensor, power: int, trailing: int = 0) -> Tensor:
         """A value of ``batch x q`` and ``trailing`` dimensions times scale^power, in the points' dtype, m after q."""
-        value = value.to(self.dtype)
+        value = value if value.dtype == self._x.dtype else value.to(self._x.dtype)
         if self._scale is not None and self._scale.numel() == 1:
             value = value * self._scale.item() ** power
         elif self._scale is not None:

@@ -56,7 +56,7 @@ class ModelSnapshot:
             + [(d, name) for d, name in named if d[name] is None]
         )
         self._single = _Entries([(d, name) for d, name in tensors if d[name].numel() == 1])
-        self._values = [t.item() for t in self._single.values]
+        self._values, self._dtypes = [t.item() for t in self._single.values], [t.dtype for t in self._single.values]
         self._several = _Entries([(d, name) for d, name in tensors if d[name].numel() != 1])
         self._copies = [t.detach().clone() if t.numel() <= SMALL else t for t in self._several.values]
         plain = [value for value in self._parts.values if isinstance(value, torch.Tensor)]
@@ -66,14 +66,17 @@ class ModelSnapshot:
     def matches(self, model: ExactGP) -> bool:
         """Whether nothing of it has changed."""
         try:
+            single, several = list(self._single.now()), list(self._several.now())
             return (
                 list(map(len, self._dicts)) == self._sizes
-                and self._parts.are_the_same()
+                and all(map(is_, self._parts.now(), self._parts.values))
                 and all(map(is_, _data(model), self._large))
                 and _versions(self._large) == self._versions
-                and list(map(torch.Tensor.item, self._single.now())) == self._values
-                and (self._single.are_the_same() or self._single.have_the_same_dtype())
-                and all(a is b or torch.equal(a, b) for a, b in zip(self._several.now(), self._copies, strict=True))
+                and list(map(torch.Tensor.item, single)) == self._values
+                and (all(map(is_, single, self._single.values)) or [t.dtype for t in single] == self._dtypes)
+                and (
+                    not several or all(a is b or torch.equal(a, b) for a, b in zip(several, self._copies, strict=True))
+                )
             )
         except (KeyError, RuntimeError, TypeError):  # One is gone, None now, or of another size or dtype.
             return False
@@ -89,14 +92,6 @@ class _Entries:
     def now(self) -> Iterator[Any]:
         """The present values; a KeyError where one is gone."""
         return map(getitem, self._dicts, self._names)
-
-    def are_the_same(self) -> bool:
-        """Whether all present values are those that were."""
-        return all(map(is_, self.now(), self.values))
-
-    def have_the_same_dtype(self) -> bool:
-        """Whether all present tensors have the dtype of those that were."""
-        return all(a.dtype == b.dtype for a, b in zip(self.now(), self.values, strict=True))
 
 
 def _without_priors(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -245,7 +245,7 @@ class DerivedGP(CholeskyGP):
 
     def _affine_outcome_transform(self) -> OutcomeTransform | None:
         transform = cast(OutcomeTransform | None, self._modules.get("outcome_transform"))
-        if not is_affine_outcome(transform):
+        if transform is not None and not is_affine_outcome(transform):
             raise ValueError(
                 f"Through outcome_transform {type(transform).__name__}, which is not linear, the gradient is not "
                 "Gaussian. transformed_gradient_posterior gives its samples and a delta-method mean; a model of the "
