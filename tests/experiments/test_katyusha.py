@@ -19,9 +19,12 @@ def test_the_problem_of_figure_1():
     assert problem.kappa == pytest.approx(59.88, abs=0.01) and problem.active_share() == 0.375
 
 
-@pytest.mark.parametrize("problem", [logistic(40, 30, 0.02, 0.5, 0), quadratic(10, 50.0, 0.5, 0)])
-def test_minima_are_minima(problem):
+@pytest.mark.parametrize(
+    "made", [lambda: logistic(40, 30, 0.02, 0.5, 0), lambda: quadratic(10, 50.0, 0.5, 0)], ids=["logistic", "quadratic"]
+)
+def test_minima_are_minima(made):
     """Optimality: the gradient is 0 inside and points out of the box at a bound; L and μ bound the Hessian."""
+    problem = made()
     x = problem.minimizer.clone().requires_grad_(True)
     (g,) = torch.autograd.grad(problem.function(x) + 0.5 * problem.mu_psi * x.square().sum(), x)
     inside = problem.minimizer.abs() < 0.5
