@@ -1,4 +1,4 @@
-"""Interleaved timing on one thread, and the peak memory of one call."""
+"""Interleaved timing in blocks of calls, and the peak memory of one call."""
 
 from __future__ import annotations
 
@@ -7,18 +7,31 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
 
 Call = Callable[[], object]
+Clock = Callable[[], float]
 Name = TypeVar("Name")
+
+BLOCK = 0.05
+"""Seconds that a call is repeated for, at least, before another one's turn comes.
+
+A single call in turn with larger ones finds the caches cold, which a loop does not.
+"""
+_WARM_UPS = 5
+
+DEFAULT_THREADS = torch.get_num_threads()
+"""Torch's number of threads before a benchmark sets it."""
 
 
 class Timing(NamedTuple):
-    """Processor seconds of one call: the median over the repetitions, the fastest and the slowest, and how many."""
+    """Seconds of one call: the median over the blocks of calls, the fastest and the slowest block, and how many."""
 
     median: float
     fastest: float
@@ -27,7 +40,7 @@ class Timing(NamedTuple):
 
     @staticmethod
     def of(seconds: Sequence[float] | np.ndarray) -> Timing:
-        """The timing of some repetitions."""
+        """The timing of some blocks, given the seconds of one call in each."""
         return Timing(float(np.median(seconds)), float(min(seconds)), float(max(seconds)), len(seconds))
 
     def times(self, factor: float) -> Timing:
@@ -46,34 +59,83 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} µs"
 
 
-def interleaved(calls: Mapping[Name, Call], seconds: float = math.inf, most: int = 200) -> dict[Name, Timing]:
-    """Time calls in turn, so that what disturbs the machine disturbs all of them.
+def interleaved(
+    calls: Mapping[Name, Call],
+    seconds: float = math.inf,
+    most: int = 200,
+    block: float = BLOCK,
+    clock: Clock = time.process_time,
+) -> dict[Name, Timing]:
+    """Time calls in turn, block by block (A B C A B C ...), so that what disturbs the machine disturbs all of them.
 
-    Every call runs once unmeasured, then at least once and until its share of ``seconds`` is spent: a slow call is
-    repeated less often than a fast one. Where the first run took over ten times ``seconds``, it is the measurement.
+    Every call is warm before the first block: it runs unmeasured, at least twice, until it is no longer twice as fast
+    as the time before, so that no compilation is counted. In its turn a call is repeated for ``block`` seconds or
+    longer; its turns end when its share of ``seconds`` is spent. Where a warm call alone takes over ten times
+    ``seconds``, it is the measurement.
 
     Args:
         calls: by name.
-        seconds: measured time for each call, about.
-        most: repetitions at most.
+        seconds: measured time for each call, about; at least one block.
+        most: blocks at most.
+        block: seconds of a block, at least.
+        clock: gives seconds: the process's (which other work on the machine does not add to, and which several
+            threads spend together) or those of a wall clock.
     """
-    first = {name: clocked(call) for name, call in calls.items()}
-    spent = {name: [once] if once > 10 * seconds else [] for name, once in first.items()}
+    once = {name: _warmed(call, clock) for name, call in calls.items()}
+    found: dict[Name, list[float]] = {name: [first] if first > 10 * seconds else [] for name, first in once.items()}
+    spent = {name: sum(times) for name, times in found.items()}
     for _ in range(most):
         for name, call in calls.items():
-            times = spent[name]
-            if not times or sum(times) + times[-1] < seconds:
-                times.append(clocked(call))
-        if all(times and sum(times) + times[-1] >= seconds for times in spent.values()):
+            if not found[name] or spent[name] + max(block, once[name]) < seconds:
+                took, count = _block(call, block, once[name], clock)
+                found[name].append(took / count)
+                spent[name] += took
+        if all(spent[name] + max(block, first) >= seconds for name, first in once.items()):
             break
-    return {name: Timing.of(times) for name, times in spent.items()}
+    return {name: Timing.of(times) for name, times in found.items()}
 
 
-def clocked(call: Call) -> float:
-    """Processor seconds of one call, which other work on the machine does not add to."""
-    start = time.process_time()
+def _warmed(call: Call, clock: Clock) -> float:
+    """Seconds of one call after as many as make it warm."""
+    before = clocked(call, clock)
+    for _ in range(_WARM_UPS):
+        now = clocked(call, clock)
+        if now > before / 2:
+            break
+        before = now
+    return now
+
+
+def _block(call: Call, block: float, once: float, clock: Clock) -> tuple[float, int]:
+    """Seconds of a block of calls, at least ``block``, and how many they were, given about how long one takes."""
+    # The clock is read after several calls, so that reading it costs nothing against them.
+    several = max(1, math.ceil(block / once / 8)) if once > 0 else 1
+    start, count, took = clock(), 0, 0.0
+    while count == 0 or took < block:
+        for _ in range(several):
+            call()
+        count += several
+        took = clock() - start
+    return took, count
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Torch, and the BLAS of NumPy and SciPy, on so many threads, which is set back at the end."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with threadpool_limits(number, "blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def clocked(call: Call, clock: Clock = time.process_time) -> float:
+    """Seconds of one call, by default the processor's, which other work on the machine does not add to."""
+    start = clock()
     call()
-    return time.process_time() - start
+    return clock() - start
 
 
 def peak_memory(call: Call) -> float:
