@@ -31,10 +31,10 @@ class FailedQueryError(RuntimeError):
 class Evaluator:
     """Evaluates an objective at the points of a batch.
 
-    A query fails if the objective raises an ``Exception`` or returns NaN or ±inf. Any other value must be a floating
-    point number, plain or in a tensor or array of one element. A value of another kind (complex, integer, a tensor
-    that carries a gradient) is a mistake in the program and not a failed query; it raises ``InvalidValueError``, a
-    ``TypeError`` and ``ValueError``, under every policy.
+    A query fails if the objective raises an ``Exception`` or returns NaN or ±inf. Any other value must be a real
+    number, plain or in a tensor or array of one element; integers and booleans are numbers. A value of another kind
+    (complex, a string, a tensor that carries a gradient) is a mistake in the program and not a failed query; it raises
+    ``InvalidValueError``, a ``TypeError`` and ``ValueError``, under every policy.
 
     Attributes:
         fun: the objective. It takes a point of shape ``d`` and returns a number, or, with ``batched``, ``q x d``

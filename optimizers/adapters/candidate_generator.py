@@ -127,7 +127,7 @@ class CandidateGenerator:
 
         Raises:
             ValueError: for another shape, or points that are not finite.
-            TypeError: for points that are not real numbers, and for values that are complex, integer or not numeric,
+            TypeError: for points that are not real numbers, and for values that are complex or not numeric,
                 or carry a gradient.
         """
         X, Y = self._checked(X, Y)

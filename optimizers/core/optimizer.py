@@ -281,14 +281,14 @@ class Optimizer(MethodTools, ABC):
 
         Args:
             batch: the batch that ``ask`` returned.
-            values: q floating point numbers in the order of the points (tensor, array or list). NaN and ±inf are
+            values: q real numbers in the order of the points (tensor, array or list). NaN and ±inf are
                 failed queries, which are counted and not used.
             retries: the number of failed queries of this batch beyond q, which count against the budget.
 
         Raises:
             ValueError: if the batch is not the pending one, or for values of a wrong shape or number, or more
                 retries than the budget holds. The state stays as it was.
-            TypeError: for complex, integer or non-numeric values, and tensors that carry a gradient.
+            TypeError: for complex or non-numeric values, and tensors that carry a gradient.
         """
         if self._pending is None:
             raise ValueError("tell without ask: no batch is pending")

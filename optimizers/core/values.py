@@ -37,53 +37,53 @@ def parse_values(values: Any, count: int) -> Tensor:
     """The values of a batch as a float64 tensor of shape ``q``, with NaN for values that are not finite.
 
     Args:
-        values: numbers of shape ``q`` or ``q x 1``, or a single number if q = 1.
+        values: real numbers of shape ``q`` or ``q x 1``, or, if q = 1, one number in any shape. They may be integers
+            and booleans, plain, of NumPy or of torch, and a list may hold them in one-element arrays and tensors.
         count: q.
 
     Raises:
-        InvalidValueError: for another shape; for complex, integer, boolean or non-numeric values, and tensors that
-            carry a gradient. Integers are more often labels or counts than values, and a gradient keeps a graph that
-            grows with the run.
+        InvalidValueError: for another shape; for complex or non-numeric values, and tensors that carry a gradient,
+            which would keep a graph that grows with the run.
     """
-    _refuse_slips(values)
+    parts = values if isinstance(values, list | tuple) else [values]
+    if any(isinstance(v, Tensor) and v.requires_grad for v in parts):
+        raise InvalidValueError("values carry a gradient: detach them first, y.detach() or y.item()")
+    if isinstance(values, list | tuple):
+        values = [_unwrapped(v) for v in values]
     try:
-        y = numeric("values", values).to(torch.float64)
+        y = numeric("values", values, booleans=True).to(torch.float64)
     except (TypeError, ValueError) as error:
         raise InvalidValueError(str(error)) from error
-    if tuple(y.shape) not in {(count,), (count, 1)} and not (count == 1 and y.ndim == 0):
+    if tuple(y.shape) not in {(count,), (count, 1)} and not (count == y.numel() == 1):
         wanted = "one number" if count == 1 else f"of shape ({count},), one for each point"
         raise InvalidValueError(f"values must be {wanted}, got shape {tuple(y.shape)}")
     y = y.reshape(count)
     return torch.where(torch.isfinite(y), y, torch.nan)
 
 
-def _refuse_slips(values: Any) -> None:
-    parts = values if isinstance(values, list | tuple) else [values]
-    if any(isinstance(v, Tensor) and v.requires_grad for v in parts):
-        raise InvalidValueError("values carry a gradient: detach them first, y.detach() or y.item()")
-    for value in parts:
-        dtype = getattr(value, "dtype", None)
-        if dtype is None:
-            whole = isinstance(value, int) and not isinstance(value, bool)
-        elif isinstance(dtype, torch.dtype):
-            whole = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
-        else:
-            whole = dtype.kind in "iu"
-        if whole:
-            raise InvalidValueError(f"values must be floating point, got the integer {value!r:.60}: use float(y)")
+def _unwrapped(value: Any) -> Any:
+    """The number in a tensor or an array of one element; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else value
+    return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
 
 
-def numeric(name: str, given: Any) -> Tensor:
+def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
     """Numbers of any shape as a floating tensor without a gradient; integers become float64.
 
+    Args:
+        name: what messages call them.
+        given: the numbers.
+        booleans: whether booleans are 0 and 1, and not refused.
+
     Raises:
-        TypeError: for complex, boolean or non-numeric entries.
+        TypeError: for complex, non-numeric or, unless ``booleans``, boolean entries.
         ValueError: for rows of different lengths.
     """
     if isinstance(given, Tensor):
         tensor = given.detach()
     elif isinstance(given, np.ndarray | np.generic):
-        tensor = _of_array(name, np.asarray(given))
+        tensor = _of_array(name, np.asarray(given), booleans)
     elif isinstance(given, Sequence) and not isinstance(given, str) and any(isinstance(v, Tensor) for v in given):
         if not all(isinstance(v, Tensor) and v.numel() == 1 for v in given):
             raise ValueError(f"{name}: a list of tensors must hold one number in each")
@@ -94,14 +94,14 @@ def numeric(name: str, given: Any) -> Tensor:
             array = np.asarray(given)
         except ValueError as error:
             raise ValueError(f"{name} must be numbers in one regular shape, got {given!r}") from error
-        tensor = _of_array(name, array)
-    if tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        tensor = _of_array(name, array, booleans)
+    if tensor.dtype.is_complex or (tensor.dtype == torch.bool and not booleans):
         raise TypeError(f"{name} must be real numbers, got {tensor.dtype}")
     return tensor if tensor.dtype.is_floating_point else tensor.to(torch.float64)
 
 
-def _of_array(name: str, array: np.ndarray) -> Tensor:
-    if array.dtype.kind not in "fiu":
+def _of_array(name: str, array: np.ndarray, booleans: bool) -> Tensor:
+    if array.dtype.kind not in ("bfiu" if booleans else "fiu"):
         raise TypeError(f"{name} must be real numbers, got {array.dtype} {array.tolist()!r:.80}")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         array = array.astype(np.float64)

@@ -15,11 +15,9 @@ from optimizers.core.values import parse_point, parse_values
         ([[1.0], [2.0], [3.0, 4.0]], ValueError),
         (3.0, ValueError),
         ([1j, 2.0, 3.0], TypeError),
-        ([True, False, True], TypeError),
         ([None, 1.0, 2.0], TypeError),
-        ([1, 2.0, 3.0], TypeError),
-        (torch.tensor([1, 2, 3]), TypeError),
-        (np.arange(3), TypeError),
+        (torch.ones(3, dtype=torch.complex64), TypeError),
+        ([np.array("1"), 2.0, 3.0], TypeError),
         (torch.ones(3, requires_grad=True), TypeError),
         ([1.0, torch.ones(1, requires_grad=True), 2.0], TypeError),
         ("abc", TypeError),
@@ -40,11 +38,19 @@ def test_values_that_are_taken():
         torch.tensor([1.0, 2.0, math.nan]),
         [torch.tensor(1.0), torch.tensor([2.0]), torch.tensor(math.nan)],
         (np.float32(1), 2.0, math.nan),
+        [1, 2, math.nan],
+        [True, 2, math.nan],
+        [np.int16(1), np.array([2]), torch.tensor([[math.nan]])],
+        [torch.tensor(True), np.array(2), math.nan],
     ):
         y = parse_values(values, 3)
         assert y.dtype == torch.float64 and not y.requires_grad
         assert torch.equal(y.nan_to_num(-9), expected.nan_to_num(-9))
-    assert parse_values(4.0, 1).tolist() == [4.0]
+    for whole in (torch.tensor([1, 0, 1]), np.array([1, 0, 1]), np.array([True, False, True]), [True, False, 1]):
+        assert parse_values(whole, 3).tolist() == [1.0, 0.0, 1.0]
+    for four in (4.0, 4, np.int64(4), np.array(4), np.array([[4]]), torch.tensor(4), torch.tensor([[[4.0]]]), [[4]]):
+        assert parse_values(four, 1).tolist() == [4.0]
+    assert parse_values(True, 1).tolist() == parse_values(np.bool_(True), 1).tolist() == [1.0]
 
 
 def test_points():
