@@ -182,8 +182,8 @@ SURROGATES = (
     Mutation(
         "gp/covariance-sign",
         S + "conditioning.py",
-        " - whitened.mT @ whitened",
-        " + whitened.mT @ whitened",
+        "return prior - explained\n\n    def cross_covariance",
+        "return prior + explained\n\n    def cross_covariance",
         "observations add to the gradient's covariance (ZoRD eq. 5)",
         DERIVED_GP,
         DERIVED_GPS,

@@ -128,11 +128,11 @@ class _Derivatives:
         first, second, rows = [], [], []
         for u in self._units:
             directions, kink = self._directions(u) if vanishes else ((), 0.0)
-            first.append(self._slope(u, self._zero, directions, kink * float(value.abs().max())))
+            first.append(self._slope(u, self._zero, directions, kink * float(value.detach().abs().max())))
             if mixed:
                 rows.append(self._curvature(u, directions))
             directions, kink = self._directions(u, of_second=True) if vanishes else ((), 0.0)
-            second.append(self._slope(self._zero, u, directions, kink * float(value.abs().max())))
+            second.append(self._slope(self._zero, u, directions, kink * float(value.detach().abs().max())))
         block = torch.stack(rows, dim=-2) if mixed else None
         result = Blocks(value, torch.stack(first, dim=-1), torch.stack(second, dim=-1), block)
         if not all(bool(found.isfinite().all()) for found in (*first, *second, *rows)):
