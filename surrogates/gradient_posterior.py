@@ -15,6 +15,7 @@ from torch.quasirandom import SobolEngine
 
 from surrogates.checks import check_finite, check_floating
 from surrogates.conditioning import Conditioning
+from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import is_uniform
 from surrogates.kernels.one_pass import Pass
 
@@ -69,11 +70,13 @@ class GradientPosterior(Posterior):
         )
 
     @cached_property
+    @outside_inference_mode
     def mean(self) -> Tensor:
         """∇μ(x) = ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X)), ``batch x q x d``."""
         return self._scaled(self._chained(self._conditioning.mean(self._x, self._pass)), 1, trailing=1)
 
     @cached_property
+    @outside_inference_mode
     def trace(self) -> Tensor:
         """trace ∂σ²(x) = E‖∇f(x) − ∇μ(x)‖², exactly, ``batch x q``."""
         if self._slope is not None:
@@ -81,21 +84,25 @@ class GradientPosterior(Posterior):
         return self._scaled(self._conditioning.trace(self._x, self._pass), 2)
 
     @cached_property
+    @outside_inference_mode
     def prior_trace(self) -> Tensor:
         """The trace before any observation, ``batch x q``: the same at every point for functions of r²."""
         return self._scaled(self._prior_trace().expand(*self._shape[:-1]), 2)
 
     @cached_property
+    @outside_inference_mode
     def variance(self) -> Tensor:
         """The variance of every partial derivative, ``batch x q x d``, in O(n²d) a point."""
         return self._scaled(self._chained(self._conditioning.variance(self._x), 2), 2, trailing=1)
 
     @cached_property
+    @outside_inference_mode
     def covariance_matrix(self) -> Tensor:
         """∂σ²(x), dense, ``batch x q x d x d``."""
         return self._scaled(self._covariance(), 2, trailing=2)
 
     @cached_property
+    @outside_inference_mode
     def spectral_norm(self) -> Tensor:
         """‖∂σ²(x)‖, the largest eigenvalue, ``batch x q``: the uncertainty that ZoRD thresholds.
 
@@ -118,6 +125,7 @@ class GradientPosterior(Posterior):
         norms = torch.stack([_largest_eigenvalue(v, p) for v, p in pairs])
         return self._scaled(norms.reshape(self._shape[:-1]).to(self.device), 2)
 
+    @outside_inference_mode
     def directional_variance(self, u: Tensor) -> Tensor:
         """Var(uᵀ∇f(x)) = uᵀ ∂σ²(x) u, ``batch x q``, in O(nd + n²) a point.
 
@@ -137,6 +145,7 @@ class GradientPosterior(Posterior):
             raise ValueError(f"u of shape {tuple(u.shape)} does not broadcast to {tuple(shape)}.") from error
         return self._scaled(self._conditioning.directional_variance(self._x, self._chained(u.to(self.dtype))), 2)
 
+    @outside_inference_mode
     def descent_probability(self) -> Tensor:
         """P(−∇μ(x) is a descent direction) = Φ(‖∇μ‖² / √(∇μᵀ ∂σ² ∇μ)), ``batch x q``, and ½ where ∇μ = 0."""
         norm = self.mean.norm(dim=-1)
@@ -145,6 +154,7 @@ class GradientPosterior(Posterior):
         score = norm / deviation.clamp_min(torch.finfo(self.dtype).tiny)
         return torch.where(norm > 0, torch.special.ndtr(score), torch.full_like(norm, 0.5))
 
+    @outside_inference_mode
     def joint_covariance(self) -> Tensor:
         """The covariance of all q gradients, dense, ``batch (x m) x qd x qd``, point by point."""
         joint = self._joint_covariance().to(self.dtype)
@@ -199,6 +209,7 @@ class GradientPosterior(Posterior):
         base = torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
         return self.rsample_from_base_samples(sample_shape, base)
 
+    @outside_inference_mode
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         """Samples from standard normal base samples, ``sample_shape x base_sample_shape``.
 

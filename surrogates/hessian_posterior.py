@@ -10,6 +10,7 @@ from torch import Tensor
 
 from surrogates.checks import check_finite, check_floating, nonnegative
 from surrogates.conditioning import Conditioning
+from surrogates.inference import outside_inference_mode
 from surrogates.kernels.hessians import (
     AutomaticHessian,
     StationaryHessian,
@@ -77,10 +78,12 @@ class HessianPosterior:
         )
 
     @cached_property
+    @outside_inference_mode
     def mean(self) -> Tensor:
         """E ∇²f(x), dense, ``batch x q x d x d``."""
         return _moved(self._dense, 2, self._several_outputs)
 
+    @outside_inference_mode
     def mean_times(self, v: Tensor) -> Tensor:
         """E ∇²f(x) v, without ``d x d``.
 
@@ -102,6 +105,7 @@ class HessianPosterior:
         v = self._expanded("v", v, torch.Size(shape))
         return _moved(self._times(_moved(v, 1, self._several_outputs)), 1, self._several_outputs)
 
+    @outside_inference_mode
     def directional_variance(self, u: Tensor) -> Tensor:
         """Var(uᵀ∇²f(x)u), ``batch x q``, in O(nd + n²) a point under a stationary kernel.
 
@@ -115,6 +119,7 @@ class HessianPosterior:
         u = self._expanded("u", u, self._shape)
         return self.along(u.unsqueeze(-1)).covariance_matrix[..., -1, -1].clamp_min(0.0)
 
+    @outside_inference_mode
     def along(self, U: Tensor) -> SubspaceDerivatives:
         """The joint posterior of Uᵀ∇f(x) and Uᵀ∇²f(x)U along the p columns of U, in O(n²p² + npd) a point.
 
@@ -133,6 +138,7 @@ class HessianPosterior:
             self._conditioning, self._x, U, bends, self._of_prior_mean, self._scale, self._several_outputs
         )
 
+    @outside_inference_mode
     def newton_direction(self, regularization: float = 0.0) -> Tensor:
         """−(E ∇²f(x) + λI)⁻¹ E ∇f(x), ``batch x q x d``.
 
@@ -289,6 +295,7 @@ class SubspaceDerivatives:
         )
 
     @cached_property
+    @outside_inference_mode
     def mean(self) -> Tensor:
         """The mean of all entries, ``batch x q x N``."""
         mean = (self._jets @ self._conditioning.alpha[..., None, :, None]).squeeze(-1)
@@ -311,6 +318,7 @@ class SubspaceDerivatives:
         return self.mean[..., at]
 
     @cached_property
+    @outside_inference_mode
     def covariance_matrix(self) -> Tensor:
         """The covariance of all entries, ``batch x q x N x N``.
 

@@ -15,6 +15,8 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from surrogates.inference import outside_inference_mode
+
 
 class TransformedGradientPosterior(Posterior):
     """The posterior of ∇f for f = g(h), where the GP models h and g undoes the outcome transform (``Log``, ``Power``).
@@ -49,6 +51,7 @@ class TransformedGradientPosterior(Posterior):
         )
 
     @property
+    @outside_inference_mode
     def delta_method_mean(self) -> Tensor:
         """g'(E h) E∇h, ``batch x q (x m) x d``: the mean to first order in the uncertainty of h and ∇h."""
         return self._chained(self._mean)
@@ -106,6 +109,7 @@ class TransformedGradientPosterior(Posterior):
         base = torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
         return self.rsample_from_base_samples(sample_shape, base)
 
+    @outside_inference_mode
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         """Samples from standard normal base samples, ``sample_shape x base_sample_shape``."""
         if not self._mean.numel():

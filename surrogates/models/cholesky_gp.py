@@ -21,6 +21,7 @@ from torch import Tensor
 
 from surrogates.checks import check_data, check_finite, check_floating, check_points, check_same_kind
 from surrogates.conditioning import Conditioning
+from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import check_kernel, kernel_values, snapshot
 from surrogates.kernels.errors import OpaqueKernelError
 from surrogates.linalg.cholesky import extended_factor, jittered_factor
@@ -277,6 +278,7 @@ class CholeskyGP(SingleTaskGP):
         with torch.no_grad():
             return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
 
+    @outside_inference_mode
     def _set_transformed_inputs(self) -> None:
         if hasattr(self, "input_transform") and not self._has_transformed_inputs:
             original = self.train_inputs[0]
@@ -296,6 +298,7 @@ class CholeskyGP(SingleTaskGP):
         super()._clear_cache()
         self._cached = self._snapshot = self._leading_factor = None
 
+    @outside_inference_mode
     def _current(self) -> CachedConditioning:
         """The conditioning of the present data under the present hyper-parameters, made anew where it has to be."""
         if self.training:
@@ -321,7 +324,11 @@ class CholeskyGP(SingleTaskGP):
     def _made(self, detach: bool) -> CachedConditioning:
         """The conditioning of the present data, from a new factor or one that extends the leading factor."""
         X, leading = self.train_inputs[0], self._leading_factor if detach else None
-        X = X.detach().clone() if detach else X
+        if detach:
+            X = X.detach().clone()
+        elif self._has_transformed_inputs and self._original_train_inputs is not None:
+            # BoTorch transforms the data without derivatives.
+            X = self.input_transform.preprocess_transform(self._original_train_inputs)
         check_kernel(self.covar_module, X.shape[-1])
         kernel = snapshot(self.covar_module, detach)
         known = 0 if leading is None else leading.shape[-1]
@@ -350,6 +357,7 @@ class CholeskyGP(SingleTaskGP):
             raise ValueError(f"The likelihood's noise must be finite and non-negative, got {noise.min().item():g}.")
         return noise
 
+    @outside_inference_mode
     def _prepare_prediction(self) -> None:
         """Fills GPyTorch's caches from our factor where they are empty."""
         self._forget_what_changed()

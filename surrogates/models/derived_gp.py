@@ -26,6 +26,7 @@ from surrogates.checks import check_data, check_points
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.hessian_posterior import HessianPosterior
+from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import check_kernel, kernel_values
 from surrogates.kernels.errors import OpaqueKernelError
 from surrogates.models.cholesky_gp import CholeskyGP, derivatives_are_asked_for
@@ -130,6 +131,7 @@ class DerivedGP(CholeskyGP):
         """
         return GradientObservationGP(train_X, train_Y, train_G, **options)
 
+    @outside_inference_mode
     def gradient_posterior(self, X: Tensor) -> GradientPosterior:
         """The Gaussian posterior of ∇f at X, in the user's units of outcome per unit of input.
 
@@ -149,6 +151,7 @@ class DerivedGP(CholeskyGP):
         z, slope = self._points(X)
         return GradientPosterior(current.conditioning, z, current.outcome_scale, None, slope, self.num_outputs > 1)
 
+    @outside_inference_mode
     def hessian_posterior(self, X: Tensor) -> HessianPosterior:
         """The Gaussian posterior of ∇²f at X, in the user's units of outcome per squared unit of input.
 
@@ -167,6 +170,7 @@ class DerivedGP(CholeskyGP):
         chain = None if slope is None else (slope, self._bend(X))
         return HessianPosterior(current.conditioning, z, current.outcome_scale, self.num_outputs > 1, chain)
 
+    @outside_inference_mode
     def transformed_gradient_posterior(self, X: Tensor) -> TransformedGradientPosterior:
         """The posterior of ∇f at X through any outcome transform: samples, and a delta-method mean.
 
@@ -181,6 +185,7 @@ class DerivedGP(CholeskyGP):
         joint = self._joint(conditioning, *self._points(X))
         return TransformedGradientPosterior(joint, getattr(self, "outcome_transform", None), X, self.num_outputs)
 
+    @outside_inference_mode
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of (f, ∇f), event shape ``q x (d+1)``, point by point: GPyTorch's interleaved order.
 
@@ -206,6 +211,7 @@ class DerivedGP(CholeskyGP):
         # Lazy, as it may be singular: an input that the kernel does not see, more outcomes than the data tell apart.
         return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance)))
 
+    @outside_inference_mode
     def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:
         """The posterior covariance of f(x) and ∇f(x') for every pair, ``batch (x m) x q x q' x d``, in user's units.
 
@@ -279,7 +285,7 @@ class DerivedGP(CholeskyGP):
         """d²z/dx² of an elementwise input transform at the points, shaped as dz/dx is by ``_points``."""
         wanted = torch.is_grad_enabled() and (X.requires_grad or derivatives_are_asked_for())
         with torch.enable_grad():
-            x = X if X.requires_grad else X.detach().requires_grad_(True)
+            x = X if X.requires_grad else X.detach().clone().requires_grad_(True)
             slope = self._points(x)[1]
             assert slope is not None
             if x.numel() == 0:

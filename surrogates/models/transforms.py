@@ -98,7 +98,8 @@ def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: b
         create_graph: Whether the two carry derivatives in X and in the transform's parameters.
     """
     with torch.enable_grad():
-        x = X if X.requires_grad else X.detach().requires_grad_(True)
+        # A copy, as X may have been made in inference mode.
+        x = X if X.requires_grad else X.detach().clone().requires_grad_(True)
         z = transform(x)
         if z.shape != x.shape:
             # A batch of warps: each has a copy of the points.

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from botorch import settings
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Bilog, Log, Normalize, Round, Standardize, Warp
@@ -457,3 +458,29 @@ def test_a_posterior_keeps_the_points_that_it_was_made_for(m, ask):
     before = getattr(early, name).clone()
     X += 0.1
     assert_close(getattr(late, name), before, 1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_a_warp_is_differentiated_in_its_parameters_and_in_the_data_where_asked(m):
+    """Under ``propagate_grads``, against differences; BoTorch itself transforms the data without derivatives."""
+    X, Xq, transform = cube(6, 1), cube(2, 2), warp()
+    model = made(DerivedGP, X, positive(X, m), input_transform=transform, variance=1e-3)
+    shape = model.gradient_posterior(Xq).mean.shape
+    weights = torch.randn(shape, generator=generator(8), dtype=F64)
+
+    def number():
+        gradient = model.gradient_posterior(Xq)
+        return (weights * gradient.mean).sum() + gradient.trace.sum()
+
+    leaves = [transform.concentration0, transform.concentration1, *model.covar_module.parameters()]
+    with settings.propagate_grads(True):
+        slopes = torch.autograd.grad(number(), leaves)
+    for leaf, slope in zip(leaves, slopes, strict=True):
+        flat = leaf.data.view(-1)
+        for i in range(flat.numel()):
+            value, ends = flat[i].item(), []
+            for end in (value + 1e-5, value - 1e-5):
+                flat[i] = end
+                ends.append(number().item())
+            flat[i] = value
+            assert_close(slope.reshape(-1)[i], torch.tensor((ends[0] - ends[1]) / 2e-5, dtype=F64), 1e-5)
