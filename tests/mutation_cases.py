@@ -691,10 +691,18 @@ SURROGATES = (
     Mutation(
         "transforms/stale-warp",
         S + "models/cholesky_gp.py",
-        "if self._has_transformed_inputs and self._original_train_inputs is not None:",
-        "if False:",
+        "self._clear_cache()\n        if self._has_transformed_inputs",
+        "self._clear_cache()\n        if False",
         "the data stay as an earlier warp made them",
         (TRANSFORMS_AND_OUTCOMES + "test_a_warp_that_changes_in_evaluation_is_seen",),
+    ),
+    Mutation(
+        "transforms/data-without-derivatives",
+        S + "models/cholesky_gp.py",
+        "X = self.input_transform.preprocess_transform(self._original_train_inputs)",
+        "X = self._transformed_data(self._original_train_inputs)",
+        "no derivative goes through the transform of the data",
+        (TRANSFORMS_AND_OUTCOMES + "test_a_warp_is_differentiated_in_its_parameters_and_in_the_data_where_asked",),
     ),
     Mutation(
         "transforms/no-slope-of-the-outcome",
