@@ -99,7 +99,10 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def _matrices(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.inverse.numpy(), self.inverse_times_distances.numpy()
+        """A⁻¹ and A⁻¹ ∘ E, which are symmetric, as arrays with their rows in one piece."""
+        matrices = (self.inverse.numpy(), self.inverse_times_distances.numpy())
+        first, second = (matrix if matrix.flags.c_contiguous else matrix.T for matrix in matrices)
+        return first, second
 
     def pass_over_data(self, x: Tensor) -> Pass:
         """J(x)ᵀ α and the distances to the data at the points, ``... x q x d``.

@@ -69,7 +69,7 @@ def one_point(arrays: Arrays, x: Tensor) -> tuple[Any, ...]:
 
 
 def trace_explained(c: np.ndarray, q: np.ndarray, inverse: np.ndarray, inverse_times_distances: np.ndarray) -> float:
-    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``1 x n``, in one reading of both matrices."""
+    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``1 x n``, from a triangle of each."""
     return _explained(c, q, inverse, inverse_times_distances)
 
 
@@ -231,7 +231,14 @@ def _ard(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors
         mean[j] *= v[j]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
 def _explained(cs, qs, inverse, weighted):  # type: ignore[no-untyped-def]
+    # Both matrices are symmetric: one triangle is read. The diagonal of the second is 0.
     c, q = cs[0], qs[0]
-    return np.dot(c * q, np.dot(inverse, c)) - 0.5 * np.dot(c, np.dot(weighted, c))
+    explained = 0.0
+    for i in range(len(c)):
+        row = q[i] * inverse[i, i] * c[i]
+        for j in range(i):
+            row += ((q[i] + q[j]) * inverse[i, j] - weighted[i, j]) * c[j]
+        explained += c[i] * row
+    return explained
