@@ -7,12 +7,11 @@ from functools import cached_property
 import torch
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.get_sampler import GetSampler
-from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
+from surrogates.base_samples import make_sampler, rsample_by_generator
 from surrogates.checks import check_finite, check_floating
 from surrogates.conditioning import Conditioning
 from surrogates.inference import outside_inference_mode
@@ -204,10 +203,7 @@ class GradientPosterior(Posterior):
             sample_shape: The shape of the samples. None stands for one sample.
             generator: The generator of the base samples. None stands for the device's global one, as in BoTorch.
         """
-        sample_shape = torch.Size([1]) if sample_shape is None else torch.Size(sample_shape)
-        shape = sample_shape + self.base_sample_shape
-        base = torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
-        return self.rsample_from_base_samples(sample_shape, base)
+        return rsample_by_generator(self, sample_shape, generator)
 
     @outside_inference_mode
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
@@ -317,11 +313,4 @@ def _largest_eigenvalue(whitened: Tensor, prior: Tensor) -> Tensor:
     return torch.as_tensor(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0]).clamp_min(0.0)
 
 
-@GetSampler.register(GradientPosterior)
-def _sampler(
-    posterior: GradientPosterior, sample_shape: torch.Size, *, seed: int | None = None
-) -> SobolQMCNormalSampler | IIDNormalSampler:
-    """Sobol base samples where their dimension allows it, as for BoTorch's own posteriors."""
-    dimension = posterior.base_sample_shape[posterior.batch_range[1] :].numel()
-    sampler = SobolQMCNormalSampler if dimension <= SobolEngine.MAXDIM else IIDNormalSampler
-    return sampler(sample_shape=sample_shape, seed=seed)
+GetSampler.register(GradientPosterior)(make_sampler)

@@ -9,12 +9,11 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.get_sampler import GetSampler
-from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
 from gpytorch.distributions import MultitaskMultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
+from surrogates.base_samples import make_sampler, rsample_by_generator
 from surrogates.inference import outside_inference_mode
 
 
@@ -104,10 +103,7 @@ class TransformedGradientPosterior(Posterior):
             sample_shape: The shape of the samples. None stands for one sample.
             generator: The generator of the base samples. None stands for the device's global one, as in BoTorch.
         """
-        sample_shape = torch.Size([1]) if sample_shape is None else torch.Size(sample_shape)
-        shape = sample_shape + self.base_sample_shape
-        base = torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
-        return self.rsample_from_base_samples(sample_shape, base)
+        return rsample_by_generator(self, sample_shape, generator)
 
     @outside_inference_mode
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
@@ -141,11 +137,4 @@ class TransformedGradientPosterior(Posterior):
         )
 
 
-@GetSampler.register(TransformedGradientPosterior)
-def _sampler(
-    posterior: TransformedGradientPosterior, sample_shape: torch.Size, *, seed: int | None = None
-) -> SobolQMCNormalSampler | IIDNormalSampler:
-    """Sobol base samples where their dimension allows it, as for BoTorch's own posteriors."""
-    dimension = posterior.base_sample_shape[posterior.batch_range[1] :].numel()
-    sampler = SobolQMCNormalSampler if dimension <= SobolEngine.MAXDIM else IIDNormalSampler
-    return sampler(sample_shape=sample_shape, seed=seed)
+GetSampler.register(TransformedGradientPosterior)(make_sampler)

@@ -10,7 +10,7 @@ from gpytorch.means import LinearMean
 from torch import Size
 from torch.autograd import gradcheck
 
-from surrogates import DerivedGP, gaussian_likelihood, gradient_posterior, matern_kernel
+from surrogates import DerivedGP, base_samples, gaussian_likelihood, matern_kernel
 from surrogates.kernels import one_pass
 from tests.surrogates.gp_models import D, configured, derived_gp, generator, kernel_named, outcomes, points
 from tests.surrogates.reference import assert_close
@@ -98,7 +98,7 @@ def test_samplers_of_botorch():
 
 
 def test_samplers_beyond_sobol_s_dimensions(monkeypatch):
-    monkeypatch.setattr(gradient_posterior.SobolEngine, "MAXDIM", 9)
+    monkeypatch.setattr(base_samples.SobolEngine, "MAXDIM", 9)
     assert isinstance(get_sampler(wide_gp().gradient_posterior(points(1, 6)), Size([2])), IIDNormalSampler)
 
 

@@ -1,0 +1,34 @@
+"""How posteriors of this project come by their base samples: from an explicit generator, or BoTorch's samplers."""
+
+from __future__ import annotations
+
+import torch
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.normal import IIDNormalSampler, SobolQMCNormalSampler
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+
+def rsample_by_generator(
+    posterior: Posterior, sample_shape: torch.Size | None, generator: torch.Generator | None
+) -> Tensor:
+    """Samples of a posterior from normal numbers of a generator, ``sample_shape x ...``.
+
+    Args:
+        posterior: A posterior with ``base_sample_shape`` and ``rsample_from_base_samples``.
+        sample_shape: The shape of the samples. None stands for one sample.
+        generator: The generator. None stands for the device's global one, as in BoTorch.
+    """
+    sample_shape = torch.Size([1]) if sample_shape is None else torch.Size(sample_shape)
+    shape = sample_shape + posterior.base_sample_shape
+    base = torch.randn(shape, dtype=posterior.dtype, device=posterior.device, generator=generator)
+    return posterior.rsample_from_base_samples(sample_shape, base)
+
+
+def make_sampler(
+    posterior: Posterior, sample_shape: torch.Size, *, seed: int | None = None
+) -> SobolQMCNormalSampler | IIDNormalSampler:
+    """Sobol base samples where their dimension allows it, as BoTorch's ``get_sampler`` makes for its own posteriors."""
+    dimension = posterior.base_sample_shape[posterior.batch_range[1] :].numel()
+    sampler = SobolQMCNormalSampler if dimension <= SobolEngine.MAXDIM else IIDNormalSampler
+    return sampler(sample_shape=sample_shape, seed=seed)
