@@ -60,6 +60,14 @@ class Batch:
     def __len__(self) -> int:
         return self.scales.numel()
 
+    def __getitem__(self, i: int) -> Tensor:
+        """Point i in user coordinates, a new tensor of shape ``d``; −1 is the last.
+
+        Raises:
+            IndexError: if there is no such point.
+        """
+        return self.point(range(len(self))[i])
+
     def __iter__(self) -> Iterator[Tensor]:
         """Yields the points one at a time, each a new tensor of shape ``d`` in user coordinates."""
         return (x for _, x in self.each(range(len(self))))

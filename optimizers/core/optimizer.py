@@ -18,8 +18,8 @@
   fits and everything else that changes the state belong in ``_tell``, and ``Batch.info`` holds what ``_tell`` needs
   again of the asking. The base keeps the pending batch, so that ``ask`` gives the same batch until it is told.
 - **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
-  its next batch does not fit; no method is ever told a part of a batch. A constructor whose first batch exceeds
-  ``max_queries`` raises an error that names the number needed.
+  its next batch does not fit; no method is ever told a part of a batch, also where values come one by one. A
+  constructor whose first batch exceeds ``max_queries`` raises an error that names the number needed.
 - **Coordinates.** ``self._x`` and all that a hook sees are in *search* coordinates: [0, 10]^d if all bounds are
   finite and ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
   ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
@@ -40,6 +40,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -146,6 +147,7 @@ class Optimizer(MethodTools, ABC):
         self.iterations = 0
         self._record = Record()
         self._pending: Batch | None = None
+        self._told: dict[int, float] = {}
         self._stop_reason: StopReason | None = None
         self._start()
         needed = self._next_queries()
@@ -215,8 +217,13 @@ class Optimizer(MethodTools, ABC):
 
     @property
     def pending(self) -> Batch | None:
-        """The batch that was asked and is not told yet, or None."""
+        """The batch that was asked and is not told whole yet, or None."""
         return self._pending
+
+    @property
+    def untold(self) -> list[int]:
+        """The numbers of the points of the pending batch whose values have not come yet."""
+        return [] if self._pending is None else [i for i in range(len(self._pending)) if i not in self._told]
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -234,8 +241,8 @@ class Optimizer(MethodTools, ABC):
         return self.stop_reason is not None
 
     def cancel(self) -> None:
-        """Drops the pending batch, if there is one: its queries are not counted, and ``ask`` makes a new batch."""
-        self._pending = None
+        """Drops the pending batch, if there is one, and ``ask`` makes a new one; what has been told stays counted."""
+        self._pending, self._told = None, {}
 
     def restart(self, x: Any) -> None:
         """Moves the iterate to another point and cancels the pending batch.
@@ -276,18 +283,24 @@ class Optimizer(MethodTools, ABC):
             self._pending = batch
         return self._pending
 
-    def tell(self, batch: Batch, values: Any, *, retries: int = 0) -> None:
-        """Updates the optimizer with the values of the pending batch.
+    def tell(self, batch: Batch, values: Any, *, which: Sequence[int] | None = None, retries: int = 0) -> None:
+        """Takes values of the pending batch, all at once or as they come.
+
+        Each value is counted, and may be the best or end the run, the moment that it is told, and ``state_dict``
+        holds it. The method goes on to its next batch when all have come; their order does not change what it does,
+        only the order of the history.
 
         Args:
             batch: the batch that ``ask`` returned.
-            values: q real numbers in the order of the points (tensor, array or list). NaN and ±inf are
-                failed queries, which are counted and not used.
-            retries: the number of failed queries of this batch beyond q, which count against the budget.
+            values: k real numbers in the order of ``which`` (tensor, array or list). NaN and ±inf are failed queries,
+                which are counted and not used.
+            which: the numbers of the k points of the batch whose values these are, none of which has been told. None
+                stands for all q.
+            retries: the number of failed queries beyond these k, which count against the budget.
 
         Raises:
-            ValueError: if the batch is not the pending one, or for values of a wrong shape or number, or more
-                retries than the budget holds. The state stays as it was.
+            ValueError: if the batch is not the pending one, for numbers that are no points of it or have been told,
+                values of a wrong shape or number, or more retries than the budget holds. The state stays as it was.
             TypeError: for complex or non-numeric values, and tensors that carry a gradient.
         """
         if self._pending is None:
@@ -297,20 +310,37 @@ class Optimizer(MethodTools, ABC):
         if not batch.same_as(self._pending):
             other = "has other points" if batch.id == self._pending.id else f"is batch {self._pending.id}"
             raise ValueError(f"batch {batch.id} is not the pending one, which {other}")
+        rows = self._untold(which, len(batch))
         check_integer("retries", retries, 0)
-        if retries > self.remaining - len(batch):
-            raise ValueError(f"{retries} retries exceed the budget: {self.remaining - len(batch)} are left")
-        y = parse_values(values, len(batch)).to(self._x.device)
-        totals, mark = self._composite(batch, y), self._record.mark()
-        self._record.add(batch, y, totals, retries, track_best=self.track_best, keep=self.store_points)
-        try:
-            self._tell(batch, y)
-        except BaseException:
-            self._record.roll_back(mark)
-            raise
-        self._pending = None
-        self.iterations += 1
+        spare = self.remaining - (len(batch) - len(self._told))
+        if retries > spare:
+            raise ValueError(f"{retries} retries exceed the budget: {spare} are left")
+        y = parse_values(values, len(rows)).to(self._x.device)
+        told = self._told | dict(zip(rows, y.tolist(), strict=True))
+        # NaN where a value has not come yet.
+        values = y.new_tensor([told.get(i, math.nan) for i in range(len(batch))])
+        totals, mark = self._composite(batch, values)[rows], self._record.mark()
+        self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, keep=self.store_points)
+        if len(told) == len(batch):
+            try:
+                self._tell(batch, values)
+            except BaseException:
+                self._record.roll_back(mark)
+                raise
+            self.cancel()
+            self.iterations += 1
+        else:
+            self._told = told
         self._check_stop()
+
+    def _untold(self, which: Sequence[int] | None, q: int) -> list[int]:
+        rows = list(range(q)) if which is None else [check_integer("which", i, 0, q) for i in which]
+        twice = sorted({i for i in rows if i in self._told or rows.count(i) > 1}) if which or self._told else []
+        if twice:
+            raise ValueError(f"point {twice[0]} of the batch is told twice; each value is told once")
+        if not rows:
+            raise ValueError("which names no point of the batch")
+        return rows
 
     def _check_stop(self) -> None:
         record = self._record
@@ -356,6 +386,7 @@ class Optimizer(MethodTools, ABC):
             "record": record,
             "stop_reason": None if self._stop_reason is None else str(self._stop_reason),
             "pending": None if self._pending is None else self._pending.state_dict(),
+            "told": {"which": list(self._told), "values": torch.tensor([*self._told.values()], dtype=torch.float64)},
             "state": self._state(),
         }
 
@@ -373,6 +404,9 @@ class Optimizer(MethodTools, ABC):
         record.values, record.best_values = record.values.tolist(), record.best_values.tolist()
         self._load_state(state["state"])
         self._record, self._pending = record, batch
+        # A state of an earlier version has none: there a batch was told whole.
+        told = state.get("told", {"which": [], "values": torch.empty(0)})
+        self._told = dict(zip(told["which"], told["values"].tolist(), strict=True))
         self.seed, self.iterations = state["seed"], state["iterations"]
         self._x0, self._x = (state[name].to(device).clone() for name in ("x0", "x"))
         reason = state["stop_reason"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -27,7 +28,7 @@ class Record:
         best_y: the least f + ψ.
         values: f of each query, NaN for a failed one.
         best_values: the least f + ψ after each query.
-        points: the points of each batch, ``q x d``; empty unless points are kept.
+        points: the points that were told together, ``k x d``; empty unless points are kept.
     """
 
     queries: int = 0
@@ -40,18 +41,29 @@ class Record:
     best_values: list[float] = field(default_factory=list)
     points: list[Tensor] = field(default_factory=list)
 
-    def add(self, batch: Batch, values: Tensor, totals: Tensor, retries: int, *, track_best: bool, keep: bool) -> None:
-        """Adds a batch.
+    def add(
+        self,
+        batch: Batch,
+        which: Sequence[int],
+        values: Tensor,
+        totals: Tensor,
+        retries: int,
+        *,
+        track_best: bool,
+        keep: bool,
+    ) -> None:
+        """Adds some of the queries of a batch.
 
         Args:
             batch: the batch.
-            values: f at its points, shape ``q``, NaN for a failed query.
-            totals: f + ψ at its points, shape ``q``; inf at an infeasible point, NaN for a failed query.
-            retries: the number of failed queries beyond q.
+            which: the numbers of k of its points, in the order in which their values came.
+            values: f at these points, shape ``k``, NaN for a failed query.
+            totals: f + ψ at these points, shape ``k``; inf at an infeasible point, NaN for a failed query.
+            retries: the number of failed queries beyond k.
             track_best: whether the best point is kept.
             keep: whether all points are kept.
         """
-        for i, (value, total) in enumerate(zip(values.tolist(), totals.tolist(), strict=True)):
+        for i, value, total in zip(which, values.tolist(), totals.tolist(), strict=True):
             self.queries += 1
             failed = math.isnan(value)
             self.failures += failed
@@ -66,7 +78,7 @@ class Record:
         self.values += [math.nan] * retries
         self.best_values += [self.best_y] * retries
         if keep:
-            points = batch.points()
+            points = batch.points(which)
             self.points += [points, points.new_full((retries, points.shape[1]), math.nan)]
 
     def mark(self) -> dict[str, Any]:

@@ -44,6 +44,33 @@ def check_resume(factory: Factory, promises: Promises) -> None:
         assert torch.equal(ours, theirs), f"batch {k} differs after loading"
 
 
+def check_values_as_they_come(factory: Factory, promises: Promises) -> None:
+    """Values that are told one by one, in any order, between which the run is saved and loaded, give the same run."""
+    whole, parts = (make(factory, promises, seed=3) for _ in range(2))
+    order = torch.Generator().manual_seed(7)
+    for _ in range(3):
+        if whole.stopped:
+            break
+        batch, same = whole.ask(), parts.ask()
+        assert torch.equal(batch.points(), same.points()), "parts of a batch change the next one"
+        values = with_failures(quadratic(batch.points()), whole.queries)
+        for count, i in enumerate(torch.randperm(len(batch), generator=order).tolist()):
+            before = parts.queries
+            assert parts.pending is not None and len(parts.untold) == len(batch) - count
+            parts.tell(same, values[i], which=[i])
+            assert parts.queries == before + 1, "a value is not counted when it is told"
+            if not parts.stopped and parts.pending is not None:
+                reached = state_bytes(parts)
+                for which, given in (([i], 1.0), (None, values), ([len(same)], 1.0), ([], [])):
+                    raises(ValueError, partial(parts.tell, same, given, which=which))
+                assert state_bytes(parts) == reached, "a refused tell changed the state"
+                parts = reloaded(parts, make(factory, promises, seed=4))
+                same = parts.ask()
+        whole.tell(batch, values)
+        assert (parts.queries, parts.failures, parts.best_y) == (whole.queries, whole.failures, whole.best_y)
+        assert torch.equal(parts.x, whole.x) and torch.equal(parts.best_x, whole.best_x)
+
+
 def check_extended_budget(factory: Factory, promises: Promises) -> None:
     """A run that is loaded under a larger budget continues up to that budget."""
     opt = make(factory, promises)

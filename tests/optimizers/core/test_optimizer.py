@@ -53,6 +53,78 @@ def test_counts_best_and_history():
     assert "8 queries, 4 of them failed" in result.message
 
 
+def test_values_count_when_they_come():
+    opt = Fixed([0.0, 0.0], max_queries=10, store_points=True)
+    batch = opt.ask()
+    opt.tell(batch, [5.0, 4.0], which=[2, 0])
+    assert (opt.queries, opt.iterations, opt.untold, opt.best_y) == (2, 0, [1], 4.0)
+    assert opt.ask() is batch and not hasattr(opt, "last")
+    opt.tell(batch, math.nan, which=[1])
+    assert opt.last.nan_to_num(-9).tolist() == [4.0, -9.0, 5.0] and opt.untold == [] and opt.iterations == 1
+    history = opt.result().history
+    assert history.x[:, 0].tolist() == [2.0, 0.0, 1.0] and history.y[:2].tolist() == [5.0, 4.0]
+
+
+def test_a_value_ends_the_run_when_it_comes():
+    opt = Fixed([0.0], max_queries=10, target=0.5)
+    opt.tell(opt.ask(), 0.1, which=[1])
+    assert opt.stop_reason == "target reached" and opt.result().fun == 0.1 and opt.best_x.tolist() == [1.0]
+
+
+def test_the_last_value_is_told_again_after_an_error_and_others_are_kept():
+    opt = Fixed([0.0], max_queries=10)
+    batch = opt.ask()
+    opt.tell(batch, [1.0, 2.0], which=[0, 1])
+    opt.broken = True
+    with pytest.raises(ArithmeticError):
+        opt.tell(batch, 3.0, which=[2])
+    assert (opt.queries, opt.untold) == (2, [2])
+    opt.broken = False
+    opt.tell(batch, 3.0, which=[2])
+    assert opt.last.tolist() == [1.0, 2.0, 3.0] and opt.queries == 3
+
+
+def test_parts_of_a_batch_and_the_budget():
+    opt = Fixed([0.0], max_queries=4)
+    batch = opt.ask()
+    opt.tell(batch, 1.0, which=[0])
+    with pytest.raises(ValueError, match="2 retries exceed the budget: 1 are left"):
+        opt.tell(batch, 1.0, which=[1], retries=2)
+    opt.tell(batch, 1.0, which=[1], retries=1)
+    with pytest.raises(ValueError, match="1 retries exceed the budget: 0 are left"):
+        opt.tell(batch, 1.0, which=[2], retries=1)
+    opt.cancel()
+    assert opt.queries == 3 and opt.untold == [] and opt.stop_reason == "budget"
+
+
+@pytest.mark.parametrize(
+    ("which", "error", "message"),
+    [
+        ([0], ValueError, "point 0 of the batch is told twice"),
+        ([1, 1], ValueError, "point 1 of the batch is told twice"),
+        ([3], ValueError, "which must be under 3, got 3"),
+        ([-1], ValueError, "which must be at least 0"),
+        ([1.0], TypeError, "which must be an integer"),
+        ([], ValueError, "which names no point"),
+        (None, ValueError, "point 0 of the batch is told twice"),
+    ],
+)
+def test_points_that_cannot_be_told(which, error, message):
+    opt = Fixed([0.0], max_queries=10)
+    batch = opt.ask()
+    opt.tell(batch, 1.0, which=[0])
+    with pytest.raises(error, match=message):
+        opt.tell(batch, [1.0] * (3 if which is None else len(which)), which=which)
+    assert opt.queries == 1 and opt.untold == [1, 2]
+
+
+def test_a_batch_has_an_index():
+    batch = Fixed([0.0, 0.0], max_queries=10).ask()
+    assert torch.equal(batch[1], batch.points()[1]) and torch.equal(batch[-1], batch.points()[2])
+    with pytest.raises(IndexError):
+        batch[3]
+
+
 def test_a_spent_budget_is_no_success_where_a_target_was_missed():
     opt = Fixed([0.0], max_queries=3, target=0.5)
     tell(opt, [3.0, 2.0, 1.0])
