@@ -163,7 +163,7 @@ class CholeskyGP(SingleTaskGP):
             self._original_train_inputs = torch.cat([original, X], dim=-2)
 
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """``SingleTaskGP.posterior``, with X checked.
+        """``SingleTaskGP.posterior``, with X checked; as there, points of a narrower dtype than the data's are taken.
 
         Args:
             X: The points, ``batch x q x d``.
@@ -172,9 +172,12 @@ class CholeskyGP(SingleTaskGP):
 
         Raises:
             TypeError: If X is no floating point tensor.
-            ValueError: If X has another d, dtype or device than the data, or holds NaN or inf.
+            ValueError: If X has another d, a wider dtype or another device than the data, or holds NaN or inf.
         """
-        check_points(X, self.num_inputs, self.train_inputs[0])
+        data = self.train_inputs[0]
+        if isinstance(X, Tensor) and X.is_floating_point() and torch.promote_types(X.dtype, data.dtype) == data.dtype:
+            X = X.to(data.dtype)
+        check_points(X, self.num_inputs, data)
         return super().posterior(X, *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
