@@ -147,7 +147,7 @@ def test_points(ask, case, trained):
 
 def test_points_of_a_wider_dtype():
     gp = DerivedGP(X.float(), Y.float())
-    with pytest.raises(ValueError, match="X is torch.float64 on cpu but the model is torch.float32"):
+    with pytest.raises(ValueError, match=r"X is torch\.float64 on cpu but the model is torch\.float32"):
         gp.posterior(XQ)
 
 
