@@ -71,24 +71,25 @@ class Evaluator:
             raise TypeError(f"executor must be a concurrent.futures.Executor, got {type(self.executor).__name__}")
         check_integer("retries", self.retries, 0)
 
-    def __call__(self, batch: Batch, spare: int = 0) -> tuple[Tensor, int]:
-        """The values of a batch, float64, shape ``q``, NaN for failed queries, and the number of retries.
+    def __call__(self, batch: Batch, spare: int = 0, which: Sequence[int] | None = None) -> tuple[Tensor, int]:
+        """The values of k points of a batch, float64, shape ``k``, NaN for failed queries, and the number of retries.
 
         Args:
             batch: the batch to evaluate.
             spare: the most retries, which is what the budget holds beyond the batch.
+            which: the numbers of the points. None stands for all of them.
         """
         evaluate = self._together if self.batched else self._one_by_one
-        values = evaluate(batch, range(len(batch)))
+        rows = range(len(batch)) if which is None else which
+        values = dict(zip(rows, evaluate(batch, rows), strict=True))
         retried = 0
         for _ in range(self.retries if self.on_failure == "retry" else 0):
-            again = [i for i, value in enumerate(values) if math.isnan(value)][: spare - retried]
+            again = [i for i, value in values.items() if math.isnan(value)][: spare - retried]
             if not again:
                 break
             retried += len(again)
-            for i, value in zip(again, evaluate(batch, again), strict=True):
-                values[i] = value
-        return torch.tensor(values, dtype=torch.float64), retried
+            values |= dict(zip(again, evaluate(batch, again), strict=True))
+        return torch.tensor([*values.values()], dtype=torch.float64), retried
 
     @property
     def _evaluate_at(self) -> Callable[[Batch, int], Any] | None:

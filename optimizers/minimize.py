@@ -84,7 +84,7 @@ def run(
     callback: Callback | None = None,
     progress: bool = False,
 ) -> OptimizeResult:
-    """Runs an optimizer, new or resumed, until it stops.
+    """Runs an optimizer, new or resumed, until it stops; of a batch that is told in part it queries the rest.
 
     An exception of the objective or of the callback passes through. The optimizer then keeps its pending batch, and
     a later ``run`` continues with it.
@@ -98,9 +98,9 @@ def run(
     ) as bar:
         while not optimizer.stopped:
             batch = optimizer.ask()
-            before = optimizer.queries
-            values, retries = evaluate(batch, optimizer.remaining - len(batch))
-            optimizer.tell(batch, values, retries=retries)
+            before, which = optimizer.queries, optimizer.untold
+            values, retries = evaluate(batch, optimizer.remaining - len(which), which)
+            optimizer.tell(batch, values, which=which, retries=retries)
             bar.set_postfix(best=f"{optimizer.best_y:.6g}", refresh=False)
             bar.update(optimizer.queries - before)
             if callback is not None and _stops(callback, optimizer):

@@ -148,7 +148,12 @@ class Conditioning:
             slope = self.slope.unsqueeze(-3).unsqueeze(-3)
             prior = prior * slope * slope.mT
         first, second = self.whitened_jacobian(x1), self.whitened_jacobian(x2)
-        return prior.double() - first.unsqueeze(-3).mT @ second.unsqueeze(-4)
+        prior, explained = prior.double(), first.unsqueeze(-3).mT @ second.unsqueeze(-4)
+        if x1 is x2:
+            # Traces of all blocks, of which those of a point with itself are on the diagonal.
+            traces = (torch.diagonal(part, dim1=-2, dim2=-1).sum(-1) for part in (prior, explained))
+            self._left(*(torch.diagonal(trace, dim1=-2, dim2=-1) for trace in traces))
+        return prior - explained
 
     def value_gradient_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The covariance of f(x) and ∂f(x')/∂x'ⱼ for every pair, ``... x q x q' x d``, float64.

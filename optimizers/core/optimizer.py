@@ -40,7 +40,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -50,6 +49,7 @@ import torch
 from scipy.optimize import OptimizeResult
 from torch import Tensor
 
+from optimizers.core.answers import Answers
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, parse_bounds
 from optimizers.core.method import MethodTools
@@ -147,7 +147,7 @@ class Optimizer(MethodTools, ABC):
         self.iterations = 0
         self._record = Record()
         self._pending: Batch | None = None
-        self._told: dict[int, float] = {}
+        self._answers = Answers()
         self._stop_reason: StopReason | None = None
         self._start()
         needed = self._next_queries()
@@ -223,7 +223,7 @@ class Optimizer(MethodTools, ABC):
     @property
     def untold(self) -> list[int]:
         """The numbers of the points of the pending batch whose values have not come yet."""
-        return [] if self._pending is None else [i for i in range(len(self._pending)) if i not in self._told]
+        return [] if self._pending is None else self._answers.missing(len(self._pending))
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -242,7 +242,7 @@ class Optimizer(MethodTools, ABC):
 
     def cancel(self) -> None:
         """Drops the pending batch, if there is one, and ``ask`` makes a new one; what has been told stays counted."""
-        self._pending, self._told = None, {}
+        self._pending, self._answers = None, Answers()
 
     def restart(self, x: Any) -> None:
         """Moves the iterate to another point and cancels the pending batch.
@@ -310,18 +310,17 @@ class Optimizer(MethodTools, ABC):
         if not batch.same_as(self._pending):
             other = "has other points" if batch.id == self._pending.id else f"is batch {self._pending.id}"
             raise ValueError(f"batch {batch.id} is not the pending one, which {other}")
-        rows = self._untold(which, len(batch))
+        rows = self._answers.rows(which, len(batch))
         check_integer("retries", retries, 0)
-        spare = self.remaining - (len(batch) - len(self._told))
+        spare = self.remaining - len(self.untold)
         if retries > spare:
             raise ValueError(f"{retries} retries exceed the budget: {spare} are left")
         y = parse_values(values, len(rows)).to(self._x.device)
-        told = self._told | dict(zip(rows, y.tolist(), strict=True))
-        # NaN where a value has not come yet.
-        values = y.new_tensor([told.get(i, math.nan) for i in range(len(batch))])
+        answers = self._answers.plus(rows, y)
+        values = answers.values(len(batch), y)
         totals, mark = self._composite(batch, values)[rows], self._record.mark()
         self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, keep=self.store_points)
-        if len(told) == len(batch):
+        if not answers.missing(len(batch)):
             try:
                 self._tell(batch, values)
             except BaseException:
@@ -330,17 +329,8 @@ class Optimizer(MethodTools, ABC):
             self.cancel()
             self.iterations += 1
         else:
-            self._told = told
+            self._answers = answers
         self._check_stop()
-
-    def _untold(self, which: Sequence[int] | None, q: int) -> list[int]:
-        rows = list(range(q)) if which is None else [check_integer("which", i, 0, q) for i in which]
-        twice = sorted({i for i in rows if i in self._told or rows.count(i) > 1}) if which or self._told else []
-        if twice:
-            raise ValueError(f"point {twice[0]} of the batch is told twice; each value is told once")
-        if not rows:
-            raise ValueError("which names no point of the batch")
-        return rows
 
     def _check_stop(self) -> None:
         record = self._record
@@ -386,7 +376,7 @@ class Optimizer(MethodTools, ABC):
             "record": record,
             "stop_reason": None if self._stop_reason is None else str(self._stop_reason),
             "pending": None if self._pending is None else self._pending.state_dict(),
-            "told": {"which": list(self._told), "values": torch.tensor([*self._told.values()], dtype=torch.float64)},
+            "told": self._answers.state_dict(),
             "state": self._state(),
         }
 
@@ -404,9 +394,7 @@ class Optimizer(MethodTools, ABC):
         record.values, record.best_values = record.values.tolist(), record.best_values.tolist()
         self._load_state(state["state"])
         self._record, self._pending = record, batch
-        # A state of an earlier version has none: there a batch was told whole.
-        told = state.get("told", {"which": [], "values": torch.empty(0)})
-        self._told = dict(zip(told["which"], told["values"].tolist(), strict=True))
+        self._answers = Answers.from_state_dict(state.get("told"))
         self.seed, self.iterations = state["seed"], state["iterations"]
         self._x0, self._x = (state[name].to(device).clone() for name in ("x0", "x"))
         reason = state["stop_reason"]

@@ -164,3 +164,20 @@ def test_a_loss_of_a_module_that_is_no_value_is_no_failed_query():
     with pytest.raises(InvalidValueError, match="real numbers"):
         minimize(objective, objective.x0(), "decomfl", max_queries=30)
     assert torch.equal(module.weight, before)
+
+
+def test_a_run_goes_on_within_a_batch_that_was_told_in_part():
+    """The rest of its points are queried, each once, and the run is that of whole batches."""
+    whole, parts = (RGF(start(), max_queries=33, seed=1) for _ in range(2))
+    batch = parts.ask()
+    parts.tell(batch, [quadratic(batch[2]), quadratic(batch[0])], which=[2, 0])
+    asked = []
+
+    def counted(x):
+        asked.append(x.clone())
+        return quadratic(x)
+
+    expected, found = run(whole, quadratic), run(parts, counted)
+    assert len(asked) == whole.queries - 2 and torch.equal(asked[0], batch[1])
+    assert torch.equal(found.x, expected.x) and found.nfev == expected.nfev
+    assert sorted(found.history.y.tolist()) == sorted(expected.history.y.tolist())

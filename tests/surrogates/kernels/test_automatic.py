@@ -381,6 +381,9 @@ def test_a_formula_that_is_clamped_at_coincident_points_has_a_mean_only():
     for ask in ("trace", "variance", "covariance_matrix", "spectral_norm"):
         with pytest.raises(ValueError, match=r"explain more of a gradient's variance than its prior has"):
             getattr(gradient, ask)
+    for ask in (gradient.joint_covariance, gradient.rsample, lambda: gp.joint_posterior(points(2, seed=5))):
+        with pytest.raises(ValueError, match=r"register_kernel"):
+            ask()
     with pytest.raises(ValueError, match=r"register_kernel"):
         gradient.directional_variance(torch.ones(D, dtype=torch.float64))
 
