@@ -110,6 +110,21 @@ def check_finite(name: str, tensor: Tensor) -> None:
             )
 
 
+def expanded(name: str, given: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Directions or vectors as they broadcast to a shape, in a dtype.
+
+    Raises:
+        TypeError: If they are no floating point tensor.
+        ValueError: If they do not broadcast, or hold NaN or inf.
+    """
+    check_floating(name, given)
+    check_finite(name, given)
+    try:
+        return given.to(dtype).expand(shape)
+    except RuntimeError as error:
+        raise ValueError(f"{name} of shape {tuple(given.shape)} does not broadcast to {tuple(shape)}.") from error
+
+
 def check_nonnegative(name: str, tensor: Tensor) -> None:
     """Raises a ValueError with the smallest entry if one is negative."""
     if bool((tensor < 0).any()):

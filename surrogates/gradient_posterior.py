@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 from surrogates.base_samples import make_sampler, rsample_by_generator
-from surrogates.checks import check_finite, check_floating
+from surrogates.checks import expanded
 from surrogates.conditioning import Conditioning
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import is_uniform
@@ -135,14 +135,8 @@ class GradientPosterior(Posterior):
             TypeError: If u is no floating point tensor.
             ValueError: If u does not broadcast to the points, or holds NaN or inf.
         """
-        check_floating("u", u)
-        check_finite("u", u)
-        shape = self._extended_shape()
-        try:
-            u = self._moved(u.expand(shape), 1)
-        except RuntimeError as error:
-            raise ValueError(f"u of shape {tuple(u.shape)} does not broadcast to {tuple(shape)}.") from error
-        return self._scaled(self._conditioning.directional_variance(self._x, self._chained(u.to(self.dtype))), 2)
+        u = outputs_last(expanded("u", u, self._extended_shape(), self.dtype), 1, self._several_outputs)
+        return self._scaled(self._conditioning.directional_variance(self._x, self._chained(u)), 2)
 
     @outside_inference_mode
     def descent_probability(self) -> Tensor:
@@ -215,7 +209,7 @@ class GradientPosterior(Posterior):
         if base_samples.shape[len(sample_shape) :] != self.base_sample_shape:
             accepted = (*sample_shape, *self.base_sample_shape)
             raise ValueError(f"base_samples must be of shape {accepted}, got {tuple(base_samples.shape)}.")
-        base = self._moved(base_samples.double(), 1)
+        base = outputs_last(base_samples.double(), 1, self._several_outputs)
         deviation = self._deviation_by_matheron(base) if self._by_matheron else self._deviation_by_cholesky(base)
         return self.mean + self._scaled(self._chained(deviation), 1, trailing=1)
 
@@ -297,11 +291,12 @@ class GradientPosterior(Posterior):
             value = value * self._scale.item() ** power
         elif self._scale is not None:
             value = value * self._scale.to(value).pow(power)[(..., *(None,) * trailing)]
-        return self._moved(value, trailing)
+        return outputs_last(value, trailing, self._several_outputs)
 
-    def _moved(self, value: Tensor, trailing: int) -> Tensor:
-        """m and q in each other's place before ``trailing`` dimensions, where there are several outcomes."""
-        return value.transpose(-2 - trailing, -1 - trailing) if self._several_outputs else value
+
+def outputs_last(value: Tensor, trailing: int, several_outputs: bool) -> Tensor:
+    """m and q in each other's place before ``trailing`` dimensions, where there are several outcomes."""
+    return value.transpose(-2 - trailing, -1 - trailing) if several_outputs else value
 
 
 def _largest_eigenvalue(whitened: Tensor, prior: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from surrogates.checks import check_finite, check_floating, nonnegative
+from surrogates.checks import expanded, nonnegative
 from surrogates.conditioning import Conditioning
+from surrogates.gradient_posterior import outputs_last
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.hessians import (
     AutomaticHessian,
@@ -81,7 +82,7 @@ class HessianPosterior:
     @outside_inference_mode
     def mean(self) -> Tensor:
         """E ∇²f(x), dense, ``batch x q x d x d``."""
-        return _moved(self._dense, 2, self._several_outputs)
+        return outputs_last(self._dense, 2, self._several_outputs)
 
     @outside_inference_mode
     def mean_times(self, v: Tensor) -> Tensor:
@@ -102,8 +103,8 @@ class HessianPosterior:
             ValueError: If v does not broadcast with the points, or holds NaN or inf.
         """
         shape = self._shape if v.dim() <= self._x.dim() else torch.broadcast_shapes(v.shape, self._shape)
-        v = self._expanded("v", v, torch.Size(shape))
-        return _moved(self._times(_moved(v, 1, self._several_outputs)), 1, self._several_outputs)
+        v = expanded("v", v, torch.Size(shape), self._x.dtype)
+        return outputs_last(self._times(outputs_last(v, 1, self._several_outputs)), 1, self._several_outputs)
 
     @outside_inference_mode
     def directional_variance(self, u: Tensor) -> Tensor:
@@ -116,7 +117,7 @@ class HessianPosterior:
             TypeError: If u is no floating point tensor.
             ValueError: If u does not broadcast to the points or holds NaN or inf, or the variance does not exist.
         """
-        u = self._expanded("u", u, self._shape)
+        u = expanded("u", u, self._shape, self._x.dtype)
         return self.along(u.unsqueeze(-1)).covariance_matrix[..., -1, -1].clamp_min(0.0)
 
     @outside_inference_mode
@@ -130,8 +131,8 @@ class HessianPosterior:
             TypeError: If U is no floating point tensor.
             ValueError: If U does not broadcast to the points, or holds NaN or inf.
         """
-        U = self._expanded("U", U, torch.Size([*self._shape, U.shape[-1]]))
-        U = _moved(U, 2, self._several_outputs)
+        U = expanded("U", U, torch.Size([*self._shape, U.shape[-1]]), self._x.dtype)
+        U = outputs_last(U, 2, self._several_outputs)
         bends = None if self._bend is None else _bends(U, self._bend)
         U = U.clone() if self._slope is None else U * self._slope.unsqueeze(-1)
         return SubspaceDerivatives(
@@ -175,7 +176,7 @@ class HessianPosterior:
                 f"The mean Hessian plus {shift:g} I is singular to working precision at a point, so that there is no "
                 "Newton direction: give another regularization (an input that the kernel does not see needs one)."
             )
-        return _moved(direction, 1, self._several_outputs)
+        return outputs_last(direction, 1, self._several_outputs)
 
     @cached_property
     def _of_kernel(self) -> StationaryHessian | AutomaticHessian:
@@ -192,7 +193,7 @@ class HessianPosterior:
     @property
     def _shape(self) -> torch.Size:
         """``batch x q x d``, or ``batch x q x m x d``."""
-        return _moved(self._x, 1, self._several_outputs).shape
+        return outputs_last(self._x, 1, self._several_outputs).shape
 
     @cached_property
     def _dense(self) -> Tensor:
@@ -237,14 +238,6 @@ class HessianPosterior:
             torch.linalg.lu_solve(lu, pivots, v.double().unsqueeze(-1)).squeeze(-1).masked_fill(singular, torch.nan)
         )
 
-    def _expanded(self, name: str, given: Tensor, shape: torch.Size) -> Tensor:
-        check_floating(name, given)
-        check_finite(name, given)
-        try:
-            return given.to(self._x).expand(shape)
-        except RuntimeError as error:
-            raise ValueError(f"{name} of shape {tuple(given.shape)} does not broadcast to {tuple(shape)}.") from error
-
     def _scaled(self, value: Tensor, trailing: int = 2) -> Tensor:
         """A value of ``batch x q`` and ``trailing`` dimensions times the outcome's scale."""
         return value if self._scale is None else value * self._scale.to(value)[(..., *(None,) * trailing)]
@@ -286,7 +279,7 @@ class SubspaceDerivatives:
 
     def __repr__(self) -> str:
         """The number of points, directions and entries, their units, and the data that they are conditioned on."""
-        *points, d, p = _moved(self._U, 2, self._several_outputs).shape
+        *points, d, p = outputs_last(self._U, 2, self._several_outputs).shape
         shape = " x ".join(map(str, points))
         return (
             f"SubspaceDerivatives({shape} points, {p} of {d} directions, {self._entries} entries, "
@@ -376,12 +369,7 @@ class SubspaceDerivatives:
         value = value.to(self._x.dtype)
         if self._scale is not None:
             value = value * self._scale.to(value).pow(power)[(..., *(None,) * trailing)]
-        return _moved(value, trailing, self._several_outputs)
-
-
-def _moved(value: Tensor, trailing: int, several_outputs: bool) -> Tensor:
-    """m and q in each other's place before ``trailing`` dimensions, where there are several outcomes."""
-    return value.transpose(-2 - trailing, -1 - trailing) if several_outputs else value
+        return outputs_last(value, trailing, self._several_outputs)
 
 
 def _bends(U: Tensor, bend: Tensor) -> Tensor:

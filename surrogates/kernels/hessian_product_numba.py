@@ -11,6 +11,8 @@ import numpy as np
 from torch import Tensor
 
 _TILE = 1024
+# The loops that add differences stand in ``one_pass_numba`` too: numba's cache of a function does not notice when
+# another file changes.
 # Sums may be reordered for the vector units; NaN and inf keep their meaning.
 _REORDER = {"reassoc", "nsz", "contract"}
 

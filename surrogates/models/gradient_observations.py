@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import torch
@@ -21,19 +20,19 @@ from gpytorch import settings
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
-from gpytorch.kernels.rbf_kernel_grad import RBFKernelGrad
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import ConstantMeanGrad, Mean
 from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from surrogates.checks import check_data, check_finite, check_floating, check_nonnegative, check_points, check_same_kind
-from surrogates.kernels.blocks import KernelSnapshot, kernel_blocks, snapshot
+from surrogates.checks import check_finite, check_floating, check_points, check_same_kind
+from surrogates.kernels.blocks import snapshot
 from surrogates.kernels.makers import gaussian_likelihood
-from surrogates.kernels.stationary import unscaled
 from surrogates.linalg.cholesky import jittered_factor
 from surrogates.models.caches import ModelSnapshot, prior_mean
+from surrogates.models.gradient_data import check_gradient_data, check_gradient_kernel, check_noise
+from surrogates.models.joint_conditioning import JointConditioning, joint_covariance
 
 
 class _InterleavedNoise(FixedNoiseGaussianLikelihood):
@@ -41,34 +40,6 @@ class _InterleavedNoise(FixedNoiseGaussianLikelihood):
 
     def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> Any:
         return super()._shaped_noise_covar(base_shape, **kwargs)
-
-
-@dataclass(frozen=True, eq=False)
-class _Conditioning:
-    """What follows from the points that the elements of a batch have in common, at one moment.
-
-    Attributes:
-        kernel: The kernel's numbers.
-        mean: The prior mean of values and partial derivatives.
-        X: The points, ``n x d``.
-        observed: Which of their n(d+1) entries were observed, ``N``.
-        factor: The Cholesky factor L of the covariance of these with their noise, ``N x N``, float64.
-        alpha: L⁻ᵀ L⁻¹ (y' − m), ``N``, float64.
-    """
-
-    kernel: KernelSnapshot
-    mean: Mean
-    X: Tensor
-    observed: Tensor
-    factor: Tensor
-    alpha: Tensor
-
-    def whitened(self, across: Tensor) -> Tensor:
-        """The rows L⁻¹ a of the rows a, ``batch x rows x N``."""
-        # A solve that broadcasts would copy the factor for every element of the batch.
-        return torch.linalg.solve_triangular(
-            self.factor, across.reshape(-1, across.shape[-1]).mT, upper=False
-        ).mT.reshape(across.shape)
 
 
 class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
@@ -115,9 +86,9 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         train_Gvar: Tensor | None = None,
         covar_module: Kernel | None = None,
     ) -> None:
-        _check(train_X, train_Y, train_G, train_Yvar, train_Gvar)
+        check_gradient_data(train_X, train_Y, train_G, train_Yvar, train_Gvar)
         if covar_module is not None:
-            _check_kernel(covar_module, train_X.shape[-1])
+            check_gradient_kernel(covar_module, train_X.shape[-1])
         (n, d), dtype = train_X.shape, train_X.dtype
         mean = train_Y.mean()
         deviation = train_Y.std() if n > 1 else torch.zeros_like(mean)
@@ -131,7 +102,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             noise = torch.cat([train_Yvar, train_Gvar], dim=-1).flatten()
             likelihood = _InterleavedNoise(noise[observed] / scale**2)
         super().__init__(train_X, targets[observed] / scale, likelihood)
-        self._cached: _Conditioning | None = None
+        self._cached: JointConditioning | None = None
         self._snapshot: ModelSnapshot | None = None
         # The elements of a batch have so many leading points, with their targets and noise, in common.
         self._num_shared = n
@@ -192,7 +163,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         mean, covariance = self._scaled(X, gradients=False)
         if observation_noise is not False:
             if observation_noise is not True:
-                _check_noise("observation_noise", observation_noise, mean.unsqueeze(-1))
+                check_noise("observation_noise", observation_noise, mean.unsqueeze(-1))
             noise = self._value_noise() if observation_noise is True else observation_noise
             covariance = covariance + torch.diag_embed(noise.squeeze(-1).expand(mean.shape))
         posterior = GPyTorchPosterior(MultivariateNormal(mean + self._mean, to_linear_operator(covariance)))
@@ -242,7 +213,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             )
         check_finite("Y", Y)
         if noise is not None:
-            _check_noise("noise", noise, Y)
+            check_noise("noise", noise, Y)
             noise = noise.expand(*noise.shape[:-2], X.shape[-2], 1).squeeze(-1) / self._scale**2
         return self.get_fantasy_model(X, (Y.squeeze(-1) - self._mean) / self._scale, noise)
 
@@ -403,25 +374,14 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             mean = torch.zeros(*batch, q * (d + 1 if gradients else 1), dtype=torch.float64, device=X.device)
             return mean, mean.unsqueeze(-1) * mean.unsqueeze(-2)
         shared = self._conditioning()
-        across = _covariance(shared.kernel, X, shared.X, gradients, True)[..., shared.observed]
-        white = shared.whitened(across)
-        means = shared.mean(X)
-        mean = (means.flatten(-2) if gradients else means[..., 0]) + across @ shared.alpha
-        covariance = _covariance(shared.kernel, X, X, gradients, gradients) - white @ white.mT
         own, known = self._inputs[..., len(shared.X) :, :], len(shared.alpha)
-        if not own.shape[-2]:
-            return mean.expand(*batch, -1), covariance.expand(*batch, -1, -1)
-        own_across = _covariance(shared.kernel, own, shared.X, False, True)[..., shared.observed]
-        own_white = shared.whitened(own_across)
-        residuals = self._targets[..., known:] - shared.mean(own)[..., 0] - own_across @ shared.alpha
-        prior = _covariance(shared.kernel, own, own, False, False) + torch.diag_embed(self._noise()[..., known:])
-        factor = jittered_factor(prior - own_white @ own_white.mT, prior.diagonal(dim1=-2, dim2=-1))
-        across = _covariance(shared.kernel, own, X, False, gradients) - own_white @ white.mT
-        white = torch.linalg.solve_triangular(factor, across, upper=False)
-        residuals = torch.linalg.solve_triangular(factor, residuals.unsqueeze(-1), upper=False)
-        return mean + (white.mT @ residuals).squeeze(-1), covariance - white.mT @ white
+        if own.shape[-2]:
+            values, noise = self._targets[..., known:], self._noise()[..., known:]
+            return shared.posterior_with(own, values, noise, X, gradients)
+        mean, covariance, _ = shared.posterior(X, gradients)
+        return mean.expand(*batch, -1), covariance.expand(*batch, -1, -1)
 
-    def _conditioning(self) -> _Conditioning:
+    def _conditioning(self) -> JointConditioning:
         """It is kept as long as it holds, and made with its derivatives under BoTorch's ``propagate_grads``."""
         if botorch_settings.propagate_grads.on():
             return self._made(detach=False)
@@ -430,73 +390,19 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
                 self._cached, self._snapshot = self._made(detach=True), ModelSnapshot(self)
         return self._cached
 
-    def _made(self, detach: bool) -> _Conditioning:
+    def _made(self, detach: bool) -> JointConditioning:
         first = (0,) * len(self.batch_shape)
         X = self._inputs[first][: self._num_shared]
         X = X.detach().clone() if detach else X
-        _check_kernel(self.covar_module, X.shape[-1])
+        check_gradient_kernel(self.covar_module, X.shape[-1])
         kernel, mean = snapshot(self.covar_module, detach), cast(Mean, prior_mean(self.mean_module, detach))
         means = mean(X).flatten()
         observed = self._observed[self._observed < len(means)]
         residuals = self._targets[first][: len(observed)] - means[observed]
         noise = torch.diag(self._noise()[first][: len(observed)])
-        factor = jittered_factor(_covariance(kernel, X, X, True, True)[observed][:, observed] + noise)
+        factor = jittered_factor(joint_covariance(kernel, X, X, True, True)[observed][:, observed] + noise)
         alpha = torch.cholesky_solve(residuals.double().unsqueeze(-1), factor).squeeze(-1)
-        return _Conditioning(kernel, mean, X, observed, factor, alpha)
-
-
-def _covariance(kernel: KernelSnapshot, X1: Tensor, X2: Tensor, gradients1: bool, gradients2: bool) -> Tensor:
-    """The prior covariance of what is at X1 with what is at X2, float64.
-
-    On either side these are the values, or the values and partial derivatives, point by point.
-    """
-    blocks = kernel_blocks(kernel, X1.double(), X2.double(), mixed=gradients1 and gradients2)
-    rows = blocks.value.unsqueeze(-1)
-    if gradients2:
-        rows = torch.cat([rows, blocks.second], dim=-1)
-    rows = rows.unsqueeze(-2)
-    if gradients1:
-        below = blocks.first.unsqueeze(-1)
-        rows = torch.cat([rows, below if blocks.mixed is None else torch.cat([below, blocks.mixed], dim=-1)], dim=-2)
-    return rows.transpose(-3, -2).flatten(-4, -3).flatten(-2)
-
-
-def _check(X: Tensor, Y: Tensor, G: Tensor, Yvar: Tensor | None, Gvar: Tensor | None) -> None:
-    check_data(X, Y, Yvar)
-    if X.dim() != 2:
-        raise ValueError(f"train_X must be of shape n x d (no batches here), got {tuple(X.shape)}.")
-    if (Yvar is None) != (Gvar is None):
-        raise ValueError("train_Yvar and train_Gvar are given together, or neither is.")
-    for name, tensor in (("train_G", G), ("train_Gvar", Gvar)):
-        if tensor is None:
-            continue
-        check_floating(name, tensor)
-        if tensor.shape != X.shape:
-            raise ValueError(f"{name} must be of shape {tuple(X.shape)} as train_X is, got {tuple(tensor.shape)}.")
-        check_same_kind(name, tensor, "train_X", X)
-    if bad := int(G.isinf().sum()):
-        raise ValueError(f"train_G holds {bad} infinite entries; a partial derivative that was not observed is NaN.")
-    if Gvar is not None:
-        if bad := int((Gvar.isinf() | Gvar.isnan() & ~G.isnan()).sum()):
-            raise ValueError(
-                f"train_Gvar holds {bad} entries that are inf, or NaN where train_G is observed; it may be NaN only "
-                "where train_G is."
-            )
-        check_nonnegative("train_Gvar", Gvar[~Gvar.isnan()])
-
-
-def _check_noise(name: str, noise: Any, like: Tensor) -> None:
-    """Refuses what are no variances of observations, ``batch x q x 1``."""
-    check_floating(name, noise)
-    check_same_kind(name, noise, "the data", like)
-    try:
-        fits = noise.dim() > 1 and torch.broadcast_shapes(noise.shape, like.shape) == like.shape
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(f"{name} must be of shape {tuple(like.shape)}, or broadcast to it, got {tuple(noise.shape)}.")
-    check_finite(name, noise)
-    check_nonnegative(name, noise)
+        return JointConditioning(kernel, mean, X, observed, factor, alpha)
 
 
 def _broadcast(model: torch.Size, **others: torch.Size) -> torch.Size:
@@ -510,19 +416,3 @@ def _broadcast(model: torch.Size, **others: torch.Size) -> torch.Size:
     except RuntimeError:
         shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in others.items())
         raise ValueError(f"Batch shapes do not broadcast: the model has {tuple(model)}, {shapes}.") from None
-
-
-def _check_kernel(kernel: Kernel, d: int) -> None:
-    """Refuses a kernel that does not form the covariance of values and gradients."""
-    if kernel.active_dims is not None:
-        raise ValueError(
-            f"A kernel of values and gradients sees all inputs, got active_dims {kernel.active_dims.tolist()}."
-        )
-    base, _ = unscaled(kernel)
-    if type(base) not in (RBFKernelGrad, Matern52KernelGrad):
-        raise TypeError(
-            f"{type(base).__name__} does not form the joint covariance of values and gradients. Accepted are "
-            "exactly RBFKernelGrad and Matern52KernelGrad, in ScaleKernels."
-        )
-    if base.lengthscale.shape[-1] not in (1, d):
-        raise ValueError(f"The kernel has {base.lengthscale.shape[-1]} lengthscales for {d} inputs, not 1 or {d}.")
