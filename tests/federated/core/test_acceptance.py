@@ -11,6 +11,14 @@ from federated.testing.run_checks import check_descent, check_participation, che
 
 X0 = torch.linspace(0.2, 0.8, 5, dtype=torch.float64)
 OPTIONS = {"local_steps": 3, "directions": 4, "accept": "monotone"}
+ON_MOMENTS = [
+    check_descent,
+    check_faults,
+    check_participation,
+    check_resume,
+    check_bad_broadcasts,
+    check_all_reports_lost,
+]
 
 
 def clients(n=4):
@@ -92,10 +100,12 @@ def test_battery(check):
     check(algorithm_factory("scaffold2", accept="monotone", directions=4), Promises())
 
 
-@pytest.mark.parametrize(
-    "check",
-    [check_descent, check_faults, check_participation, check_resume, check_bad_broadcasts, check_all_reports_lost],
-    ids=lambda check: check.__name__,
-)
+@pytest.mark.parametrize("check", ON_MOMENTS, ids=lambda check: check.__name__)
 def test_a_server_with_moments_takes_them_back(check):
+    check(algorithm_factory("fedadam", accept="monotone"), Promises(seeded=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", [c for c in CHECKS if c not in ON_MOMENTS], ids=lambda check: check.__name__)
+def test_a_server_with_moments_takes_them_back_in_full(check):
     check(algorithm_factory("fedadam", accept="monotone"), Promises(seeded=False))

@@ -1,5 +1,6 @@
 """Eq. 14; its iterates are compared with the paper's in ``tests/papers``."""
 
+import itertools
 import math
 
 import pytest
@@ -25,13 +26,13 @@ def last_gap(problem, max_queries, method=AcceleratedZO, **options):
 def test_it_converges_free_and_stalls_in_a_box():
     """Katyusha, Fig. 2."""
     free, box = quadratic(PROXES["none"]), quadratic(Box(-0.5, 0.5))
-    assert last_gap(free, 1600) < 1e-8
+    assert max(last_gap(free, 1600, seed=s) for s in range(2)) < 1e-8
     assert min(last_gap(box, 1600, seed=s) for s in range(2)) > 1e-3
 
 
 def test_the_printed_sign_is_slower_than_no_momentum():
     problem = quadratic(PROXES["none"])
-    for seed in range(1):
+    for seed in range(3):
         read, printed = (last_gap(problem, 1200, seed=seed, printed_sign=sign) for sign in (False, True))
         plain = last_gap(problem, 1200, ProjectedZO, steps="constant", seed=seed)
         assert 30.0 * read < plain < printed / 3.0
@@ -41,15 +42,15 @@ def test_it_grows_on_a_flat_spectrum_where_nesterov_and_spokoinys_method_falls()
     """Nine eigenvalues of ten at L: their mean is 1.6 times 4 √(Lμ)."""
     curvatures = torch.full((20,), 50.0, dtype=torch.float64)
     curvatures[:2] = 1.0
-    gaps = {}
-    for method in (AcceleratedZO, NesterovSpokoiny):
-        x0 = torch.ones(20, dtype=torch.float64)
-        opt = method(x0, max_queries=3000, smoothness=50.0, strong_convexity=1.0, smoothing_radius=1e-6)
+    common = {"smoothness": 50.0, "strong_convexity": 1.0, "smoothing_radius": 1e-6}
+    gaps = {AcceleratedZO: [], NesterovSpokoiny: []}
+    for method, seed in itertools.product(gaps, range(2)):
+        opt = method(torch.ones(20, dtype=torch.float64), max_queries=3000, seed=seed, **common)
         while not opt.stopped:
             batch = opt.ask()
             opt.tell(batch, 0.5 * batch.points().square() @ curvatures)
-        gaps[method] = float(0.5 * opt.x.square() @ curvatures)
-    assert gaps[AcceleratedZO] > 1e3 * float(curvatures.sum()) and gaps[NesterovSpokoiny] < 30.0
+        gaps[method].append(float(0.5 * opt.x.square() @ curvatures))
+    assert min(gaps[AcceleratedZO]) > 1e3 * float(curvatures.sum()) and max(gaps[NesterovSpokoiny]) < 30.0
 
 
 def test_momentum():

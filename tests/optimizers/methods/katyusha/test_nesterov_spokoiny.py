@@ -62,15 +62,16 @@ def test_expected_potential_falls_as_promised(mu):
 def test_faster_than_descent_without_a_constraint():
     problem = quadratic(PROXES["none"], d=4, kappa=100.0)
     common = {"smoothness": 100.0, "strong_convexity": 1.0}
-    accelerated = float(problem.gap(solve(problem, 1500, **common).x))
-    plain = float(problem.gap(solve(problem, 1500, ProjectedZO, steps="constant", **common).x))
-    assert accelerated < 1e-3 * plain
+    for seed in range(2):
+        accelerated = float(problem.gap(solve(problem, 1500, seed=seed, **common).x))
+        plain = float(problem.gap(solve(problem, 1500, ProjectedZO, steps="constant", seed=seed, **common).x))
+        assert accelerated < 1e-3 * plain
 
 
 def test_a_box_stalls_it():
     free, box = quadratic(PROXES["none"]), quadratic(Box(-0.5, 0.5))
     common = {"smoothness": 20.0, "strong_convexity": 1.0}
-    assert abs(float(free.gap(solve(free, 1600, **common).x))) < 1e-8
+    assert max(abs(float(free.gap(solve(free, 1600, seed=s, **common).x))) for s in range(2)) < 1e-8
     assert min(float(box.gap(solve(box, 1600, seed=s, **common).x)) for s in range(2)) > 1e-3
 
 

@@ -68,8 +68,8 @@ def test_constant_steps_stall_on_a_box_where_diminishing_ones_descend():
 
 def test_constant_steps_converge_without_a_constraint():
     problem = quadratic(PROXES["none"], d=4)
-    opt = solve(problem, 1000, steps="constant", smoothness=20.0)
-    assert abs(float(problem.gap(opt.x))) < 1e-4
+    opts = [solve(problem, 1000, steps="constant", smoothness=20.0, seed=s) for s in range(2)]
+    assert max(abs(float(problem.gap(opt.x))) for opt in opts) < 1e-4
 
 
 def test_a_failed_query_leaves_the_iterate():
@@ -80,7 +80,7 @@ def test_a_failed_query_leaves_the_iterate():
 
 def test_defaults_alone():
     problem = logistic(Box(-0.5, 0.5))
-    assert float(problem.gap(solve(problem, 1500).x)) < 5e-2
+    assert max(float(problem.gap(solve(problem, 1500, seed=s).x)) for s in range(2)) < 5e-2
 
 
 def test_bad_options():

@@ -136,8 +136,8 @@ def test_option_II_draws_from_the_sphere():
 
 def test_defaults_alone_on_figure_1():
     problem = logistic(Box(-0.5, 0.5))
-    assert float(problem.gap(solve(problem, 4000).x)) < 1e-4
-    assert float(problem.gap(solve(problem, 5000, batch_size="full").x)) < 1e-9
+    assert max(float(problem.gap(solve(problem, 4000, seed=s).x)) for s in range(2)) < 1e-4
+    assert max(float(problem.gap(solve(problem, 5000, batch_size="full", seed=s).x)) for s in range(2)) < 1e-9
 
 
 def test_a_smoothness_too_small_is_doubled():
