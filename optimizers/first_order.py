@@ -70,6 +70,16 @@ class FirstOrder:
         for group in self._rule.param_groups:
             group["lr"] *= scale
 
+    def mark(self) -> tuple[TorchOptimizer, dict[str, Any]]:
+        """A mark at which ``roll_back`` restores the rule, whatever steps and resets follow."""
+        return self._rule, copy.deepcopy(self._rule.state_dict())
+
+    def roll_back(self, mark: tuple[TorchOptimizer, dict[str, Any]]) -> None:
+        """Forgets all steps and resets since the mark."""
+        self._rule, state = mark
+        self._parameter.data, self._parameter.grad = self._parameter.new_empty(0), None
+        self._rule.load_state_dict(state)
+
     def state_dict(self) -> dict[str, Any]:
         """The torch optimizer's own ``state_dict``."""
         return self._rule.state_dict()

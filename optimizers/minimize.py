@@ -98,7 +98,7 @@ def run(
     ) as bar:
         while not optimizer.stopped:
             batch = optimizer.ask()
-            before, which = optimizer.queries, optimizer.untold
+            before, which = optimizer.queries, optimizer.untold(batch)
             values, retries = evaluate(batch, optimizer.remaining - len(which), which)
             optimizer.tell(batch, values, which=which, retries=retries)
             bar.set_postfix(best=f"{optimizer.best_y:.6g}", refresh=False)

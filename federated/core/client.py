@@ -209,7 +209,7 @@ class Client(ABC):
     def _unfinished(self, phase: str) -> bool:
         if (asked := self._accepting(phase)) is not None:
             return asked.busy
-        return self.optimizer.pending is not None or self._busy(phase)
+        return bool(self.optimizer.pending) or self._busy(phase)
 
     def _make(self, phase: str, tensors: Mapping[str, Tensor], values: Mapping[str, Plain]) -> Report:
         return Report(

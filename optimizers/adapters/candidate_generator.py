@@ -131,9 +131,8 @@ class CandidateGenerator:
                 or carry a gradient.
         """
         X, Y = self._checked(X, Y)
-        pending = self.optimizer.pending
-        if pending is not None:
-            self._match(pending, X, Y)
+        if self.optimizer.pending:
+            self._match(self.optimizer.ask(), X, Y)
         finite = torch.isfinite(Y)
         self._X = torch.cat([self._X, X[finite].to(self._X)])
         self._Y = torch.cat([self._Y, Y[finite, None].to(self._Y)])

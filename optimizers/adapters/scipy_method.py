@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,22 +13,30 @@ import torch
 from scipy.optimize import OptimizeResult
 
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import option_names
+from optimizers.core.options import option_names, optional, positive_integer
 from optimizers.minimize import minimize
 from optimizers.registry import method_class
 
 QUERIES_PER_COORDINATE = 100
 
-ScipyMethod = Callable[..., OptimizeResult]
+BUDGETS = ("max_queries", "maxfev", "maxfun")
+"""The names of the query budget: ours, Nelder and Mead's in scipy, and L-BFGS-B's in scipy."""
 
 
 def scipy_method(method: str | type[Optimizer] = "zord", **defaults: Any) -> ScipyMethod:
     """A method as a callable that ``scipy.optimize.minimize`` takes for its argument ``method``.
 
     The callable takes scipy's ``args``, ``bounds``, ``callback`` and ``jac`` (callable or True). A method without an
-    option ``jac`` warns that it does not use it, as scipy's own methods do. ``options`` are those of
-    ``optimizers.minimize`` and of the method; ``max_queries`` is 100 (d + 1) by default, and ``disp`` shows a progress
-    bar. The result holds NumPy arrays. Unlike scipy we refuse x0 outside of the bounds.
+    option ``jac`` warns that it does not use it, as scipy's own methods do. The result holds NumPy arrays. Unlike scipy
+    we refuse x0 outside of the bounds. The callable can be pickled, where the values in ``defaults`` can.
+
+    ``options`` are those of ``optimizers.minimize`` and of the method, and scipy's own:
+
+    - ``maxfev`` and ``maxfun`` are other names of ``max_queries``, which is 100 (d + 1) by default.
+    - ``maxiter`` ends the run after so many batches of queries, if the budget has not ended it before. The status is
+      then 1 as for a spent budget, the message scipy's, and ``stop_reason`` is "iterations".
+    - ``disp`` shows the progress, and at the end prints the message, the least value, and the numbers of iterations
+      and of queries, as scipy's methods do.
 
     The callback is called after each batch of queries with the best point, by the rule of scipy's own methods: as
     ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, and as ``callback(xk)``
@@ -38,12 +47,27 @@ def scipy_method(method: str | type[Optimizer] = "zord", **defaults: Any) -> Sci
         **defaults: default values of the options of a call.
 
     Raises:
-        ValueError: for an unknown method; in a call, for constraints, which no method handles, or ``tol``,
-            which no method has.
+        ValueError: for an unknown method, or two names of the budget at once; in a call, for constraints, which no
+            method handles, or ``tol``, which no method has.
+        TypeError: for a budget or a ``maxiter`` that is no integer, in a call for an unknown option.
     """
-    cls = method_class(method)
+    return ScipyMethod(method_class(method), _options(defaults))
 
-    def minimizer(
+
+@dataclass(frozen=True)
+class ScipyMethod:
+    """A method with its default options, called as ``scipy.optimize.minimize`` calls its ``method``.
+
+    Attributes:
+        method: the method.
+        defaults: default values of the options of a call.
+    """
+
+    method: type[Optimizer]
+    defaults: Mapping[str, Any]
+
+    def __call__(
+        self,
         fun: Callable[..., Any],
         x0: np.ndarray,
         args: tuple = (),
@@ -54,40 +78,83 @@ def scipy_method(method: str | type[Optimizer] = "zord", **defaults: Any) -> Sci
         constraints: Any = (),
         callback: Callable[..., object] | None = None,
         tol: float | None = None,
-        disp: bool = False,
         **options: Any,
     ) -> OptimizeResult:
+        """The result of a run; ``scipy_method`` describes the arguments."""
         if np.size(constraints):
-            raise ValueError(f"{cls.__name__} handles bounds and no constraints")
+            raise ValueError(f"{self.method.__name__} handles bounds and no constraints")
         if tol is not None:
-            raise ValueError("tol is not understood: stop by the options max_queries, target or stagnation")
-        chosen: dict[str, Any] = {"max_queries": QUERIES_PER_COORDINATE * (np.size(x0) + 1), "progress": disp}
-        chosen |= defaults | options
-        if jac is not None and "jac" in option_names(cls):
-            chosen["jac"] = (lambda x: jac(x, *args)) if args else jac
+            raise ValueError("tol is not understood: stop by the options max_queries, maxiter, target or stagnation")
+        chosen = {"max_queries": QUERIES_PER_COORDINATE * (np.size(x0) + 1), **self.defaults, **_options(options)}
+        disp, maxiter = chosen.pop("disp", False), chosen.pop("maxiter", None)
+        chosen.setdefault("progress", bool(disp))
+        if jac is not None and "jac" in option_names(self.method):
+            chosen["jac"] = WithArgs(jac, args) if args else jac
         elif jac is not None:
-            _not_used(cls, "gradient information (jac)")
+            self._not_used("gradient information (jac)")
         if hess is not None or hessp is not None:
-            _not_used(cls, "Hessian information (hess, hessp)")
+            self._not_used("Hessian information (hess, hessp)")
+        call = None if callback is None else _wrapped(callback)
+        iterated = False
+
+        def after_batch(result: OptimizeResult) -> None:
+            nonlocal iterated
+            if call is not None:
+                call(_as_numpy(result))
+            if maxiter is not None and result.nit >= maxiter:
+                iterated = True
+                raise StopIteration
+
         result = minimize(
-            (lambda x: fun(x, *args)) if args else fun,
+            WithArgs(fun, args) if args else fun,
             np.asarray(x0),
-            cls,
+            self.method,
             bounds=bounds,
             numpy=True,
-            callback=None if callback is None else _wrapped(callback),
+            callback=None if call is None and maxiter is None else after_batch,
             **chosen,
         )
-        if result.status == 99:
+        if result.status == 99 and iterated:
+            ending = (1, "Maximum number of iterations has been exceeded.", "iterations")
+            result.status, result.message, result.stop_reason = ending
+            result.success = chosen.get("target") is None
+        elif result.status == 99:
             result.message = "`callback` raised `StopIteration`."
+        if disp:
+            _print(result)
         return _as_numpy(result)
 
-    minimizer.__name__ = minimizer.__qualname__ = f"scipy_method({cls.__name__})"
-    return minimizer
+    def _not_used(self, what: str) -> None:
+        warnings.warn(f"Method {self.method.__name__} does not use {what}.", RuntimeWarning, stacklevel=4)
 
 
-def _not_used(cls: type, what: str) -> None:
-    warnings.warn(f"Method {cls.__name__} does not use {what}.", RuntimeWarning, stacklevel=4)
+@dataclass(frozen=True)
+class WithArgs:
+    """A function of the point alone, which adds scipy's ``args``; unlike a closure it can be pickled."""
+
+    fun: Callable[..., Any]
+    args: tuple
+
+    def __call__(self, x: Any) -> Any:
+        """The function's value at x."""
+        return self.fun(x, *self.args)
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the budget under its first name and None left out of scipy's numbers.
+
+    Whole floats, such as 1e4, are integers there, as they are for scipy.
+    """
+    budgets = [name for name in BUDGETS if given.get(name) is not None]
+    if len(budgets) > 1:
+        raise ValueError(f"{' and '.join(budgets)} are names of one budget of queries: give one of them")
+    options = {name: value for name, value in given.items() if name not in (*BUDGETS, "maxiter")}
+    for name, ours in [*((name, "max_queries") for name in budgets), ("maxiter", "maxiter")]:
+        value = given.get(name)
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if (number := optional(positive_integer, name, whole)) is not None:
+            options[ours] = number
+    return options
 
 
 def _wrapped(callback: Callable[..., object]) -> Callable[[OptimizeResult], None]:
@@ -97,13 +164,22 @@ def _wrapped(callback: Callable[..., object]) -> Callable[[OptimizeResult], None
         takes_result = False
 
     def call(result: OptimizeResult) -> None:
-        result = _as_numpy(result)
         if takes_result:
             callback(intermediate_result=result)
         else:
             callback(np.copy(result.x))
 
     return call
+
+
+def _print(result: OptimizeResult) -> None:
+    lines = [
+        result.message,
+        f"         Current function value: {result.fun:f}",
+        f"         Iterations: {result.nit}",
+        f"         Function evaluations: {result.nfev}",
+    ]
+    print("\n".join(lines))  # noqa: T201  that is what scipy's disp does
 
 
 def _as_numpy(result: OptimizeResult) -> OptimizeResult:

@@ -1,42 +1,46 @@
-"""The values of a batch that have come so far."""
+"""A batch that is out, and the values of its points that have come so far."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from optimizers.core.batch import Batch
+from optimizers.core.bounds import Domain
 from optimizers.core.options import check_integer
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Values of some points of a batch of q, in the order in which they came.
+    """Values of some points of a batch, in the order in which they came.
 
     Attributes:
+        batch: the batch.
         told: each point's number and its value, NaN for a failed query.
     """
 
+    batch: Batch
     told: Mapping[int, float] = field(default_factory=dict)
 
-    def missing(self, q: int) -> list[int]:
+    @property
+    def missing(self) -> list[int]:
         """The numbers of the points whose values have not come."""
-        return [i for i in range(q) if i not in self.told]
+        return [i for i in range(len(self.batch)) if i not in self.told]
 
-    def rows(self, which: Sequence[int] | None, q: int) -> list[int]:
+    def rows(self, which: Sequence[int] | None) -> list[int]:
         """The numbers of points whose values come now, checked; None stands for all q.
 
         Raises:
-            ValueError: if there is none, or one is no point of the batch or is told twice.
+            ValueError: if one is no point of the batch or is told twice.
             TypeError: if one is no integer.
         """
+        q = len(self.batch)
         rows = list(range(q)) if which is None else [check_integer("which", i, 0, q) for i in which]
-        if not rows:
-            raise ValueError("which names no point of the batch")
         seen = set(self.told)
         for i in rows:
             if i in seen:
@@ -44,19 +48,21 @@ class Answers:
             seen.add(i)
         return rows
 
-    def plus(self, rows: Sequence[int], values: Tensor) -> Answers:
+    def plus(self, rows: Sequence[int], values: Tensor) -> Self:
         """These and further values, shape ``len(rows)``."""
-        return Answers({**self.told, **dict(zip(rows, values.tolist(), strict=True))})
+        return replace(self, told={**self.told, **dict(zip(rows, values.tolist(), strict=True))})
 
-    def values(self, q: int, like: Tensor) -> Tensor:
+    def values(self, like: Tensor) -> Tensor:
         """The values of all points, shape ``q``, NaN where they have not come, of a tensor's dtype and device."""
-        return like.new_tensor([self.told.get(i, math.nan) for i in range(q)])
+        return like.new_tensor([self.told.get(i, math.nan) for i in range(len(self.batch))])
 
     def state_dict(self) -> dict[str, Any]:
-        """The values as a list and a tensor."""
-        return {"which": list(self.told), "values": torch.tensor([*self.told.values()], dtype=torch.float64)}
+        """The batch, and the values as a list and a tensor."""
+        values = torch.tensor([*self.told.values()], dtype=torch.float64)
+        return {"batch": self.batch.state_dict(), "which": list(self.told), "values": values}
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any] | None) -> Self:
-        """What ``state_dict`` described; None, of a state of an earlier version, is nothing: a batch was told whole."""
-        return cls({} if state is None else dict(zip(state["which"], state["values"].tolist(), strict=True)))
+    def from_state_dict(cls, state: Mapping[str, Any], domain: Domain | None, device: torch.device) -> Self:
+        """What ``state_dict`` described, on a device."""
+        told = dict(zip(state["which"], state["values"].tolist(), strict=True))
+        return cls(Batch.from_state_dict(state["batch"], domain, device), told)

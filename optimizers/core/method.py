@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from optimizers.core.answers import Answers
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
 from optimizers.core.options import ProxLike
@@ -37,6 +38,7 @@ class MethodTools:
     iterations: int
     _x: Tensor
     _record: Record
+    _out: list[Answers]
 
     @property
     def dimension(self) -> int:
@@ -45,8 +47,13 @@ class MethodTools:
 
     @property
     def remaining(self) -> int:
-        """The number of queries that the budget still holds, those of a pending batch included."""
+        """The number of queries that the budget still holds, those of pending batches included."""
         return self.max_queries - self._record.queries
+
+    @property
+    def number(self) -> int:
+        """The number of the batch that is asked next: of all told and pending ones."""
+        return self.iterations + len(self._out)
 
     def _to_user(self, z: Tensor) -> Tensor:
         if self.domain is None:
@@ -88,12 +95,12 @@ class MethodTools:
     ) -> Batch:
         """A batch of the points base + scaleᵢ · H^(−1/2) direction(seed, step, rowᵢ).
 
-        The base is the iterate, the step ``iterations`` and H = 1 unless they are given.
+        The base is the iterate, the step ``number`` and H = 1 unless they are given.
         """
-        step = self.iterations if step is None else step
+        step = self.number if step is None else step
         base = self._x if base is None else base
         return Batch(
-            id=self.iterations,
+            id=self.number,
             base=base,
             scales=torch.as_tensor(scales, dtype=torch.float64),
             addresses=tuple((step, int(row)) for row in rows),
@@ -106,11 +113,11 @@ class MethodTools:
     def _points_batch(self, points: Tensor, *, info: Mapping[str, Any] | None = None) -> Batch:
         """A batch of explicit points in search coordinates, shape ``q x d``."""
         scales = torch.zeros(points.shape[0], dtype=torch.float64)
-        return Batch(self.iterations, self._x, scales, explicit=points, domain=self.domain, info=info or {})
+        return Batch(self.number, self._x, scales, explicit=points, domain=self.domain, info=info or {})
 
     def _generator(self, stream: int = 0, step: int | None = None) -> np.random.Generator:
-        """The NumPy generator of (seed, step, stream); the step is ``iterations`` unless it is given."""
-        step = self.iterations if step is None else step
+        """The NumPy generator of (seed, step, stream); the step is ``number`` unless it is given."""
+        step = self.number if step is None else step
         philox = np.random.Philox(key=[self.seed, 2 * stream + 1], counter=[0, 0, 0, step])
         return np.random.Generator(philox)
 

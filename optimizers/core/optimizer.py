@@ -17,6 +17,9 @@
 - **Asking.** ``_ask`` is a pure function of the state, because the base may drop the batch. Virtual steps, model
   fits and everything else that changes the state belong in ``_tell``, and ``Batch.info`` holds what ``_tell`` needs
   again of the asking. The base keeps the pending batch, so that ``ask`` gives the same batch until it is told.
+- **Asking another.** ``_ask_another(pending, spare)`` may give idle workers a further batch, of at most ``spare``
+  points, chosen given those that are pending; None, as by default, waits for these. Batches may then be told in any
+  order. ``self.number`` is the number of the next batch: all told and pending ones.
 - **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
   its next batch does not fit; no method is ever told a part of a batch, also where values come one by one. A
   constructor whose first batch exceeds ``max_queries`` raises an error that names the number needed.
@@ -33,15 +36,16 @@
   restores them. Other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place, because
   batches share it.
 - **Random numbers** have no stream, hence no state. The directions of ``self._directions_batch(rows, scales)`` are
-  those of ``step = self.iterations``, which rises with each tell, also after failures; other numbers come from
-  ``self._generator(stream)``, which is a pure function of (seed, iterations, stream).
+  those of ``step = self.number``, which rises with each batch, also after failures; other numbers come from
+  ``self._generator(stream)``, which is a pure function of (seed, number, stream).
 - **Tests.** ``optimizers.testing.check_optimizer`` checks that a method does all of this.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,7 +68,7 @@ from optimizers.core.options import (
     refuse_unknown,
 )
 from optimizers.core.record import Record, StopReason, describe
-from optimizers.core.state import check_complete, check_match, load_fields, save_fields
+from optimizers.core.state import check_complete, check_match, load_fields, marked, save_fields
 from optimizers.core.values import parse_point, parse_values
 
 __all__ = ["CommonOptions", "Optimizer"]
@@ -146,8 +150,8 @@ class Optimizer(MethodTools, ABC):
         self._x = x if self.domain is None else self.domain.to_search(x)
         self.iterations = 0
         self._record = Record()
-        self._pending: Batch | None = None
-        self._answers = Answers()
+        self._out: list[Answers] = []
+        self._broken: BaseException | None = None
         self._stop_reason: StopReason | None = None
         self._start()
         needed = self._next_queries()
@@ -174,6 +178,10 @@ class Optimizer(MethodTools, ABC):
     @abstractmethod
     def _ask(self) -> Batch:
         """The next batch of ``_next_queries()`` points; a pure function of the state."""
+
+    def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
+        """One more batch of at most ``spare`` points beside the pending ones, or None; a pure function of the state."""
+        return None
 
     @abstractmethod
     def _tell(self, batch: Batch, values: Tensor) -> None:
@@ -216,21 +224,24 @@ class Optimizer(MethodTools, ABC):
         return self._record.failures
 
     @property
-    def pending(self) -> Batch | None:
-        """The batch that was asked and is not told whole yet, or None."""
-        return self._pending
+    def pending(self) -> tuple[Batch, ...]:
+        """The batches that were asked and are not told whole yet, the oldest first."""
+        return tuple(answers.batch for answers in self._out)
 
-    @property
-    def untold(self) -> list[int]:
-        """The numbers of the points of the pending batch whose values have not come yet."""
-        return [] if self._pending is None else self._answers.missing(len(self._pending))
+    def untold(self, batch: Batch) -> list[int]:
+        """The numbers of the points of a pending batch whose values have not come yet.
+
+        Raises:
+            ValueError: if the batch is not pending.
+        """
+        return self._out[self._place(batch)].missing
 
     @property
     def stop_reason(self) -> StopReason | None:
         """The reason why the run is over, or None; each reason equals its string, as in ``== "budget"``."""
         if self._stop_reason is not None:
             return self._stop_reason
-        if self._pending is None and self._next_queries() > self.remaining:
+        if not self._out and self._next_queries() > self.remaining:
             none_left = self.queries > 0 and self.failures == self.queries
             return StopReason.ALL_FAILED if none_left else StopReason.BUDGET
         return None
@@ -241,11 +252,13 @@ class Optimizer(MethodTools, ABC):
         return self.stop_reason is not None
 
     def cancel(self) -> None:
-        """Drops the pending batch, if there is one, and ``ask`` makes a new one; what has been told stays counted."""
-        self._pending, self._answers = None, Answers()
+        """Drops what is pending, and ``ask`` makes a new batch; what has been told stays counted."""
+        if len(self._out) > 1 or any(answers.batch.id != self.iterations for answers in self._out):
+            self.iterations = self.number
+        self._out = []
 
     def restart(self, x: Any) -> None:
-        """Moves the iterate to another point and cancels the pending batch.
+        """Moves the iterate to another point and cancels what is pending.
 
         Counts, history, best point and the method's state stay as they are.
 
@@ -268,69 +281,136 @@ class Optimizer(MethodTools, ABC):
         self._stop_reason = self._stop_reason or StopReason(reason)
 
     def ask(self) -> Batch:
-        """The batch to evaluate, which is the same until it is told.
+        """The batch to evaluate, which is the same until it is told; of several that are pending the oldest.
 
         Raises:
             RuntimeError: if the run is over.
         """
-        if self._pending is None:
+        self._check_whole()
+        if not self._out:
             if self.stopped:
                 raise RuntimeError(f"the run is over ({self.stop_reason}): there is nothing to ask")
             promised = self._next_queries()
             batch = self._ask()
             if len(batch) != promised:
                 raise RuntimeError(f"{type(self).__name__} promised {promised} queries, asks {len(batch)}")
-            self._pending = batch
-        return self._pending
+            self._out = [Answers(batch)]
+        return self._out[0].batch
+
+    def ask_another(self) -> Batch | None:
+        """One more batch to evaluate, chosen given those that are pending; the first one is ``ask``'s.
+
+        None says that the method waits for pending values, that the budget holds no more, or that the run is over.
+        Batches may be told in any order, and each is the method's when it is whole. The run is a function of the order
+        of asking and telling.
+        """
+        if not self._out:
+            return None if self.stopped else self.ask()
+        self._check_whole()
+        spare = self.remaining - self._unanswered()
+        if self._stop_reason is not None or spare < 1:
+            return None
+        batch = self._ask_another(self.pending, spare)
+        if batch is None:
+            return None
+        if not 1 <= len(batch) <= spare:
+            raise RuntimeError(f"{type(self).__name__} may ask 1 to {spare} more queries, asks {len(batch)}")
+        self._out = [*self._out, Answers(batch)]
+        return batch
 
     def tell(self, batch: Batch, values: Any, *, which: Sequence[int] | None = None, retries: int = 0) -> None:
-        """Takes values of the pending batch, all at once or as they come.
+        """Takes values of a pending batch, all at once or as they come.
 
         Each value is counted, and may be the best or end the run, the moment that it is told, and ``state_dict``
-        holds it. The method goes on to its next batch when all have come; their order does not change what it does,
-        only the order of the history.
+        holds it. The method takes a batch in when all its values have come; their order does not change what it does.
+        Telling is atomic: where the method raises or is interrupted in the middle, record and method are as before
+        (but for ``HiSo`` with ``in_place``, see there).
 
         Args:
-            batch: the batch that ``ask`` returned.
+            batch: a batch that ``ask`` or ``ask_another`` returned.
             values: k real numbers in the order of ``which`` (tensor, array or list). NaN and ±inf are failed queries,
                 which are counted and not used.
             which: the numbers of the k points of the batch whose values these are, none of which has been told. None
-                stands for all q.
+                stands for all q. It may be empty where there are retries.
             retries: the number of failed queries beyond these k, which count against the budget.
 
         Raises:
-            ValueError: if the batch is not the pending one, for numbers that are no points of it or have been told,
-                values of a wrong shape or number, or more retries than the budget holds. The state stays as it was.
+            ValueError: if the batch is not pending, for numbers that are no points of it or have been told, values
+                of a wrong shape or number, or more retries than the budget holds. The state stays as it was.
             TypeError: for complex or non-numeric values, and tensors that carry a gradient.
         """
-        if self._pending is None:
+        self._check_whole()
+        place = self._place(batch)
+        before = self._out[place]
+        rows = before.rows(which)
+        check_integer("retries", retries, 0)
+        if not rows and not retries:
+            raise ValueError("which names no point of the batch")
+        if retries > (spare := self.remaining - self._unanswered()):
+            raise ValueError(f"{retries} retries exceed the budget: {spare} are left")
+        y = parse_values(values, len(rows)).to(self._x.device)
+        now = y.new_full((len(batch),), math.nan)
+        now[rows] = y
+        totals = self._composite(batch, now)[rows]
+        answers = before.plus(rows, y)
+        back = self._marked(whole=not answers.missing)
+        try:
+            self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, keep=self.store_points)
+            rest = self._out[:place], self._out[place + 1 :]
+            if answers.missing:
+                self._out = [*rest[0], answers, *rest[1]]
+            else:
+                self._out = [*rest[0], *rest[1]]
+                self._tell(batch, answers.values(y))
+                self.iterations += 1
+            self._check_stop()
+        except BaseException as error:
+            back(error)
+            raise
+
+    def _place(self, batch: Batch) -> int:
+        """The place of a batch among the pending ones."""
+        if not self._out:
             raise ValueError("tell without ask: no batch is pending")
         if not isinstance(batch, Batch):
             raise TypeError(f"tell takes the Batch that ask returned, got {type(batch).__name__}")
-        if not batch.same_as(self._pending):
-            other = "has other points" if batch.id == self._pending.id else f"is batch {self._pending.id}"
-            raise ValueError(f"batch {batch.id} is not the pending one, which {other}")
-        rows = self._answers.rows(which, len(batch))
-        check_integer("retries", retries, 0)
-        spare = self.remaining - len(self.untold)
-        if retries > spare:
-            raise ValueError(f"{retries} retries exceed the budget: {spare} are left")
-        y = parse_values(values, len(rows)).to(self._x.device)
-        answers = self._answers.plus(rows, y)
-        values = answers.values(len(batch), y)
-        totals, mark = self._composite(batch, values)[rows], self._record.mark()
-        self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, keep=self.store_points)
-        if not answers.missing(len(batch)):
-            try:
-                self._tell(batch, values)
-            except BaseException:
-                self._record.roll_back(mark)
-                raise
-            self.cancel()
-            self.iterations += 1
-        else:
-            self._answers = answers
-        self._check_stop()
+        numbers = [answers.batch.id for answers in self._out]
+        if batch.id not in numbers:
+            raise ValueError(f"batch {batch.id} is not pending: batch {', '.join(map(str, numbers))} is")
+        place = numbers.index(batch.id)
+        if not batch.same_as(self._out[place].batch):
+            raise ValueError(f"batch {batch.id} is not the pending one of that number, which has other points")
+        return place
+
+    def _unanswered(self) -> int:
+        return sum(len(answers.batch) - len(answers.told) for answers in self._out)
+
+    def _marked(self, whole: bool) -> Callable[[BaseException], None]:
+        """What undoes a tell: of the record, and where the batch is ``whole`` of the method too."""
+        record, out, iterations, x, reason = self._record.mark(), self._out, self.iterations, self._x, self._stop_reason
+        state = marked(self.state) if whole and not self._moves_in_place else None
+
+        def back(error: BaseException) -> None:
+            self._record.roll_back(record)
+            self._out, self.iterations, self._stop_reason = out, iterations, reason
+            if state is not None:
+                self._x, self.state = x, state()
+            elif whole:
+                self._broken = error
+
+        return back
+
+    @property
+    def _moves_in_place(self) -> bool:
+        """Whether ``_tell`` changes the iterate or the state in place, so that it cannot be undone."""
+        return False
+
+    def _check_whole(self) -> None:
+        if self._broken is not None:
+            raise RuntimeError(
+                "a step that moves x in place ended in the middle, by "
+                f"{type(self._broken).__name__}: {self._broken}; x is lost, load a state"
+            )
 
     def _check_stop(self) -> None:
         record = self._record
@@ -347,24 +427,26 @@ class Optimizer(MethodTools, ABC):
             x=self.best_x, fun=self.best_y, nfev=self.queries, nit=self.iterations, nfail=self.failures
         )
 
-    def result(self) -> OptimizeResult:
+    def result(self, reason: StopReason | None = None) -> OptimizeResult:
         """The run so far as scipy's ``OptimizeResult``.
 
-        Its entries are x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 99 callback,
-        −1 running), success, message, stop_reason; and history, which holds for the queries in the order asked ``y``
-        (NaN: failed), ``best_y`` (the least f + ψ so far) and, with ``store_points``, ``x``, ``queries x d``.
+        Its entries are x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 98
+        interrupted, 99 callback, −1 running), success, message, stop_reason; and history, which holds for the queries
+        in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, with ``store_points``, ``x``,
+        ``queries x d``.
+
+        Args:
+            reason: why the run was left where it is not over.
         """
-        reason, record = self.stop_reason, self._record
+        reason, record = self.stop_reason or reason, self._record
         history = OptimizeResult(record.history())
-        if self.store_points:
-            history.x = torch.cat(record.points) if record.points else self._x.new_empty(0, self.dimension)
+        if self.store_points and not record.points:
+            history.x = self._x.new_empty(0, self.dimension)
         ending = describe(reason, self.target, record.queries, record.failures, self.max_queries)
         return OptimizeResult(self.intermediate_result() | ending | {"history": history})
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on, as tensors and plain values that ``torch.save`` takes."""
-        history = self._record.history()
-        record = save_fields(self._record) | {"values": history["y"], "best_values": history["best_y"]}
         return {
             "method": self.method,
             "version": self.version,
@@ -373,10 +455,9 @@ class Optimizer(MethodTools, ABC):
             "iterations": self.iterations,
             "x0": self._x0.clone(),
             "x": self._x.clone(),
-            "record": record,
+            "record": self._record.state_dict(),
             "stop_reason": None if self._stop_reason is None else str(self._stop_reason),
-            "pending": None if self._pending is None else self._pending.state_dict(),
-            "told": self._answers.state_dict(),
+            "pending": [answers.state_dict() for answers in self._out],
             "state": self._state(),
         }
 
@@ -388,13 +469,10 @@ class Optimizer(MethodTools, ABC):
         """
         self._check_state(state)
         device = self._x.device
-        pending = state["pending"]
-        batch = None if pending is None else Batch.from_state_dict(pending, self.domain, device)
-        record = load_fields(self._record, state["record"], device)
-        record.values, record.best_values = record.values.tolist(), record.best_values.tolist()
+        out = [Answers.from_state_dict(answers, self.domain, device) for answers in state["pending"]]
+        record = Record.from_state_dict(state["record"], device)
         self._load_state(state["state"])
-        self._record, self._pending = record, batch
-        self._answers = Answers.from_state_dict(state.get("told"))
+        self._record, self._out, self._broken = record, out, None
         self.seed, self.iterations = state["seed"], state["iterations"]
         self._x0, self._x = (state[name].to(device).clone() for name in ("x0", "x"))
         reason = state["stop_reason"]

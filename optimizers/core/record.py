@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.state import load_fields, save_fields
 
 
 @dataclass
@@ -26,8 +27,10 @@ class Record:
         last_improvement: the number of the query that gave ``best_y``.
         best_x: the point of least f + ψ in user units, shape ``d``; None before the first success.
         best_y: the least f + ψ.
-        values: f of each query, NaN for a failed one.
-        best_values: the least f + ψ after each query.
+        best_place: the batch and the number in it of that point.
+        values: f of each query, NaN for a failed one, in the order in which they came.
+        totals: f + ψ of each query, NaN for a failed one.
+        places: the batch of each query, and the point's number in it; q for a retry in a batch of q.
         points: the points that were told together, ``k x d``; empty unless points are kept.
     """
 
@@ -37,8 +40,10 @@ class Record:
     last_improvement: int = 0
     best_x: Tensor | None = None
     best_y: float = math.inf
+    best_place: tuple[int, int] = (0, 0)
     values: list[float] = field(default_factory=list)
-    best_values: list[float] = field(default_factory=list)
+    totals: list[float] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
     points: list[Tensor] = field(default_factory=list)
 
     def add(
@@ -54,6 +59,8 @@ class Record:
     ) -> None:
         """Adds some of the queries of a batch.
 
+        Of equal totals the one that was asked first is the best, in whatever order the values come.
+
         Args:
             batch: the batch.
             which: the numbers of k of its points, in the order in which their values came.
@@ -65,21 +72,27 @@ class Record:
         """
         for i, value, total in zip(which, values.tolist(), totals.tolist(), strict=True):
             self.queries += 1
-            failed = math.isnan(value)
+            failed, place = math.isnan(value), (batch.id, i)
             self.failures += failed
             self.failed_in_a_row = self.failed_in_a_row + 1 if failed else 0
-            if total < self.best_y:
-                self.best_y, self.last_improvement = total, self.queries
+            if total < self.best_y or (total == self.best_y < math.inf and place < self.best_place):
+                if total < self.best_y:
+                    self.last_improvement = self.queries
+                self.best_y, self.best_place = total, place
                 self.best_x = batch.point(i) if track_best else None
-            self.values.append(value)
-            self.best_values.append(self.best_y)
+            self._enter(value, total, place)
         self.queries += retries
         self.failures += retries
-        self.values += [math.nan] * retries
-        self.best_values += [self.best_y] * retries
+        for _ in range(retries):
+            self._enter(math.nan, math.nan, (batch.id, len(batch)))
         if keep:
             points = batch.points(which)
             self.points += [points, points.new_full((retries, points.shape[1]), math.nan)]
+
+    def _enter(self, value: float, total: float, place: tuple[int, int]) -> None:
+        self.values.append(value)
+        self.totals.append(total)
+        self.places.append(place)
 
     def mark(self) -> dict[str, Any]:
         """A mark at which ``roll_back`` restores the record, whatever is added later."""
@@ -96,11 +109,29 @@ class Record:
                 setattr(self, name, value)
 
     def history(self) -> dict[str, Tensor]:
-        """``y`` and ``best_y`` of each query, float64, shape ``queries``."""
-        return {
-            "y": torch.tensor(self.values, dtype=torch.float64),
-            "best_y": torch.tensor(self.best_values, dtype=torch.float64),
-        }
+        """The queries in the order asked: ``y`` and ``best_y``, float64, shape ``queries``; ``x`` where points are kept.
+
+        ``best_y`` is the least f + ψ of a query and those before it.
+        """
+        order = sorted(range(len(self.places)), key=self.places.__getitem__)
+        y, totals = (torch.tensor(v, dtype=torch.float64)[order] for v in (self.values, self.totals))
+        best = totals.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+        history = {"y": y, "best_y": best.cummin(0).values if len(best) else best}
+        return history | ({"x": torch.cat(self.points)[order]} if self.points else {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it holds, the entries of queries as tensors."""
+        values, totals = (torch.tensor(v, dtype=torch.float64) for v in (self.values, self.totals))
+        places = torch.tensor(self.places, dtype=torch.int64).reshape(-1, 2)
+        return save_fields(self) | {"values": values, "totals": totals, "places": places}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], device: torch.device) -> Record:
+        """What ``state_dict`` described, with its points on a device."""
+        record: Record = load_fields(cls(), state, device)
+        record.values, record.totals = record.values.tolist(), record.totals.tolist()  # type: ignore[attr-defined]
+        record.places = [(number, i) for number, i in record.places.tolist()]  # type: ignore[attr-defined]
+        return record
 
 
 class StopReason(StrEnum):
@@ -111,6 +142,7 @@ class StopReason(StrEnum):
     STAGNATION = "stagnation"
     CALLBACK = "callback"
     ALL_FAILED = "all queries failed"
+    INTERRUPTED = "interrupted"
 
 
 ENDINGS: dict[StopReason | None, tuple[int, str]] = {
@@ -120,6 +152,7 @@ ENDINGS: dict[StopReason | None, tuple[int, str]] = {
     StopReason.STAGNATION: (2, "No further improvement {count}."),
     StopReason.ALL_FAILED: (3, "All queries failed: no finite value to go on with {count}."),
     StopReason.CALLBACK: (99, "Stopped by the callback {count}."),
+    StopReason.INTERRUPTED: (98, "Interrupted {count}; the same call with the same checkpoint goes on."),
 }
 """The status and the message of a run that stopped for a reason, or, under None, that has not stopped."""
 

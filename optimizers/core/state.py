@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -68,6 +70,40 @@ def load(current: Any, value: Any, device: torch.device) -> Any:
         held = chain(current if isinstance(current, list | tuple) else (), repeat(None))
         return type(value)(load(old, new, device) for new, old in zip(value, held, strict=False))
     return value
+
+
+def marked(value: Any) -> Callable[[], Any]:
+    """A function that gives a value back as it is now, whatever a method does to it until then.
+
+    Tensors are taken to be replaced and never changed in place; objects that change have ``mark()`` and
+    ``roll_back(mark)``, or are restored by a copy of their ``state_dict``.
+    """
+    if hasattr(value, "roll_back"):
+        return _then(partial(value.roll_back, value.mark()), value)
+    if hasattr(value, "load_state_dict"):
+        return _then(partial(value.load_state_dict, save(value)), value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _then(partial(_restore, value, {f.name: marked(getattr(value, f.name)) for f in fields(value)}), value)
+    if isinstance(value, list | tuple):
+        kind, parts = type(value), [marked(v) for v in value]
+        return lambda: kind(part() for part in parts)
+    if isinstance(value, Mapping):
+        held = {k: marked(v) for k, v in value.items()}
+        return lambda: {k: part() for k, part in held.items()}
+    return lambda: value
+
+
+def _then(restore: Callable[[], Any], value: Any) -> Callable[[], Any]:
+    def back() -> Any:
+        restore()
+        return value
+
+    return back
+
+
+def _restore(state: Any, parts: Mapping[str, Callable[[], Any]]) -> None:
+    for name, part in parts.items():
+        object.__setattr__(state, name, part())
 
 
 def check_complete(state: Any, names: Iterable[str]) -> None:

@@ -35,7 +35,7 @@ def check_resume(factory: Factory, promises: Promises) -> None:
         opt = reloaded(opt, make(factory, promises, seed=4))
         batch = opt.ask()
         opt = reloaded(opt, make(factory, promises, seed=4))
-        assert opt.pending is not None, "the pending batch is not in the state"
+        assert opt.pending, "the pending batch is not in the state"
         assert torch.equal(opt.ask().points(), batch.points())
         asked.append(batch.points())
         opt.tell(batch, with_failures(quadratic(batch.points()), opt.queries))
@@ -56,10 +56,10 @@ def check_values_as_they_come(factory: Factory, promises: Promises) -> None:
         values = with_failures(quadratic(batch.points()), whole.queries)
         for count, i in enumerate(torch.randperm(len(batch), generator=order).tolist()):
             before = parts.queries
-            assert parts.pending is not None and len(parts.untold) == len(batch) - count
+            assert parts.pending and len(parts.untold(same)) == len(batch) - count
             parts.tell(same, values[i], which=[i])
             assert parts.queries == before + 1, "a value is not counted when it is told"
-            if not parts.stopped and parts.pending is not None:
+            if not parts.stopped and parts.pending:
                 reached = state_bytes(parts)
                 for which, given in (([i], 1.0), (None, values), ([len(same)], 1.0), ([], [])):
                     raises(ValueError, partial(parts.tell, same, given, which=which))

@@ -42,6 +42,10 @@ class GrowingRows:
         self._storage[self._length : end] = rows
         self._length = end
 
+    def truncate(self, length: int) -> None:
+        """Forgets all rows beyond the first ``length``."""
+        self._length = min(length, self._length)
+
 
 class GrowingCholesky:
     """The lower factor L of a matrix A = L Lᵀ that grows at its end, in float64.

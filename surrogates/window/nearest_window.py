@@ -28,6 +28,8 @@ _REBUILD_AFTER = 64
 # Times n ε max Aᵢᵢ: how far L Lᵀz may be from A z.
 _DRIFT = 8.0
 
+_HYPERPARAMETERS = ("_precision", "_profile", "_outputscale", "_noise")
+
 
 class NearestWindow:
     """The min(size, n) queries nearest to a point, with what a Gaussian process needs of them (ZoRD, Appx. C.1: 150).
@@ -193,7 +195,7 @@ class NearestWindow:
             TypeError, ValueError: As the constructor.
             NotPositiveDefiniteError: If A is not positive definite with them. Nothing changes then.
         """
-        names = ("_precision", "_profile", "_outputscale", "_noise", "_D", "_A", "_L", "_replaced")
+        names = (*_HYPERPARAMETERS, "_D", "_A", "_L", "_replaced")
         saved = {name: getattr(self, name) for name in names}
         self._set_hyperparameters(precision, profile, outputscale, noise)
         k, old = len(self), saved["_precision"]
@@ -241,6 +243,17 @@ class NearestWindow:
         self._write(list(range(len(slots))), slots)
         self._L = None if L is None else L.to(self._D).mT.contiguous().mT
         self._replaced = state["replaced"]
+
+    def mark(self) -> dict[str, Any]:
+        """A mark at which ``roll_back`` restores the window; it copies nothing."""
+        return {name: getattr(self, name) for name in (*_HYPERPARAMETERS, "_slots", "_L", "_replaced")}
+
+    def roll_back(self, mark: Mapping[str, Any]) -> None:
+        """Becomes bit for bit what it was at the mark; the trajectory still has the queries that it had then."""
+        self.reset()
+        self.__dict__.update({name: mark[name] for name in _HYPERPARAMETERS})
+        self._write(list(range(len(mark["_slots"]))), mark["_slots"])
+        self._L, self._replaced = mark["_L"], mark["_replaced"]
 
     def _set_hyperparameters(self, precision: Any, profile: Any, outputscale: float, noise: float) -> None:
         precision = check_precision(1.0 if precision is None else precision, self.trajectory.d, self.trajectory.device)

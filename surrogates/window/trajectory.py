@@ -218,6 +218,21 @@ class Trajectory:
             other.append(failed_X, torch.full(failed_X.shape[:1], torch.nan, device=self.device))
         self.__dict__.update(other.__dict__)
 
+    def mark(self) -> tuple[int, int]:
+        """A mark at which ``roll_back`` restores the trajectory."""
+        return len(self._X), len(self._failed_X)
+
+    def roll_back(self, mark: tuple[int, int]) -> None:
+        """Forgets what was appended since the mark."""
+        succeeded, failed = mark
+        self._failed_X.truncate(failed)
+        for rows in (self._X, self._y):
+            rows.truncate(succeeded)
+        if self._noise is not None:
+            self._noise.truncate(succeeded)
+            self._noise = self._noise if succeeded else None
+        self._search = NearestSearch()
+
     def _require_data(self) -> None:
         if not len(self):
             raise ValueError(f"the trajectory holds no successful query ({self.failures} failed).")

@@ -246,6 +246,18 @@ class WindowSurrogate:
         model.mean_module.constant.data.fill_(float(mean))
         return model
 
+    def mark(self) -> tuple[Any, ...]:
+        """A mark at which ``roll_back`` restores the surrogate; it copies nothing that grows with d."""
+        return self.trajectory.mark(), self.window.mark(), self.hyperparameters, self.scale, self.fitted
+
+    def roll_back(self, mark: tuple[Any, ...]) -> None:
+        """Becomes bit for bit what it was at the mark: queries, fits and moves since then are forgotten."""
+        trajectory, window, hyperparameters, self.scale, self.fitted = mark
+        self.trajectory.roll_back(trajectory)
+        self._take(hyperparameters)
+        self.window.roll_back(window)
+        self._at = None
+
     def state_dict(self) -> dict[str, Any]:
         """The queries, the window, the hyper-parameters, the scale, and the number of queries at the last fit."""
         return {

@@ -153,7 +153,7 @@ def test_what_is_no_value_is_no_failed_query(policy, threads, fun, says):
     with ThreadPoolExecutor(2) as executor, pytest.raises(InvalidValueError, match=says) as caught:
         run(opt, Evaluator(fun, executor=executor if threads else None, on_failure=policy))
     assert "point 0" in caught.value.__notes__[0]
-    assert opt.queries == 0 and opt.pending is not None
+    assert opt.queries == 0 and opt.pending
     assert run(opt, quadratic).nfail == 0
 
 

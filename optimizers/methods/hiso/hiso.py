@@ -89,7 +89,8 @@ class HiSo(Optimizer):
             ``"displacement"`` or ``"group_probe"``; ``{"name": "group_probe", "groups": 3}``; None: H = 1, ``DeComFL``.
         local_steps: τ, steps of a round, to which ``update`` and ``reset`` of a ``Displacement`` refer, and probes.
         in_place: x0 itself is moved, as a torch optimizer moves parameters, and no copy of it is made; told batches
-            then have another base. ``track_best`` is False unless given; no bounds.
+            then have another base. ``track_best`` is False unless given; no bounds. A step that is interrupted in
+            the middle cannot be undone, and every call after it says so, until a state is loaded.
         **options: see ``StepOptions`` and ``Optimizer``.
 
     Attributes:
@@ -232,6 +233,10 @@ class HiSo(Optimizer):
             raise ValueError("HiSo's step differs between coordinates: its prox must be separable (DeComFL's not)")
         momentum = torch.zeros_like(self._x, dtype=compute_dtype(self._x.dtype)) if steps.momentum > 0.0 else None
         self.state = HiSoState(steps.rate, momentum, c.start(self._x, self.max_queries))
+
+    @property
+    def _moves_in_place(self) -> bool:
+        return self.in_place
 
     def _next_queries(self) -> int:
         centre, sides, count = self._plan()

@@ -57,12 +57,22 @@ def test_values_count_when_they_come():
     opt = Fixed([0.0, 0.0], max_queries=10, store_points=True)
     batch = opt.ask()
     opt.tell(batch, [5.0, 4.0], which=[2, 0])
-    assert (opt.queries, opt.iterations, opt.untold, opt.best_y) == (2, 0, [1], 4.0)
+    assert (opt.queries, opt.iterations, opt.untold(batch), opt.best_y) == (2, 0, [1], 4.0)
     assert opt.ask() is batch and not hasattr(opt, "last")
     opt.tell(batch, math.nan, which=[1])
-    assert opt.last.nan_to_num(-9).tolist() == [4.0, -9.0, 5.0] and opt.untold == [] and opt.iterations == 1
+    assert opt.last.nan_to_num(-9).tolist() == [4.0, -9.0, 5.0] and opt.pending == () and opt.iterations == 1
     history = opt.result().history
-    assert history.x[:, 0].tolist() == [2.0, 0.0, 1.0] and history.y[:2].tolist() == [5.0, 4.0]
+    assert history.x[:, 0].tolist() == [0.0, 1.0, 2.0] and history.y[[0, 2]].tolist() == [4.0, 5.0]
+    assert history.best_y.tolist() == [4.0, 4.0, 4.0] and opt.best_x.tolist() == [0.0, 0.0]
+
+
+def test_of_equal_values_the_first_asked_is_the_best_whatever_the_order():
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        opt = Fixed([0.0], max_queries=10)
+        batch = opt.ask()
+        for i in order:
+            opt.tell(batch, [2.0, 1.0, 1.0][i], which=[i])
+        assert opt.best_x.tolist() == [1.0] and opt.best_y == 1.0
 
 
 def test_a_value_ends_the_run_when_it_comes():
@@ -78,7 +88,7 @@ def test_the_last_value_is_told_again_after_an_error_and_others_are_kept():
     opt.broken = True
     with pytest.raises(ArithmeticError):
         opt.tell(batch, 3.0, which=[2])
-    assert (opt.queries, opt.untold) == (2, [2])
+    assert (opt.queries, opt.untold(batch)) == (2, [2])
     opt.broken = False
     opt.tell(batch, 3.0, which=[2])
     assert opt.last.tolist() == [1.0, 2.0, 3.0] and opt.queries == 3
@@ -94,7 +104,7 @@ def test_parts_of_a_batch_and_the_budget():
     with pytest.raises(ValueError, match="1 retries exceed the budget: 0 are left"):
         opt.tell(batch, 1.0, which=[2], retries=1)
     opt.cancel()
-    assert opt.queries == 3 and opt.untold == [] and opt.stop_reason == "budget"
+    assert opt.queries == 3 and opt.pending == () and opt.stop_reason == "budget"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +125,7 @@ def test_points_that_cannot_be_told(which, error, message):
     opt.tell(batch, 1.0, which=[0])
     with pytest.raises(error, match=message):
         opt.tell(batch, [1.0] * (3 if which is None else len(which)), which=which)
-    assert opt.queries == 1 and opt.untold == [1, 2]
+    assert opt.queries == 1 and opt.untold(batch) == [1, 2]
 
 
 def test_a_batch_has_an_index():
@@ -136,7 +146,7 @@ def test_a_tell_that_raises_changes_nothing():
     opt = Fixed([0.0], max_queries=6, broken=True)
     with pytest.raises(ArithmeticError):
         tell(opt, [1.0, 2.0, 3.0])
-    assert (opt.queries, opt.best_y, opt.iterations) == (0, math.inf, 0) and opt.pending is not None
+    assert (opt.queries, opt.best_y, opt.iterations) == (0, math.inf, 0) and opt.pending
     opt.broken = False
     tell(opt, [1.0, 2.0, 3.0])
     assert opt.queries == 3 and len(opt.result().history.y) == 3
@@ -256,7 +266,7 @@ def test_addressed_generators():
 def test_refusals_say_what_differs():
     opt = RGF(start(), max_queries=50)
     opt.ask()
-    with pytest.raises(ValueError, match="batch 0 is not the pending one, which has other points"):
+    with pytest.raises(ValueError, match="batch 0 is not the pending one of that number"):
         opt.tell(RGF(start() + 1, max_queries=50).ask(), torch.zeros(11))
     with pytest.raises(TypeError, match="mapping, got NoneType"):
         opt.load_state_dict(None)
@@ -279,10 +289,10 @@ def test_restart_goes_on_from_the_given_point_and_keeps_the_record():
     best, dropped = opt.best_y, opt.ask()
     opt.restart([1.0, 3.0])
     assert opt.x.tolist() == pytest.approx([1.0, 3.0], abs=1e-15)
-    assert opt.pending is None and (opt.queries, opt.best_y) == (3, best)
+    assert not opt.pending and (opt.queries, opt.best_y) == (3, best)
     batch = opt.ask()
     assert batch.point(0).tolist() == pytest.approx([1.0, 3.0], abs=1e-15)
-    with pytest.raises(ValueError, match="not the pending one"):
+    with pytest.raises(ValueError, match="not the pending one of that number"):
         opt.tell(dropped, [0.0] * 3)
 
 
@@ -295,7 +305,7 @@ def test_restart_refuses_what_is_no_point_of_the_domain(x, message):
     batch = opt.ask()
     with pytest.raises(ValueError, match=message):
         opt.restart(x)
-    assert opt.pending is batch and opt.x.tolist() == [0.0, 0.0]
+    assert opt.pending == (batch,) and opt.x.tolist() == [0.0, 0.0]
 
 
 def test_retreat_moves_to_the_best_point():

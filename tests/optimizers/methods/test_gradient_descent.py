@@ -80,7 +80,7 @@ def test_gradients_that_are_refused_lose_nothing():
     opt = GradientDescent(start(), max_queries=30, jac=lambda x: x[:2])
     with pytest.raises(ValueError, match="shape"):
         step(opt, quadratic)
-    assert opt.queries == 0 and opt.pending is not None
+    assert opt.queries == 0 and opt.pending
     opt.jac = lambda x: np.asarray(gradient(x))
     step(opt, quadratic)
     assert opt.queries == 1
