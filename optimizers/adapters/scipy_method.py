@@ -87,7 +87,7 @@ class ScipyMethod:
             raise ValueError("tol is not understood: stop by the options max_queries, maxiter, target or stagnation")
         chosen = {"max_queries": QUERIES_PER_COORDINATE * (np.size(x0) + 1), **self.defaults, **_options(options)}
         disp, maxiter = chosen.pop("disp", False), chosen.pop("maxiter", None)
-        chosen.setdefault("progress", bool(disp))
+        chosen.setdefault("progress", "auto" if disp else False)
         if jac is not None and "jac" in option_names(self.method):
             chosen["jac"] = WithArgs(jac, args) if args else jac
         elif jac is not None:

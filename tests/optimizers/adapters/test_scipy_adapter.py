@@ -1,3 +1,8 @@
+import concurrent.futures
+import multiprocessing
+import pickle
+
+import joblib
 import numpy as np
 import pytest
 from scipy.optimize import Bounds, OptimizeResult, minimize
@@ -29,8 +34,115 @@ def test_default_budget_and_defaults_of_the_method():
     assert minimize(fun, X0, method=method, options={"max_queries": 33}).nfev == 33
 
 
+@pytest.mark.parametrize("name", ["maxfev", "maxfun"])
+def test_scipys_names_of_the_budget(name):
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return fun(x)
+
+    for method, options in (
+        (scipy_method("rgf"), {name: 66}),
+        (scipy_method("rgf"), {name: 66.0, "max_queries": None}),
+        (scipy_method("rgf", max_queries=33), {name: 66}),
+        (scipy_method("rgf", **{name: 66}), {}),
+    ):
+        calls.clear()
+        result = minimize(counted, X0, method=method, options=options)
+        assert result.nfev == len(calls) == 66 and result.status == 1
+        assert np.array_equal(result.x, our_minimize(fun, X0, "rgf", max_queries=66, numpy=True).x)
+
+
+def test_one_budget_has_one_name():
+    for names in (("max_queries", "maxfev"), ("maxfev", "maxfun")):
+        both = dict.fromkeys(names, 33)
+        with pytest.raises(ValueError, match=f"{names[0]} and {names[1]} are names of one budget"):
+            minimize(fun, X0, method=scipy_method("rgf"), options=both)
+        with pytest.raises(ValueError, match="one budget"):
+            scipy_method("rgf", **both)
+    for name in ("maxfev", "maxfun", "maxiter"):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            minimize(fun, X0, method=scipy_method("rgf"), options={name: 0})
+        with pytest.raises(TypeError, match=f"{name} must be an integer, got 2.5"):
+            minimize(fun, X0, method=scipy_method("rgf"), options={name: 2.5})
+
+
+def test_maxiter_ends_the_run_with_scipys_message():
+    scipys = minimize(fun, X0, method="BFGS", options={"maxiter": 1})
+    result = minimize(fun, X0, method=scipy_method("rgf"), options={"maxiter": 3})
+    assert (result.status, result.message) == (scipys.status, scipys.message)
+    assert result.nit == 3 and result.nfev == len(result.history.y) == 33 and result.success
+    assert result.stop_reason == "iterations"
+    assert np.array_equal(result.x, minimize(fun, X0, method=scipy_method("rgf"), options={"maxfev": 33}).x)
+    aimed = minimize(fun, X0, method=scipy_method("rgf", maxiter=3, target=-1.0))
+    assert aimed.status == 1 and not aimed.success
+    spent = minimize(fun, X0, method=scipy_method("rgf"), options={"maxiter": 100, "maxfev": 33})
+    assert spent.nfev == 33 and spent.stop_reason == "budget"
+    seen = []
+    minimize(fun, X0, method=scipy_method("rgf"), callback=seen.append, options={"maxiter": 3})
+    assert len(seen) == 3
+
+
+def test_a_callback_that_stops_at_maxiter_has_stopped_the_run():
+    def last(xk):
+        raise StopIteration
+
+    result = minimize(fun, X0, method=scipy_method("rgf"), callback=last, options={"maxiter": 1})
+    assert (result.status, result.nit) == (99, 1)
+
+
+def test_disp_prints_what_scipys_methods_print(capsys):
+    result = minimize(fun, X0, method=scipy_method("rgf"), options={"disp": True, "maxfev": 33})
+    ours = capsys.readouterr()
+    scipys = minimize(fun, X0, method="Nelder-Mead", options={"disp": True})
+    theirs = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in ours.out.splitlines()[1:]] == [line.split(":")[0] for line in theirs[1:]]
+    assert scipys.message == theirs[0] and ours.out.splitlines()[0] == result.message
+    assert ours.out.splitlines()[1:] == [
+        f"         Current function value: {result.fun:f}",
+        "         Iterations: 3",
+        "         Function evaluations: 33",
+    ]
+    for options in ({}, {"disp": False}):
+        minimize(fun, X0, method=scipy_method("rgf"), options={"maxfev": 33, **options})
+        assert capsys.readouterr() == ("", "")
+
+
+def in_a_process(method, center):
+    return minimize(fun, X0, args=(center,), method=method, bounds=Bounds(0.0, 4.0), options={"maxfev": 60})
+
+
+def test_it_is_pickled():
+    method = scipy_method("rgf", seed=3, maxiter=4)
+    again = pickle.loads(pickle.dumps(method))
+    assert again == method
+    expected, result = in_a_process(method, 1.5), in_a_process(again, 1.5)
+    assert np.array_equal(result.x, expected.x) and result.nfev == expected.nfev == 44
+
+
+@pytest.mark.slow
+def test_process_pools_and_joblib():
+    method, centers = scipy_method("zord", seed=3), [1.0, 1.5]
+    expected = [in_a_process(method, center) for center in centers]
+    with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        pooled = list(pool.map(in_a_process, [method] * 2, centers))
+    joined = joblib.Parallel(n_jobs=2)(joblib.delayed(in_a_process)(method, center) for center in centers)
+    for results in (pooled, joined):
+        for result, one in zip(results, expected, strict=True):
+            assert np.array_equal(result.x, one.x) and np.array_equal(result.history.y, one.history.y)
+
+
+@pytest.mark.slow
+def test_a_function_with_args_goes_to_an_executor_of_processes():
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        method = scipy_method("rgf", executor=pool, maxfev=22)
+        result = minimize(fun, X0, args=(1.5,), method=method)
+    assert np.array_equal(result.x, minimize(fun, X0, args=(1.5,), method=scipy_method("rgf", maxfev=22)).x)
+
+
 def test_bounds_and_args():
-    for bounds in (Bounds(2.0, 4.0), [(2.0, 4.0)] * 4):
+    for bounds in (Bounds(2.0, 4.0), Bounds([2.0] * 4, [4.0] * 4), [(2.0, 4.0)] * 4, np.array([[2.0, 4.0]] * 4)):
         points = []
 
         def logged(x, center, points=points):
@@ -40,6 +152,10 @@ def test_bounds_and_args():
         result = minimize(logged, X0, args=(1.5,), method=scipy_method("prgf"), bounds=bounds)
         assert np.min(points) >= 2.0 and np.max(points) <= 4.0
         assert result.fun == pytest.approx(4 * 0.25, rel=1e-2)
+    single = minimize(fun, X0, args=1.5, method=scipy_method("rgf"))
+    assert single.fun == minimize(fun, X0, args=(1.5,), method=scipy_method("rgf")).fun
+    half = minimize(fun, X0, method=scipy_method("rgf"), bounds=[(2.0, None)] * 4)
+    assert half.x.min() >= 2.0 and half.fun == pytest.approx(4.0, rel=1e-2)
 
 
 def test_both_callback_signatures():
@@ -106,6 +222,8 @@ def test_what_is_not_used_is_said():
         minimize(fun, X0, constraints={"type": "eq", "fun": sum}, method=scipy_method("rgf"))
     with pytest.raises(ValueError, match="tol"):
         minimize(fun, X0, tol=1e-3, method=scipy_method("rgf"))
+    with pytest.raises(ValueError, match="tol"):
+        minimize(fun, X0, method=scipy_method("rgf"), options={"tol": 1e-3})
     with pytest.raises(TypeError, match="did you mean 'smoothing_radius'"):
         minimize(fun, X0, method=scipy_method("rgf"), options={"radus": 0.1})
     with pytest.raises(ValueError, match="unknown method"):
