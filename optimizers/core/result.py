@@ -1,0 +1,135 @@
+"""The result of a run, to be seen and kept."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from scipy.optimize import OptimizeResult
+from torch import Tensor
+
+from optimizers.core.archive import has_numpy_dtype, load_archive, save_archive
+from optimizers.core.display import axes_or_new, import_pandas, in_one_line, mark_failures
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+
+class Result(OptimizeResult):
+    """A run, or what there is of it so far: scipy's ``OptimizeResult`` that can be drawn, saved and printed.
+
+    It is made from a mapping of its entries, which are also its attributes. Tensors are arrays where the run took and
+    gave NumPy arrays.
+
+    Attributes:
+        x: the best point, shape ``d``; None before the first success.
+        fun: f + ψ at x.
+        nfev: the number of queries, failed ones and retries included.
+        nit: the number of batches that were told whole.
+        nfail: the number of failed queries.
+        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 99 callback, −1 running.
+        success: whether the run ended as planned.
+        message: why it ended.
+        stop_reason: the same as ``StopReason`` has it; None while running.
+        history: for the queries in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, where
+            points were stored, ``x``, ``queries x d``.
+    """
+
+    x: Any
+    fun: float
+    nfev: int
+    nit: int
+    nfail: int
+    status: int
+    success: bool
+    message: str
+    stop_reason: str | None
+    history: OptimizeResult
+
+    def __repr__(self) -> str:
+        shown = {name: in_one_line(self.get(name)) for name in ("message", "status", "success", "fun", "x")}
+        counts = ", ".join(f"{name}: {self.get(name)}" for name in ("nit", "nfail"))
+        return "\n".join(
+            [
+                f" message: {shown['message']}",
+                f" success: {shown['success']}, status: {shown['status']}",
+                f"     fun: {shown['fun']}",
+                f"       x: {shown['x']}",
+                f"    nfev: {self.get('nfev')}, {counts}",
+            ]
+        )
+
+    def numpy(self) -> Self:
+        """The result with arrays in the places of tensors; see ``to_numpy``."""
+        return to_numpy(self)
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """One row a query, in the order asked: y, best_y, failed and, where points were stored, x0 to x(d-1).
+
+        The index is the query's number, from 1.
+
+        Raises:
+            ImportError: if pandas is not installed.
+        """
+        pd, history = import_pandas(), to_numpy(self.history)
+        columns = {"y": history.y, "best_y": history.best_y, "failed": np.isnan(history.y)}
+        index = pd.RangeIndex(1, len(history.y) + 1, name="query")
+        frame = pd.DataFrame(columns, index=index)
+        if "x" not in history:
+            return frame
+        points = pd.DataFrame(history.x, index=index, columns=[f"x{i}" for i in range(history.x.shape[1])])
+        return pd.concat([frame, points], axis=1)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draws the best value against the queries, and marks failed queries on the horizontal axis.
+
+        Args:
+            ax: the axes to draw on. None makes a figure, which pyplot shows; pyplot's current figure, where there is
+                one, stays so.
+        """
+        history, ax = to_numpy(self.history), axes_or_new(ax)
+        queries = np.arange(1, len(history.y) + 1)
+        ax.plot(queries, history.best_y, drawstyle="steps-post", label="best value")
+        mark_failures(ax, queries[np.isnan(history.y)], "failed queries")
+        ax.set_xlabel("queries")
+        ax.set_ylabel("best value")
+        return ax
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the result to a file, exactly and without pickling; ``load`` reads it.
+
+        The file is a zip archive of JSON and, for each tensor and array, an npy file, which ``numpy.load`` opens too.
+
+        Args:
+            path: the file, which keeps the name given.
+
+        Raises:
+            TypeError: for an entry that is no tensor, array or plain value, or nest of these; the file stays as it was.
+        """
+        save_archive(path, "Result", self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The result in a file of ``save``, bitwise; tensors come to the CPU.
+
+        Raises:
+            OSError: if the file cannot be read.
+            ValueError: if it is none of ``save`` or damaged.
+        """
+        return cls(load_archive(path, "Result"))
+
+
+def to_numpy(value: Any) -> Any:
+    """A tensor as an array of its own; a mapping with all its tensors as arrays; anything else as it is.
+
+    Floating dtypes that NumPy lacks, as bfloat16, become float32, which holds their numbers exactly.
+    """
+    if isinstance(value, dict):
+        return type(value)({name: to_numpy(entry) for name, entry in value.items()})
+    if not isinstance(value, Tensor):
+        return value
+    known = value if has_numpy_dtype(value) else value.to(torch.float32)
+    return known.detach().cpu().numpy().copy()
