@@ -1,11 +1,11 @@
-"""Evaluation of the user's objective at the points of a batch: conversions, exceptions, retries, executors."""
+"""The user's objective at the points of a batch: conversions, exceptions and what becomes of them, retries."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -21,6 +21,9 @@ from optimizers.core.values import InvalidValueError, parse_values
 logger = logging.getLogger(__name__)
 
 FailurePolicy = Literal["skip", "retry", "raise"]
+
+Call = Callable[[], list[float]]
+"""What evaluates some points of a batch: it returns their values, NaN or infinite where a query failed."""
 
 
 class FailedQueryError(RuntimeError):
@@ -42,8 +45,6 @@ class Evaluator:
             ``ModuleObjective``, is called by that method instead.
         numpy: whether points are NumPy arrays instead of tensors.
         batched: whether a batch is evaluated in one call.
-        executor: a ``concurrent.futures.Executor`` to which the points are submitted one by one; the values do not
-            depend on the order of completion. ``fun`` must be picklable for an executor of processes.
         on_failure: ``"skip"`` reports NaN; ``"retry"`` evaluates a failed point again, at most ``retries`` times and
             while the budget lasts, counts every evaluation, and then skips; ``"raise"`` raises the objective's
             exception, or ``FailedQueryError``. The first exception of each type is logged as a warning with its
@@ -54,7 +55,6 @@ class Evaluator:
     fun: Callable[[Any], Any]
     numpy: bool = False
     batched: bool = False
-    executor: Executor | None = None
     on_failure: FailurePolicy = "skip"
     retries: int = 1
     _met: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
@@ -63,79 +63,86 @@ class Evaluator:
         if not callable(self.fun):
             raise TypeError(f"fun must be callable, got {type(self.fun).__name__}")
         check_choice("on_failure", self.on_failure, get_args(FailurePolicy))
-        if self.batched and self.executor is not None:
-            raise ValueError("batched=True evaluates a batch in one call: it goes without an executor")
-        if self._evaluate_at is not None and (self.batched or self.executor is not None):
+        if self.in_place and self.batched:
             raise ValueError(f"{type(self.fun).__name__} is evaluated in place, one point at a time")
-        if self.executor is not None and not hasattr(self.executor, "submit"):
-            raise TypeError(f"executor must be a concurrent.futures.Executor, got {type(self.executor).__name__}")
         check_integer("retries", self.retries, 0)
 
-    def __call__(self, batch: Batch, spare: int = 0, which: Sequence[int] | None = None) -> tuple[Tensor, int]:
-        """The values of k points of a batch, float64, shape ``k``, NaN for failed queries, and the number of retries.
+    @property
+    def in_place(self) -> bool:
+        """Whether the objective is called by its ``evaluate_at``, in this process and one point at a time."""
+        return hasattr(self.fun, "evaluate_at")
+
+    @property
+    def most_retries(self) -> int:
+        """The most evaluations of a point beyond the first."""
+        return self.retries if self.on_failure == "retry" else 0
+
+    def __call__(self, batch: Batch, spare: int = 0) -> tuple[Tensor, int]:
+        """The values of a batch, float64, shape ``q``, NaN for failed queries, and the number of retries.
 
         Args:
             batch: the batch to evaluate.
             spare: the most retries, which is what the budget holds beyond the batch.
-            which: the numbers of the points. None stands for all of them.
         """
-        evaluate = self._together if self.batched else self._one_by_one
-        rows = range(len(batch)) if which is None else which
-        values = dict(zip(rows, evaluate(batch, rows), strict=True))
+        values = dict(self._evaluated(batch, range(len(batch))))
         retried = 0
-        for _ in range(self.retries if self.on_failure == "retry" else 0):
+        for _ in range(self.most_retries):
             again = [i for i, value in values.items() if math.isnan(value)][: spare - retried]
             if not again:
                 break
             retried += len(again)
-            values |= dict(zip(again, evaluate(batch, again), strict=True))
+            values |= dict(self._evaluated(batch, again))
         return torch.tensor([*values.values()], dtype=torch.float64), retried
 
-    @property
-    def _evaluate_at(self) -> Callable[[Batch, int], Any] | None:
-        return getattr(self.fun, "evaluate_at", None)
+    def _evaluated(self, batch: Batch, rows: Sequence[int]) -> list[tuple[int, float]]:
+        found: list[tuple[int, float]] = []
+        for part, call in self.calls(batch, rows):
+            values = self.outcome(call, f"point {part[0]} of batch {batch.id}")
+            found += zip(part, values or [math.nan] * len(part), strict=True)
+        return found
 
-    def _together(self, batch: Batch, rows: Sequence[int]) -> list[float]:
-        points = batch.points(rows)
-        try:
-            given = self.fun(self._hand_out(points))
-        except Exception as error:
-            self._failed(error, "the batch")
-            return [math.nan] * len(points)
-        return [self._finite(v, f"row {i}") for i, v in enumerate(parse_values(given, len(points)).tolist())]
+    def calls(self, batch: Batch, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], Call]]:
+        """Yields what evaluates the points of a batch with the given numbers, and these, in order.
 
-    def _one_by_one(self, batch: Batch, rows: Sequence[int]) -> list[float]:
-        executor, in_place = self.executor, self._evaluate_at
-        if in_place is not None:
-            return [self._outcome(partial(_number, in_place, batch, i), i) for i in rows]
-        calls = ((i, partial(_number, self.fun, self._hand_out(x))) for i, x in batch.each(rows))
-        if executor is None:
-            return [self._outcome(call, i) for i, call in calls]
-        futures = [(i, executor.submit(call)) for i, call in calls]
-        try:
-            return [self._outcome(future.result, i) for i, future in futures]
-        except BaseException:
-            for _, future in futures:
-                future.cancel()
-            raise
+        One yields all of them where ``batched``, else each a point, made when it is yielded. A call can be pickled
+        where the objective can.
+        """
+        if self.batched:
+            yield rows, partial(_numbers, self.fun, len(rows), self._hand_out(batch.points(rows)))
+        elif self.in_place:
+            yield from (([i], partial(_numbers, self.fun.evaluate_at, 1, batch, i)) for i in rows)  # type: ignore[attr-defined]
+        else:
+            yield from (([i], partial(_numbers, self.fun, 1, self._hand_out(x))) for i, x in batch.each(rows))
 
-    def _outcome(self, call: Callable[[], float], i: int) -> float:
+    def _hand_out(self, points: Tensor) -> Tensor | np.ndarray:
+        return points.cpu().numpy() if self.numpy else points
+
+    def outcome(self, call: Callable[[], list[float]], where: str, *, first: bool = False) -> list[float] | None:
+        """The values that a call returns, NaN for failed queries; None where it raised, which the policy lets pass.
+
+        Args:
+            call: what ``call`` returned, or a future's ``result``.
+            where: which query it is, for messages.
+            first: whether it is the first of a run: its exception is a mistake in the program and raised.
+        """
         try:
-            value = call()
+            values = call()
         except BrokenExecutor:
             raise
         except InvalidValueError as error:
-            error.add_note(f"what the objective gave at point {i} of the batch is no value")
+            error.add_note(f"what the objective gave at {where} is no value")
             raise
         except Exception as error:
-            self._failed(error, f"point {i} of the batch")
-            return math.nan
-        return self._finite(value, f"point {i}")
+            if first or self.on_failure == "raise":
+                error.add_note(f"raised by the objective at {where}" + (", the first of the run" if first else ""))
+                raise
+            self._log(error, where)
+            return None
+        if self.on_failure == "raise" and not all(map(math.isfinite, values)):
+            raise FailedQueryError(f"the objective gave no finite value at {where}")
+        return values
 
-    def _failed(self, error: Exception, where: str) -> None:
-        if self.on_failure == "raise":
-            error.add_note(f"raised by the objective at {where}")
-            raise error
+    def _log(self, error: Exception, where: str) -> None:
         kind = type(error).__name__
         new = kind not in self._met
         self._met.add(kind)
@@ -149,14 +156,7 @@ class Evaluator:
             exc_info=error if new else None,
         )
 
-    def _finite(self, value: float, where: str) -> float:
-        if math.isnan(value) and self.on_failure == "raise":
-            raise FailedQueryError(f"the objective gave no finite value at {where} of the batch")
-        return value
 
-    def _hand_out(self, point: Tensor) -> Tensor | np.ndarray:
-        return point.cpu().numpy() if self.numpy else point
-
-
-def _number(fun: Callable[..., Any], *point: Any) -> float:
-    return float(parse_values(fun(*point), 1))
+def _numbers(fun: Callable[..., Any], count: int, *point: Any) -> list[float]:
+    numbers: list[float] = parse_values(fun(*point), count).tolist()
+    return numbers

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
 from typing import Any
 
+from numpy import ndarray
 from scipy.optimize import OptimizeResult
-from tqdm import tqdm
 
 from optimizers.core.bounds import BoundsLike
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import ProxLike, keyword_names, option_names
-from optimizers.core.record import StopReason
+from optimizers.core.result import Result, to_numpy
 from optimizers.evaluation import Evaluator, FailurePolicy
+from optimizers.progress import ProgressMode
 from optimizers.registry import method_class
+from optimizers.running.crew import Submits
+from optimizers.running.loop import Callback, run
 
-Callback = Callable[[OptimizeResult], object]
+__all__ = ["minimize", "run"]
 
 
 def minimize(
@@ -31,15 +34,20 @@ def minimize(
     seed: int = 0,
     callback: Callback | None = None,
     target: float | None = None,
-    numpy: bool = False,
+    numpy: bool | None = None,
     batched: bool = False,
-    executor: Executor | None = None,
+    workers: int | None = None,
+    executor: Submits | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     on_failure: FailurePolicy = "skip",
     retries: int = 1,
-    progress: bool = False,
+    progress: ProgressMode = "auto",
     **options: Any,
-) -> OptimizeResult:
+) -> Result:
     """Minimizes ``fun`` (+ ψ, where a prox is given) from its values.
+
+    Each value is the run's the moment that it arrives. The first Ctrl-C asks no more, gives queries that are running
+    5 s to end, and returns the result so far with status 98; a second one is raised at once.
 
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
@@ -52,60 +60,60 @@ def minimize(
         callback: called with ``Optimizer.intermediate_result()`` after each batch; it stops the run by returning True
             or raising StopIteration.
         target: the run stops at this value of f + ψ.
-        numpy: whether ``fun`` gets NumPy arrays instead of tensors.
+        numpy: whether ``fun`` gets, and the result and what callbacks get hold, NumPy arrays instead of tensors; None:
+            if x0 is an array.
         batched: whether ``fun`` takes all points of a batch at once.
-        executor: any ``concurrent.futures.Executor``; the result does not depend on the order of completion.
-        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception that is raised ends the
-            run; an optimizer that you make yourself and give to ``run`` can continue after it.
+        workers: most queries that are out at once; each answer frees one. They run in threads of our own, or in the
+            executor. With more than one, methods that can (ZoRD, TuRBO and their like) choose points beside those that
+            are pending, and the run is a function of the seed and the order of the answers. None: one, or with an
+            executor the points of one batch, whose result does not depend on the order.
+        executor: where queries run: anything with ``submit``, such as a ``concurrent.futures.Executor``, loky's, Dask's
+            ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, submitit's, or ``RayExecutor``. ``fun`` must
+            be picklable for processes. Each submission differs, so that a cluster's cache answers no retry.
+        checkpoint: a file in which the run is kept, with a journal beside it, ``<checkpoint>.journal``, that has each
+            value at once. The same call with the same file goes on where it ended, bitwise, also with a larger budget
+            or another target; of a run that has ended it returns the result. Points that were in flight when a run
+            was killed are asked again, and the log says which; beyond these there are never more calls than
+            ``max_queries`` in all. It is loaded only by the same method, options, seed, x0, bounds and name of ``fun``.
+        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception on the first query is raised
+            in any case. One that is raised ends the run; with a checkpoint, or an optimizer that you make yourself and
+            give to ``run``, you can continue after it.
         retries: the most evaluations of a failed point beyond the first, under ``"retry"``.
-        progress: whether a terminal shows a progress bar over the queries.
+        progress: ``"auto"``: a bar in terminals and notebooks, and else lines of the log every 30 s; True: a bar;
+            False: neither. See ``Progress``.
         **options: the method's own options.
 
     Returns:
-        ``Optimizer.result()``: x, fun, nfev, nit, nfail, status, success, message, stop_reason, history.
+        A ``Result``: x, fun, nfev, nit, nfail, status, success, message, stop_reason, history, as
+        ``Optimizer.result()``.
 
     Raises:
-        ValueError: for an unknown method or an argument out of range.
+        ValueError: for an unknown method, an argument out of range, or a checkpoint of another run, with what differs.
         TypeError: for an option that the method does not have, with the nearest name.
     """
     cls = method_class(method)
     _refuse_own_misspelt(cls, options)
-    if numpy and callable(jac := options.get("jac")):
+    arrays = isinstance(x0, ndarray) if numpy is None else bool(numpy)
+    if arrays and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())
     optimizer = cls(x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options)
-    evaluator = Evaluator(fun, numpy, batched, executor, on_failure, retries)
-    return run(optimizer, evaluator, callback=callback, progress=progress)
+    result = run(
+        optimizer,
+        Evaluator(fun, arrays, batched, on_failure, retries),
+        callback=_with_arrays(callback) if arrays and callable(callback) else callback,
+        workers=workers,
+        executor=executor,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    return result.numpy() if arrays else result
 
 
-def run(
-    optimizer: Optimizer,
-    evaluator: Evaluator | Callable[[Any], Any],
-    *,
-    callback: Callback | None = None,
-    progress: bool = False,
-) -> OptimizeResult:
-    """Runs an optimizer, new or resumed, until it stops; of a batch that is told in part it queries the rest.
+def _with_arrays(callback: Callback) -> Callback:
+    def call(intermediate_result: OptimizeResult) -> object:
+        return callback(to_numpy(intermediate_result))
 
-    An exception of the objective or of the callback passes through. The optimizer then keeps its pending batch, and
-    a later ``run`` continues with it.
-    """
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, got {type(callback).__name__}")
-    evaluate = evaluator if isinstance(evaluator, Evaluator) else Evaluator(evaluator)
-    total, name = optimizer.max_queries, type(optimizer).__name__
-    with tqdm(
-        total=total, initial=optimizer.queries, desc=name, disable=None if progress else True, unit="query"
-    ) as bar:
-        while not optimizer.stopped:
-            batch = optimizer.ask()
-            before, which = optimizer.queries, optimizer.untold(batch)
-            values, retries = evaluate(batch, optimizer.remaining - len(which), which)
-            optimizer.tell(batch, values, which=which, retries=retries)
-            bar.set_postfix(best=f"{optimizer.best_y:.6g}", refresh=False)
-            bar.update(optimizer.queries - before)
-            if callback is not None and _stops(callback, optimizer):
-                optimizer.stop(StopReason.CALLBACK)
-    return optimizer.result()
+    return call
 
 
 def _refuse_own_misspelt(cls: type[Optimizer], options: Iterable[str]) -> None:
@@ -115,10 +123,3 @@ def _refuse_own_misspelt(cls: type[Optimizer], options: Iterable[str]) -> None:
         close = difflib.get_close_matches(name, sorted(own | known), n=1)
         if close and close[0] not in known:
             raise TypeError(f"minimize has no argument {name!r}; did you mean {close[0]!r}?")
-
-
-def _stops(callback: Callback, optimizer: Optimizer) -> bool:
-    try:
-        return callback(optimizer.intermediate_result()) is True
-    except StopIteration:
-        return True

@@ -49,7 +49,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from scipy.optimize import OptimizeResult
 from torch import Tensor
 
@@ -68,6 +67,7 @@ from optimizers.core.options import (
     refuse_unknown,
 )
 from optimizers.core.record import Record, StopReason, describe
+from optimizers.core.result import Result
 from optimizers.core.state import check_complete, check_match, load_fields, marked, save_fields
 from optimizers.core.values import parse_point, parse_values
 
@@ -202,6 +202,11 @@ class Optimizer(MethodTools, ABC):
         return self._to_user(self._x)
 
     @property
+    def x0(self) -> Tensor:
+        """The initial point, shape ``d``; of none without ``track_best``, which does not keep it."""
+        return self._x0
+
+    @property
     def best_x(self) -> Tensor:
         """The queried point of least f + ψ, shape ``d``; x0 before the first success."""
         if not self.track_best:
@@ -280,6 +285,12 @@ class Optimizer(MethodTools, ABC):
         """Ends the run for a reason, unless it has ended for another before."""
         self._stop_reason = self._stop_reason or StopReason(reason)
 
+    def reconsider(self) -> None:
+        """Forgets why the run ended, and ends it again where target, failures or stagnation say so now."""
+        self._stop_reason = None
+        if self.queries:
+            self._check_stop()
+
     def ask(self) -> Batch:
         """The batch to evaluate, which is the same until it is told; of several that are pending the oldest.
 
@@ -307,7 +318,7 @@ class Optimizer(MethodTools, ABC):
         if not self._out:
             return None if self.stopped else self.ask()
         self._check_whole()
-        spare = self.remaining - self._unanswered()
+        spare = self.spare
         if self._stop_reason is not None or spare < 1:
             return None
         batch = self._ask_another(self.pending, spare)
@@ -346,8 +357,8 @@ class Optimizer(MethodTools, ABC):
         check_integer("retries", retries, 0)
         if not rows and not retries:
             raise ValueError("which names no point of the batch")
-        if retries > (spare := self.remaining - self._unanswered()):
-            raise ValueError(f"{retries} retries exceed the budget: {spare} are left")
+        if retries > self.spare:
+            raise ValueError(f"{retries} retries exceed the budget: {self.spare} are left")
         y = parse_values(values, len(rows)).to(self._x.device)
         now = y.new_full((len(batch),), math.nan)
         now[rows] = y
@@ -382,8 +393,10 @@ class Optimizer(MethodTools, ABC):
             raise ValueError(f"batch {batch.id} is not the pending one of that number, which has other points")
         return place
 
-    def _unanswered(self) -> int:
-        return sum(len(answers.batch) - len(answers.told) for answers in self._out)
+    @property
+    def spare(self) -> int:
+        """The number of queries that the budget holds beyond those that are pending."""
+        return self.remaining - sum(len(answers.batch) - len(answers.told) for answers in self._out)
 
     def _marked(self, whole: bool) -> Callable[[BaseException], None]:
         """What undoes a tell: of the record, and where the batch is ``whole`` of the method too."""
@@ -404,6 +417,11 @@ class Optimizer(MethodTools, ABC):
     def _moves_in_place(self) -> bool:
         """Whether ``_tell`` changes the iterate or the state in place, so that it cannot be undone."""
         return False
+
+    @property
+    def whole(self) -> bool:
+        """Whether no step ended in the middle, which only those can that move x in place."""
+        return self._broken is None
 
     def _check_whole(self) -> None:
         if self._broken is not None:
@@ -427,8 +445,8 @@ class Optimizer(MethodTools, ABC):
             x=self.best_x, fun=self.best_y, nfev=self.queries, nit=self.iterations, nfail=self.failures
         )
 
-    def result(self, reason: StopReason | None = None) -> OptimizeResult:
-        """The run so far as scipy's ``OptimizeResult``.
+    def result(self, reason: StopReason | None = None) -> Result:
+        """The run so far.
 
         Its entries are x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 98
         interrupted, 99 callback, −1 running), success, message, stop_reason; and history, which holds for the queries
@@ -443,10 +461,15 @@ class Optimizer(MethodTools, ABC):
         if self.store_points and not record.points:
             history.x = self._x.new_empty(0, self.dimension)
         ending = describe(reason, self.target, record.queries, record.failures, self.max_queries)
-        return OptimizeResult(self.intermediate_result() | ending | {"history": history})
+        return Result(self.intermediate_result() | ending | {"history": history})
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the run depends on, as tensors and plain values that ``torch.save`` takes."""
+        """All that the rest of the run depends on, as tensors and plain values that ``torch.save`` takes.
+
+        Raises:
+            RuntimeError: if a step that moves x in place ended in the middle.
+        """
+        self._check_whole()
         return {
             "method": self.method,
             "version": self.version,
@@ -481,9 +504,13 @@ class Optimizer(MethodTools, ABC):
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_complete(state, ("method", "version", "options", "x", "x0", "record", "pending", "state"))
         theirs = {name: state[name] for name in ("method", "version")} | state["options"]
-        ours = {"method": self.method, "version": self.version} | self._options()
-        theirs |= {"dimension": state["x"].numel(), "dtype": state["x"].dtype}
-        check_match(theirs, ours | {"dimension": self.dimension, "dtype": self._x.dtype})
+        theirs |= {"dimension": state["x"].numel(), "dtype": str(state["x"].dtype)}
+        check_match(theirs, {name: value for name, value in self.description().items() if name != "seed"})
+
+    def description(self) -> dict[str, Any]:
+        """What determines the run but x0, the objective and when to stop: plain values by name."""
+        about = {"method": self.method, "version": self.version, "dimension": self.dimension}
+        return about | {"dtype": str(self._x.dtype), "seed": self.seed} | self._options()
 
     def _options(self) -> dict[str, Any]:
         """The bounds, the prox and the options of plain values that determine a run, by name."""

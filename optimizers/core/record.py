@@ -109,7 +109,7 @@ class Record:
                 setattr(self, name, value)
 
     def history(self) -> dict[str, Tensor]:
-        """The queries in the order asked: ``y`` and ``best_y``, float64, shape ``queries``; ``x`` where points are kept.
+        """The queries in the order asked: ``y`` and ``best_y``, float64, shape ``queries``, and kept points as ``x``.
 
         ``best_y`` is the least f + ψ of a query and those before it.
         """

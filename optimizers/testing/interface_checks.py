@@ -15,7 +15,7 @@ from scipy.optimize import Bounds
 from torch import Tensor
 
 from optimizers.evaluation import Evaluator, FailurePolicy
-from optimizers.minimize import run
+from optimizers.running.loop import run
 from optimizers.testing.harness import Factory, Promises, first_batch, make, quadratic, raises, start, state_bytes
 
 
@@ -199,7 +199,7 @@ def check_executor(factory: Factory, promises: Promises) -> None:
         return float(quadratic(x))
 
     with ThreadPoolExecutor(4) as executor:
-        result = run(make(factory, promises, store_points=True), Evaluator(slow, executor=executor))
+        result = run(make(factory, promises, store_points=True), slow, executor=executor)
     assert torch.equal(plain.history.x, result.history.x)
     assert torch.equal(plain.history.y, result.history.y)
 
@@ -210,7 +210,7 @@ def check_stopping(factory: Factory, promises: Promises) -> None:
     first = len(opt.ask())
     result = run(opt, quadratic)
     assert result.stop_reason == "target reached" and result.status == 0 and result.success
-    assert result.nfev == first
+    assert result.nfev == 1 <= first, "the run goes on after the target"
 
     def stop_iteration(intermediate_result: Any) -> None:
         assert intermediate_result.nfev > 0 and math.isfinite(intermediate_result.fun)

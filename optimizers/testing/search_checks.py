@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import Bounds
 
 from optimizers.core.bounds import parse_bounds
-from optimizers.minimize import run
+from optimizers.running.loop import run
 from optimizers.testing.harness import Factory, Promises, first_batch, make, quadratic, rosenbrock, start
 
 

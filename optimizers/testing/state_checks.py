@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optimizers.minimize import run
+from optimizers.running.loop import run
 from optimizers.testing.harness import (
     Factory,
     Promises,

@@ -18,7 +18,7 @@ def test_numpy_batched_and_plain_calls_give_one_run():
     arrays = minimize(numpy_quadratic, start(), "rgf", max_queries=60, numpy=True)
     batched = minimize(lambda x: ((x - 1.0) ** 2).sum(-1, keepdim=True), start(), "rgf", max_queries=60, batched=True)
     for other in (arrays, batched):
-        torch.testing.assert_close(other.x, plain.x, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(torch.as_tensor(other.x), plain.x, rtol=1e-9, atol=1e-9)
     assert plain.nfev == arrays.nfev == batched.nfev == 60
 
 
@@ -55,7 +55,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("stream", "progress", "shown"),
-    [(Terminal(), True, True), (Terminal(), False, False), (io.StringIO(), True, False)],
+    [(Terminal(), True, True), (Terminal(), False, False), (io.StringIO(), "auto", False)],
 )
 def test_progress_bar_counts_queries_on_a_terminal(monkeypatch, stream, progress, shown):
     monkeypatch.setattr("sys.stderr", stream)

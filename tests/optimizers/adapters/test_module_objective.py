@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from optimizers import RGF, DeComFL, HiSo, ModuleObjective, minimize
+from optimizers import RGF, DeComFL, HiSo, ModuleObjective, minimize, run
 from optimizers.evaluation import Evaluator
 from tests.memory import printed, reads_peak
 
@@ -300,7 +300,7 @@ def test_what_is_no_objective_is_refused():
         (ValueError, "67 parameters", lambda: f(DeComFL(torch.zeros(5), max_queries=50).ask())),
         (TypeError, "a point must be", lambda: f([0.0] * 67)),
         (ValueError, "in place", lambda: Evaluator(f, batched=True)),
-        (ValueError, "in place", lambda: Evaluator(f, executor=ThreadPoolExecutor(1))),
+        (ValueError, "in place", lambda: run(DeComFL(f.x0(), max_queries=50), f, executor=ThreadPoolExecutor(1))),
         (TypeError, "real numbers", lambda: ModuleObjective(module, lambda m: "low")(f.x0())),
         (ValueError, "one number", lambda: ModuleObjective(module, lambda m: torch.ones(2))(f.x0())),
     ):
@@ -312,7 +312,7 @@ def test_what_is_no_objective_is_refused():
 MEMORY = """
 import gc, sys, torch
 from torch import nn
-from optimizers import ModuleObjective, minimize
+from optimizers import ModuleObjective, minimize, run
 
 def tune(width, layers):
     module = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.Tanh())])

@@ -1,0 +1,1 @@
+"""Running an optimizer on an objective: the loop, its workers, interrupts and checkpoints."""

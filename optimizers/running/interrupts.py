@@ -1,0 +1,89 @@
+"""Ctrl-C during a run: the first asks it to end, the second ends it at once."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Self
+
+logger = logging.getLogger(__name__)
+
+GRACE = 5.0
+"""Seconds that queries which are running get after an interrupt."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in an objective that is still running ``GRACE`` seconds after an interrupt."""
+
+
+class Interrupts:
+    """Takes SIGINT for the time of a run, and gives the handler back that was there before.
+
+    The first interrupt only sets ``requested``; an objective that runs in the main thread gets ``GRACE`` seconds to
+    end, and then ``Interrupted``. A second one raises ``KeyboardInterrupt`` at once. It takes the signal in the main
+    thread only, and only from Python's own handler: a handler of the user's stays.
+
+    Args:
+        notify: called in the main thread at the first interrupt.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self.requested_at: float | None = None
+        self.in_objective = False
+        self._timer: threading.Timer | None = None
+        self._overdue = False
+        self._taken = False
+
+    @property
+    def requested(self) -> bool:
+        """Whether the run is to end."""
+        return self.requested_at is not None
+
+    @property
+    def grace_left(self) -> float:
+        """Seconds that running queries still have."""
+        return GRACE if self.requested_at is None else max(0.0, self.requested_at + GRACE - time.monotonic())
+
+    def __enter__(self) -> Self:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._handle)
+            self._taken = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._taken:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._overdue:
+            self._overdue = False
+            if self.in_objective:
+                raise Interrupted("the query was still running")
+            return
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested_at = time.monotonic()
+        logger.warning(
+            "interrupted: no more queries are asked, those that are running have %g s to end; again to stop at once",
+            GRACE,
+        )
+        self._notify()
+        if self.in_objective:
+            self._timer = threading.Timer(GRACE, self._end_objective, (threading.get_ident(),))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _end_objective(self, main: int) -> None:
+        self._overdue = True
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(main, signal.SIGINT)
+        else:
+            signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,217 @@
+"""``run``: asks an optimizer, sends its points out, and tells each value the moment that it arrives."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from scipy.optimize import OptimizeResult
+
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import optional, positive_integer
+from optimizers.core.record import StopReason
+from optimizers.core.result import Result
+from optimizers.evaluation import Call, Evaluator
+from optimizers.progress import Progress, ProgressMode
+from optimizers.running.checkpoint import Checkpoint
+from optimizers.running.crew import Crew, Query, Submits
+from optimizers.running.interrupts import Interrupted, Interrupts
+
+Callback = Callable[[OptimizeResult], object]
+
+
+def run(
+    optimizer: Optimizer,
+    evaluator: Evaluator | Callable[[Any], Any],
+    *,
+    callback: Callback | None = None,
+    workers: int | None = None,
+    executor: Submits | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: ProgressMode = False,
+) -> Result:
+    """Runs an optimizer, new or resumed, until it stops; of a batch that is told in part it queries the rest.
+
+    Each value is the optimizer's, and the checkpoint's, the moment that it arrives. An exception of the objective that
+    the evaluator does not let pass, of the callback or of the executor passes through: the optimizer then has all
+    values that arrived and its pending batches, and a later ``run`` continues with these. The first interrupt
+    (Ctrl-C) ends the run with a result whose status is 98, after at most 5 s for the queries that are running; a second
+    one is raised at once.
+
+    With several workers the run is a function of the seed and the order in which answers arrive: after each one idle
+    workers get the next points of the pending batches, and then of ``Optimizer.ask_another``.
+
+    Args:
+        optimizer: what is run.
+        evaluator: the objective, or an ``Evaluator`` of it.
+        callback: see ``minimize``, as for all that follow.
+        workers: most queries that are out at once.
+        executor: where queries run.
+        checkpoint: a file in which the run is kept; the optimizer is a new one where the file exists.
+        progress: what shows how far the run is.
+
+    Raises:
+        TypeError: for a callback that is not callable or an executor without ``submit``.
+        ValueError: for workers that the objective cannot use, or a checkpoint of another run.
+    """
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, got {type(callback).__name__}")
+    evaluate = evaluator if isinstance(evaluator, Evaluator) else Evaluator(evaluator)
+    crew = _crew(evaluate, optional(positive_integer, "workers", workers), executor)
+    saved = None if checkpoint is None else Checkpoint(checkpoint, optimizer, evaluate)
+    return Loop(optimizer, evaluate, crew, saved, callback, progress).run()
+
+
+def _crew(evaluator: Evaluator, workers: int | None, executor: Submits | None) -> Crew:
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise TypeError(f"executor must have a method submit, as a concurrent.futures.Executor: {executor!r} has none")
+    several = executor is not None or (workers is not None and workers > 1)
+    if several and evaluator.batched:
+        raise ValueError("batched=True evaluates a batch in one call: it goes without workers and an executor")
+    if several and evaluator.in_place:
+        raise ValueError(f"{type(evaluator.fun).__name__} is evaluated in place, one point at a time: without workers")
+    return Crew(1 if workers is None and executor is None else workers, executor)
+
+
+class Loop:
+    """One run: the optimizer, what evaluates its points, and where it is written."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        evaluator: Evaluator,
+        crew: Crew,
+        checkpoint: Checkpoint | None,
+        callback: Callback | None,
+        progress: ProgressMode,
+    ) -> None:
+        self.optimizer, self.evaluator, self.crew = optimizer, evaluator, crew
+        self.checkpoint, self.callback = checkpoint, callback
+        self.progress = Progress(
+            progress, total=optimizer.max_queries, done=optimizer.queries, name=type(optimizer).__name__, unit="query"
+        )
+        self._attempts = {} if checkpoint is None else checkpoint.attempts
+        self._ready: list[Iterator[Query]] = [self._queries(b, optimizer.untold(b)) for b in optimizer.pending]
+
+    def run(self) -> Result:
+        """Runs until the optimizer stops, or an interrupt."""
+        with self.progress as show, Interrupts(self.crew.wake) as interrupts:
+            try:
+                while not self.optimizer.stopped and not interrupts.requested:
+                    self._fill()
+                    if not len(self.crew):
+                        raise RuntimeError(f"{type(self.optimizer).__name__} neither asks nor waits for a value")
+                    self._take(self.crew.wait(), interrupts)
+                    o = self.optimizer
+                    show(o.queries, best=o.best_y, failures=o.failures)
+                while len(self.crew) and not self.crew.runs_here:
+                    if (ended := self.crew.wait(interrupts.grace_left if interrupts.requested else 0.0)) is None:
+                        break
+                    self._take(ended, interrupts)
+            finally:
+                left = list(self.crew.leave())
+                if self.checkpoint is not None:
+                    self.checkpoint.close()
+        return self._result(interrupts.requested, left)
+
+    def _fill(self) -> None:
+        """Gives idle workers points: of pending batches first, then of another one."""
+        while self.crew.idle:
+            query = self._next()
+            if query is None:
+                return
+            if self.checkpoint is not None:
+                self.checkpoint.sent(query.batch, query.rows)
+            self.crew.submit(query)
+
+    def _next(self) -> Query | None:
+        while True:
+            while self._ready:
+                query = next(self._ready[0], None)
+                if query is not None:
+                    return query
+                self._ready.pop(0)
+            if self.crew.workers is None and len(self.crew):
+                return None
+            batch = self.optimizer.ask_another()
+            if batch is None:
+                return None
+            if self.checkpoint is not None:
+                self.checkpoint.asked(batch)
+            self._ready.append(self._queries(batch, range(len(batch))))
+
+    def _queries(self, batch: Batch, rows: Sequence[int]) -> Iterator[Query]:
+        return (Query(batch, part, call) for part, call in self.evaluator.calls(batch, list(rows)))
+
+    def _take(self, ended: tuple[Query, Call] | None, interrupts: Interrupts) -> None:
+        """Tells the values of a query that has ended."""
+        if ended is None:
+            return
+        query, call = ended
+        batch, rows, optimizer = query.batch, query.rows, self.optimizer
+        number = optimizer.queries + 1
+        points = f"point {rows[0]}" if len(rows) == 1 else f"{len(rows)} points"
+        where = f"query {number} ({points} of batch {batch.id})"
+        interrupts.in_objective = self.crew.runs_here
+        try:
+            values = self.evaluator.outcome(call, where, first=number == 1)
+        except Interrupted:
+            if not interrupts.requested:
+                raise  # it belongs to a run around this one
+            return
+        except KeyboardInterrupt:
+            if interrupts.requested and not self.crew.runs_here:
+                return  # a worker got the same signal
+            raise
+        finally:
+            interrupts.in_objective = False
+        told = dict(zip(rows, values or [math.nan] * len(rows), strict=True))
+        again = [i for i, value in told.items() if not math.isfinite(value) and self._tries_again(batch, i)]
+        if again:
+            self._ready.insert(0, self._queries(batch, again))
+        final = {i: value for i, value in told.items() if i not in again}
+        if not final:
+            return
+        if self.checkpoint is not None:
+            self.checkpoint.arrived(batch, [*final], [*final.values()])
+        before = optimizer.iterations
+        optimizer.tell(batch, [*final.values()], which=[*final])
+        if optimizer.iterations > before:
+            self._batch_done(batch)
+
+    def _tries_again(self, batch: Batch, i: int) -> bool:
+        """Whether a failed point is evaluated again; the failed attempt is counted then."""
+        if self._attempts.get((batch.id, i), 0) >= self.evaluator.most_retries or self.optimizer.spare < 1:
+            return False
+        if self.checkpoint is not None:
+            self.checkpoint.failed(batch, i)
+        else:
+            self._attempts[batch.id, i] = self._attempts.get((batch.id, i), 0) + 1
+        self.optimizer.tell(batch, [], which=[], retries=1)
+        return True
+
+    def _batch_done(self, batch: Batch) -> None:
+        for i in range(len(batch)):
+            self._attempts.pop((batch.id, i), None)
+        if self.callback is not None and _stops(self.callback, self.optimizer):
+            self.optimizer.stop(StopReason.CALLBACK)
+        if self.checkpoint is not None:
+            self.checkpoint.save_when_due()
+
+    def _result(self, interrupted: bool, left: Sequence[Query]) -> Result:
+        result = self.optimizer.result(StopReason.INTERRUPTED if interrupted else None)
+        if result.stop_reason == StopReason.INTERRUPTED and left:
+            result.message += f" {sum(len(query.rows) for query in left)} queries were running and are left out."
+        if self.checkpoint is not None and (error := self.checkpoint.error) is not None:
+            result.message += f" The checkpoint could not be written: {error}."
+        return result
+
+
+def _stops(callback: Callback, optimizer: Optimizer) -> bool:
+    try:
+        return callback(optimizer.intermediate_result()) is True
+    except StopIteration:
+        return True
