@@ -52,7 +52,8 @@ class Progress:
         self._before = done
         self._now: tuple[int, float, int, int | None] = (done, math.nan, 0, None)
         self._bar: Any = None
-        self._draws = self._logged = False
+        self._shown: tuple[int, float, int, int | None] | None = None
+        self._draws = False
         self._start, self._due = 0.0, math.inf
 
     def __enter__(self) -> Self:
@@ -78,7 +79,7 @@ class Progress:
             self._show()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bar is not None or self._logged:
+        if self._shown not in (None, self._now):
             self._show()
         if self._bar is not None:
             self._bar.close()
@@ -89,7 +90,7 @@ class Progress:
 
     def _show(self) -> None:
         now = time.monotonic()
-        done, best, failures, queries = self._now
+        done, best, failures, queries = self._shown = self._now
         value = "" if math.isnan(best) else f"best {best:.6g}"
         count = "" if queries is None else f"{queries} queries"
         if self._draws:
@@ -99,7 +100,7 @@ class Progress:
             self._bar.n = done
             self._bar.set_postfix_str(", ".join(filter(None, [value, count, f"{failures} failed"])))
         else:
-            self._due, self._logged = now + LOG_EVERY, True
+            self._due = now + LOG_EVERY
             steps = f"{done} of {self.total} {self.unit[:-1] + 'ies' if self.unit.endswith('y') else self.unit + 's'}"
             told = filter(None, [steps, value, count, f"{failures} failed", self._time_left(now)])
             logger.info("%s: %s", self.name, ", ".join(told))
