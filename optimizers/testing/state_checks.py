@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,6 +73,95 @@ def check_values_as_they_come(factory: Factory, promises: Promises) -> None:
         whole.tell(batch, values)
         assert (parts.queries, parts.failures, parts.best_y) == (whole.queries, whole.failures, whole.best_y)
         assert torch.equal(parts.x, whole.x) and torch.equal(parts.best_x, whole.best_x)
+
+
+def check_several_points_are_out(factory: Factory, promises: Promises) -> None:
+    """With four points out the order of the answers determines the run, also saved and loaded between them."""
+    whole, broken = (_run_by_four(factory, promises, reload) for reload in (False, True))
+    assert len(whole) == len(broken), f"{len(broken)} batches, {len(whole)} in the unbroken run"
+    for k, (ours, theirs) in enumerate(zip(broken, whole, strict=True)):
+        assert torch.equal(ours, theirs), f"batch {k} differs after loading"
+
+
+def _run_by_four(factory: Factory, promises: Promises, reload: bool) -> list[Tensor]:
+    """The points of every batch of a run in which up to four points are out and any of them is answered next."""
+    opt = make(factory, promises, seed=3)
+    order = np.random.Generator(np.random.Philox(1))
+    asked: list[Tensor] = []
+    out: list[tuple[int, int]] = []
+    numbers: set[int] = set()
+    while not opt.stopped:
+        if reload:
+            opt = reloaded(opt, make(factory, promises, seed=4))
+        while len(out) < 4:
+            idle = [(b.id, i) for b in opt.pending for i in opt.untold(b) if (b.id, i) not in out]
+            if idle:
+                out.append(idle[0])
+                continue
+            before = state_bytes(opt, "pending")
+            batch = opt.ask_another()
+            assert state_bytes(opt, "pending") == before, "asking another batch changes the state"
+            if batch is None:
+                break
+            assert batch.id not in numbers, f"two batches have the number {batch.id}"
+            numbers.add(batch.id)
+            asked.append(batch.points())
+        planned = opt.queries + sum(len(opt.untold(b)) for b in opt.pending)
+        assert planned <= opt.max_queries, f"{planned} queries planned of {opt.max_queries}"
+        number, i = out.pop(int(order.integers(len(out))))
+        batch = next(b for b in opt.pending if b.id == number)
+        opt.tell(batch, with_failures(quadratic(batch.points([i])), opt.queries), which=[i])
+    return asked
+
+
+def check_tell_is_atomic(factory: Factory, promises: Promises) -> None:
+    """A tell that is interrupted at any of its lines leaves no trace, and telling again gives the undisturbed run."""
+    opt, undisturbed = (make(factory, promises, seed=3) for _ in range(2))
+    lines = np.random.Generator(np.random.Philox(0))
+    for _ in range(3):
+        if undisturbed.stopped or opt._moves_in_place:
+            break
+        batch = opt.ask()
+        values = with_failures(quadratic(batch.points()), opt.queries)
+        before = state_bytes(opt)
+        total, _ = interrupted_at(None, partial(undisturbed.tell, undisturbed.ask(), values))
+        chosen = sorted(lines.integers(1, max(2, total - 50), 8).tolist())  # what is cached takes fewer lines
+        for line in chosen:
+            _, interrupted = interrupted_at(line, partial(opt.tell, batch, values))
+            assert interrupted, f"no line {line} of {total}"
+            assert state_bytes(opt) == before, f"an interrupt at line {line} of {total} leaves a trace"
+        opt.tell(batch, values)
+        assert state_bytes(opt) == state_bytes(undisturbed), "interrupts change the run"
+
+
+def interrupted_at(line: int | None, call: Callable[[], object]) -> tuple[int, bool]:
+    """Calls, raises ``KeyboardInterrupt`` at a line of the packages' code; how many lines were run, and whether it did.
+
+    Args:
+        line: the number of the line from the beginning of the call; None interrupts nowhere.
+        call: what is called.
+    """
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("optimizers", "surrogates"):
+            return None
+        if event == "line":
+            count += 1
+            if count == line:
+                raise KeyboardInterrupt
+        return trace
+
+    traced_before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return count, True
+    finally:
+        sys.settrace(traced_before)
+    return count, False
 
 
 def check_extended_budget(factory: Factory, promises: Promises) -> None:

@@ -24,7 +24,7 @@ class AskMoves(RGF):
         return super()._ask()
 
     def ask(self):
-        self._pending = None
+        self._out = []
         return super().ask()
 
 
@@ -104,6 +104,22 @@ class OrderOfArrival(RGF):
         self._x = self._x + 1e-9 * (time.monotonic_ns() % 1000)
 
 
+class ChangesInPlace(RGF):
+    def _tell(self, batch, values):
+        self._x.add_(1e-9)
+        super()._tell(batch, values)
+
+
+class AsksByTheClock(RGF):
+    def _ask_another(self, pending, spare):
+        return self._directions_batch([0], [1e-9 * (time.monotonic_ns() % 1000)])
+
+
+class OneNumber(RGF):
+    def _ask_another(self, pending, spare):
+        return replace(self._directions_batch([0], [1.0]), id=pending[-1].id)
+
+
 class Overflows(RGF):
     def _tell(self, batch, values):
         self._x = self._x - (values.nan_to_num().to(self._x).sum()) * 1e10
@@ -138,6 +154,9 @@ BROKEN = [
     (Float64Only, "check_dtypes"),
     (DefaultDtype, "check_dtypes"),
     (OrderOfArrival, "check_executor"),
+    (ChangesInPlace, "check_tell_is_atomic"),
+    (AsksByTheClock, "check_several_points_are_out"),
+    (OneNumber, "check_several_points_are_out"),
     (Overflows, "check_enormous_values"),
     (Verbatim, "check_quadratic"),
 ]
