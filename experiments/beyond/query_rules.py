@@ -60,3 +60,12 @@ def candidate_cloud(x: Tensor, nearest: float, farthest: float, seed: int, step:
     offsets = local_cloud(torch.zeros_like(x), CANDIDATES, 1.0, seed, distribution="normal", step=step)
     scales = torch.tensor(distances(nearest, farthest), dtype=x.dtype, device=x.device)
     return x + scales.repeat(math.ceil(CANDIDATES / LEVELS))[:CANDIDATES, None] * offsets
+
+
+class RandomBatch(ZoRD):
+    """ZoRD whose queries beside an iterate are at the design's radius from it in random directions, not aimed."""
+
+    method = "zord_random_batch"
+
+    def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
+        return self._around(z, count + 1)[1:]

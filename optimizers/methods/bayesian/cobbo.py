@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, optional, positive_integer
-from optimizers.methods.bayesian.coordinate_blocks import sample_block, updated_weights, virtual_points
+from optimizers.methods.bayesian.coordinate_blocks import CLUSTER_RADIUS, sample_block, updated_weights, virtual_points
 from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize_acquisition
 from optimizers.methods.bayesian.trust_region import TrustRegion, TrustRegionRule
 from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
@@ -86,6 +87,11 @@ class CobBO(Optimizer):
     ``max_block``, its coordinates by multiplicative weights (eq. 2). The method is sequential: after the initial
     design a batch is one query.
 
+    Idle workers get one more query each (``ask_another``), the point of largest expected improvement jointly with the
+    pending ones of its block; where that is one of these, a uniform point of the region within the block. A value
+    that comes when its block has ended is data alone, unless it improves on M and there was no escape: then V moves
+    there, and a new block begins.
+
     Where the paper's main text is silent (we do not follow its appendix), we read it as follows:
 
     - Stopping rule: a block of c coordinates ends after ``patience`` failures in a row, after a marginal
@@ -120,6 +126,7 @@ class CobBO(Optimizer):
     """
 
     method = "cobbo"
+    version = 2
     state: CobBOState
 
     def __init__(
@@ -184,18 +191,36 @@ class CobBO(Optimizer):
         return max(1, min(size, self.remaining))
 
     def _ask(self) -> Batch:
-        state, generator = self.state, self._generator()
-        if len(state.block) == 0:
+        if len(self.state.block) == 0:
             first = self._x if self.iterations == 0 else None
-            return self._points_batch(self.box.design(self._next_queries(), generator, first))
+            return self._points_batch(self.box.design(self._next_queries(), self._generator(), first))
+        return self._query(None)
+
+    def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
+        state = self.state
+        if len(state.block) == 0:
+            return None
+        own = [
+            batch.explicit for batch in pending if batch.explicit is not None and batch.info["block"] == state.blocks
+        ]
+        return self._query(self.box.to_unit(torch.cat(own))[:, state.block] if own else None)
+
+    def _query(self, pending: Tensor | None) -> Batch:
+        """The point of largest expected improvement on M, jointly with pending points in the block, ``p x c``."""
+        state, generator = self.state, self._generator()
         gp = self._fit().with_data(state.virtual, state.virtual_values)
         center, half = state.pivot[state.block], 0.5 * state.region.length
         lower, upper = (center - half).clamp(0.0, 1.0), (center + half).clamp(0.0, 1.0)
-        acquisition = gp.log_expected_improvement(state.best)
-        point, _ = maximize_acquisition(acquisition, lower, upper, int(generator.integers(2**31)))
+        seed, sampler_seed = (int(number) for number in generator.integers(2**31, size=2))
+        acquisition = gp.log_expected_improvement(state.best, sampler_seed, pending)
+        point, _ = maximize_acquisition(acquisition, lower, upper, seed)
+        if pending is not None and bool(((pending - point).square().mean(1) < CLUSTER_RADIUS**2).any()):
+            uniforms = torch.from_numpy(generator.random(len(point))).to(point)
+            point = lower + (upper - lower) * uniforms
         query = state.pivot.clone()
         query[state.block] = point
-        return self._points_batch(self.box.from_unit(query)[None])
+        info = {"block": state.blocks, "region": state.region.number}
+        return self._points_batch(self.box.from_unit(query)[None], info=info)
 
     def _fit(self) -> LocalGP:
         """The process fitted to the virtual points; the fit is kept as long as the block is the same tensor."""
@@ -210,7 +235,10 @@ class CobBO(Optimizer):
         data = self.state.data.extended(batch, values, totals)
         if len(self.state.block) > 0:
             query = self.box.to_unit(batch.search_point(0))
-            self.state = self._after_query(data, query, float(totals[0]))
+            if batch.info["block"] == self.state.blocks:
+                self.state = self._after_query(data, query, float(totals[0]))
+            else:
+                self.state = self._after_late_query(data, query, float(totals[0]), batch.info["region"])
         elif len(data) >= LEAST_DATA:
             best = int(data.totals.argmin())
             value = float(data.totals[best])
@@ -221,6 +249,15 @@ class CobBO(Optimizer):
             self.state = replace(self.state, data=data)
         if len(data):
             self._x = data.best()
+
+    def _after_late_query(self, data: Observations, query: Tensor, value: float, region: int) -> CobBOState:
+        """The state after a query of a block that has ended, asked in the trust region of that number."""
+        state = replace(self.state, data=data)
+        if not value < state.best or region != state.region.number:
+            return state
+        return self._with_new_block(
+            replace(state, pivot=query, best=value, region=self.rule.update(state.region, value, 1), failures=0)
+        )
 
     def _after_query(self, data: Observations, query: Tensor, value: float) -> CobBOState:
         """The state after a query in the subspace; its value is not finite if it failed."""
@@ -260,14 +297,14 @@ class CobBO(Optimizer):
         eligible = (outside & (y <= y.median())).nonzero().flatten()
         if len(eligible) == 0:
             eligible = (y <= y.median()).nonzero().flatten()
-        chosen = int(eligible[int(self._generator(stream=2).integers(len(eligible)))])
+        chosen = int(eligible[int(self._generator(stream=2, step=self.iterations).integers(len(eligible)))])
         value = float(y[chosen])
         region = self.rule.start(state.region.number + 1, value)
         return replace(state, pivot=X[chosen], best=value, region=region, failures=0)
 
     def _with_new_block(self, state: CobBOState) -> CobBOState:
         """The state with a new block and the virtual points of its subspace."""
-        d, generator = self.box.dimension, self._generator(stream=1)
+        d, generator = self.box.dimension, self._generator(stream=1, step=self.iterations)
         size = int(generator.integers(1, min(self.max_block, d) + 1))
         block = sample_block(state.log_weights, size, generator)
         X = self.box.to_unit(state.data.points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
@@ -50,6 +51,10 @@ class TuRBO(Optimizer):
     expected improvement on the best value of the current regions, jointly with the points chosen before it in its
     region.
 
+    Idle workers get one more query each (``ask_another``): a region without a model its design, or else one by Thompson
+    sampling, or LogEI jointly with what is pending in the region, from the regions that have a model by then. A value
+    that comes when its region has ended changes no other one.
+
     The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
     mean with ``noisy=True``; the initial design is a Latin hypercube, in which x0 replaces the first region's first
     point; and each design is a batch of its own. Failed queries are not in the models and count as failures of their
@@ -78,6 +83,7 @@ class TuRBO(Optimizer):
     """
 
     method = "turbo"
+    version = 2
     state: TuRBOState
 
     def __init__(
@@ -139,27 +145,42 @@ class TuRBO(Optimizer):
         """The points of the queries that succeeded, in user units, ``n x d``, and f at them, shape ``n``."""
         return self._to_user(self.state.data.points), self.state.data.values.clone()
 
-    def _undesigned(self) -> int | None:
-        """The index of the first region that has fewer than ``LEAST_DATA`` values, if there is one."""
-        for i, region in enumerate(self.state.regions):
-            if int((self.state.owner == region.number).sum()) < LEAST_DATA:
-                return i
-        return None
+    def _undesigned(self) -> list[int]:
+        """The numbers of the regions that have fewer than ``LEAST_DATA`` values."""
+        numbers = [region.number for region in self.state.regions]
+        return [number for number in numbers if int((self.state.owner == number).sum()) < LEAST_DATA]
 
     def _next_queries(self) -> int:
-        size = self.batch_size if self._undesigned() is None else self._design_size
+        size = self._design_size if self._undesigned() else self.batch_size
         return max(1, min(size, self.remaining))
 
     def _ask(self) -> Batch:
-        region, count = self._undesigned(), self._next_queries()
-        if region is None:
-            choose = self._thompson if self.acquisition == "thompson" else self._log_ei
-            unit, regions = choose(count)
-            return self._points_batch(self.box.from_unit(unit), info={"regions": regions, "design": False})
-        first = self._x if self.iterations == 0 else None
-        points = self.box.design(count, self._generator(), first)
+        undesigned, count = self._undesigned(), self._next_queries()
+        return self._design(undesigned[0], count) if undesigned else self._queries(count, ())
+
+    def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
+        undesigned = self._undesigned()
+        designs = {int(batch.info["regions"][0]) for batch in pending if batch.info["design"]}
+        for number in undesigned:
+            if number not in designs:
+                return self._design(number, min(self._design_size, spare))
+        return self._queries(1, pending) if len(undesigned) < self.regions else None
+
+    def _design(self, region: int, count: int) -> Batch:
+        """The initial design of a region, of which x0 is the first point if it is the run's first batch."""
+        points = self.box.design(count, self._generator(), self._x if self.number == 0 else None)
         regions = torch.full((count,), region, dtype=torch.int64, device=self._x.device)
         return self._points_batch(points, info={"regions": regions, "design": True})
+
+    def _queries(self, count: int, pending: Sequence[Batch]) -> Batch:
+        """Queries of the regions that have a model."""
+        undesigned = self._undesigned()
+        slots = [i for i, region in enumerate(self.state.regions) if region.number not in undesigned]
+        unit, chosen = (
+            self._thompson(count, slots) if self.acquisition == "thompson" else self._log_ei(count, slots, pending)
+        )
+        regions = torch.tensor([self.state.regions[i].number for i in chosen], device=self._x.device)
+        return self._points_batch(self.box.from_unit(unit), info={"regions": regions, "design": False})
 
     def _data(self, region: TrustRegion) -> tuple[Tensor, Tensor]:
         """The region's points in the unit cube, ``n x d``, and f + ψ at them, shape ``n``."""
@@ -175,11 +196,12 @@ class TuRBO(Optimizer):
         gp = fitted[1]
         return gp, X[int((gp.mean(X) if self.noisy else y).argmin())]
 
-    def _thompson(self, count: int) -> tuple[Tensor, Tensor]:
-        """q minimizers of posterior samples in the unit cube, ``q x d``, and their regions' indices, shape ``q``."""
+    def _thompson(self, count: int, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
+        """q minimizers of posterior samples in the unit cube, ``q x d``, and of each the region's index."""
         candidates, draws = [], []
         d, n, device = self.box.dimension, self._num_candidates, self._x.device
-        for i, region in enumerate(self.state.regions):
+        for i in slots:
+            region = self.state.regions[i]
             gp, center = self._model(region)
             lower, upper = region_bounds(center, gp.lengthscales, region.length)
             generator = self._generator(stream=1 + i)
@@ -190,24 +212,25 @@ class TuRBO(Optimizer):
             candidates.append(points)
             draws.append(gp.draw(points, normals))
         picks = distinct_minimizers(torch.cat(draws, dim=1))
-        return torch.cat(candidates)[picks], picks // n
+        return torch.cat(candidates)[picks], [slots[place] for place in (picks // n).tolist()]
 
-    def _log_ei(self, count: int) -> tuple[Tensor, Tensor]:
-        """q maximizers of LogEI in the unit cube, ``q x d``, and their regions' indices, shape ``q``."""
+    def _log_ei(self, count: int, slots: Sequence[int], pending: Sequence[Batch]) -> tuple[Tensor, list[int]]:
+        """q maximizers of LogEI in the unit cube, ``q x d``, and of each the region's index."""
         generator = self._generator()
         best = min(region.best for region in self.state.regions)
-        chosen: list[list[Tensor]] = [[] for _ in self.state.regions]
+        chosen = {i: self._pending_in(self.state.regions[i], pending) for i in slots}
         proposals: dict[int, tuple[Tensor, float]] = {}
         points, regions = [], []
         for _ in range(count):
-            for i, region in enumerate(self.state.regions):
+            for i in slots:
                 if i in proposals:
                     continue
+                region = self.state.regions[i]
                 gp, center = self._model(region)
                 lower, upper = region_bounds(center, gp.lengthscales, region.length)
                 seeds = [int(s) for s in generator.integers(2**31, size=2)]
-                pending = torch.stack(chosen[i]) if chosen[i] else None
-                acquisition = gp.log_expected_improvement(best, seeds[0], pending)
+                others = torch.stack(chosen[i]) if chosen[i] else None
+                acquisition = gp.log_expected_improvement(best, seeds[0], others)
                 point, value = maximize_acquisition(acquisition, lower, upper, seeds[1])
                 proposals[i] = (point, value + math.log(gp.scale))
             i = max(proposals, key=lambda j: proposals[j][1])
@@ -215,16 +238,22 @@ class TuRBO(Optimizer):
             chosen[i].append(point)
             points.append(point)
             regions.append(i)
-        return torch.stack(points), torch.tensor(regions, device=self._x.device)
+        return torch.stack(points), regions
+
+    def _pending_in(self, region: TrustRegion, pending: Sequence[Batch]) -> list[Tensor]:
+        """The pending queries of a region in the unit cube, each of shape ``d``."""
+        own = (
+            batch.explicit[batch.info["regions"] == region.number] for batch in pending if batch.explicit is not None
+        )
+        return [point for points in own for point in self.box.to_unit(points)]
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         totals = self._composite(batch, values)
         succeeded = torch.isfinite(totals)
-        slots = batch.info["regions"]
-        numbers = torch.tensor([r.number for r in self.state.regions], device=slots.device)
+        owner = batch.info["regions"]
         regions = []
-        for i, region in enumerate(self.state.regions):
-            own = slots == i
+        for region in self.state.regions:
+            own = owner == region.number
             best = float(totals[own & succeeded].min()) if bool((own & succeeded).any()) else math.inf
             if batch.info["design"] and bool(own.any()):
                 regions.append(self.rule.start(region.number, min(region.best, best)))
@@ -237,7 +266,7 @@ class TuRBO(Optimizer):
                 self._fitted.pop(region.number, None)
         self.state = TuRBOState(
             data=self.state.data.extended(batch, values, totals),
-            owner=torch.cat([self.state.owner, numbers[slots][succeeded]]),
+            owner=torch.cat([self.state.owner, owner[succeeded]]),
             regions=regions,
         )
         if len(self.state.data):

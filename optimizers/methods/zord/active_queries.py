@@ -74,11 +74,21 @@ def uncertain_candidates(
         seed: seed of the normal directions.
         step: their address.
     """
+    return around(x, uncertain_directions(conditioning, x, UNCERTAIN, seed, step), nearest, farthest)
+
+
+def uncertain_directions(conditioning: StationaryConditioning, x: Tensor, count: int, seed: int, step: int) -> Tensor:
+    """Unit vectors, ``count x d``, float64, that ``POWERS`` products with ∇f(x)'s covariance made of normal ones."""
     W = conditioning.whitened_jacobian(x[None])[0]
     prior = conditioning.prior_variance.double()
-    u = Directions(seed, len(x), "normal").block(step, UNCERTAIN, device=x.device)
+    u = Directions(seed, len(x), "normal").block(step, count, device=x.device)
     for _ in range(POWERS):
         u = torch.nn.functional.normalize(prior * u - (u @ W.mT) @ W, dim=1)
+    return u
+
+
+def around(x: Tensor, u: Tensor, nearest: float, farthest: float) -> Tensor:
+    """x + δu and x − δu for unit vectors u, ``k x d``, and ``LEVELS`` distances δ, ``2k·LEVELS x d``."""
     u = torch.cat([u, -u]).to(x)
     return torch.cat([x + distance * u for distance in distances(nearest, farthest)])
 

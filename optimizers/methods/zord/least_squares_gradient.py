@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.options import check_integer, nonnegative, optional, positive_integer
+from optimizers.directions.directions import Directions
 from optimizers.estimators.least_squares import least_squares
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
 from surrogates import Trajectory
@@ -86,3 +87,33 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
                 break
             z, state.steps = self._prox(moved, step_size), state.steps + 1
         self._query_next(z, start=x)
+
+    def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
+        """Points at the radius from z, each along the direction that the regression at z knows least with those before.
+
+        Its rows are the ``window`` queries nearest to z and the pending points.
+        """
+        X = self.trajectory.X[self.trajectory.nearest(z, self._size)]
+        known, normal = torch.cat([X[1:], pending]) - X[0], Directions(self.seed, len(z), "normal")
+        starts = normal.block(self.number, count, device=z.device)
+        found = z.new_empty(0, len(z))
+        for start in starts:
+            u = self.local_radius * least_determined(known.double(), start).to(z)
+            sides = self._confined(torch.stack([z + u, z - u]))
+            room = (sides - z).norm(dim=1)
+            points = self._unasked(sides[int(room[1] > 2 * room[0])][None], torch.cat([pending, found]))
+            found, known = torch.cat([found, points]), torch.cat([known, points - X[0]])
+        return found
+
+
+def least_determined(displacements: Tensor, start: Tensor) -> Tensor:
+    """The unit vector u of least ‖D u‖, shape ``d``: in D's null space the projection of a vector, where there is one.
+
+    Args:
+        displacements: D, ``n x d``, float64.
+        start: the vector, shape ``d``, float64, which also decides between u and −u.
+    """
+    _, s, right = torch.linalg.svd(displacements, full_matrices=False)
+    right = right[s > torch.finfo(s.dtype).eps * max(displacements.shape) * s[0]]
+    u = right[-1] * (right[-1] @ start).sign() if len(right) == len(start) else start - right.mT @ (right @ start)
+    return torch.nn.functional.normalize(u, dim=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack
 
@@ -25,6 +26,12 @@ MOST_HALVINGS = 4
 
 TRIALS = 8
 """Points near an iterate that are looked at for one at which f has not been asked."""
+
+PATIENCE = 2
+"""An iterate is passed over when so many other answers for each point that is out have come before its own.
+
+Where all queries take as long, at most one for each other point comes before: it takes more than twice as long.
+"""
 
 
 class DescentOptions(CommonOptions, total=False):
@@ -65,6 +72,8 @@ class DescentState(Generic[S]):
         failed: iterates in a row at which f failed.
         steps: number of steps of the last iteration.
         active: active queries in a row, made to learn the gradient and not to descend.
+        iterates: the number of iterates so far, which is the number of the present one.
+        others: values that have come since it was found, of points beside it and of earlier ones.
     """
 
     rule: FirstOrder
@@ -77,6 +86,8 @@ class DescentState(Generic[S]):
     failed: int = 0
     steps: int = 0
     active: int = 0
+    iterates: int = 0
+    others: int = 0
 
 
 class TrajectoryDescent(Optimizer, Generic[S]):
@@ -90,7 +101,15 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     best one are queried until one succeeds. (Where f fails beyond a surface on which its gradient does not vanish,
     bounds or a prox serve better.)
 
-    A method is the surrogate that it hands to ``_begin`` at the end of its ``_start``, and ``_iterate``.
+    **Several queries at a time.** An iteration may have ``queries_per_step`` of them, and idle workers get one more
+    each (``ask_another``). While the iterate's own value is out, the others are asked where they teach most about ∇f
+    at the iterate, given all that is pending (``_informative``). A value from beside the iterate joins the trajectory;
+    that of the iterate also begins the next iteration. An iterate whose value takes too long is passed over
+    (``PATIENCE``): the next iteration begins with what is known, and the value joins the trajectory when it comes. No
+    point is asked twice while others are left, and the design is complete before an iterate is asked.
+
+    A method is the surrogate that it hands to ``_begin`` at the end of its ``_start``, ``_iterate`` and
+    ``_informative``.
 
     Args:
         x0: initial point, shape ``d``.
@@ -100,7 +119,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         history: points, ``n x d`` in user units, and values of f, ``n``, known already (TuRBO's, for one); not
             counted. NaN and infinite values are kept out. The first iteration starts at x0.
         start: where an iteration starts: the best point known (ZoRD's code), or the last iterate (ZoRD's Alg. 2).
-        queries_per_step: queries of an iteration; those beyond the iterate are at the radius from it.
+        queries_per_step: queries of an iteration, which begins when all of them are told.
         reset_after: iterations without gain after which the rule's state is forgotten (ZoRD's code: 10), active
             queries not counted; None: never.
         step_decay: the factor of the rule's step sizes each time that its state is forgotten; 1: they stay (ZoRD's
@@ -112,6 +131,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         ValueError: for options out of range, a history that does not fit, or a Latin hypercube without a finite box.
     """
 
+    version = 2
     state: DescentState[S]
 
     def __init__(
@@ -143,6 +163,19 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     @abstractmethod
     def _iterate(self, x: Tensor) -> None:
         """Move the iterate from x, where the iteration starts, shape ``d``; ends with ``_query_next``."""
+
+    @abstractmethod
+    def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
+        """Points where f teaches most about ∇f(z), given the queries and f at the pending points; a pure function.
+
+        Args:
+            z: the iterate, shape ``d``.
+            pending: points where f is not known yet, ``p x d``.
+            count: how many points are wanted; fewer where no others are new.
+
+        Returns:
+            ``k x d``, k ≤ count, of points that ``_unasked`` keeps.
+        """
 
     @property
     def surrogate(self) -> S:
@@ -178,7 +211,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
                     f"the history has {len(self.trajectory)} finite values; a gradient needs {LEAST_DATA}, "
                     "or initial_points"
                 )
-            self._iterate(self._x)
+            self._go_on(self._x)
 
     def _take_history(self, X: Tensor, y: Tensor) -> None:
         if len(X) == 0:
@@ -207,11 +240,37 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     def _ask(self) -> Batch:
         count = self._next_queries()
         if self._designs:
-            return self._points_batch(self._design(count))
-        x = self._x if self.state.query is None else self.state.query
-        if count == 1:
-            return self._points_batch(x[None])
-        return self._points_batch(torch.cat([x[None], self._around(self._x, count)[1:]]))
+            return self._points_batch(self._design(count), info={"iterate": self.state.iterates})
+        return self._iterate_batch(count, self._x.new_empty(0, self.dimension))
+
+    def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
+        if self._designs:
+            return None
+        points = torch.cat([batch.explicit for batch in pending if batch.explicit is not None])
+        if not any(map(self._of_the_iterate, pending)):
+            return self._iterate_batch(min(self.queries_per_step, spare), points)
+        beside = self._informative(self._x, points, 1)
+        return self._points_batch(beside, info={"beside": True}) if len(beside) else None
+
+    def _iterate_batch(self, count: int, pending: Tensor) -> Batch:
+        """The iterate's own query, and ``count`` − 1 beside it, whatever pending points, ``p x d``, will tell."""
+        x = (self._x if self.state.query is None else self.state.query)[None]
+        if count > 1:
+            beside = self._informative(self._x, torch.cat([pending, x]), count - 1)
+            x = torch.cat([x, beside, self._around(self._x, count)[1 + len(beside) :]])
+        return self._points_batch(x, info={"iterate": self.state.iterates})
+
+    def _of_the_iterate(self, batch: Batch) -> bool:
+        """Whether a batch has the query of the present iterate, or of the design."""
+        return batch.info.get("iterate") == self.state.iterates
+
+    def _unasked(self, points: Tensor, pending: Tensor) -> Tensor:
+        """The points within the box at which f has not been asked, each once."""
+        points = torch.unique(self._confined(points), dim=0)
+        seen = (self.trajectory.X, self.trajectory.failed_X, pending)
+        suspects = torch.stack([(points[:, :1] == X[:, 0]).any(dim=1) for X in seen]).any(dim=0)
+        new = [not (suspect and _among(point, seen)) for suspect, point in zip(suspects.tolist(), points, strict=True)]
+        return points[torch.tensor(new, dtype=torch.bool, device=points.device)]
 
     def _design(self, count: int) -> Tensor:
         """Points about the iterate or over the box; x0 is the first of the first design."""
@@ -222,8 +281,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         return torch.cat([first, self._around(self._x, count - len(first))])
 
     def _around(self, x: Tensor, count: int, step: int | None = None) -> Tensor:
-        """Points at the radius from x, within the box; step: of their directions, ``iterations`` by default."""
-        step = self.iterations if step is None else step
+        """Points at the radius from x, within the box; step: of their directions, ``number`` by default."""
+        step = self.number if step is None else step
         return self._confined(local_cloud(x, count, self.local_radius, self.seed, distribution="normal", step=step))
 
     def _confined(self, points: Tensor) -> Tensor:
@@ -238,16 +297,30 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         state, totals = self.state, self._composite(batch, values)
         self.trajectory.append(batch.explicit, values)  # ZoRD, Alg. 2, line 8
         gained = self._keep_best(batch.explicit, totals)
-        if len(self.trajectory) < LEAST_DATA:
-            return
-        if state.active == 0:
-            state.failed = state.failed + 1 if bool(values[0].isnan()) else 0
-            state.without_gain += 1
         if gained:
             state.without_gain = 0
+        if not self._of_the_iterate(batch):
+            state.others += len(batch)
+            if not self._passed_over(len(batch)):
+                return
+        elif len(self.trajectory) < LEAST_DATA:
+            return
+        elif state.active == 0:
+            state.failed = state.failed + 1 if bool(values[0].isnan()) else 0
+            state.without_gain += not gained
         self._reset_rule_without_gain()
         from_best = self.start == "best" or state.failed > 0
-        self._iterate(state.best_point if from_best and state.best_point is not None else self._x)  # line 3
+        self._go_on(state.best_point if from_best and state.best_point is not None else self._x)  # line 3
+
+    def _passed_over(self, told: int) -> bool:
+        """Whether the descent goes on without the iterate's value; told: points whose values have come just now."""
+        out = told + sum(map(len, self.pending))
+        return self.state.others >= PATIENCE * out and any(map(self._of_the_iterate, self.pending))
+
+    def _go_on(self, x: Tensor) -> None:
+        """The next iteration, from x."""
+        self.state.iterates, self.state.others = self.state.iterates + 1, 0
+        self._iterate(x)
 
     def _keep_best(self, points: Tensor, totals: Tensor) -> bool:
         """Keep the point of least f + ψ; whether it is a new one."""
@@ -288,5 +361,10 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     def _asked(self, z: Tensor) -> bool:
         """Whether f has been asked at z."""
-        asked = (self.trajectory.X, self.trajectory.failed_X)
-        return any(bool((X[X[:, 0] == z[0]] == z).all(dim=1).any()) for X in asked)
+        pending = (batch.explicit for batch in self.pending if batch.explicit is not None)
+        return _among(z, (self.trajectory.X, self.trajectory.failed_X, *pending))
+
+
+def _among(z: Tensor, points: Iterable[Tensor]) -> bool:
+    """Whether z, shape ``d``, is a row of one of the matrices."""
+    return any(bool((X[X[:, 0] == z[0]] == z).all(dim=1).any()) for X in points)

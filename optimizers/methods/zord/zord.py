@@ -15,6 +15,7 @@ from torch import Tensor
 
 from optimizers.core.options import check_choice, optional, positive_integer
 from optimizers.methods.zord.active_queries import gainful_query, uncertain_candidates
+from optimizers.methods.zord.informative_batch import batch_candidates, covariance_given, most_informative_set
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
 from optimizers.methods.zord.virtual_steps import virtual_steps
 from surrogates import DerivedGP
@@ -152,6 +153,15 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         """The candidates within the box, those that are x left out."""
         candidates = self._confined(candidates)
         return candidates[(candidates != x).any(dim=1)]
+
+    def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
+        conditioning = covariance_given(self.surrogate, z, pending)
+        nearest, farthest, seed, _ = self._candidates_address()
+        most = count + len(pending)
+        points = batch_candidates(conditioning, z, most, nearest, farthest, seed, self.number)
+        points = self._unasked(points.to(z), pending)
+        h = self.surrogate.hyperparameters
+        return points[most_informative_set(conditioning, z, points, h.noise_ratio, count)]
 
     def _margin(self, x: Tensor) -> float | None:
         """The distance within which steps from x need no projection; None where a prox may act anywhere."""

@@ -18,6 +18,7 @@ from optimizers.methods.bayesian.coordinate_blocks import (
 )
 from optimizers.testing import CHECKS, Promises
 from tests.optimizers.boxed import boxed_factory
+from tests.optimizers.methods.busy import check_resumes
 
 QUICK = boxed_factory("cobbo", initial_points=8, fit_steps=5)
 
@@ -213,3 +214,66 @@ def test_needs_finite_bounds_and_says_so():
         CobBO(torch.zeros(3), max_queries=20)
     with pytest.raises(ValueError, match="penalty"):
         CobBO(torch.zeros(3), bounds=[(-1, 1)] * 3, max_queries=20, penalty=0.9)
+
+
+# Several queries at a time.
+
+
+def bowl(X):
+    return (X - 0.3).square().sum(-1)
+
+
+def designed(**options):
+    """A run after its design, whose value at the pivot is 1."""
+    options = {"fit_steps": 5, "initial_points": 8, "seed": 3} | options
+    opt = CobBO(torch.zeros(4).double(), bounds=[(-1, 1)] * 4, max_queries=60, **options)
+    design = opt.ask()
+    assert opt.ask_another() is None
+    opt.tell(design, 1.0 + torch.arange(8.0))
+    return opt
+
+
+def test_a_run_with_several_batches_out_resumes_bitwise(rough):
+    def make():
+        return CobBO(torch.zeros(4).double(), bounds=[(-1, 1)] * 4, max_queries=60, fit_steps=3, seed=3)
+
+    check_resumes(make, lambda X: torch.where(X[:, 0] > 0.9, torch.nan, bowl(X)), 4, 16, 12)
+
+
+@pytest.mark.parametrize(("seed", "size"), [(3, 1), (4, 3)])
+def test_queries_of_a_block_are_joint_and_lie_in_its_subspace(seed, size):
+    """In the block of one coordinate improvement is expected at one point alone."""
+    opt = designed(fit_steps=50, seed=seed)
+    assert len(opt.state.block) == size
+    batches = [opt.ask_another() for _ in range(4)]
+    queries = torch.cat([opt.box.to_unit(batch.explicit) for batch in batches])
+    outside = torch.ones(4, dtype=torch.bool)
+    outside[opt.state.block] = False
+    assert torch.allclose(queries[:, outside], opt.state.pivot[outside].expand(4, -1), rtol=0, atol=1e-12)
+    assert float((torch.cdist(queries, queries) + torch.eye(4).double()).min()) > 1e-3 * size**0.5
+
+
+def test_values_of_an_ended_block_are_data_unless_they_improve(rough):
+    opt = designed(patience=1)
+    pending = [opt.ask_another() for _ in range(4)]
+    opt.tell(pending[0], [9.0])
+    before = opt.state
+    assert before.blocks == 2
+    opt.tell(pending[1], [5.0])
+    after = opt.state
+    assert len(after.data) == len(before.data) + 1
+    for name in ("block", "pivot", "virtual", "log_weights", "region", "failures", "block_queries"):
+        assert getattr(after, name) is getattr(before, name)
+    opt.tell(pending[2], [0.5])
+    assert opt.state.best == 0.5 and torch.equal(opt.state.pivot, opt.box.to_unit(pending[2].explicit[0]))
+    assert opt.state.blocks == 3 and opt.state.failures == 0
+
+
+def test_a_late_value_does_not_undo_an_escape(rough):
+    opt = designed(escape_after=1)
+    pending = [opt.ask_another() for _ in range(2)]
+    opt.tell(pending[0], [9.0])
+    pivot = opt.state.pivot
+    assert opt.state.region.number == 1
+    opt.tell(pending[1], [0.5])
+    assert torch.equal(opt.state.pivot, pivot) and opt.best_y == 0.5

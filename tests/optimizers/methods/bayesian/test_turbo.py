@@ -13,6 +13,7 @@ from optimizers.prox import Ridge
 from optimizers.seeding import seeded
 from optimizers.testing import CHECKS, Promises
 from tests.optimizers.boxed import boxed_factory
+from tests.optimizers.methods.busy import check_resumes
 
 QUICK = {"batch_size": 10, "initial_points": 8, "candidates": 64, "fit_steps": 10}
 VARIANTS = {
@@ -331,3 +332,91 @@ def test_regions_compete_by_their_improvements_in_the_values_units():
             assert batch.info["regions"].tolist() == [region] * 6
             opt.tell(batch, 1.0 + (10.0 if region == wide else 1e-3) * (batch.points() - 0.5).square().sum(1))
         assert opt.ask().info["regions"].tolist() == [wide]
+
+
+# Several queries at a time.
+
+
+def levy_with_failures(X):
+    return torch.where((X.sum(-1) * 1e4).floor() % 5 == 0, torch.nan, standard_problem("levy", 3)(X))
+
+
+@pytest.mark.parametrize("acquisition", ["thompson", "log_ei"])
+def test_a_run_with_several_batches_out_resumes_bitwise(acquisition):
+    bounds = standard_problem("levy", 3).bounds.T
+    options = QUICK | {"batch_size": 2, "initial_points": 4, "fit_steps": 3, "regions": 2}
+    if acquisition == "thompson":
+        options |= {"failure_tolerance": 2, "length_min": 0.3}
+
+    def make():
+        return TuRBO(torch.ones(3).double(), bounds=bounds, max_queries=60, acquisition=acquisition, **options)
+
+    check_resumes(make, levy_with_failures, 4, 14, 16 if acquisition == "thompson" else 2)
+
+
+def turbo(**options):
+    options = QUICK | {"initial_points": 4, "batch_size": 1} | options
+    return TuRBO(torch.full((2,), 0.2).double(), bounds=[(0, 1)] * 2, max_queries=60, **options)
+
+
+def bowl(X):
+    return (X - 0.7).square().sum(-1)
+
+
+def test_another_batch_is_a_design_until_each_region_has_one():
+    opt = turbo(regions=2)
+    first, second = opt.ask_another(), opt.ask_another()
+    assert [b.info["regions"].tolist() for b in (first, second)] == [[0] * 4, [1] * 4]
+    assert torch.equal(first.points()[0], opt.x) and not bool((second.points() == opt.x).all(dim=1).any())
+    assert opt.ask_another() is None
+    opt.tell(second, bowl(second.points()))
+    query = opt.ask_another()
+    assert query.info["regions"].tolist() == [1] and not query.info["design"]
+    opt.tell(first, bowl(first.points()))
+    assert opt.state.owner.tolist() == [1] * 4 + [0] * 4
+    assert len(opt.ask_another()) == 1
+
+
+def test_values_of_a_region_that_has_ended_change_no_other():
+    opt = turbo(failure_tolerance=1, length_min=0.5)
+    opt.tell(opt.ask(), bowl(opt.ask().points()))
+    pending = [opt.ask_another() for _ in range(4)]
+    opt.tell(pending[0], [9.0])
+    (fresh,) = opt.state.regions
+    assert fresh.number == 1
+    design = opt.ask_another()
+    assert design.info["regions"].tolist() == [1] * 4
+    opt.tell(pending[2], [-1.0])
+    assert opt.state.regions == [fresh] and opt.state.owner.tolist() == [0] * 6
+    assert len(opt._data(fresh)[1]) == 0 and opt.best_y == -1.0
+    opt.tell(design, bowl(design.points()))
+    assert opt.state.regions[0].number == 1 and len(opt._data(opt.state.regions[0])[1]) == 4
+
+
+@pytest.mark.parametrize("acquisition", ["thompson", "log_ei"])
+def test_pending_queries_are_not_asked_again(acquisition):
+    opt = turbo(acquisition=acquisition, initial_points=8, fit_steps=50)
+    opt.tell(opt.ask(), bowl(opt.ask().points()))
+    points = torch.cat([opt.ask_another().points() for _ in range(4)])
+    distances = torch.cdist(points, points) + torch.eye(4).double()
+    assert float(distances.min()) > 1e-3
+
+
+def test_log_ei_beside_pending_queries_is_joint_with_them():
+    """The second point maximizes, on a grid, what Monte Carlo says of the joint improvement with the first."""
+    opt = turbo(acquisition="log_ei", initial_points=6, fit_steps=50)
+    opt.tell(opt.ask(), bowl(opt.ask().points()))
+    first, second = (opt.ask_another().points() for _ in range(2))
+    (region,) = opt.state.regions
+    gp, center = opt._model(region)
+    lower, upper = region_bounds(center, gp.lengthscales, region.length)
+    generator = torch.Generator().manual_seed(0)
+    others = lower + (upper - lower) * torch.rand(300, 2, generator=generator, dtype=torch.float64)
+
+    def joint(x):
+        normals = torch.randn(4000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        draws = gp.draw(torch.cat([x[None], first]), normals)
+        return float((region.best - draws.amin(dim=1)).clamp(min=0.0).mean())
+
+    improvements = [joint(x) for x in others]
+    assert joint(second[0]) > 0.97 * max(improvements) and joint(first[0]) < joint(second[0])

@@ -1,0 +1,87 @@
+"""Queries beside an iterate z: chosen together, for what they teach about ∇f(z) once f is known at z.
+
+Under a Gaussian process the covariance of ∇f(z) does not depend on values. Points where f is not known yet, z among
+them, condition it like queries: whatever their values will be, it is the covariance when they have come.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from optimizers.methods.zord.active_queries import UNCERTAIN, around, uncertain_directions
+from surrogates.kernels.blocks import kernel_values, snapshot
+from surrogates.linalg.cholesky import factor
+from surrogates.stationary_conditioning import StationaryConditioning
+from surrogates.window.window_surrogate import WindowSurrogate
+
+
+def covariance_given(surrogate: WindowSurrogate, z: Tensor, pending: Tensor) -> StationaryConditioning:
+    """What is left of covariances near z given the queries nearest to z, and further points whatever their values.
+
+    It is made anew from the trajectory, in float64 and in units of √o, and leaves the surrogate's window where it is:
+    O((n + p)³ + (n + p)² d) for n queries and p points. Its α is 0: it knows of no mean.
+
+    Args:
+        surrogate: the queries, and the kernel.
+        z: a point, shape ``d``, search coordinates.
+        pending: the further points, ``p x d``.
+    """
+    trajectory, h = surrogate.trajectory, surrogate.hyperparameters
+    rows = trajectory.nearest(z, surrogate.size)
+    X = torch.cat([trajectory.X[rows], pending]).double()
+    kernel = snapshot(surrogate.kernel(h.lengthscale).to(X.device))
+    A = kernel_values(kernel, X, X)
+    A.diagonal().add_(h.noise_ratio)
+    return StationaryConditioning(kernel, None, X, factor(A), X.new_zeros(len(X)))
+
+
+def batch_candidates(
+    conditioning: StationaryConditioning, z: Tensor, count: int, nearest: float, farthest: float, seed: int, step: int
+) -> Tensor:
+    """z ± δu for max(8, count) orthonormal u of least known ∇f(z), at most d, and δ four distances, ``m x d``.
+
+    Args:
+        conditioning: of ``covariance_given``.
+        z: the iterate, shape ``d``.
+        count: how many of the candidates will be queried.
+        nearest: the least δ.
+        farthest: the largest δ.
+        seed: seed of the directions' random start.
+        step: its address.
+    """
+    u = uncertain_directions(conditioning, z.double(), max(UNCERTAIN, count), seed, step)
+    return around(z, torch.linalg.qr(u.mT).Q.mT, nearest, farthest)
+
+
+def most_informative_set(
+    conditioning: StationaryConditioning, z: Tensor, candidates: Tensor, noise: float, count: int
+) -> list[int]:
+    """Numbers of the candidates that, queried together, lower trace cov ∇f(z) most, one after the other.
+
+    With R = cov(f(candidates), ∇f(z)) and V = cov f(candidates), the drop that candidate j brings is
+    ‖Rⱼ‖²/(Vⱼⱼ + s²). The one of the largest drop is taken, and conditioned on:
+
+        R ← R − V·ⱼ Rⱼ/(Vⱼⱼ + s²),   V ← V − V·ⱼ Vⱼ·/(Vⱼⱼ + s²).
+
+    O(n² m + n m d + count (m d + m²)) for n points that are conditioned on.
+
+    Args:
+        conditioning: of ``covariance_given``, z itself among its points.
+        z: the iterate, shape ``d``.
+        candidates: points where f could be queried, ``m x d``.
+        noise: s², in units of o.
+        count: how many to take, at most m.
+    """
+    points = candidates.double()
+    R = conditioning.value_gradient_covariance(points, z[None].double())[:, 0]
+    V = conditioning.value_covariance(points, points)
+    chosen: list[int] = []
+    for _ in range(min(count, len(points))):
+        drop = R.square().sum(1) / (V.diagonal().clamp_min(0.0) + noise)
+        drop[chosen] = -torch.inf
+        j = int(drop.argmax())
+        chosen.append(j)
+        share = V[:, j] / (V[j, j].clamp_min(0.0) + noise)
+        R, V = R - torch.outer(share, R[j]), V - torch.outer(share, V[j])
+    return chosen
