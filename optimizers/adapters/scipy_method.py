@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.optimize import OptimizeResult
 
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import option_names, optional, positive_integer
+from optimizers.core.result import Result
 from optimizers.minimize import minimize
 from optimizers.registry import method_class
 
@@ -79,7 +79,7 @@ class ScipyMethod:
         callback: Callable[..., object] | None = None,
         tol: float | None = None,
         **options: Any,
-    ) -> OptimizeResult:
+    ) -> Result:
         """The result of a run; ``scipy_method`` describes the arguments."""
         if np.size(constraints):
             raise ValueError(f"{self.method.__name__} handles bounds and no constraints")
@@ -100,7 +100,7 @@ class ScipyMethod:
         def after_batch(result: OptimizeResult) -> None:
             nonlocal iterated
             if call is not None:
-                call(_as_numpy(result))
+                call(result)
             if maxiter is not None and result.nit >= maxiter:
                 iterated = True
                 raise StopIteration
@@ -110,7 +110,6 @@ class ScipyMethod:
             np.asarray(x0),
             self.method,
             bounds=bounds,
-            numpy=True,
             callback=None if call is None and maxiter is None else after_batch,
             **chosen,
         )
@@ -122,7 +121,7 @@ class ScipyMethod:
             result.message = "`callback` raised `StopIteration`."
         if disp:
             _print(result)
-        return _as_numpy(result)
+        return result
 
     def _not_used(self, what: str) -> None:
         warnings.warn(f"Method {self.method.__name__} does not use {what}.", RuntimeWarning, stacklevel=4)
@@ -134,6 +133,11 @@ class WithArgs:
 
     fun: Callable[..., Any]
     args: tuple
+
+    def __post_init__(self) -> None:
+        """A checkpoint knows a function by its name, and this one by that of what it calls."""
+        name = getattr(self.fun, "__qualname__", type(self.fun).__qualname__)
+        object.__setattr__(self, "__qualname__", name)
 
     def __call__(self, x: Any) -> Any:
         """The function's value at x."""
@@ -172,7 +176,7 @@ def _wrapped(callback: Callable[..., object]) -> Callable[[OptimizeResult], None
     return call
 
 
-def _print(result: OptimizeResult) -> None:
+def _print(result: Result) -> None:
     lines = [
         result.message,
         f"         Current function value: {result.fun:f}",
@@ -180,12 +184,3 @@ def _print(result: OptimizeResult) -> None:
         f"         Function evaluations: {result.nfev}",
     ]
     print("\n".join(lines))  # noqa: T201  that is what scipy's disp does
-
-
-def _as_numpy(result: OptimizeResult) -> OptimizeResult:
-    def convert(value: Any) -> Any:
-        if isinstance(value, OptimizeResult):
-            return _as_numpy(value)
-        return value.detach().cpu().numpy().copy() if isinstance(value, torch.Tensor) else value
-
-    return OptimizeResult({name: convert(value) for name, value in result.items()})

@@ -22,7 +22,7 @@ def test_results_are_those_of_minimize_in_numpy():
     result = minimize(fun, X0, method=scipy_method("rgf"), options={"max_queries": 99, "seed": 3})
     ours = our_minimize(fun, X0, "rgf", max_queries=99, seed=3, numpy=True)
     assert isinstance(result, OptimizeResult) and isinstance(result.x, np.ndarray)
-    assert np.array_equal(result.x, ours.x.numpy()) and result.fun == ours.fun
+    assert np.array_equal(result.x, ours.x) and result.fun == ours.fun
     assert isinstance(result.history.y, np.ndarray) and result.nfev == 99 and result.status == 1
 
 
@@ -119,6 +119,19 @@ def test_it_is_pickled():
     assert again == method
     expected, result = in_a_process(method, 1.5), in_a_process(again, 1.5)
     assert np.array_equal(result.x, expected.x) and result.nfev == expected.nfev == 44
+
+
+def other(x, center):
+    return -fun(x, center)
+
+
+def test_a_checkpoint_knows_a_function_with_args_by_its_name(tmp_path):
+    method = scipy_method("rgf", checkpoint=tmp_path / "run.pt", store_points=True)
+    first = minimize(fun, X0, args=(1.5,), method=method, options={"maxfev": 33})
+    more = minimize(fun, X0, args=(1.5,), method=method, options={"maxfev": 66})
+    assert np.array_equal(more.history.x[:33], first.history.x) and more.nfev == 66
+    with pytest.raises(ValueError, match=r"another run's.*'fun'.*'other'"):
+        minimize(other, X0, args=(1.5,), method=method, options={"maxfev": 66})
 
 
 @pytest.mark.slow
