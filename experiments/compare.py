@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +24,16 @@ from scipy.optimize import Bounds
 from torch import Tensor
 
 from experiments.harness import style
-from experiments.harness.records import Rows, best_so_far, curve, final
+from experiments.harness.outside import NAMES, Queries, outside_name, run_outside
+from experiments.harness.records import Rows, best_so_far, curve, where
 from experiments.harness.verdicts import with_interval
 from optimizers import minimize
-from optimizers.core.bounds import BoundsLike
+from optimizers.core.bounds import BoundsLike, parse_bounds
+from optimizers.core.options import nearest_name, positive_integer
+from optimizers.core.record import StopReason
+from optimizers.core.values import parse_point
 from optimizers.registry import METHODS, method_class
+from optimizers.running.journal import Journal
 
 Method = str | type | tuple[str | type, Mapping[str, Any]]
 """A method's name, an ``Optimizer`` subclass, or either with options."""
@@ -32,25 +48,39 @@ PANELS = {
 NEED_MORE = ("gradient_descent", "accelerated_zo")
 """Methods that need more than values: a gradient, and a strong convexity."""
 
-_LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1"}
+OUTSIDE_TAKES = ("numpy", "batched", "target")
+"""The options of ``minimize`` that methods from outside take too."""
+
+FORMAT = 1
+"""Of a checkpoint; counted up when one that was written before can no longer be read."""
+
+_FIRST = b'["comparison",'
+
+_LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1", "cma": "cma_es"}
 """The names in ``style.METHODS`` that differ."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
-    """What each method reached.
+    """What each method reached; printed, a line for each method.
 
     Attributes:
-        rows: ``seed``, ``method``, ``queries`` and ``value``, the least value found with so many queries.
+        rows: ``seed``, ``method``, ``queries`` and ``value``, the least value found with so many queries; none before
+            the first success.
         methods: in the order they were given.
+        seeds: how many runs of each method.
     """
 
     rows: Rows
     methods: tuple[str, ...]
+    seeds: int
 
     def final(self, method: str) -> np.ndarray:
-        """The least value of each seed at the end of the budget."""
-        return final(self.rows, method=method)
+        """The least value of each seed at the end of the budget; inf where all queries failed."""
+        least = np.full(self.seeds, math.inf)
+        for row in where(self.rows, method=method):
+            least[int(row["seed"])] = min(least[int(row["seed"])], float(row["value"]))
+        return least
 
     def ranking(self) -> list[str]:
         """The methods by the mean of their least values, best first."""
@@ -65,7 +95,7 @@ class Comparison:
             figure, axes = style.panels(1, len(families), width=3.8, height=3.6, sharey=True)
             for panel, (title, names) in zip(axes[0], families, strict=True):
                 for name in names:
-                    look = style.METHODS[_LOOKS.get(name, name)]
+                    look = style.METHODS[_LOOKS.get(name.lower(), name.lower())]
                     style.draw(panel, look, curve(self.rows, "queries", method=name))
                 panel.set(title=title, xlabel="queries")
                 panel.legend(fontsize=7)
@@ -76,69 +106,272 @@ class Comparison:
 
     def __str__(self) -> str:
         width = max(map(len, self.methods))
-        lines = [f"{name:<{width}}  {with_interval(self.final(name))}" for name in self.ranking()]
+        lines = [f"{name:<{width}}  {_in_words(self.final(name))}" for name in self.ranking()]
         return "\n".join(["least value found, mean over seeds (95% interval)", *lines])
+
+    __repr__ = __str__
 
 
 def compare(
     fun: Callable[[Any], Any],
     *,
-    bounds: BoundsLike,
+    bounds: BoundsLike | None,
     max_queries: int,
     methods: Iterable[str] | Mapping[str, Method] | None = None,
     starts: Sequence[Any] | None = None,
     seeds: int = 5,
+    jobs: int = 1,
+    checkpoint: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Comparison:
     """Minimize a function with each method from the same starts.
 
+    Beside the project's methods there are those of ``scipy.optimize.minimize`` that need no derivatives, and CMA-ES of
+    the package ``cma``, by name and in any case: "cobyqa", "l-bfgs-b", "nelder-mead", …, "cma". The same rules hold for
+    all: no run makes more than ``max_queries`` queries; f is asked in the box alone, a point outside being projected
+    onto it; failed queries count and are no value. SciPy's finite differences count as the queries that they are. A
+    method that knows no missing values gets, for a failed query, the worst value that it has met so far. Outside
+    methods keep their own defaults and their own units, those of the box as it is given, but SciPy's limits on
+    iterations are lifted to the budget; ``experiments.harness.outside`` describes them. A run that stops by its own
+    rules before the budget is spent keeps what it has.
+
     Args:
-        fun: as ``minimize`` takes it: a point to a number; NaN, inf and exceptions are failed queries.
-        bounds: the box, as ``minimize`` takes it.
+        fun: as ``minimize`` takes it: a point to a number; NaN, inf and exceptions are failed queries. An exception on
+            a run's first query is raised.
+        bounds: the box, as ``minimize`` takes it, or None, where there must be starts.
         max_queries: budget of each run.
         methods: names; or a label of one's own to a name, an ``Optimizer`` subclass, or either with options:
-            ``{"mine": ("zord", {"active": "gated"})}``. By default every method that needs nothing but values.
+            ``{"mine": ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. By default
+            every method of the project that needs nothing but values.
         starts: a point for each seed; uniform in the box by default.
         seeds: how many runs of each method, at least two.
-        **options: more for ``minimize``: ``numpy``, ``batched``, ``prox``, ….
+        jobs: processes; a unit of work is one run of one method. With more than one, ``fun`` and the options must be
+            picklable, a script needs ``if __name__ == "__main__":``, and each process has as many threads as this one.
+            For a function of the point alone the result is that of one job, bitwise.
+        checkpoint: a file to which each finished run is appended. The same call with the same file makes the missing
+            runs alone; what the body of ``fun`` does is not compared.
+        **options: more for ``minimize``: ``numpy``, ``batched``, ``prox``, …. Methods from outside take ``numpy``,
+            ``batched`` and ``target`` alone.
 
     Returns:
-        The least values found, with a figure and a ranking.
+        The least values found, of f + ψ where there is a prox, with a figure and a ranking.
 
     Raises:
-        ValueError: for fewer than two seeds, starts that are not one a seed, or what ``minimize`` refuses.
+        ValueError: for fewer than two seeds, starts that are not one a seed, a method that needs derivatives, an option
+            that a method from outside does not take, a checkpoint of another call or a damaged one, or what
+            ``minimize`` refuses.
+        TypeError: for what cannot be pickled, with more than one job.
+        ImportError: for "cma" without its package.
+        RuntimeError: if a process died, or another one has the checkpoint.
     """
     if seeds < 2:
         raise ValueError(f"an interval needs at least two seeds, got {seeds}")
-    chosen = _chosen(methods)
+    positive_integer("jobs", jobs)
+    positive_integer("max_queries", max_queries)
+    chosen = _chosen(methods, options)
     points = _starts(bounds, seeds) if starts is None else list(starts)
     if len(points) != seeds:
         raise ValueError(f"there must be a start for each of the {seeds} seeds, got {len(points)}")
-    rows: Rows = []
-    for seed, x0 in enumerate(points):
-        for label, (method, own) in chosen.items():
-            arguments = {"bounds": bounds, "max_queries": max_queries, "seed": seed, **options, **own}
-            values = minimize(fun, x0, method, **arguments).history.y.tolist()
-            best = best_so_far(np.where(np.isfinite(values), values, np.nan), max_queries).tolist()
-            rows += [
-                {"seed": seed, "method": label, "queries": n, "value": value}
-                for n, value in enumerate(best)
-                if np.isfinite(value)
-            ]
-    return Comparison(rows, tuple(chosen))
+    runs = _Runs(fun, bounds, max_queries, points, chosen, options)
+    payload = b"" if jobs == 1 else _pickled(runs)
+    units = [(seed, label) for seed in range(seeds) for label in chosen]
+    found: dict[_Unit, list[float]] = {}
+    journal = None if checkpoint is None else _opened(Path(checkpoint))
+    try:
+        if journal is not None:
+            found |= _finished(journal, runs.description())
+
+        def keep(unit: _Unit, least: list[float]) -> None:
+            found[unit] = least
+            if journal is not None:
+                journal.write("run", *unit, [value if math.isfinite(value) else None for value in least])
+
+        missing = [unit for unit in units if unit not in found]
+        if jobs == 1:
+            for unit in missing:
+                keep(unit, runs.run(*unit))
+        elif missing:
+            _run_in_processes(payload, missing, jobs, keep)
+    finally:
+        if journal is not None:
+            journal.close()
+    rows: Rows = [
+        {"seed": seed, "method": label, "queries": n, "value": value}
+        for seed, label in units
+        for n, value in enumerate(best_so_far(found[seed, label], max_queries).tolist())
+        if math.isfinite(value)
+    ]
+    return Comparison(rows, tuple(chosen), seeds)
 
 
-def _chosen(methods: Iterable[str] | Mapping[str, Method] | None) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+_Unit = tuple[int, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runs:
+    """The runs of a comparison, each a seed and a method's label."""
+
+    fun: Callable[[Any], Any]
+    bounds: BoundsLike | None
+    max_queries: int
+    starts: list[Any]
+    methods: dict[str, tuple[Any, Mapping[str, Any]]]
+    options: dict[str, Any]
+
+    def run(self, seed: int, label: str) -> list[float]:
+        """The least value after 1, 2, … queries of a run; inf before the first success."""
+        method, own = self.methods[label]
+        if (name := outside_name(method)) is not None:
+            return self._run_outside(name, self.starts[seed], seed, own)
+        shared = {"bounds": self.bounds, "max_queries": self.max_queries, "seed": seed, "progress": False}
+        arguments: dict[str, Any] = {**shared, **self.options, **own}
+        result = minimize(self.fun, self.starts[seed], method, **arguments)
+        if result.stop_reason == StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        least: list[float] = result.history.best_y.tolist()
+        return least
+
+    def _run_outside(self, name: str, start: Any, seed: int, own: Mapping[str, Any]) -> list[float]:
+        x0 = parse_point(start)
+        free = torch.full_like(x0, math.inf)
+        lower, upper = (-free, free) if self.bounds is None else parse_bounds(self.bounds, x0)
+        numpy, batched, target = (self.options.get(name) for name in OUTSIDE_TAKES)
+        numpy = isinstance(start, np.ndarray) if numpy is None else numpy
+        queries = Queries(self.fun, lower, upper, self.max_queries, bool(numpy), bool(batched), target)
+        run_outside(name, queries, x0, seed, own)
+        return np.nan_to_num(np.fmin.accumulate(queries.values), nan=math.inf).tolist()
+
+    def description(self) -> dict[str, Any]:
+        """What two calls must share for their runs to be the same."""
+        box = (self.bounds.lb, self.bounds.ub) if isinstance(self.bounds, Bounds) else self.bounds
+        shared = {"fun": self.fun, "bounds": box, "max_queries": self.max_queries, "starts": self.starts}
+        methods = {f"method {label}": method for label, method in self.methods.items()}
+        options = {f"option {name}": value for name, value in self.options.items()}
+        return {name: _described(value) for name, value in {**shared, **methods, **options}.items()}
+
+
+def _described(value: Any) -> Any:
+    """A value as JSON; numbers of tensors and arrays by their digest, functions and classes by their names."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _described(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_described(entry) for entry in value]
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
+        return [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()[:16]]
+    if isinstance(value, functools.partial):
+        return [_described(part) for part in (value.func, value.args, value.keywords)]
+    named = value if hasattr(value, "__qualname__") else type(value)
+    name = f"{named.__module__}.{named.__qualname__}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [name, {f.name: _described(getattr(value, f.name)) for f in dataclasses.fields(value)}]
+    return name
+
+
+def _opened(path: Path) -> Journal:
+    """The journal of a comparison; another file, which a journal would take for a line cut short, is refused."""
+    begins = path.read_bytes()[: len(_FIRST)] if path.exists() else b""
+    if not _FIRST.startswith(begins):
+        raise ValueError(f"{path} is not the checkpoint of a comparison")
+    return Journal(path)
+
+
+def _finished(journal: Journal, description: dict[str, Any]) -> dict[_Unit, list[float]]:
+    """The runs in a checkpoint, which begins to be this call's if it is empty."""
+    first, *runs = journal.read() or [["comparison", FORMAT, description]]
+    if first[1] != FORMAT:
+        raise ValueError(f"{journal.path} was written by another version: its format is {first[1]}, not {FORMAT}")
+    ours, theirs = json.loads(json.dumps(description)), first[2]
+    differences = [
+        f"{name} ({theirs.get(name)!r:.100} there, {ours.get(name)!r:.100} here)"
+        for name in dict.fromkeys([*theirs, *ours])
+        if theirs.get(name) != ours.get(name)
+    ]
+    if differences:
+        raise ValueError(f"{journal.path} is another comparison's, which differs in {'; '.join(differences)}")
+    if not journal.count:
+        journal.write(*first)
+    return {(seed, label): [math.inf if v is None else v for v in least] for _, seed, label, least in runs}
+
+
+def _pickled(runs: _Runs) -> bytes:
+    for name in (field.name for field in dataclasses.fields(runs)):
+        try:
+            pickle.dumps(getattr(runs, name))
+        except Exception as error:
+            raise TypeError(
+                f"more than one job needs {name} to be picklable, such as a function at the top of a module, not a "
+                f"lambda or a function in a function: {error}"
+            ) from error
+    return pickle.dumps(runs)
+
+
+def _run_in_processes(payload: bytes, units: list[_Unit], jobs: int, keep: Callable[..., None]) -> None:
+    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
+    settings = (payload, torch.get_num_threads(), torch.get_default_dtype())
+    pool = ProcessPoolExecutor(min(jobs, len(units)), mp_context=spawn, initializer=_start_worker, initargs=settings)
+    futures: dict[Future[list[float]], _Unit] = {}
+    try:
+        futures |= {pool.submit(_work, unit): unit for unit in units}
+        for future in as_completed(list(futures)):
+            least = future.result()
+            keep(futures.pop(future), least)
+    except BaseException as error:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(multiprocessing.active_children()) - before:
+            worker.terminate()
+        for future, unit in futures.items():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                keep(unit, future.result())
+        if isinstance(error, BrokenProcessPool):
+            raise RuntimeError(
+                'a process died: for want of memory, or in a script without `if __name__ == "__main__":`'
+            ) from error
+        raise
+    pool.shutdown()
+
+
+_worker: dict[str, bytes] = {}
+
+
+def _start_worker(payload: bytes, threads: int, dtype: torch.dtype) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    _worker["payload"] = payload
+
+
+def _work(unit: _Unit) -> list[float]:
+    try:
+        runs: _Runs = pickle.loads(_worker["payload"])
+    except Exception as error:
+        raise TypeError(f"another process cannot load fun or the options; put them into a module: {error}") from error
+    return runs.run(*unit)
+
+
+def _chosen(
+    methods: Iterable[str] | Mapping[str, Method] | None, options: Mapping[str, Any]
+) -> dict[str, tuple[Any, Mapping[str, Any]]]:
     if methods is None:
         methods = [name for name in METHODS if name not in NEED_MORE]
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
     chosen = {label: found if isinstance(found, tuple) else (found, {}) for label, found in named.items()}
     for method, _ in chosen.values():
-        method_class(method)
+        if outside_name(method) is None:
+            if isinstance(method, str) and method not in METHODS:
+                raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")
+            method_class(method)
+        elif refused := sorted(set(options) - set(OUTSIDE_TAKES)):
+            raise ValueError(
+                f"{method!r} does not take {refused[0]!r}; give it to the methods that do, "
+                f'{{"zord": ("zord", {{{refused[0]!r}: ...}}), …}}'
+            )
     return chosen
 
 
-def _starts(bounds: BoundsLike, seeds: int) -> list[Tensor]:
+def _starts(bounds: BoundsLike | None, seeds: int) -> list[Tensor]:
     pairs = list(zip(bounds.lb, bounds.ub, strict=True)) if isinstance(bounds, Bounds) else bounds
     box = torch.as_tensor(np.array(pairs, dtype=float))
     if box.ndim != 2 or box.shape[1] != 2 or not bool(box.isfinite().all()):
@@ -146,3 +379,9 @@ def _starts(bounds: BoundsLike, seeds: int) -> list[Tensor]:
     lower, upper = box.unbind(-1)
     unit = torch.rand(seeds, len(box), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return list(lower + (upper - lower) * unit)
+
+
+def _in_words(least: np.ndarray) -> str:
+    """The mean with its interval; where runs have no value, how many."""
+    without = int(np.isinf(least).sum())
+    return f"no value in {without} of {len(least)} runs" if without else with_interval(least)

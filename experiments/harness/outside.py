@@ -1,0 +1,204 @@
+"""Methods of SciPy and of the package ``cma``, run on values alone with a budget of queries and in a box."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import logging
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import optimize
+from torch import Tensor
+
+from optimizers.core.values import parse_values
+
+logger = logging.getLogger(__name__)
+
+SCIPY = {
+    "nelder-mead": ("maxfev", "maxiter"),
+    "powell": ("maxfev", "maxiter"),
+    "cg": ("maxiter",),
+    "bfgs": ("maxiter",),
+    "l-bfgs-b": ("maxfun", "maxiter"),
+    "tnc": ("maxfun",),
+    "cobyla": ("maxiter",),
+    "cobyqa": ("maxfev", "maxiter"),
+    "slsqp": ("maxiter",),
+    "trust-constr": ("maxiter",),
+}
+"""The methods of ``scipy.optimize.minimize`` that need no derivatives, and their options that limit a run."""
+
+WITHOUT_BOUNDS = ("cg", "bfgs")
+NEED_DERIVATIVES = ("newton-cg", "dogleg", "trust-ncg", "trust-exact", "trust-krylov")
+
+NAMES = (*SCIPY, "cma")
+
+CMA_SIGMA = 0.3
+"""CMA-ES's first standard deviation over a side of the box (Hansen, *The CMA Evolution Strategy: A Tutorial*)."""
+
+
+def outside_name(method: Any) -> str | None:
+    """The name in ``NAMES`` that is meant, in whatever case; None for anything else.
+
+    Raises:
+        ValueError: for a method of SciPy that needs derivatives.
+        ImportError: for "cma" where that package is not installed.
+    """
+    name = method.lower() if isinstance(method, str) else ""
+    if name in NEED_DERIVATIVES:
+        raise ValueError(f"{method!r} needs derivatives, and there are only values (without: {', '.join(NAMES)})")
+    if name == "cma" and importlib.util.find_spec("cma") is None:
+        raise ImportError("'cma' needs the package cma, not installed here; pip install '.[experiments]' brings it")
+    return name if name in NAMES else None
+
+
+class Ended(Exception):
+    """Raised in the middle of a method for a query that is not to be made."""
+
+
+@dataclasses.dataclass
+class Queries:
+    """An objective as an outside method calls it, which counts the queries and ends the run when they are spent.
+
+    A point is projected onto the box, as our methods' points are, and f is asked there. A query that fails (NaN, inf,
+    an exception after the first query, a point that is not finite) is as bad to the method as the worst value so far,
+    and as inf if there is none.
+
+    Attributes:
+        fun: takes a point of shape ``d`` (``1 x d`` if ``batched``), a tensor like ``lower`` or an array.
+        lower: lower bounds, shape ``d``; −inf for none.
+        upper: upper bounds, shape ``d``; inf for none.
+        max_queries: the budget, failed queries included.
+        numpy: whether ``fun`` gets arrays.
+        batched: whether ``fun`` takes and gives several points at once.
+        target: the run ends once a value is this or less.
+        values: the values in the order asked, NaN for a failed query.
+        error: what the objective raised that ends the run.
+    """
+
+    fun: Callable[[Any], Any]
+    lower: Tensor
+    upper: Tensor
+    max_queries: int
+    numpy: bool = False
+    batched: bool = False
+    target: float | None = None
+    values: list[float] = dataclasses.field(default_factory=list)
+    error: BaseException | None = None
+
+    def __call__(self, x: np.ndarray) -> float:
+        """f at the projection of x, shape ``d``."""
+        succeeded = [value for value in self.values if not math.isnan(value)]
+        reached = self.target is not None and min(succeeded, default=math.inf) <= self.target
+        if reached or len(self.values) >= self.max_queries or self.error is not None:
+            raise Ended
+        point = torch.as_tensor(np.array(x, dtype=np.float64)).to(self.lower).clamp(self.lower, self.upper)
+        self.values.append(math.nan)
+        try:
+            self.values[-1] = self._value(point)
+        except BaseException as error:
+            self.error = error
+            raise
+        return max(succeeded, default=math.inf) if math.isnan(self.values[-1]) else self.values[-1]
+
+    def _value(self, point: Tensor) -> float:
+        if not bool(point.isfinite().all()):
+            return math.nan
+        given: Any = point[None] if self.batched else point
+        given = given.cpu().numpy() if self.numpy else given
+        try:
+            found = self.fun(given)
+        except Exception:
+            if len(self.values) == 1:
+                raise
+            logger.warning("query %d failed", len(self.values), exc_info=True)
+            return math.nan
+        return float(parse_values(found, 1))
+
+
+def run_outside(name: str, queries: Queries, x0: Tensor, seed: int, options: Mapping[str, Any]) -> None:
+    """Runs a method until it stops by its own rules or the queries are spent, which ``queries.values`` then has.
+
+    SciPy's methods have their own defaults but for their limits, which are as large as the budget; those with gradients
+    take SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube from x0, with an
+    initial standard deviation of 0.3. CMA-ES and COBYQA need not ask f at x0 itself.
+
+    An error of the method itself before its first query is raised; a later one ends the run, and is logged.
+
+    Args:
+        name: a name in ``NAMES``.
+        queries: the objective, of which no query was made.
+        x0: initial point in the box, shape ``d``.
+        seed: of CMA-ES; the others draw nothing.
+        options: the method's own, SciPy's ``options`` or ``cma.CMAOptions``; of CMA-ES also ``sigma0``, the standard
+            deviation in sides of the box, or in f's units where a side is infinite, where it must be given.
+
+    Raises:
+        ValueError: for an unknown option.
+    """
+    try:
+        if name == "cma":
+            _cma(queries, x0, seed, options)
+        else:
+            _scipy(name, queries, x0, options)
+    except Ended:
+        pass
+    except Exception as error:
+        if queries.error is not None or not queries.values:
+            raise
+        logger.warning("%s ended after %d queries: %s", name, len(queries.values), error, exc_info=True)
+    if queries.error is not None:
+        raise queries.error
+
+
+def _scipy(name: str, queries: Queries, x0: Tensor, options: Mapping[str, Any]) -> None:
+    box = optimize.Bounds(queries.lower.cpu().numpy(), queries.upper.cpu().numpy(), keep_feasible=True)
+    limits = dict.fromkeys(SCIPY[name], max(queries.max_queries, len(x0) + 2))  # COBYLA's least
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Unknown solver options", optimize.OptimizeWarning)
+        try:
+            optimize.minimize(
+                queries,
+                x0.cpu().numpy().astype(np.float64),
+                method=name,
+                bounds=None if name in WITHOUT_BOUNDS else box,
+                options={**limits, **options},
+            )
+        except optimize.OptimizeWarning as warning:
+            raise ValueError(f"{name}: {warning}") from None
+
+
+def _cma(queries: Queries, x0: Tensor, seed: int, options: Mapping[str, Any]) -> None:
+    import cma
+
+    start, lower, upper = (v.cpu().numpy().astype(np.float64) for v in (x0, queries.lower, queries.upper))
+    boxed = np.isfinite(upper - lower)
+    sides, corner = np.where(boxed, upper - lower, 1.0), np.where(boxed, lower, 0.0)
+    if not boxed.all() and "sigma0" not in options:
+        raise ValueError('without finite bounds cma needs its first standard deviation: ("cma", {"sigma0": ...})')
+    free = sides > 0
+    rng = np.random.default_rng(seed)
+
+    def user(z: np.ndarray) -> np.ndarray:
+        x = start.copy()
+        x[free] = corner[free] + sides[free] * z
+        return x
+
+    given = {
+        "bounds": [((side - corner) / np.where(free, sides, 1.0))[free].tolist() for side in (lower, upper)],
+        "maxiter": queries.max_queries,
+        "randn": lambda *shape: rng.standard_normal(shape),
+        "seed": math.nan,
+        "verbose": -10,
+    }
+    own = {name: value for name, value in options.items() if name != "sigma0"}
+    z0 = ((start - corner) / np.where(free, sides, 1.0))[free]
+    search = cma.CMAEvolutionStrategy(z0.tolist(), options.get("sigma0", CMA_SIGMA), {**given, **own})
+    while not search.stop():
+        asked = search.ask()
+        search.tell(asked, [queries(user(np.asarray(z))) for z in asked])
