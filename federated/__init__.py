@@ -9,6 +9,7 @@ from federated.core.server import Arrival, Outcome, Server
 from federated.engine.faults import Fault, FaultPlan
 from federated.engine.federation import Federation, RoundRecord
 from federated.engine.host import Host
+from federated.engine.result import FederatedResult
 from federated.registry import ALGORITHMS, algorithm_class
 from federated.simulate import make_federation, simulate
 
@@ -22,6 +23,7 @@ __all__ = [
     "Fault",
     "FaultPlan",
     "FederatedOptions",
+    "FederatedResult",
     "Federation",
     "Host",
     "Ledger",

@@ -8,19 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from scipy.optimize import OptimizeResult
 from torch import Tensor
-from tqdm import tqdm
 
 from federated.core.algorithm import Algorithm
 from federated.engine.faults import FaultPlan
 from federated.engine.federation import ClientHost, Federation, RoundRecord
 from federated.engine.host import Host, prepared
+from federated.engine.result import FederatedResult
 from federated.engine.workers import WorkerPool
 from federated.registry import algorithm_class
 from optimizers.core.options import check_integer, positive_integer
 from optimizers.evaluation import FailurePolicy
+from optimizers.progress import Progress, ProgressMode
 
 Callback = Callable[[RoundRecord, Tensor], object]
 
@@ -35,9 +36,9 @@ def simulate(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     resume: str | Path | None = None,
-    progress: bool = False,
+    progress: ProgressMode = "auto",
     **options: Any,
-) -> OptimizeResult:
+) -> FederatedResult:
     """Minimizes F(x) = Σᵢ pᵢ fᵢ(x) (+ ψ), pᵢ = wᵢ/Σw, by a federation of N clients on this machine.
 
     The iterates are a pure function of the arguments: they depend neither on the number of workers, nor on
@@ -53,16 +54,15 @@ def simulate(
         checkpoint: file that the whole federation is saved to.
         checkpoint_every: number of rounds from one save to the next.
         resume: checkpoint to go on from.
-        progress: whether to show a progress bar over the rounds, if the output is a terminal.
+        progress: ``"auto"``: a bar over the rounds in terminals and notebooks, and else lines of the log every 30 s;
+            True: a bar; False: neither. See ``Progress``.
         **options: ``fun``, ``workers``, ``numpy`` and the other options of ``make_federation``; ``local_steps``,
             ``seed``, ``participation``, ``bounds``, ``weights`` and the other options of ``Algorithm``; and those
             of the algorithm itself.
 
     Returns:
-        ``OptimizeResult`` with x; fun, F(x), NaN if ``fun`` is not given; nfev and nfail, the queries and those that
-        failed; nit, the rounds; skipped, the rounds without a valid report; rejected, the rounds that
-        ``accept="monotone"`` took back; success; message; algorithm; history, a ``RoundRecord`` of each round from
-        0; and ledger, a ``Ledger``.
+        A ``FederatedResult``: x, fun, nfev, nfail, nit, skipped, rejected, success, message, algorithm, history and
+        ledger.
 
     Raises:
         ValueError: if an argument is out of range, there are no clients, or the checkpoint is none of this
@@ -81,7 +81,7 @@ def simulate(
     finally:
         federation.host.close()
     ledger, history = federation.ledger, federation.history
-    return OptimizeResult(
+    return FederatedResult(
         x=federation.server.x,
         fun=history[-1].fun,
         nfev=ledger.total("queries"),
@@ -156,16 +156,15 @@ def run_rounds(
     callback: Callback | None = None,
     checkpoint: str | Path | None = None,
     every: int = 1,
-    progress: bool = False,
+    progress: ProgressMode = False,
 ) -> str:
     """Runs a federation up to a number of rounds, with the arguments of ``simulate``; returns why it ended."""
-    name = federation.algorithm.name
-    shown = None if progress else True
-    with tqdm(total=rounds, initial=federation.rounds, desc=name, disable=shown, unit="round") as bar:
+    name, best = federation.algorithm.name, float(np.fmin.reduce([record.fun for record in federation.history]))
+    with Progress(progress, total=rounds, done=federation.rounds, name=name, unit="round") as show:
         while federation.rounds < rounds:
             record = federation.run_round()
-            bar.set_postfix(fun=f"{record.fun:.6g}", queries=record.queries, refresh=False)
-            bar.update()
+            best = float(np.fmin(best, record.fun))
+            show(record.round, best=best, failures=record.failures, queries=record.queries)
             stop = callback is not None and _stops(callback, record, federation.server.x)
             if checkpoint is not None and (stop or record.round % every == 0 or record.round == rounds):
                 _save(federation, Path(checkpoint))

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from optimizers.core.archive import load_archive, save_archive
+from optimizers.core.display import axes_or_new, import_pandas, mark_failures
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+AGAINST = {"rounds": "rounds", "queries": "queries", "bytes": "payload bytes, up and down"}
+"""The names and the labels of what costs and values are drawn against."""
 
 
 class Spent(NamedTuple):
@@ -66,6 +77,20 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: dict[tuple[int, int], Entry] = {}
 
+    def __repr__(self) -> str:
+        spent = {name: self.total(name) for name in COUNTS}
+        rounds, clients = ({key[i] for key in self._entries} for i in (0, 1))
+        refused = sum(bool(entry.refused) for entry in self._entries.values())
+        return "\n".join(
+            [
+                f"Ledger of {len(rounds)} rounds and {len(clients)} clients, {spent['seconds']:.6g} s of work:",
+                "  " + ", ".join(f"{name}: {spent[name]}" for name in ("queries", "failures", "gradients")),
+                f"  payload bytes: {spent['payload_up']} up, {spent['payload_down']} down",
+                f"  message bytes: {spent['message_up']} up, {spent['message_down']} down",
+                f"  reports refused or missing in {refused} of {len(self._entries)} entries",
+            ]
+        )
+
     def add(self, round_number: int, client: int, **counts: int | float | None) -> None:
         """Adds counts, named as in ``Entry``, to a client's entry of a round; None adds nothing.
 
@@ -105,6 +130,60 @@ class Ledger:
         """The entries as dictionaries with the keys of ``COLUMNS``, sorted by round and client."""
         return [asdict(self._entries[key]) for key in sorted(self._entries)]
 
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The entries, with the columns of ``COLUMNS``, sorted by round and client; None is ``pandas.NA``.
+
+        Raises:
+            ImportError: if pandas is not installed.
+        """
+        frame = import_pandas().DataFrame(self.to_rows(), columns=list(COLUMNS))
+        return frame.astype({name: "Int64" for name in COLUMNS if name.startswith("wire")})
+
+    def plot(self, ax: Axes | None = None, against: str = "rounds") -> Axes:
+        """Draws what all clients had spent after each round, and marks rounds with failures.
+
+        Payload bytes, up and down, are drawn against rounds or queries, and queries against bytes. Marked on the
+        horizontal axis are rounds in which queries failed, or reports were refused or missing.
+
+        Args:
+            ax: the axes to draw on. None makes a figure, which pyplot shows; pyplot's current figure, where there is
+                one, stays so.
+            against: ``"rounds"``, ``"queries"`` or ``"bytes"``.
+
+        Raises:
+            ValueError: if ``against`` is none of these.
+        """
+        check_against(against)
+        spent = {"rounds": [0], "queries": [0], "bytes": [0]}
+        failed = []
+        for number in sorted({entry.round for entry in self._entries.values()}):
+            entries = [entry for entry in self._entries.values() if entry.round == number]
+            spent["rounds"].append(number)
+            spent["queries"].append(spent["queries"][-1] + sum(e.queries for e in entries))
+            spent["bytes"].append(spent["bytes"][-1] + sum(e.payload_up + e.payload_down for e in entries))
+            if any(e.failures or e.refused for e in entries):
+                failed.append(spent[against][-1])
+        drawn, ax = "queries" if against == "bytes" else "bytes", axes_or_new(ax)
+        ax.plot(spent[against], spent[drawn], label=AGAINST[drawn])
+        mark_failures(ax, failed, "rounds with failures")
+        ax.set_xlabel(AGAINST[against])
+        ax.set_ylabel(AGAINST[drawn])
+        return ax
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the entries to a file, exactly and without pickling; ``load`` reads it."""
+        save_archive(path, "Ledger", self.state_dict())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The ledger in a file of ``save``.
+
+        Raises:
+            OSError: if the file cannot be read.
+            ValueError: if it is none of ``save`` or damaged.
+        """
+        return load_archive(path, "Ledger", cls.from_state_dict)
+
     def to_csv(self, path: str | Path) -> None:
         """Writes the rows to a CSV file, in which None is an empty cell."""
         write_csv(path, COLUMNS, self.to_rows())
@@ -124,8 +203,21 @@ class Ledger:
         entries = [Entry(*row) for row in zip(*(state[name] for name in COLUMNS), strict=True)]
         self._entries = {(entry.round, entry.client): entry for entry in entries}
 
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """A ledger of the entries of a ``state_dict``; raises ``ValueError`` as ``load_state_dict``."""
+        ledger = cls()
+        ledger.load_state_dict(state)
+        return ledger
+
     def _entry(self, round_number: int, client: int) -> Entry:
         return self._entries.setdefault((round_number, client), Entry(round_number, client))
+
+
+def check_against(against: str) -> None:
+    """Raises ``ValueError`` for what nothing is drawn against."""
+    if against not in AGAINST:
+        raise ValueError(f"against must be one of {', '.join(map(repr, AGAINST))}, got {against!r}")
 
 
 def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from textwrap import shorten
 from typing import Any, Protocol
 
 import torch
@@ -46,7 +47,7 @@ class ClientHost(Protocol):
         """Releases the clients and their processes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RoundRecord:
     """The history's entry of a round; counts are totals of all clients and rounds so far.
 
@@ -78,6 +79,21 @@ class RoundRecord:
     skipped: str | None = None
     rejected: bool = False
 
+    def __repr__(self) -> str:
+        ending = [f"skipped: {shorten(self.skipped, 80)}"] if self.skipped else []
+        ending += ["taken back"] if self.rejected else []
+        counts = f"fun {self.fun:.6g}, {self.queries} queries, {self.failures} failed"
+        reports = f"{len(self.participants)} participants, {len(self.accepted)} accepted"
+        return f"<round {self.round}: {', '.join([counts, reports, *ending])}>"
+
+
+class History(list[RoundRecord]):
+    """The records of rounds, which is printed in five lines: the first two rounds and the last."""
+
+    def __repr__(self) -> str:
+        shown = list(map(repr, self)) if len(self) <= 4 else [*map(repr, self[:2]), "...", repr(self[-1])]
+        return "\n  ".join([f"{len(self)} rounds:", *shown])
+
 
 @dataclass
 class Federation:
@@ -107,7 +123,7 @@ class Federation:
             raise ValueError("corrupt faults alter bytes: they go with codec=True")
         self.server: Server = self.algorithm.server()
         self.ledger = Ledger()
-        self.history: list[RoundRecord] = [RoundRecord(0, self._value())]
+        self.history = History([RoundRecord(0, self._value())])
         self._down: set[int] = set()
         self._delayed: list[tuple[int, int, Message | bytes]] = []
 
@@ -186,7 +202,7 @@ class Federation:
         self.host.load_states(state["clients"])
         self.server.load_state_dict(state["server"])
         self.ledger.load_state_dict(state["ledger"])
-        self.history = [RoundRecord(**entry) for entry in state["history"]]
+        self.history = History(RoundRecord(**entry) for entry in state["history"])
         self._down = set(state["down"])
         self._delayed = [(due, client, data.numpy().tobytes()) for due, client, data in state["in_flight"]]
 

@@ -12,14 +12,16 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from scipy.optimize import OptimizeResult
 from torch import Tensor
+
+T = TypeVar("T")
 
 VERSION = 1
 CONTENT = "content.json"
@@ -54,12 +56,12 @@ def save_archive(path: str | os.PathLike[str], kind: str, content: Mapping[str, 
         partial.unlink(missing_ok=True)
 
 
-def load_archive(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
-    """The content of an archive: tensors on the CPU, arrays and plain values of the types that were saved.
+def load_archive(path: str | os.PathLike[str], kind: str, made: Callable[[dict[str, Any]], T]) -> T:
+    """What ``made`` makes of an archive's content: tensors on the CPU, arrays and plain values of the types saved.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is none of ``save_archive``, is damaged, or holds another kind.
+        ValueError: if it is none of ``save_archive``, is damaged, holds another kind, or nothing can be made of it.
     """
     data = Path(path).read_bytes()
     try:
@@ -74,7 +76,7 @@ def load_archive(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
             content = _decoded(described["content"], archive)
             if not isinstance(content, dict):
                 raise ValueError("its content is no mapping")
-            return content
+            return made(content)
     except Exception as error:
         raise ValueError(f"{path} is no saved {kind}: {error}".splitlines()[0]) from error
 

@@ -119,7 +119,7 @@ class Result(OptimizeResult):
             OSError: if the file cannot be read.
             ValueError: if it is none of ``save`` or damaged.
         """
-        return cls(load_archive(path, "Result"))
+        return load_archive(path, "Result", cls)
 
 
 def to_numpy(value: Any) -> Any:

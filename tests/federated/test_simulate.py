@@ -1,5 +1,5 @@
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_a_run_that_was_killed_goes_on_bitwise(name, tmp_path):
         simulate(name, clients(), X0, rounds=5, checkpoint=path, callback=interrupt, **options)
     resumed = simulate(name, clients(), X0, rounds=5, resume=path, checkpoint=path, **options)
     assert torch.equal(resumed.x, whole.x) and resumed.nfev == whole.nfev
-    assert repr(resumed.history) == repr(whole.history)
+    assert repr(list(map(asdict, resumed.history))) == repr(list(map(asdict, whole.history)))
     again = simulate(name, clients(), X0, rounds=5, resume=path, **options)
     assert torch.equal(again.x, whole.x) and os.listdir(tmp_path) == ["federation.pt"]
 

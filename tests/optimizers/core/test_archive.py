@@ -30,7 +30,7 @@ def bits(value):
 
 def came_back(content, path):
     save_archive(path, "Thing", content)
-    return load_archive(path, "Thing")
+    return load_archive(path, "Thing", dict)
 
 
 TENSORS = [
@@ -122,7 +122,7 @@ def test_what_cannot_be_saved_is_refused_by_its_place(value, tmp_path):
     save_archive(tmp_path / "a", "Thing", {"x": 1})
     with pytest.raises(TypeError, match=r"^outer\.inner\.1 is "):
         save_archive(tmp_path / "a", "Thing", {"outer": {"inner": [0, value]}})
-    assert load_archive(tmp_path / "a", "Thing") == {"x": 1}
+    assert load_archive(tmp_path / "a", "Thing", dict) == {"x": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -135,13 +135,13 @@ def test_a_save_that_fails_leaves_the_older_file(tmp_path, monkeypatch):
     monkeypatch.setattr(np.lib.format, "write_array", full)
     with pytest.raises(OSError, match="No space"):
         save_archive(tmp_path / "a", "Thing", {"x": torch.ones(3)})
-    assert load_archive(tmp_path / "a", "Thing") == {"x": 1}
+    assert load_archive(tmp_path / "a", "Thing", dict) == {"x": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def refused(path, match="is no saved Thing: "):
     with pytest.raises(ValueError, match=match) as caught:
-        load_archive(path, "Thing")
+        load_archive(path, "Thing", dict)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -156,7 +156,7 @@ def test_damaged_files_are_refused_or_read_exactly(tmp_path):
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         try:
-            assert bits(load_archive(path, "Thing")) == bits(content)  # a byte of a date, or the like
+            assert bits(load_archive(path, "Thing", dict)) == bits(content)  # a byte of a date, or the like
             spared += 1
         except ValueError as error:
             assert str(path) in str(error)
@@ -179,8 +179,11 @@ def test_other_files_are_refused(tmp_path):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("content.json", content)
         refused(path)
+    save_archive(path, "Thing", {"y": 1})
+    with pytest.raises(ValueError, match="is no saved Thing: 'x'"):
+        load_archive(path, "Thing", lambda content: content["x"])
     with pytest.raises(FileNotFoundError):
-        load_archive(tmp_path / "none", "Thing")
+        load_archive(tmp_path / "none", "Thing", dict)
 
 
 def test_no_pickle_is_read(tmp_path):
