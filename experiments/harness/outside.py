@@ -78,6 +78,8 @@ class Queries:
         batched: whether ``fun`` takes and gives several points at once.
         target: the run ends once a value is this or less.
         values: the values in the order asked, NaN for a failed query.
+        least: the least of them; inf before the first success.
+        worst: the greatest; −inf before the first success.
         error: what the objective raised that ends the run.
     """
 
@@ -89,22 +91,26 @@ class Queries:
     batched: bool = False
     target: float | None = None
     values: list[float] = dataclasses.field(default_factory=list)
+    least: float = math.inf
+    worst: float = -math.inf
     error: BaseException | None = None
 
     def __call__(self, x: np.ndarray) -> float:
         """f at the projection of x, shape ``d``."""
-        succeeded = [value for value in self.values if not math.isnan(value)]
-        reached = self.target is not None and min(succeeded, default=math.inf) <= self.target
+        reached = self.target is not None and self.least <= self.target
         if reached or len(self.values) >= self.max_queries or self.error is not None:
             raise Ended
         point = torch.as_tensor(np.array(x, dtype=np.float64)).to(self.lower).clamp(self.lower, self.upper)
         self.values.append(math.nan)
         try:
-            self.values[-1] = self._value(point)
+            self.values[-1] = value = self._value(point)
         except BaseException as error:
             self.error = error
             raise
-        return max(succeeded, default=math.inf) if math.isnan(self.values[-1]) else self.values[-1]
+        if math.isnan(value):
+            return self.worst if self.least < math.inf else math.inf
+        self.least, self.worst = min(self.least, value), max(self.worst, value)
+        return value
 
     def _value(self, point: Tensor) -> float:
         if not bool(point.isfinite().all()):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -148,6 +149,14 @@ def test_outside_methods_get_points_and_options_as_ours_do():
         compare(bowl, bounds=BOX, max_queries=10, seeds=2, methods=["cobyqua"])
 
 
+def test_without_bounds_there_are_starts():
+    call = {"bounds": None, "max_queries": 40, "seeds": 2, "methods": ["rgf", "bfgs", "cobyqa"]}
+    found = compare(bowl, starts=[torch.full((3,), v, dtype=torch.float64) for v in (3.0, -9.0)], **call)
+    assert found.final("bfgs").max() < 1e-9 and found.final("cobyqa").max() < 1e-3
+    with pytest.raises(ValueError, match="without starts, bounds must be"):
+        compare(bowl, **call)
+
+
 def test_it_prints_a_line_a_method_also_where_all_queries_failed():
     def fails_high(x):
         return math.nan if float(x[1]) > 0 else bowl(x)
@@ -266,6 +275,49 @@ def test_jobs_give_the_same_to_the_bit_and_keep_what_is_finished(tmp_path):
     assert fun.calls() - calls == sum(
         len(json.loads(line.rpartition(b"\t")[0])[3]) for line in path.read_bytes().splitlines()[1 + finished :]
     )
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from experiments.compare import compare
+
+def loss(x):
+    with open(sys.argv[2], "a") as file:
+        file.write("x\\n")
+    time.sleep(0.004)
+    return float((x - 0.3).square().sum())
+
+if __name__ == "__main__":
+    call = {"bounds": [(-1, 1)] * 3, "max_queries": 50, "seeds": 2, "methods": ["rgf", "nelder-mead", "cma", "gld"]}
+    found = compare(loss, checkpoint=sys.argv[1], jobs=int(sys.argv[3]), **call)
+    Path(sys.argv[1] + ".rows").write_text(repr(found.rows))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_kills_lose_no_finished_run(tmp_path, jobs):
+    script, path, calls = (tmp_path / name for name in ("script.py", "comparison.jsonl", "calls"))
+    script.write_text(KILLED)
+    kept, kills = 0, 0
+    while True:
+        process = subprocess.Popen([sys.executable, script, path, calls, jobs], start_new_session=True)
+        while process.poll() is None and kills < 4:
+            time.sleep(0.002)
+            if path.exists() and len(path.read_bytes().splitlines()) > kept + 1:
+                kills += 1
+                os.killpg(process.pid, signal.SIGKILL)
+        if process.wait() == 0:
+            break
+        lines = path.read_bytes().splitlines()
+        assert len(lines) > kept
+        kept = len(lines) - 1
+    methods = ["rgf", "nelder-mead", "cma", "gld"]
+    whole = compare(bowl, bounds=[(-1, 1)] * 3, max_queries=50, seeds=2, methods=methods)
+    assert kills == 4 and path.with_name(path.name + ".rows").read_text() == repr(whole.rows)
+    made, in_flight = len(calls.read_text().splitlines()), kills * int(jobs) * 50
+    assert 7 * 50 <= made <= 8 * 50 + in_flight
 
 
 @pytest.mark.slow

@@ -109,6 +109,19 @@ def test_disp_prints_what_scipys_methods_print(capsys):
         assert capsys.readouterr() == ("", "")
 
 
+def test_disp_asks_for_the_progress_of_minimize(monkeypatch):
+    shown = []
+
+    def watched(*args, progress, **options):
+        shown.append(progress)
+        return our_minimize(*args, progress=False, **options)
+
+    monkeypatch.setattr("optimizers.adapters.scipy_method.minimize", watched)
+    for options in ({}, {"disp": True}, {"disp": False}, {"disp": True, "progress": False}):
+        minimize(fun, X0, method=scipy_method("rgf", maxfev=11), options=options)
+    assert shown == [False, "auto", False, False]
+
+
 def in_a_process(method, center):
     return minimize(fun, X0, args=(center,), method=method, bounds=Bounds(0.0, 4.0), options={"maxfev": 60})
 
