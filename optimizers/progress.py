@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import multiprocessing
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tqdm import TqdmWarning
+from tqdm import TqdmWarning, tqdm
 
 ProgressMode = Literal["auto"] | bool
 
@@ -29,10 +31,11 @@ class Progress:
         with Progress("auto", total=200, name="ZoRD", unit="query") as show:
             show(12, best=0.37, failures=1)
 
-    Under ``"auto"`` the main process shows a bar on standard error if that is a terminal, and in notebooks; it appears
-    when the run has lasted 1 s, so that short runs show none. Elsewhere a line goes to this module's logger at level
-    INFO, at most every 30 s. True shows a bar at once and wherever standard error leads, and False shows nothing.
-    A call takes the time of reading the clock unless something is due; a call with the same counts moves the clock.
+    Under ``"auto"`` the main process shows a bar on standard error if that is a terminal, and in notebooks. A run of
+    less than 1 s leaves none: a notebook's bar appears with the first call after that time, and a terminal's is
+    removed. Elsewhere a line goes to this module's logger at level INFO, at most every 30 s. True shows a bar that
+    stays, wherever standard error leads, and False shows nothing. A call takes the time of reading the clock unless
+    something is due; a call with the same counts moves the clock. A stream that breaks ends the bar, not the run.
 
     Args:
         mode: ``"auto"``, True or False.
@@ -58,8 +61,9 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._start = time.monotonic()
-        self._draws = self.mode is True or (self.mode == "auto" and _is_watched())
-        if self.mode is True:
+        kernel, terminal = _watched_by()
+        self._draws = self.mode is True or (self.mode == "auto" and (kernel or terminal))
+        if self.mode is True or (self._draws and not kernel):
             self._show()
         elif self.mode == "auto":
             self._due = self._start + (DELAY if self._draws else LOG_EVERY)
@@ -82,11 +86,11 @@ class Progress:
         if self._shown not in (None, self._now):
             self._show()
         if self._bar is not None:
-            self._bar.close()
-            if kind is None and hasattr(
-                self._bar, "disp"
-            ):  # tqdm's notebook bar takes a run that ends early for an error
-                self._bar.disp(bar_style="success" if self._now[0] >= self.total else "info", check_delay=False)
+            lasted = time.monotonic() - self._start >= DELAY
+            with contextlib.suppress(OSError):
+                _close(
+                    self._bar, stays=lasted or self.mode is True, whole=kind is not None or self._now[0] >= self.total
+                )
 
     def _show(self) -> None:
         now = time.monotonic()
@@ -95,10 +99,13 @@ class Progress:
         count = "" if queries is None else f"{queries} queries"
         if self._draws:
             self._due = now + REDRAW
-            if self._bar is None:
-                self._bar = self._new_bar(now - self._start)
-            self._bar.n = done
-            self._bar.set_postfix_str(", ".join(filter(None, [value, count, f"{failures} failed"])))
+            try:
+                if self._bar is None:
+                    self._bar = self._new_bar(now - self._start)
+                self._bar.n = done
+                self._bar.set_postfix_str(", ".join(filter(None, [value, count, f"{failures} failed"])))
+            except OSError:
+                self._due = math.inf
         else:
             self._due = now + LOG_EVERY
             steps = f"{done} of {self.total} {self.unit[:-1] + 'ies' if self.unit.endswith('y') else self.unit + 's'}"
@@ -113,18 +120,43 @@ class Progress:
         return f"{timedelta(seconds=round(left))} left"
 
     def _new_bar(self, age: float) -> Any:
-        with warnings.catch_warnings():  # a kernel without ipywidgets gets a bar of text
-            warnings.simplefilter("ignore", TqdmWarning)
-            from tqdm.auto import tqdm
-        bar = tqdm(total=self.total, initial=self._before, desc=self.name, unit=self.unit)
+        bar = _bar_class()(total=self.total, initial=self._before, desc=self.name, unit=self.unit)
         bar.start_t = getattr(bar, "start_t", 0.0) - age
         return bar
 
 
-def _is_watched() -> bool:
-    """Whether this is the main process, and somebody sees its standard error or it is a notebook's kernel."""
+def _bar_class() -> Callable[..., Any]:
+    if not _in_kernel():
+        return tqdm
+    with warnings.catch_warnings():  # without ipywidgets it is a bar of text
+        warnings.simplefilter("ignore", TqdmWarning)
+        from tqdm.auto import tqdm as kernel_tqdm
+    return kernel_tqdm
+
+
+def _close(bar: Any, *, stays: bool, whole: bool) -> None:
+    """Closes a bar, which stays seen or not.
+
+    A notebook's bar that ends early is coloured as a failure by tqdm: unless ``whole``, it gets a neutral colour.
+    """
+    notebook = hasattr(bar, "disp")
+    if not notebook:
+        bar.leave = None if stays else False  # None: if no other bar is above it
+    bar.close()
+    if notebook and not whole:
+        bar.disp(bar_style="info", check_delay=False)
+
+
+def _watched_by() -> tuple[bool, bool]:
+    """Whether this process is a notebook's kernel, and whether a terminal shows its standard error.
+
+    Neither holds for a process that works for another.
+    """
     if multiprocessing.parent_process() is not None:
-        return False
-    if "ipykernel" in sys.modules and "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
-        return True
-    return sys.stderr is not None and sys.stderr.isatty()
+        return False, False
+    return _in_kernel(), sys.stderr is not None and sys.stderr.isatty()
+
+
+def _in_kernel() -> bool:
+    loaded = "ipykernel" in sys.modules and "IPython" in sys.modules
+    return loaded and sys.modules["IPython"].get_ipython() is not None

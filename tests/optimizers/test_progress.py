@@ -4,10 +4,12 @@ import io
 import logging
 import math
 import multiprocessing
+import sys
 import timeit
 from types import SimpleNamespace
 
 import pytest
+from tqdm import tqdm
 
 from optimizers.progress import Progress
 
@@ -63,17 +65,23 @@ def test_nothing_where_nothing_is_asked(monkeypatch, clock, log):
     assert shown.getvalue() == "" and not log.records
 
 
-def test_a_short_run_shows_no_bar_and_a_long_one_does(monkeypatch, clock, log):
+def test_a_short_run_leaves_no_bar(monkeypatch, clock, log):
     shown = stream_of(monkeypatch, Terminal())
     with Progress("auto", total=20, name="RGF", unit="query") as show:
+        assert "RGF:   0%" in last(shown), "a first query may take an hour"
         clock.now += 0.9
         show(19, best=1.0)
-    assert shown.getvalue() == ""
+    *_, before, blank, end = shown.getvalue().split("\r")
+    assert "19/20" in before and set(blank) == {" "} and len(blank) >= len(before) and end == ""
+
+
+def test_a_long_run_leaves_a_bar(monkeypatch, clock, log):
+    shown = stream_of(monkeypatch, Terminal())
     with Progress("auto", total=20, name="RGF", unit="query") as show:
         show(1, best=1.0)
         clock.now += 10.0
         show(5, best=1.0, failures=2)
-        assert " 5/20 [00:10<00:30, " in last(shown) and "best 1, 2 failed" in last(shown)
+        assert " 5/20 [" in last(shown) and "best 1, 2 failed" in last(shown)
         written = shown.getvalue()
         clock.now += 0.05
         show(6, best=1.0, failures=2)
@@ -82,15 +90,48 @@ def test_a_short_run_shows_no_bar_and_a_long_one_does(monkeypatch, clock, log):
         show(6, best=1.0, failures=2)
         assert " 6/20 [" in last(shown)
         show(7, best=0.5, failures=3)
-    assert " 7/20 [" in last(shown) and "best 0.5, 3 failed" in last(shown) and not log.records
+    assert " 7/20 [" in last(shown) and "best 0.5, 3 failed" in last(shown) and last(shown).endswith("\n")
+    assert not log.records
 
 
-def test_a_resumed_run_reckons_with_its_own_steps(monkeypatch, clock):
+def test_a_kernel_s_bar_appears_after_a_second_with_the_time_of_the_run(monkeypatch, clock):
+    shown = stream_of(monkeypatch, io.StringIO())
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))
+    with Progress("auto", total=20, done=10, name="RGF", unit="query") as show:
+        clock.now += 0.9
+        show(11, best=1.0)
+        assert shown.getvalue() == ""
+        clock.now += 19.1
+        show(15, best=1.0)
+        assert " 15/20 [00:20<00:20, " in last(shown), "5 steps of its own in 20 s"
+
+
+@pytest.mark.parametrize("good", [0, 2, 4, 6])
+def test_a_stream_that_breaks_does_not_end_the_run(good, monkeypatch, clock):
+    class Broken(Terminal):
+        left = good
+
+        def write(self, text):
+            self.left -= 1
+            if self.left < 0:
+                raise BrokenPipeError
+            return super().write(text)
+
+    stream_of(monkeypatch, Broken())
+    with Progress("auto", total=20, name="RGF", unit="query") as show:
+        for done in range(20):
+            clock.now += 1.0
+            show(done, best=1.0)
+
+
+def test_a_bar_below_another_is_removed(monkeypatch, clock):
     shown = stream_of(monkeypatch, Terminal())
-    with Progress("auto", total=100, done=90, name="RGF", unit="query") as show:
-        clock.now += 10.0
-        show(95, best=1.0)
-    assert " 95/100 [00:10<00:10, " in last(shown)
+    with tqdm(total=2, desc="outer", file=shown), Progress("auto", total=2, name="RGF", unit="query") as show:
+        clock.now += 5.0
+        show(1, best=1.0)
+    *_, bar, blank, outer = shown.getvalue().split("\r")
+    assert "RGF" in bar and "1/2" in bar and not blank.replace("\x1b[A", "").strip() and "outer" in outer
 
 
 def test_lines_of_the_log_every_30_s(monkeypatch, clock, log):
