@@ -131,9 +131,9 @@ def compare(
     all: no run makes more than ``max_queries`` queries; f is asked in the box alone, a point outside being projected
     onto it; failed queries count and are no value. SciPy's finite differences count as the queries that they are. A
     method that knows no missing values gets, for a failed query, the worst value that it has met so far. Outside
-    methods keep their own defaults and their own units, those of the box as it is given, but SciPy's limits on
-    iterations are lifted to the budget; ``experiments.harness.outside`` describes them. A run that stops by its own
-    rules before the budget is spent keeps what it has.
+    methods keep their own defaults, but SciPy's limits on iterations are lifted to the budget; SciPy's search in the
+    units that the box has, CMA-ES in the unit cube; ``experiments.harness.outside`` describes them. A run that stops by
+    its own rules before the budget is spent keeps what it has.
 
     Args:
         fun: as ``minimize`` takes it: a point to a number; NaN, inf and exceptions are failed queries. An exception on
@@ -358,7 +358,9 @@ def _chosen(
         methods = [name for name in METHODS if name not in NEED_MORE]
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
     chosen = {label: found if isinstance(found, tuple) else (found, {}) for label, found in named.items()}
-    for method, _ in chosen.values():
+    for method, own in chosen.values():
+        if "max_queries" in own:
+            raise ValueError("all methods have one budget: max_queries is no option of one of them")
         if outside_name(method) is None:
             if isinstance(method, str) and method not in METHODS:
                 raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")

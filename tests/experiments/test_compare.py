@@ -84,6 +84,7 @@ def test_failed_queries_count_and_are_no_value():
         ({"seeds": 1}, "at least two seeds, got 1"),
         ({"seeds": 2, "starts": [[0.0, 0.0, 0.0]]}, "a start for each of the 2 seeds, got 1"),
         ({"methods": ["zrod"]}, "unknown method 'zrod'.*zord"),
+        ({"methods": {"mine": ("rgf", {"max_queries": 9})}}, "all methods have one budget"),
         ({"bounds": [(0, None)] * 3}, "without starts, bounds must be d finite pairs"),
     ],
 )
@@ -166,7 +167,9 @@ def test_it_prints_a_line_a_method_also_where_all_queries_failed():
     assert repr(found) == str(found) and len(str(found).splitlines()) == 3 and len(repr(found)) < 200
     assert np.isinf(found.final("bfgs")).tolist() == [False, True] and found.ranking() == ["gld", "bfgs"]
     assert "bfgs  no value in 1 of 2 runs" in str(found)
-    found.figure()
+    assert len(found.figure().axes) == 2
+    lost = compare(lambda x: math.nan, bounds=BOX, max_queries=12, seeds=2, methods=["gld", "powell"])
+    assert lost.rows == [] and str(lost).count("no value in 2 of 2 runs") == 2 and len(lost.figure().axes) == 2
 
 
 def test_psi_of_a_prox_is_part_of_the_value():
