@@ -4,6 +4,7 @@ import pytest
 
 from federated import Ledger
 from federated.core.ledger import COLUMNS
+from optimizers.core.archive import save_archive
 
 
 def filled():
@@ -42,6 +43,25 @@ def test_states_come_back():
     assert ledger.total("queries") == 12
     with pytest.raises(ValueError, match="columns"):
         other.load_state_dict({"round": []})
+
+
+def test_files_come_back(tmp_path):
+    ledger, path = filled(), tmp_path / "kosten"
+    ledger.add(3, 2, seconds=1 / 3, queries=2**40, wire_down=0)
+    ledger.save(path)
+    loaded = Ledger.load(path)
+    assert loaded.to_rows() == ledger.to_rows() and list(loaded.state_dict()["round"]) == [2, 1, 3]
+    assert loaded.to_rows()[0]["wire_down"] is None
+    save_archive(path, "Ledger", {"round": []})
+    with pytest.raises(ValueError, match="kosten is no saved Ledger: the ledger's columns"):
+        Ledger.load(path)
+
+
+def test_it_is_printed_in_five_lines():
+    lines = repr(filled()).splitlines()
+    assert len(lines) == 5 and lines[0] == "Ledger of 2 rounds and 2 clients, 0.5 s of work:"
+    assert lines[1:3] == ["  queries: 12, failures: 1, gradients: 0", "  payload bytes: 8 up, 0 down"]
+    assert lines[4] == "  reports refused or missing in 1 of 2 entries"
 
 
 def test_unknown_names_are_refused():
