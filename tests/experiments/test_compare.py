@@ -276,7 +276,7 @@ def test_jobs_give_the_same_to_the_bit_and_keep_what_is_finished(tmp_path):
     assert finished >= 1
     assert compare(fun, checkpoint=path, jobs=2, **call).rows == alone.rows
     assert fun.calls() - calls == sum(
-        len(json.loads(line.rpartition(b"\t")[0])[3]) for line in path.read_bytes().splitlines()[1 + finished :]
+        len(json.loads(line.rpartition(b"\t")[0])[-1]) for line in path.read_bytes().splitlines()[1 + finished :]
     )
 
 
