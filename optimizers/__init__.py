@@ -6,6 +6,7 @@ from optimizers.adapters.scipy_method import scipy_method
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import CommonOptions, Optimizer
 from optimizers.core.record import StopReason
+from optimizers.core.result import Result
 from optimizers.designs import latin_hypercube, local_cloud, sobol
 from optimizers.directions.directions import Directions
 from optimizers.estimators.coordinate_differences import CoordinateDifferences
@@ -77,6 +78,7 @@ __all__ = [
     "PriorGuidedDifferences",
     "ProjectedZO",
     "Prox",
+    "Result",
     "Ridge",
     "SearchGradient",
     "Simplex",
