@@ -7,7 +7,6 @@ import io
 import logging
 import math
 import os
-import pickle
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -64,6 +63,7 @@ class Checkpoint:
         self._optimizer, self._identity = optimizer, identity(optimizer, evaluator)
         self._saved_at, self._save_took, self._saved_events = time.monotonic(), 0.0, -1
         self._error: OSError | None = None
+        self._journalled = (0, 0)
         found = self.path.exists() or self._journal_path.exists()
         if found and optimizer.queries:
             raise ValueError(f"{self.path} exists already, and the optimizer has {optimizer.queries} queries: which?")
@@ -73,6 +73,7 @@ class Checkpoint:
         except BaseException:
             self._journal.close()
             raise
+        self._journalled = optimizer.queries, optimizer.number
         self._journal.write("budget", optimizer.max_queries)
 
     @property
@@ -89,19 +90,32 @@ class Checkpoint:
     def asked(self, batch: Batch) -> None:
         """A batch was asked."""
         self._journal.write("ask", batch.id, digest(batch))
+        queries, asked = self._journalled
+        self._journalled = queries, asked + 1
 
     def sent(self, batch: Batch, rows: Sequence[int]) -> None:
         """Points go out."""
         self._journal.write("out", batch.id, list(rows))
 
     def failed(self, batch: Batch, row: int) -> None:
-        """An attempt at a point failed, and another one follows."""
+        """An attempt at a point failed, and another one follows; the optimizer is told after this."""
+        self._count(1)
         self.attempts[batch.id, row] += 1
         self._journal.write("failed", batch.id, row)
 
     def arrived(self, batch: Batch, rows: Sequence[int], values: Sequence[float]) -> None:
-        """Values arrived, NaN for failed queries."""
+        """Values arrived, NaN for failed queries; the optimizer is told after this."""
+        self._count(len(rows))
         self._journal.write("value", batch.id, list(rows), [v if math.isfinite(v) else None for v in values])
+
+    def _count(self, queries: int) -> None:
+        before, asked = self._journalled
+        self._journalled = before + queries, asked
+
+    @property
+    def _between(self) -> bool:
+        """Whether a step was interrupted or raised, so that journal and optimizer do not have the same events."""
+        return self._journalled != (self._optimizer.queries, self._optimizer.number)
 
     def save_when_due(self) -> None:
         """Saves the state if the last one is old enough."""
@@ -110,26 +124,29 @@ class Checkpoint:
 
     def save(self) -> None:
         """Saves the state; where it cannot be written, or a step ended in the middle, the old file stays."""
-        if self._saved_events == self._journal.count or not self._optimizer.whole:
+        if self._saved_events == self._journal.count or not self._optimizer.whole or self._between:
             return
         begun = time.monotonic()
+        state = {
+            "events": self._journal.count,
+            "identity": self._identity,
+            "optimizer": self._optimizer.state_dict(),
+            "attempts": [[*place, n] for place, n in self.attempts.items()],
+        }
         payload = io.BytesIO()
-        torch.save(
-            {"optimizer": self._optimizer.state_dict(), "attempts": [[*k, n] for k, n in self.attempts.items()]},
-            payload,
-        )
-        data = torch.frombuffer(bytearray(payload.getvalue()), dtype=torch.uint8)
+        torch.save(state, payload)
+        data = payload.getbuffer()
         partial = self.path.with_name(self.path.name + ".partial")
-        state = {"format": FORMAT, "events": self._journal.count, "identity": self._identity}
         try:
             with partial.open("wb") as file:
-                torch.save(state | {"sha256": _sha256(data), "payload": data}, file)
+                file.write(f"checkpoint {FORMAT} {hashlib.sha256(data).hexdigest()}\n".encode())
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, self.path)
-        except (OSError, RuntimeError) as error:
+        except OSError as error:
             partial.unlink(missing_ok=True)
-            self._error = error if isinstance(error, OSError) else OSError(str(error))
+            self._error = error
             logger.error("%s cannot be written (%s): the older one stays, and the run goes on", self.path, error)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -152,6 +169,8 @@ class Checkpoint:
         state = self._read_state()
         events = self._journal.read(after=state["events"] if state else 0)
         if state is None and not events:
+            if self.path.exists():
+                raise ValueError(f"{self.path} is damaged, and {self._journal_path} has no whole line: both are lost")
             self._journal.write("run", FORMAT, self._identity, self._optimizer.queries)
             if self._optimizer.queries:
                 self.save()
@@ -160,9 +179,8 @@ class Checkpoint:
         self._check(begun[2] if begun else state["identity"] if state else None)
         done = 0
         if state is not None:
-            held = torch.load(io.BytesIO(state["payload"].numpy().tobytes()), weights_only=True)
-            self._optimizer.load_state_dict(held["optimizer"])
-            self.attempts.update({(number, i): n for number, i, n in held["attempts"]})
+            self._optimizer.load_state_dict(state["optimizer"])
+            self.attempts.update({(number, i): n for number, i, n in state["attempts"]})
             done = state["events"]
             if len(events) < done:
                 logger.warning("%s is shorter than %s, which is complete and taken", self._journal_path, self.path)
@@ -186,13 +204,9 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            state = torch.load(self.path, weights_only=True)
-            whole = isinstance(state, dict) and state["sha256"] == _sha256(state["payload"])
-            if whole and state["format"] == FORMAT:
-                return dict(state)
-            reason = "its digest is wrong" if whole is False else f"its format is {state['format']}, not {FORMAT}"
-        except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError, TypeError, OSError) as error:
-            reason = str(error).splitlines()[0]
+            return _loaded(self.path)
+        except (OSError, ValueError) as error:
+            reason = str(error)
         if not self._journal_path.exists() or not self._journal_path.stat().st_size:
             raise ValueError(f"{self.path} is no checkpoint of a run ({reason}), and has no journal")
         logger.warning("%s is damaged (%s): the run is rebuilt from its journal", self.path, reason)
@@ -239,12 +253,31 @@ class Checkpoint:
         elif kind == "out":
             sent.update((rest[0], i) for i in rest[1])
         elif kind in ("failed", "value"):
-            batch = next(b for b in optimizer.pending if b.id == rest[0])
+            batch = next((b for b in optimizer.pending if b.id == rest[0]), None)
+            if batch is None:
+                raise ValueError(f"batch {rest[0]} is not pending")
             if kind == "failed":
                 self.attempts[batch.id, rest[1]] += 1
                 optimizer.tell(batch, [], which=[], retries=1)
             else:
                 optimizer.tell(batch, [math.nan if v is None else v for v in rest[2]], which=rest[1])
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    """The state in a file: a line with its format and a digest, and what ``torch.save`` wrote.
+
+    Raises:
+        ValueError: if it is damaged, or of another format.
+    """
+    with path.open("rb") as file:
+        mark, form, sha256 = [*file.readline(200).split(), b"", b"", b""][:3]
+        data = file.read()
+    if mark != b"checkpoint" or sha256 != hashlib.sha256(data).hexdigest().encode():
+        raise ValueError("it is no checkpoint, or its digest is wrong")
+    if form != str(FORMAT).encode():
+        raise ValueError(f"its format is {form.decode(errors='replace')}, not {FORMAT}")
+    state: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
+    return state
 
 
 def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer.join()  # so that its signal does not reach the handler of before
         if self._taken:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -6,8 +6,10 @@ import json
 import logging
 import os
 import time
+import weakref
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,27 @@ FSYNC_EVERY = 1.0
 Event = list[Any]
 
 
-class Journal:
-    """Events of a run in a file of lines ``JSON <tab> CRC-32``, appended and flushed one by one.
+@dataclass(frozen=True)
+class End:
+    """The end of a journal: one object, so that an interrupt between two lines of code finds it whole.
 
-    The device has each within a second, and the operating system at once. A file that cannot be written (a full disk)
-    loses nothing that is in memory: the events wait, and are written with the next. One process at a time has the
-    journal.
+    Attributes:
+        good: the number of bytes of whole lines in the file.
+        waiting: the lines that are to follow these.
+        count: the number of events with those that wait.
+    """
+
+    good: int
+    waiting: bytes = b""
+    count: int = 0
+
+
+class Journal:
+    """Events of a run in a file of lines ``[number, kind, ...] <tab> CRC-32``, appended and flushed one by one.
+
+    The operating system has each event at once, and the device within a second. A file that cannot be written (a full
+    disk) loses nothing that is in memory: the events wait, and are written with the next. One process at a time has the
+    journal; processes that are forked from it do not.
 
     Args:
         path: the file, which is made if there is none.
@@ -41,21 +58,25 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = open(path, "ab")  # noqa: SIM115
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
         if fcntl is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 self._file.close()
                 raise RuntimeError(f"{path} is in use: another process runs with this checkpoint") from error
-        self._good = self._file.seek(0, os.SEEK_END)
-        self._waiting: list[bytes] = []
+        _open.add(self)
+        self._end = End(self._file.seek(0, os.SEEK_END))
         self._synced = time.monotonic()
         self.error: OSError | None = None
-        self.count = 0
+
+    @property
+    def count(self) -> int:
+        """The number of events."""
+        return self._end.count
 
     def read(self, after: int = 0) -> list[Event]:
-        """All whole events; what a kill has left of a last line is cut off.
+        """All whole events by number, empty where one is damaged; what a kill has left of a last line is cut off.
 
         Args:
             after: events before this one may be damaged, as they are not needed.
@@ -65,51 +86,56 @@ class Journal:
         """
         lines = self.path.read_bytes().split(b"\n")
         tail = lines.pop()
-        events: list[Event] = []
-        for i, line in enumerate(lines):
-            event = _parsed(line)
-            if event is None and i == len(lines) - 1 and i >= after:
-                tail = line + b"\n" + tail
-                break
-            if event is None and i >= after:
-                raise ValueError(
-                    f"line {i + 1} of {self.path} is damaged, and {len(lines) - i - 1} lines follow it: restore the "
-                    "file, or cut it before this line to go on from there"
-                )
-            events.append(event or [])
+        if lines and _parsed(lines[-1]) is None:
+            tail = lines.pop() + b"\n" + tail
+        parsed = [_parsed(line) for line in lines]
+        found = {event[0]: event[1:] for event in parsed if event is not None}
+        count = max(found, default=-1) + 1
+        lost = next((n for n in range(after, count) if n not in found), None)
+        if lost is None and len(lines) > after and parsed[-1] is None:
+            lost = len(lines) - 1
+        if lost is not None:
+            raise ValueError(
+                f"line {lost + 1} of {self.path} is damaged, and others follow it: restore the file, or cut it before "
+                "this line to go on from there"
+            )
+        good = self._end.good - len(tail)
         if tail:
             logger.warning("%s: the last line was not written whole, and is cut off", self.path)
-            self._good -= len(tail)
-            os.truncate(self.path, self._good)
-            self._file.seek(0, os.SEEK_END)
-        self.count = len(events)
-        return events
+            self._file.truncate(good)
+        self._end = End(good, b"", count)
+        return [found.get(n, []) for n in range(count)]
 
     def write(self, *event: Any) -> None:
         """Appends an event, flushed; on the device within a second."""
-        text = json.dumps(event, separators=(",", ":")).encode()
-        self._waiting.append(text + b"\t%08x\n" % zlib.crc32(text))
-        self.count += 1
+        end = self._end
+        text = json.dumps([end.count, *event], separators=(",", ":")).encode()
+        self._end = End(end.good, end.waiting + text + b"\t%08x\n" % zlib.crc32(text), end.count + 1)
         self._flush()
 
     def close(self) -> None:
         """Writes what waits, and gives the file up."""
-        self._flush(sync=True)
+        try:
+            self._flush(sync=True)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Closes the file as it is."""
+        _open.discard(self)
         try:
             self._file.close()
         except OSError as error:
             self._failed(error)
 
     def _flush(self, sync: bool = False) -> None:
-        data = b"".join(self._waiting)
+        end, written = self._end, 0
         try:
-            if self.error is not None:
-                os.truncate(self.path, self._good)
-            if data:
-                self._file.write(data)
-            self._file.flush()
-            self._good += len(data)
-            self._waiting.clear()
+            if os.fstat(self._file.fileno()).st_size > end.good:  # what a write that failed has left
+                self._file.truncate(end.good)
+            while written < len(end.waiting):
+                written += self._file.write(end.waiting[written:])
+            self._end = End(end.good + written, b"", end.count)
             if sync or time.monotonic() - self._synced >= FSYNC_EVERY:
                 os.fsync(self._file.fileno())
                 self._synced = time.monotonic()
@@ -126,15 +152,26 @@ class Journal:
         self.error = error
 
 
+_open: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _give_up_all() -> None:
+    """In a process that was forked: a lock lasts as long as any process has the file, also when its owner is killed."""
+    for journal in list(_open):
+        journal.give_up()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_give_up_all)
+
+
 def _parsed(line: bytes) -> Event | None:
+    """A line's number, kind and what follows; None for a damaged line."""
     text, _, checksum = line.rpartition(b"\t")
     if checksum != b"%08x" % zlib.crc32(text):
         return None
-    try:
-        event = json.loads(text)
-    except ValueError:
-        return None
-    return event if isinstance(event, list) and event else None
+    event = json.loads(text)
+    return event if isinstance(event, list) and len(event) > 1 and isinstance(event[0], int) else None
 
 
 def each(events: list[Event], *kinds: str) -> Iterator[Event]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 from typing import Any
 
 from scipy.optimize import OptimizeResult
@@ -62,7 +64,13 @@ def run(
     evaluate = evaluator if isinstance(evaluator, Evaluator) else Evaluator(evaluator)
     crew = _crew(evaluate, optional(positive_integer, "workers", workers), executor)
     saved = None if checkpoint is None else Checkpoint(checkpoint, optimizer, evaluate)
-    return Loop(optimizer, evaluate, crew, saved, callback, progress).run()
+    try:
+        loop = Loop(optimizer, evaluate, crew, saved, callback, progress)
+    except BaseException:
+        if saved is not None:
+            saved.close()
+        raise
+    return loop.run()
 
 
 def _crew(evaluator: Evaluator, workers: int | None, executor: Submits | None) -> Crew:
@@ -101,25 +109,27 @@ class Loop:
         with self.progress as show, Interrupts(self.crew.wake) as interrupts:
             try:
                 while not self.optimizer.stopped and not interrupts.requested:
-                    self._fill()
-                    if not len(self.crew):
+                    self._fill(interrupts)
+                    if not len(self.crew) and not interrupts.requested:
                         raise RuntimeError(f"{type(self.optimizer).__name__} neither asks nor waits for a value")
                     self._take(self.crew.wait(), interrupts)
                     o = self.optimizer
                     show(o.queries, best=o.best_y, failures=o.failures)
-                while len(self.crew) and not self.crew.runs_here:
-                    if (ended := self.crew.wait(interrupts.grace_left if interrupts.requested else 0.0)) is None:
-                        break
-                    self._take(ended, interrupts)
+                self._take_what_ends(interrupts)
+            except Exception:
+                self._keep_what_has_ended()
+                raise
             finally:
-                left = list(self.crew.leave())
-                if self.checkpoint is not None:
-                    self.checkpoint.close()
+                try:
+                    left = list(self.crew.leave())
+                finally:
+                    if self.checkpoint is not None:
+                        self.checkpoint.close()
         return self._result(interrupts.requested, left)
 
-    def _fill(self) -> None:
+    def _fill(self, interrupts: Interrupts) -> None:
         """Gives idle workers points: of pending batches first, then of another one."""
-        while self.crew.idle:
+        while self.crew.idle and not interrupts.requested:
             query = self._next()
             if query is None:
                 return
@@ -157,18 +167,28 @@ class Loop:
         where = f"query {number} ({points} of batch {batch.id})"
         interrupts.in_objective = self.crew.runs_here
         try:
+            if interrupts.requested and self.crew.runs_here:
+                return  # it came before the query began
             values = self.evaluator.outcome(call, where, first=number == 1)
         except Interrupted:
             if not interrupts.requested:
                 raise  # it belongs to a run around this one
             return
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenExecutor):
             if interrupts.requested and not self.crew.runs_here:
-                return  # a worker got the same signal
+                return  # the workers got the same signal
             raise
         finally:
             interrupts.in_objective = False
-        told = dict(zip(rows, values or [math.nan] * len(rows), strict=True))
+        before = optimizer.iterations
+        self._tell(query, values or [math.nan] * len(rows))
+        if optimizer.iterations > before:
+            self._batch_done(batch)
+
+    def _tell(self, query: Query, values: Sequence[float]) -> None:
+        """Journals and tells values, but for those of points that are evaluated again."""
+        batch = query.batch
+        told = dict(zip(query.rows, values, strict=True))
         again = [i for i, value in told.items() if not math.isfinite(value) and self._tries_again(batch, i)]
         if again:
             self._ready.insert(0, self._queries(batch, again))
@@ -177,10 +197,22 @@ class Loop:
             return
         if self.checkpoint is not None:
             self.checkpoint.arrived(batch, [*final], [*final.values()])
-        before = optimizer.iterations
-        optimizer.tell(batch, [*final.values()], which=[*final])
-        if optimizer.iterations > before:
-            self._batch_done(batch)
+        self.optimizer.tell(batch, [*final.values()], which=[*final])
+
+    def _take_what_ends(self, interrupts: Interrupts) -> None:
+        """Takes what has ended when the run stops, or ends in the time that an interrupt leaves."""
+        while len(self.crew) and not self.crew.runs_here:
+            ended = self.crew.wait(interrupts.grace_left if interrupts.requested else 0.0)
+            if ended is None and not (interrupts.requested and interrupts.grace_left):
+                return
+            self._take(ended, interrupts)
+
+    def _keep_what_has_ended(self) -> None:
+        """Tells the values that have come while an exception passes through, and leaves what raises in turn."""
+        while len(self.crew) and not self.crew.runs_here and (ended := self.crew.wait(0.0)) is not None:
+            query, call = ended
+            with suppress(Exception):
+                self._tell(query, call())
 
     def _tries_again(self, batch: Batch, i: int) -> bool:
         """Whether a failed point is evaluated again; the failed attempt is counted then."""
@@ -204,7 +236,8 @@ class Loop:
     def _result(self, interrupted: bool, left: Sequence[Query]) -> Result:
         result = self.optimizer.result(StopReason.INTERRUPTED if interrupted else None)
         if result.stop_reason == StopReason.INTERRUPTED and left:
-            result.message += f" {sum(len(query.rows) for query in left)} queries were running and are left out."
+            count = sum(len(query.rows) for query in left)
+            result.message += f" {count} {'query was' if count == 1 else 'queries were'} running and left out."
         if self.checkpoint is not None and (error := self.checkpoint.error) is not None:
             result.message += f" The checkpoint could not be written: {error}."
         return result
