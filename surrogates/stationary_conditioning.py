@@ -25,6 +25,7 @@ from surrogates.kernels.distances import pairwise_squared_distances, squared_dis
 from surrogates.kernels.errors import gradient_at_datum, no_gradient_covariance
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
+from surrogates.threads import small_algebra
 
 if TYPE_CHECKING:
     from surrogates.kernels.one_pass_numba import Arrays
@@ -71,7 +72,8 @@ class StationaryConditioning(Conditioning):
     @cached_property
     def inverse(self) -> Tensor:
         """A⁻¹, ``batch x n x n``, float64."""
-        return torch.cholesky_inverse(self.factor)
+        with small_algebra(self.factor.shape[:-2].numel() * self.factor.shape[-1] ** 3):
+            return torch.cholesky_inverse(self.factor)
 
     @cached_property
     def inverse_times_distances(self) -> Tensor:

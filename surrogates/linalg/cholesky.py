@@ -12,6 +12,8 @@ import torch
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
+from surrogates.threads import small_algebra
+
 EPS = torch.finfo(torch.float64).eps
 _JITTERS = (0.0, 1e-10, 1e-8, 1e-6)
 
@@ -27,7 +29,8 @@ def factor(A: Tensor) -> Tensor:
         NotPositiveDefiniteError: If A is not positive definite.
     """
     A = A.double()
-    L, info = torch.linalg.cholesky_ex(A)
+    with small_algebra(A.shape[0] ** 3):
+        L, info = torch.linalg.cholesky_ex(A)
     if info or not _pivots_hold(L, A.diagonal(), A.shape[0]):
         raise not_definite(A.shape[0])
     return L

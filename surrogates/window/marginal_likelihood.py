@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, inf, log
 
-import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from surrogates.kernels.stationary import RadialProfile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor
+from surrogates.threads import small_algebra
+from surrogates.window.box_descent import Pair, Rectangle, minimize_in_rectangle
 
 GRID = 8
 """The number of lengthscales that a fit compares before it descends from the best of them."""
@@ -56,9 +56,10 @@ def fit_isotropic(
 ) -> IsotropicFit:
     """Maximises the likelihood over ℓ and ρ, where m and o are the best for them.
 
-    With R = h(D/ℓ²) + ρI these are m = 1ᵀR⁻¹y / 1ᵀR⁻¹1 and o = (y − m)ᵀR⁻¹(y − m)/n. The search is L-BFGS-B in log ℓ
-    and log ρ from the best of ``GRID`` lengthscales in equal ratios and of ``start``; the result is a pure function of
-    the arguments. With a known noise variance s², o = s²/ρ.
+    With R = h(D/ℓ²) + ρI these are m = 1ᵀR⁻¹y / 1ᵀR⁻¹1 and o = (y − m)ᵀR⁻¹(y − m)/n. The search is BFGS in log ℓ and
+    log ρ (``surrogates.window.box_descent``) from the best of ``GRID`` lengthscales in equal ratios and of ``start``;
+    the result is a pure function of the arguments. With a known noise variance s², o = s²/ρ. A small R stays on one
+    thread (``surrogates.threads``).
 
     Args:
         D: The squared distances in the Euclidean metric, ``n x n``, float64.
@@ -68,7 +69,7 @@ def fit_isotropic(
         noise_ratios: The least and the largest ρ.
         start: ℓ and ρ of an earlier fit, or None.
         noise: s² in y's squared units, or None where it is fitted.
-        steps: The largest number of L-BFGS-B iterations.
+        steps: The largest number of BFGS steps.
 
     Raises:
         ValueError: If a range is not increasing and positive, or y is constant or not finite.
@@ -79,25 +80,26 @@ def fit_isotropic(
     spread = float(y.std(correction=0)) if bool(y.isfinite().all()) else inf
     if not 0 < spread < inf:
         raise ValueError("values must be finite and not all equal")
-    bounds = np.log([lengthscales, noise_ratios])
+    lower, upper = ((log(lengthscales[i]), log(noise_ratios[i])) for i in range(2))
+    rectangle = Rectangle(lower, upper)
 
-    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+    def objective(theta: Pair) -> tuple[float, Pair]:
         return negative_log_likelihood(D, y, profile, exp(theta[0]), exp(theta[1]), noise)
 
-    ratio = np.clip(log(start[1]) if start else log(1e-4), *bounds[1])
-    starts = [np.array([scale, ratio]) for scale in np.linspace(bounds[0, 0], bounds[0, 1], GRID)]
-    if start is not None:
-        starts.append(np.clip(np.log(start), bounds[:, 0], bounds[:, 1]))
-    best = min(starts, key=lambda theta: objective(theta)[0])
-    found = minimize(objective, best, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
-    lengthscale, noise_ratio = (exp(value) for value in found.x)
-    outputscale, mean = _concentrated(D, y, profile, lengthscale, noise_ratio, noise)[:2]
-    return IsotropicFit(lengthscale, outputscale, noise_ratio, mean, -float(found.fun))
+    given = rectangle.nearest((log(start[0]), log(start[1])) if start else (lower[0], log(1e-4)))
+    across = [lower[0] + (upper[0] - lower[0]) * i / (GRID - 1) for i in range(GRID)]
+    starts = [(scale, given[1]) for scale in across] + ([given] if start else [])
+    with small_algebra(len(y) ** 3):
+        best = min(starts, key=lambda theta: objective(theta)[0])
+        found = minimize_in_rectangle(objective, best, rectangle, steps)
+        lengthscale, noise_ratio = exp(found.x[0]), exp(found.x[1])
+        outputscale, mean = _concentrated(D, y, profile, lengthscale, noise_ratio, noise)[:2]
+    return IsotropicFit(lengthscale, outputscale, noise_ratio, mean, -found.value)
 
 
 def negative_log_likelihood(
     D: Tensor, y: Tensor, profile: RadialProfile, lengthscale: float, noise_ratio: float, noise: float | None = None
-) -> tuple[float, np.ndarray]:
+) -> tuple[float, Pair]:
     """−log N(y | m 1, o R) at the best m and o, and its derivatives in (log ℓ, log ρ).
 
     With a known noise variance, o = noise/ρ. Where R is not positive definite, it is inf with derivatives of 0.
@@ -105,7 +107,7 @@ def negative_log_likelihood(
     try:
         outputscale, _, L, a = _concentrated(D, y, profile, lengthscale, noise_ratio, noise)
     except NotPositiveDefiniteError:
-        return inf, np.zeros(2)
+        return inf, (0.0, 0.0)
     n, r2 = len(y), D / lengthscale**2
     quadratic = float(y @ a) / outputscale
     value = 0.5 * (n * log(2 * torch.pi * outputscale) + quadratic) + float(L.diagonal().log().sum())
@@ -114,7 +116,7 @@ def negative_log_likelihood(
     ratio = 0.5 * noise_ratio * float(inner.diagonal().sum())
     if noise is not None:
         ratio -= 0.5 * (n - quadratic)
-    return value, np.array([scale, ratio])
+    return value, (scale, ratio)
 
 
 def _concentrated(
