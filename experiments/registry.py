@@ -77,6 +77,7 @@ BENCHMARKS = {
     "zord": "experiments.benchmarks.zord",
     "fzoos": "experiments.benchmarks.fzoos",
     "hiso": "experiments.benchmarks.hiso",
+    "threads": "experiments.benchmarks.threads",
 }
 
 
