@@ -733,6 +733,7 @@ SURROGATES = (
 ESTIMATORS = TO + "estimators/"
 PROX = (TO + "test_prox.py::test_is_the_argmin_that_a_solver_finds",)
 VIRTUAL = TM + "zord/test_virtual_steps.py::"
+BESIDE = TM + "zord/test_informative_batch.py::"
 TURBO = TM + "bayesian/test_turbo.py::"
 COBBO = TM + "bayesian/test_cobbo.py::"
 
@@ -1348,6 +1349,91 @@ SINGLE_MACHINE = (
         "center, half = state.pivot[state.block], state.region.length",
         "queries leave the trust region",
         (COBBO + "test_queries_stay_in_the_subspace_and_region_and_the_state_follows",),
+        ("optimizers/cobbo",),
+    ),
+    # Several queries at a time.
+    Mutation(
+        "busy/batch-as-if-each-were-alone",
+        M + "zord/informative_batch.py",
+        "V - torch.outer(share, V[j])",
+        "V",
+        "the candidates' covariance is not conditioned on those that were taken",
+        (BESIDE + "test_each_point_lowers_the_trace_most_given_those_before",),
+        ("optimizers/zord",),
+    ),
+    Mutation(
+        "busy/pending-points-forgotten",
+        M + "zord/informative_batch.py",
+        "torch.cat([trajectory.X[rows], pending]).double()",
+        "trajectory.X[rows].double()",
+        "points are chosen as if nothing were pending",
+        (BESIDE + "test_covariances_are_those_of_the_joint_distribution",),
+        ("optimizers/zord",),
+    ),
+    Mutation(
+        "busy/drop-without-noise",
+        M + "zord/informative_batch.py",
+        "(V.diagonal().clamp_min(0.0) + noise)",
+        "V.diagonal().clamp_min(1e-12)",
+        "a value is taken to come without noise",
+        (BESIDE + "test_each_point_lowers_the_trace_most_given_those_before",),
+        ("optimizers/zord",),
+    ),
+    Mutation(
+        "busy/late-iterates-go-on",
+        M + "zord/trajectory_descent.py",
+        'batch.info.get("iterate") == self.state.iterates',
+        '"iterate" in batch.info',
+        "an iterate that was passed over begins an iteration when its value comes",
+        (BESIDE + "test_an_iterate_that_takes_too_long_is_passed_over_and_joins_late",),
+        ("optimizers/zord", "optimizers/least_squares"),
+    ),
+    Mutation(
+        "busy/passed-over-one-late",
+        M + "zord/trajectory_descent.py",
+        "self.state.others >= PATIENCE * out and",
+        "self.state.others > PATIENCE * out and",
+        "an iterate is passed over one answer late",
+        (BESIDE + "test_an_iterate_that_takes_too_long_is_passed_over_and_joins_late",),
+        ("optimizers/zord", "optimizers/least_squares"),
+    ),
+    Mutation(
+        "busy/best-known-direction",
+        M + "zord/least_squares_gradient.py",
+        "u = right[-1] * (right[-1] @ start)",
+        "u = right[0] * (right[0] @ start)",
+        "the baseline asks along the direction that it knows best",
+        (BESIDE + "test_the_direction_that_a_regression_knows_least",),
+        ("optimizers/least_squares",),
+    ),
+    Mutation(
+        "busy/log-ei-without-pending",
+        M + "bayesian/turbo.py",
+        "others = torch.stack(chosen[i]) if chosen[i] else None",
+        "others = None",
+        "LogEI does not know what is pending",
+        (
+            TURBO + "test_log_ei_beside_pending_queries_is_joint_with_them",
+            TURBO + "test_pending_queries_are_not_asked_again",
+        ),
+        ("optimizers/turbo",),
+    ),
+    Mutation(
+        "busy/a-value-counts-for-every-region",
+        M + "bayesian/turbo.py",
+        "own = owner == region.number",
+        "own = owner >= 0",
+        "values of a region that has ended change the others",
+        (TURBO + "test_values_of_a_region_that_has_ended_change_no_other",),
+        ("optimizers/turbo",),
+    ),
+    Mutation(
+        "busy/late-value-undoes-an-escape",
+        M + "bayesian/cobbo.py",
+        "if not value < state.best or region != state.region.number:",
+        "if not value < state.best:",
+        "a late value moves the pivot back to where it escaped from",
+        (COBBO + "test_a_late_value_does_not_undo_an_escape",),
         ("optimizers/cobbo",),
     ),
 )
