@@ -54,7 +54,7 @@ OUTSIDE_TAKES = ("numpy", "batched", "target")
 FORMAT = 1
 """Of a checkpoint; counted up when one that was written before can no longer be read."""
 
-_FIRST = (b'[0,"comparison",', b'["comparison",')
+_FIRST = b'[0,"comparison",'
 """How a checkpoint begins."""
 
 _LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1", "cma": "cma_es"}
@@ -273,8 +273,8 @@ def _described(value: Any) -> Any:
 
 def _opened(path: Path) -> Journal:
     """The journal of a comparison; another file, which a journal would take for a line cut short, is refused."""
-    begins = path.read_bytes() if path.exists() else b""
-    if not any(first.startswith(begins[: len(first)]) for first in _FIRST):
+    begins = path.read_bytes()[: len(_FIRST)] if path.exists() else b""
+    if not _FIRST.startswith(begins):
         raise ValueError(f"{path} is not the checkpoint of a comparison")
     return Journal(path)
 
