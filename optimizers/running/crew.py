@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import queue
+import sys
+import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.evaluation import Call
@@ -22,6 +30,10 @@ class Submits(Protocol):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """Starts ``fn(*args)``, and returns a future, which has at least ``done()`` and ``result()``."""
+
+
+class ExecutorError(BrokenExecutor):
+    """Raised where the executor did not do its part, which is no failed query: it ends a run under every policy."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ class Crew:
     def __init__(self, workers: int | None, executor: Submits | None) -> None:
         self.workers = workers
         self._own = ThreadPoolExecutor(workers) if executor is None and workers is not None and workers > 1 else None
-        self._executor = executor or self._own
+        self._executor = executor if executor is not None else self._own
         self._here: list[Query] = []
         self._out: dict[int, tuple[Query, Any]] = {}
         self._ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -74,13 +86,20 @@ class Crew:
         return self._executor is None
 
     def submit(self, query: Query) -> None:
-        """Sends a query out."""
+        """Sends a query out.
+
+        Raises:
+            ExecutorError: if the objective cannot be sent to where the executor works.
+        """
         if self._executor is None:
             self._here.append(query)
             return
         number = self._count
         self._count += 1
-        future = self._executor.submit(answered, query.call, f"{self._run}-{number}")
+        try:
+            future = self._executor.submit(answered, Errand(query.call, f"{self._run}-{number}"))
+        except Exception as error:
+            _raise_executors(error)
         self._out[number] = (query, future)
         if hasattr(future, "add_done_callback"):
             future.add_done_callback(lambda _: self._ended.put(number))
@@ -103,7 +122,7 @@ class Crew:
         if number is None:
             return None
         query, future = self._out.pop(number)
-        return query, future.result
+        return query, partial(_answer, future)
 
     def _next(self, seconds: float | None) -> int | None:
         try:
@@ -136,10 +155,110 @@ class Crew:
             self._own.shutdown(wait=False, cancel_futures=True)
 
 
-def answered(call: Call, token: str) -> list[float]:
-    """What a call returns.
+@dataclass(frozen=True)
+class Errand:
+    """A call on its way to a worker.
 
     The token differs in every submission: Dask takes equal calls for one computation, and would hand a retry the
-    failure that it has already.
+    failure that it has already. Points travel by value. A process pool would take torch's way, which moves a tensor to
+    shared memory where it stands, under the hands of whoever reads it, and holds a file open for each.
     """
-    return call()
+
+    call: Call
+    token: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not isinstance(self.call, partial):
+            return Errand, (self.call, self.token)
+        args = [_Value.of(a) if isinstance(a, Tensor) else a for a in self.call.args]
+        return _arrived, (self.call.func, args, self.token)
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor as it is sent."""
+
+    data: bytes
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: str
+
+    @staticmethod
+    def of(x: Tensor) -> _Value:
+        flat = x.detach().cpu().contiguous().view(-1)
+        return _Value(flat.view(torch.uint8).numpy().tobytes(), x.dtype, tuple(x.shape), str(x.device))
+
+    def tensor(self) -> Tensor:
+        return torch.frombuffer(bytearray(self.data), dtype=self.dtype).view(self.shape).to(self.device)
+
+
+def _arrived(func: Callable[..., list[float]], args: Sequence[Any], token: str) -> Errand:
+    return Errand(partial(func, *(a.tensor() if isinstance(a, _Value) else a for a in args)), token)
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What the objective raised in a worker, which takes any exception to another process.
+
+    Executors hang or break on an exception that cannot be pickled, or not be made again. There a ``RuntimeError`` with
+    its type and text stands for such a one. A note has the traceback.
+    """
+
+    error: BaseException
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data = None
+        with contextlib.suppress(Exception):
+            data = sys.modules.get("cloudpickle", pickle).dumps(self.error)
+        text = "".join(traceback.format_exception_only(self.error)).strip()
+        return _raised_elsewhere, (data, text, "".join(traceback.format_exception(self.error)).rstrip())
+
+
+def _raised_elsewhere(data: bytes | None, text: str, lines: str) -> Raised:
+    error: object = None
+    with contextlib.suppress(Exception):
+        error = None if data is None else pickle.loads(data)
+    if not isinstance(error, BaseException):
+        error = RuntimeError(text)
+    error.add_note(f"in a worker:\n{lines}")
+    return Raised(error)
+
+
+def answered(errand: Errand) -> list[float] | Raised:
+    """What a call returns or raises: whatever else comes from a worker is the executor's."""
+    try:
+        return errand.call()
+    except BaseException as error:
+        return Raised(error)
+
+
+def _answer(future: Any) -> list[float]:
+    try:
+        found: list[float] | Raised = future.result()
+    except Exception as error:
+        _raise_executors(error)
+    if isinstance(found, Raised):
+        raise found.error
+    return found
+
+
+def _raise_executors(error: Exception) -> NoReturn:
+    """Raises ``ExecutorError`` where no query can be sent; else the error, such as of one query's worker that died."""
+    if isinstance(error, pickle.PicklingError | TypeError | AttributeError | ImportError):
+        why = error.__cause__ if isinstance(error.__cause__, TypeError | AttributeError | ImportError) else error
+        raise ExecutorError(
+            f"a query cannot be sent to the executor's workers ({type(why).__name__}: {why}). In another process "
+            "fun must be found: a function at the top level of a module that it can import, or a partial or an object "
+            "of such, which holds no locks, open files or connections. Threads (workers= alone) take any function"
+        ) from error
+    if isinstance(error, CancelledError):
+        raise ExecutorError("the executor has cancelled a query that was out") from error
+    if isinstance(error, BrokenExecutor):
+        error.add_note(
+            "A worker's process ended. If it does so at once, it cannot import fun: define it in a module, and "
+            "put what a script does under if __name__ == '__main__'."
+        )
+    raise error
