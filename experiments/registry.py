@@ -60,6 +60,7 @@ MODULES |= {
     "hiso-fig6": "experiments.papers.hiso.table5_fig6",
     "beyond-gamma": "experiments.beyond.gamma",
     "beyond-zord": "experiments.beyond.zord",
+    "beyond-parallel": "experiments.beyond.parallel",
     "beyond-curvature": "experiments.beyond.curvature",
 }
 

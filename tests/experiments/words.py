@@ -26,6 +26,7 @@ NOT_SETTINGS = {
     "beyond-gamma": {0.25, 1},
     "beyond-zord": {0.3, 3},
     "beyond-curvature": {1e-10, 0.75},
+    "beyond-parallel": {0.3, 0.5},
     "fourier-features": {4, 0.1},
 }
 """Numbers that a text may name although no setting decides them: thresholds and sizes of networks."""

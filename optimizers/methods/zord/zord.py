@@ -59,6 +59,11 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
     directions in which ∇f(x) is least known, at four distances from the design's radius to ℓ/2. The experiment
     ``beyond-zord`` shows where either gains.
 
+    **Several queries at a time.** Beside an iterate z (``queries_per_step``, or idle workers) f is queried where it is
+    expected to lower the trace of ∇f(z)'s covariance most, given the window and all that is pending
+    (``informative_batch``): z ± δu for eight or more orthonormal directions u in which ∇f(z) is least known, and the
+    same four distances δ. The experiment ``beyond-parallel`` compares q at a time with one, and with random ones.
+
     Memory of N queries: at most 3 N d numbers (storage doubles when it is full, with the old beside the new) and four
     windows; saving a state takes N d more, and restoring one as much again.
 
@@ -155,6 +160,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         return candidates[(candidates != x).any(dim=1)]
 
     def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
+        """Of ``batch_candidates`` those of ``most_informative_set``; O(n³ + n² m) at most for n queries."""
         conditioning = covariance_given(self.surrogate, z, pending)
         nearest, farthest, seed, _ = self._candidates_address()
         most = count + len(pending)

@@ -1,0 +1,266 @@
+"""Beyond ZoRD: q queries at a time, on the five problems of ``beyond-zord``, at equal queries and at equal rounds.
+
+``informed`` asks the iterate and q − 1 points that teach most about ∇f there, and waits for all of them
+(``queries_per_step``). ``workers`` keeps q points out: each answer frees a worker, which gets the next point at once
+(``ask_another``); a query takes a log-normal time of mean 1. ``random`` is the control, q − 1 points in random
+directions at the design's radius. q = 1 is one query an iteration. Problems, starts and Adam's steps are those of
+``beyond-zord``'s ``zord_kept``, each step tuned there for q = 1 on seeds that neither figure uses.
+
+A round is the time of a query: a batch of q takes one, an initial design of n points ⌈n/q⌉, and of workers' answers
+those count that have come within r times the mean. A gap is f without noise where the least value was told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from experiments.beyond import zord
+from experiments.beyond.query_rules import RandomBatch
+from experiments.harness import style
+from experiments.harness.experiment import Experiment
+from experiments.harness.records import Row, Rows, checkpoints, curve, final, log10_gap, seeds_of
+from experiments.harness.verdicts import Table, Verdict, judge, with_interval
+from experiments.papers.zord import descent
+from optimizers import Batch, ZoRD
+
+MARGIN = 0.3
+"""What log10 gaps of q at a time may be above those of q = 1 at equal queries."""
+
+AHEAD = -0.5
+"""What they are to be below at equal rounds: a third of the gap."""
+
+COLORS = {1: style.BLACK, 4: style.SKY, 8: style.BLUE, 16: style.PURPLE}
+LINES = {"informed": ("o", "-"), "workers": ("s", "-."), "random": ("^", ":")}
+SPREAD = 0.5
+"""The standard deviation of the logarithm of a query's time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is compared, and where.
+
+    Attributes:
+        problems: names, as in ``beyond-zord``.
+        sizes: the q beside 1, of batches.
+        workers: the q of workers.
+        dim: of the standard problems.
+        quadratic_dim: of the quadratics.
+        queries: budget of every run.
+        rounds: at which runs of equal length in time are compared.
+        start_points, start_queries, turbo, cache: of the starts, see ``beyond-zord``.
+        first_seed: of the runs.
+        every: queries from one record to the next.
+    """
+
+    problems: tuple[str, ...] = zord.PROBLEMS
+    sizes: tuple[int, ...] = (4, 8, 16)
+    workers: tuple[int, ...] = (8,)
+    dim: int = 20
+    quadratic_dim: int = 50
+    queries: int = 400
+    rounds: int = 25
+    start_points: int = 50
+    start_queries: int = 300
+    turbo: descent.TurboOptions = ()
+    cache: str = "results/cache"
+    first_seed: int = 200
+    every: int = 20
+
+
+def ground(settings: Settings) -> zord.Settings:
+    """Where problems and starts are made."""
+    names = ("dim", "quadratic_dim", "start_points", "start_queries", "turbo", "cache")
+    return zord.Settings(**{name: getattr(settings, name) for name in names})
+
+
+def told(opt: ZoRD, fun: Any, q: int, seed: int | None) -> list[float]:
+    """Runs to the end of the budget, and gives the time at which each value was told.
+
+    Args:
+        opt: the method.
+        fun: f at ``n x d``.
+        q: batches that are out at a time; with ``seed`` None a batch of q points.
+        seed: of the times of queries; None: each takes 1, and a batch ⌈n/q⌉ of them.
+    """
+    times: list[float] = []
+    if seed is None:
+        now = 0
+        while not opt.stopped:
+            batch = opt.ask()
+            now += math.ceil(len(batch) / q)
+            opt.tell(batch, fun(batch.points()))
+            times += [now] * len(batch)
+        return times
+    generator, clock, order = np.random.default_rng(seed), 0.0, itertools.count()
+    running: list[tuple[float, int, Batch, int]] = []
+    waiting: list[tuple[Batch, int]] = []
+    while True:
+        while len(running) < q:
+            if not waiting:
+                another = opt.ask_another()
+                if another is None:
+                    break
+                waiting = [(another, i) for i in range(len(another))]
+            batch, i = waiting.pop(0)
+            ends = clock + generator.lognormal(-0.5 * SPREAD**2, SPREAD)
+            heapq.heappush(running, (ends, next(order), batch, i))
+        if not running:
+            return times
+        clock, _, batch, i = heapq.heappop(running)
+        opt.tell(batch, fun(batch.points([i])), which=[i])
+        times.append(clock)
+
+
+def run_one(settings: Settings, name: str, rule: str, q: int, drawn: int) -> tuple[np.ndarray, np.ndarray]:
+    """The log10 gaps after 0, 1, ... values, and the time at which each of the values came."""
+    base = ground(settings)
+    problem, noise = zord.problem_of(base, name, drawn), zord.NOISE.get(name, 0.0)
+    start, recorder = zord.start_of(base, name, problem, drawn), zord.Recorder(problem, noise, drawn)
+    step = zord.number_of("zord_kept", name)
+    opt = (RandomBatch if rule == "random" else ZoRD)(
+        start.x,
+        bounds=descent.box(problem),
+        max_queries=settings.queries,
+        seed=drawn,
+        update_rule=lambda p: torch.optim.Adam([p], lr=step),
+        queries_per_step=1 if rule == "workers" else q,
+    )
+    times = told(opt, recorder, q, drawn if rule == "workers" else None)
+    best, held = math.inf, [start.value]
+    for value, without_noise in zip(recorder.told, recorder.true, strict=True):
+        held.append(without_noise if value < best else held[-1])
+        best = min(best, value)
+    return np.array([log10_gap(value, problem.minimum) for value in held]), np.array(times)
+
+
+def runs(settings: Settings) -> list[tuple[str, int]]:
+    """Rules and sizes; one query at a time first."""
+    sizes = {"informed": (1, *settings.sizes), "workers": settings.workers, "random": settings.sizes}
+    return [(rule, q) for rule, counts in sizes.items() for q in counts]
+
+
+def run_seed(settings: Settings, seed: int) -> Rows:
+    """Every run on every problem, from the same start."""
+    rows = list[Row]()
+    for name, (rule, q) in itertools.product(settings.problems, runs(settings)):
+        gaps, times = run_one(settings, name, rule, q, settings.first_seed + seed)
+        facts: Row = {"seed": seed, "problem": name, "method": rule, "q": q}
+        for n in checkpoints(settings.queries, settings.every):
+            rows.append({**facts, "axis": "queries", "x": n, "value": float(gaps[min(n, len(gaps) - 1)])})
+        for r in range(settings.rounds + 1):
+            come = int((times <= r).sum())
+            rows.append({**facts, "axis": "rounds", "x": r, "value": float(gaps[come])})
+    return rows
+
+
+def look(rule: str, q: int) -> style.MethodStyle:
+    """A colour for each q, and a line for each rule."""
+    label = "one at a time" if q == 1 else f"q = {q}, {rule}"
+    return style.MethodStyle(label, COLORS.get(q, style.GREY), *(("", "-") if q == 1 else LINES[rule]))
+
+
+def plot(settings: Settings, rows: Rows) -> Figure:
+    """Equal queries above, equal rounds below, a column for each problem."""
+    with_panels = [(axis, name) for axis in ("queries", "rounds") for name in settings.problems]
+    figure, panels = style.panels(2, len(settings.problems), width=2.9, height=2.9)
+    for panel, (axis, name) in zip(panels.flat, with_panels, strict=True):
+        for rule, q in runs(settings):
+            style.draw(panel, look(rule, q), curve(rows, "x", axis=axis, problem=name, method=rule, q=q))
+        panel.set(title=title(settings, name), xlabel=axis)
+    for row in panels:
+        row[0].set_ylabel("log₁₀ of the gap")
+    style.shared_legend(figure, panels[0, 0], 4)
+    return figure
+
+
+def title(settings: Settings, name: str) -> str:
+    """A problem in words."""
+    return zord.title(ground(settings), name)
+
+
+def measured(rows: Rows, axis: str, name: str, rule: str, q: int) -> np.ndarray:
+    """The last log10 gap of each seed."""
+    return final(rows, "x", axis=axis, problem=name, method=rule, q=q)
+
+
+def table(settings: Settings, rows: Rows) -> Table:
+    """Final gaps at equal queries and at equal rounds."""
+    cells = []
+    for axis in ("queries", "rounds"):
+        for rule, q in runs(settings):
+            finals = (with_interval(measured(rows, axis, name, rule, q)) for name in settings.problems)
+            cells.append((f"{look(rule, q).label}, equal {axis}", *finals))
+    return Table(
+        ("queries at a time", *(title(settings, name) for name in settings.problems)),
+        tuple(cells),
+        f"log10 of the gap after {settings.queries} queries, and after {settings.rounds} rounds, mean over seeds "
+        "(95% interval)",
+    )
+
+
+def claims(settings: Settings, rows: Rows) -> list[Verdict]:
+    """What queries at a time cost and gain, and what aiming gains over random points."""
+
+    def against(
+        claim: str, axis: str, ours: tuple[str, int], other: tuple[str, int], below: float, control: bool = False
+    ) -> Verdict:
+        cells = {
+            title(settings, name): measured(rows, axis, name, *ours) - measured(rows, axis, name, *other)
+            for name in settings.problems
+        }
+        statistic = f"difference of the log10 gap at equal {axis}"
+        return judge(claim, statistic, cells, seeds_of(rows), below=below, control=control)
+
+    one, verdicts = ("informed", 1), []
+    several = [("informed", q, f"batches of {q}") for q in settings.sizes if q in settings.workers]
+    several += [("workers", q, f"{q} workers") for q in settings.workers]
+    for rule, q, how in several:
+        claim = f"{how} end at most {MARGIN:g} above one query at a time, at equal queries"
+        verdicts.append(against(claim, "queries", (rule, q), one, MARGIN))
+        claim = f"{how} are {-AHEAD:g} below one query at a time, at equal rounds"
+        verdicts.append(against(claim, "rounds", (rule, q), one, AHEAD))
+    for size in settings.sizes:
+        claim = f"batches of {size} end lower than as many random points, at equal queries"
+        verdicts.append(against(claim, "queries", ("informed", size), ("random", size), 0.0, control=True))
+    return verdicts
+
+
+EXPERIMENT = Experiment(
+    id="beyond-parallel",
+    source="ours, beyond ZoRD",
+    shows=lambda settings: (
+        f"{', '.join(str(q) for q in (1, *settings.sizes))} queries at a time, after {settings.queries:,} queries and "
+        f"{settings.rounds} rounds"
+    ),
+    claim="Batches that are chosen for what they teach about the gradient lose little a query and gain much a round.",
+    scales={
+        "paper": Settings(),
+        "reduced": Settings(turbo=descent.QUICK_TURBO),
+        "quick": Settings(
+            problems=("ackley", "ill", "noisy"),
+            sizes=(4,),
+            workers=(4,),
+            dim=2,
+            quadratic_dim=3,
+            queries=34,
+            rounds=5,
+            start_points=3,
+            start_queries=7,
+            turbo=(("batch_size", 6), ("candidates", 100)),
+            cache="",
+            every=8,
+        ),
+    },
+    run_seed=run_seed,
+    plot=plot,
+    claims=claims,
+    table=table,
+)
