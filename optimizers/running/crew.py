@@ -118,11 +118,11 @@ class Crew:
         if self._here:
             query = self._here.pop(0)
             return query, query.call
-        number = self._next(seconds)
-        if number is None:
-            return None
-        query, future = self._out.pop(number)
-        return query, partial(_answer, future)
+        while (number := self._next(seconds)) is not None:
+            if number in self._out:  # an answer that is announced twice counts once
+                query, future = self._out.pop(number)
+                return query, partial(_answer, future)
+        return None
 
     def _next(self, seconds: float | None) -> int | None:
         try:

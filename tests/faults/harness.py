@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -151,11 +152,12 @@ def _bits(value: object) -> object:
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Works in a child process; its exit status, negative for the signal that ended it."""
+    """Works in a child process; its exit status, negative for the signal that ended it. Its own children end with it."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
+            os.setsid()
             work()
             status = 0
         except BaseException:
@@ -163,7 +165,10 @@ def forked(work: Callable[[], object]) -> int:
         finally:
             sys.stderr.flush()
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    return status
 
 
 def undisturbed(case: Case, folder: Path) -> dict[str, object]:
