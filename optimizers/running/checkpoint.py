@@ -18,7 +18,6 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.state import check_match
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.evaluation import Evaluator
 from optimizers.running.journal import Journal, each
@@ -194,11 +193,15 @@ class Checkpoint:
     def _check(self, theirs: dict[str, Any] | None) -> None:
         if theirs is None:
             raise ValueError(f"{self._journal_path} does not begin with the run's description: it is damaged")
-        try:
-            check_match(theirs, self._identity)
-        except ValueError as error:
-            text = str(error).replace("the state has", "has").replace("this optimizer has", "this call")
-            raise ValueError(f"the checkpoint {self.path} is another run's: it {text}") from None
+        ours = self._identity
+        if None in (theirs.get("x0"), ours["x0"]):
+            theirs = theirs | {"x0": ours["x0"]}
+        differ = [name for name in [*ours, *(theirs.keys() - ours)] if theirs.get(name) != ours.get(name)]
+        if "method" in differ:
+            differ = ["method"]
+        if differ:
+            told = (f"{name} {theirs.get(name)!r:.200}, this call {ours.get(name)!r:.200}" for name in differ)
+            raise ValueError(f"the checkpoint {self.path} is another run's: it has {'; '.join(told)}")
 
     def _read_state(self) -> dict[str, Any] | None:
         if not self.path.exists():
@@ -282,11 +285,20 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:
     """What two calls must share to be one run: all that determines it but the budget, the target and stagnation."""
-    plain = optimizer.description()
     fun = evaluator.fun
-    name = getattr(fun, "__qualname__", type(fun).__qualname__)
-    known = {"fun": name, "x0": _sha256(optimizer.x0), "batched": evaluator.batched, "on_failure": evaluator.on_failure}
-    return plain | known
+    return optimizer.description() | {
+        "fun": getattr(fun, "__qualname__", type(fun).__qualname__),
+        "x0": None if (x0 := _x0(optimizer)) is None else _sha256(x0),
+        "batched": evaluator.batched,
+        "on_failure": evaluator.on_failure,
+    }
+
+
+def _x0(optimizer: Optimizer) -> Tensor | None:
+    """The initial point; None where the optimizer does not keep it and has begun, or moves the user's own tensor."""
+    if optimizer.track_best:
+        return optimizer.x0
+    return None if optimizer.queries or optimizer._moves_in_place else optimizer.x
 
 
 def digest(batch: Batch) -> str:

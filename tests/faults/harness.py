@@ -152,7 +152,7 @@ def _bits(value: object) -> object:
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Works in a child process; its exit status, negative for the signal that ended it. Its own children end with it."""
+    """Works in a child process, whose own end with it; its exit status, negative for the signal that ended it."""
     child = os.fork()
     if child == 0:
         status = 1

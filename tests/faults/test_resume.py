@@ -1,0 +1,227 @@
+"""What goes on from a checkpoint and what is refused: another run's, another process's, a larger budget, a target."""
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from optimizers import L1, RGF, minimize, run
+from optimizers.running import checkpoint
+from optimizers.testing import quadratic
+from tests.faults.harness import BOUNDS, OPTIONS, X0, forked, kill, same, summary
+
+COMMON = {"max_queries": 20, "seed": 1, "progress": False}
+
+
+def other(x):
+    return quadratic(x)
+
+
+CHANGES = {
+    "method": ({"method": "gld"}, "method"),
+    "seed": ({"seed": 2}, "seed 1, this call 2"),
+    "x0": ({"x0": X0 + 1e-12}, "x0"),
+    "objective": ({"fun": other}, "fun 'quadratic', this call 'other'"),
+    "option": ({"smoothing_radius": 0.25}, "smoothing_radius"),
+    "directions": ({"directions": 4}, "directions 3, this call 4"),
+    "bounds": ({"bounds": BOUNDS}, "bounds None"),
+    "prox": ({"prox": L1(0.5)}, "prox None, this call 'L1("),
+    "dtype": ({"x0": X0.to(torch.float32)}, "dtype"),
+    "dimension": ({"x0": torch.cat([X0, X0])}, "dimension 3, this call 6"),
+    "policy": ({"on_failure": "retry"}, "on_failure"),
+    "batched": ({"batched": True}, "batched"),
+}
+
+
+def begin(path, **changes):
+    arguments = {"fun": quadratic, "x0": X0, "method": "rgf", "directions": 3} | COMMON | changes
+    if arguments["method"] == "gld":
+        del arguments["directions"]
+    return minimize(arguments.pop("fun"), arguments.pop("x0"), arguments.pop("method"), checkpoint=path, **arguments)
+
+
+@pytest.mark.parametrize("lost", [None, "", ".journal"], ids=["both", "the journal", "the state"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_runs_checkpoint_is_refused_with_what_differs(change, lost, tmp_path):
+    path = tmp_path / "run.pt"
+    begin(path)
+    if lost is not None:
+        path.with_name("run.pt" + lost).unlink()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    changes, words = CHANGES[change]
+    with pytest.raises(ValueError, match="another run") as caught:
+        begin(path, **changes)
+    assert words in str(caught.value) and str(path) in str(caught.value)
+    after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert after | {"run.pt.journal": b""} == before | {"run.pt.journal": b""}
+    assert begin(path).nfev == 20
+
+
+def test_another_x0_is_refused_where_it_is_not_kept(tmp_path):
+    path = tmp_path / "run.pt"
+    begin(path, track_best=False)
+    with pytest.raises(ValueError, match="another run's: it has x0"):
+        begin(path, track_best=False, x0=X0 + 1.0, max_queries=30)
+
+
+def test_an_optimizer_that_has_begun_without_its_x0_goes_on(tmp_path):
+    path, options = tmp_path / "run.pt", {"directions": 3, "seed": 1, "track_best": False}
+    whole = RGF(X0, max_queries=20, **options)
+    run(whole, quadratic)
+    opt = RGF(X0, max_queries=8, **options)
+    run(opt, quadratic)
+    run(opt, quadratic, checkpoint=path)
+    again = RGF(X0, max_queries=20, **options)
+    assert same(summary(run(again, quadratic, checkpoint=path)), summary(whole.result()))
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_second_process_is_refused_until_the_first_has_ended(forks, tmp_path):
+    """Also where the first has left processes behind that it had forked, such as a pool's."""
+    path, (ready, begun), (held, ended), mended = tmp_path / "run.pt", os.pipe(), os.pipe(), []
+
+    def fun(x):
+        if mended:
+            return quadratic(x)
+        if forks and os.fork() == 0:
+            time.sleep(60.0)
+            os._exit(0)
+        os.write(begun, b".")
+        os.read(held, 1)
+        kill()
+
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        begin(path, fun=fun)
+        os._exit(1)
+    try:
+        os.read(ready, 1)
+        with pytest.raises(RuntimeError, match=r"run\.pt\.journal is in use: another process"):
+            begin(path, fun=fun)
+        os.write(ended, b".")
+        os.waitpid(child, 0)
+        mended.append(True)
+        assert begin(path, fun=fun).nfev == 20
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+
+
+def test_a_run_in_the_same_process_is_refused_too(tmp_path):
+    def fun(x):
+        with pytest.raises(RuntimeError, match="is in use"):
+            begin(tmp_path / "run.pt")
+        return quadratic(x)
+
+    begin(tmp_path / "run.pt", fun=fun)
+
+
+@pytest.mark.parametrize("argument", [{"progress": "sometimes"}, {"callback": 3}, {"workers": 0}])
+def test_a_call_that_is_refused_gives_the_checkpoint_up(argument, tmp_path):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        begin(tmp_path / "run.pt", **argument)
+    assert caught.value.__traceback__ is not None  # it holds the frames, as a notebook does
+    assert begin(tmp_path / "run.pt").nfev == 20
+
+
+LONGER = ["zord", "rgf", "prgf", "turbo", "least_squares"]
+"""Methods whose batches do not become smaller towards the end of the budget."""
+
+
+@pytest.mark.parametrize("keep", ["both", "journal", "state"])
+@pytest.mark.parametrize("method", LONGER)
+def test_a_larger_budget_goes_on_as_if_it_had_been_there(method, keep, tmp_path):
+    path, common = tmp_path / "run.pt", {"seed": 1, "progress": False, **OPTIONS.get(method, {})}
+    for budget in (13, 21, 30):
+        ours = minimize(quadratic, X0, method, max_queries=budget, checkpoint=path, **common)
+        if keep != "both":
+            path.with_name("run.pt" + {"journal": "", "state": ".journal"}[keep]).unlink()
+    whole = minimize(quadratic, X0, method, max_queries=30, **common)
+    assert same(summary(ours), summary(whole))
+
+
+def test_a_smaller_budget_is_spent_already(tmp_path):
+    begin(tmp_path / "run.pt")
+    result = begin(tmp_path / "run.pt", max_queries=12)
+    assert (result.nfev, result.stop_reason) == (20, "budget")
+    assert begin(tmp_path / "run.pt", max_queries=40).nfev == 40
+
+
+@pytest.mark.parametrize("method", ["zord", "rgf"])
+def test_a_target_is_changed_and_dropped(method, tmp_path):
+    calls = []
+
+    def fun(x):
+        calls.append(x)
+        return quadratic(x)
+
+    path, common = tmp_path / "run.pt", {"max_queries": 40, "seed": 1, "progress": False}
+    whole = minimize(quadratic, X0, method, **common)
+    first = float(whole.history.best_y[10])
+    ours = minimize(fun, X0, method, checkpoint=path, target=first, **common)
+    assert ours.stop_reason == "target reached" and ours.nfev == len(calls) <= 11 and ours.fun <= first
+    again = minimize(fun, X0, method, checkpoint=path, target=first, **common)
+    assert same(summary(again), summary(ours)) and len(calls) == ours.nfev
+    path.unlink()
+    assert same(summary(minimize(fun, X0, method, checkpoint=path, **common)), summary(whole))
+    assert len(calls) == 40
+
+
+def test_a_run_that_has_ended_is_given_again_without_a_call(tmp_path):
+    ours = begin(tmp_path / "run.pt")
+
+    def quadratic(x):
+        raise AssertionError
+
+    quadratic.__qualname__ = "quadratic"
+    assert same(summary(begin(tmp_path / "run.pt", fun=quadratic)), summary(ours))
+
+
+def test_a_failure_of_the_first_query_is_mended_and_goes_on(tmp_path):
+    def mended(x):
+        if bad:
+            raise OSError("a slip")
+        return quadratic(x)
+
+    bad = [1]
+    with pytest.raises(OSError, match="a slip"):
+        begin(tmp_path / "run.pt", fun=mended)
+    bad.clear()
+    assert begin(tmp_path / "run.pt", fun=mended).nfev == 20
+
+
+@pytest.mark.parametrize("at", [1, 5, 14])
+def test_a_step_that_raises_is_made_again_from_the_journal(at, tmp_path, monkeypatch):
+    """The value has come and is in the journal, whether the state is saved after it or not."""
+    monkeypatch.setattr(checkpoint, "LEAST_BETWEEN", 0.0)
+    calls, tell = [], RGF._tell
+
+    def fun(x):
+        calls.append(x)
+        return quadratic(x)
+
+    def raises(self, batch, values):
+        if len(calls) >= at:
+            raise MemoryError
+        tell(self, batch, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RGF, "_tell", raises)
+        with pytest.raises(MemoryError):
+            begin(tmp_path / "run.pt", fun=fun)
+    ours = begin(tmp_path / "run.pt", fun=fun)
+    assert len(calls) == 20 and same(summary(ours), summary(begin(tmp_path / "other.pt")))
+
+
+def test_a_checkpoint_lasts_through_forks_of_the_run(tmp_path):
+    """A child that ends closes its copies of the files, and writes nothing to them."""
+
+    def fun(x):
+        assert forked(lambda: None) == 0
+        return quadratic(x)
+
+    assert same(summary(begin(tmp_path / "run.pt", fun=fun)), summary(begin(None)))
