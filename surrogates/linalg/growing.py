@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from surrogates.linalg.cholesky import factor, schur_factor
+from surrogates.threads import small_algebra
 
 _BLOCK = 256
 
@@ -37,7 +38,8 @@ class GrowingRows:
         end = self._length + rows.shape[0]
         if end > self._storage.shape[0]:
             grown = self._storage.new_empty(max(2 * self._storage.shape[0], end), *self._storage.shape[1:])
-            grown[: self._length] = self.rows
+            with small_algebra(grown.numel()):
+                grown[: self._length] = self.rows
             self._storage = grown
         self._storage[self._length : end] = rows
         self._length = end
