@@ -29,7 +29,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, checkpoints, curve, final, log10_gap, seeds_of
 from experiments.harness.verdicts import Table, Verdict, judge, with_interval
 from experiments.papers.zord import descent
-from optimizers import Batch, ZoRD
+from optimizers import Batch, Optimizer, ZoRD
 
 MARGIN = 0.3
 """What log10 gaps of q at a time may be above those of q = 1 at equal queries."""
@@ -81,7 +81,7 @@ def ground(settings: Settings) -> zord.Settings:
     return zord.Settings(**{name: getattr(settings, name) for name in names})
 
 
-def told(opt: ZoRD, fun: Any, q: int, seed: int | None) -> list[float]:
+def told(opt: Optimizer, fun: Any, q: int, seed: int | None) -> list[float]:
     """Runs to the end of the budget, and gives the time at which each value was told.
 
     Args:
