@@ -2,6 +2,7 @@
 
 from optimizers.adapters.candidate_generator import CandidateGenerator
 from optimizers.adapters.module_objective import ModuleObjective
+from optimizers.adapters.ray_executor import RayExecutor
 from optimizers.adapters.scipy_method import scipy_method
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import CommonOptions, Optimizer
@@ -78,6 +79,7 @@ __all__ = [
     "PriorGuidedDifferences",
     "ProjectedZO",
     "Prox",
+    "RayExecutor",
     "Result",
     "Ridge",
     "SearchGradient",

@@ -241,7 +241,12 @@ def _answer(future: Any) -> list[float]:
     except Exception as error:
         _raise_executors(error)
     if isinstance(found, Raised):
-        raise found.error
+        try:
+            raise found.error
+        finally:
+            # The error's traceback has this frame, and would keep both until the next collection: what a future holds
+            # Dask computes again when the worker that has it dies.
+            del found, future
     return found
 
 
