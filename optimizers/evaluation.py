@@ -16,7 +16,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.options import check_choice, check_integer
-from optimizers.core.values import InvalidValueError, parse_values
+from optimizers.core.values import InvalidValueError, parse_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -158,5 +158,4 @@ class Evaluator:
 
 
 def _numbers(fun: Callable[..., Any], count: int, *point: Any) -> list[float]:
-    numbers: list[float] = parse_values(fun(*point), count).tolist()
-    return numbers
+    return parse_numbers(fun(*point), count)

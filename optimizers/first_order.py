@@ -72,7 +72,7 @@ class FirstOrder:
 
     def mark(self) -> tuple[TorchOptimizer, dict[str, Any]]:
         """A mark at which ``roll_back`` restores the rule, whatever steps and resets follow."""
-        return self._rule, copy.deepcopy(self._rule.state_dict())
+        return self._rule, _copied(self._rule.state_dict())
 
     def roll_back(self, mark: tuple[TorchOptimizer, dict[str, Any]]) -> None:
         """Forgets all steps and resets since the mark."""
@@ -94,3 +94,14 @@ class FirstOrder:
         copied = FirstOrder(self._factory, self._parameter.detach())
         copied.load_state_dict(self.state_dict())
         return copied
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a ``state_dict``: ``copy.deepcopy`` takes ten times as long over small tensors."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if type(value) is dict:
+        return {name: _copied(v) for name, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    return value if value is None or isinstance(value, bool | int | float | str) else copy.deepcopy(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -25,7 +25,7 @@ class Answers:
     """
 
     batch: Batch
-    told: Mapping[int, float] = field(default_factory=dict)
+    told: dict[int, float] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[int]:
@@ -41,16 +41,21 @@ class Answers:
         """
         q = len(self.batch)
         rows = list(range(q)) if which is None else [check_integer("which", i, 0, q) for i in which]
-        seen = set(self.told)
+        seen: set[int] = set()
         for i in rows:
-            if i in seen:
+            if i in seen or i in self.told:
                 raise ValueError(f"point {i} of the batch is told twice; each value is told once")
             seen.add(i)
         return rows
 
-    def plus(self, rows: Sequence[int], values: Tensor) -> Self:
-        """These and further values, shape ``len(rows)``."""
-        return replace(self, told={**self.told, **dict(zip(rows, values.tolist(), strict=True))})
+    def add(self, rows: Sequence[int], values: Tensor) -> None:
+        """Adds the values of further points, shape ``len(rows)``."""
+        self.told.update(zip(rows, values.tolist(), strict=True))
+
+    def remove(self, rows: Sequence[int]) -> None:
+        """Removes the values of points, those that are there."""
+        for i in rows:
+            self.told.pop(i, None)
 
     def values(self, like: Tensor) -> Tensor:
         """The values of all points, shape ``q``, NaN where they have not come, of a tensor's dtype and device."""

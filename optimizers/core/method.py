@@ -126,16 +126,18 @@ class MethodTools:
         if self._record.best_x is not None:
             self._x = self._to_search(self._record.best_x)
 
-    def _composite(self, batch: Batch, values: Tensor) -> Tensor:
-        """f + ψ at the points of a batch, shape ``q``; inf outside of the box and where ψ is."""
+    def _composite(self, batch: Batch, values: Tensor, which: Sequence[int] | None = None) -> Tensor:
+        """f + ψ at all points of a batch, or at those of the given numbers; inf outside of the box and where ψ is."""
         psi = getattr(self.prox, "value", None)
         outside = self.domain is not None and not self.domain.confine
         if psi is None and not outside:
             return values
         total = values.clone()
-        for i, x in batch.each(torch.isfinite(values).nonzero().flatten().tolist()):
+        finite = torch.isfinite(values).nonzero().flatten().tolist()
+        numbers = finite if which is None else [which[k] for k in finite]
+        for k, (_, x) in zip(finite, batch.each(numbers), strict=True):
             if outside and not bool(cast(Domain, self.domain).contains(x)):
-                total[i] = math.inf
+                total[k] = math.inf
             elif psi is not None:
-                total[i] += float(psi(x))
+                total[k] += float(psi(x))
         return total

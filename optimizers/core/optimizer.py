@@ -43,7 +43,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -352,26 +351,22 @@ class Optimizer(MethodTools, ABC):
         """
         self._check_whole()
         place = self._place(batch)
-        before = self._out[place]
-        rows = before.rows(which)
+        answers = self._out[place]
+        rows = answers.rows(which)
         check_integer("retries", retries, 0)
         if not rows and not retries:
             raise ValueError("which names no point of the batch")
         if retries > self.spare:
             raise ValueError(f"{retries} retries exceed the budget: {self.spare} are left")
         y = parse_values(values, len(rows)).to(self._x.device)
-        now = y.new_full((len(batch),), math.nan)
-        now[rows] = y
-        totals = self._composite(batch, now)[rows]
-        answers = before.plus(rows, y)
-        back = self._marked(whole=not answers.missing)
+        totals = self._composite(batch, y, rows)
+        whole = len(answers.told) + len(rows) == len(batch)
+        back = self._marked(answers, rows, whole)
         try:
             self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, keep=self.store_points)
-            rest = self._out[:place], self._out[place + 1 :]
-            if answers.missing:
-                self._out = [*rest[0], answers, *rest[1]]
-            else:
-                self._out = [*rest[0], *rest[1]]
+            answers.add(rows, y)
+            if whole:
+                self._out = [*self._out[:place], *self._out[place + 1 :]]
                 self._tell(batch, answers.values(y))
                 self.iterations += 1
             self._check_stop()
@@ -398,13 +393,14 @@ class Optimizer(MethodTools, ABC):
         """The number of queries that the budget holds beyond those that are pending."""
         return self.remaining - sum(len(answers.batch) - len(answers.told) for answers in self._out)
 
-    def _marked(self, whole: bool) -> Callable[[BaseException], None]:
-        """What undoes a tell: of the record, and where the batch is ``whole`` of the method too."""
+    def _marked(self, answers: Answers, rows: Sequence[int], whole: bool) -> Callable[[BaseException], None]:
+        """What undoes a tell: of the record, and where the batch is ``whole`` then of the method too."""
         record, out, iterations, x, reason = self._record.mark(), self._out, self.iterations, self._x, self._stop_reason
         state = marked(self.state) if whole and not self._moves_in_place else None
 
         def back(error: BaseException) -> None:
             self._record.roll_back(record)
+            answers.remove(rows)
             self._out, self.iterations, self._stop_reason = out, iterations, reason
             if state is not None:
                 self._x, self.state = x, state()

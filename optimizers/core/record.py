@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,8 +95,7 @@ class Record:
 
     def mark(self) -> dict[str, Any]:
         """A mark at which ``roll_back`` restores the record, whatever is added later."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {name: len(value) if isinstance(value, list) else value for name, value in values.items()}
+        return {name: len(value) if isinstance(value, list) else value for name, value in vars(self).items()}
 
     def roll_back(self, mark: dict[str, Any]) -> None:
         """Removes what was added since the mark."""
