@@ -266,8 +266,10 @@ def in_tell(rng: np.random.Generator, case: Case, objective: Objective) -> None:
 
 
 def in_loop(rng: np.random.Generator, case: Case, objective: Objective) -> None:
-    """At a line of the loop, the checkpoint, the journal or the record."""
-    _trace(_at(int(rng.integers(1, 4000))), ("optimizers.running", "optimizers.core", "optimizers.evaluation"))
+    """At a line of the loop, the checkpoint, the journal or the record, of loading or later."""
+    _trace(
+        _at(int(math.exp(rng.uniform(3.0, 11.0)))), ("optimizers.running", "optimizers.core", "optimizers.evaluation")
+    )
 
 
 def _trace(count: Callable[[], None], packages: tuple[str, ...]) -> None:

@@ -73,7 +73,7 @@ def test_a_journal_that_is_cut_at_any_byte_goes_on(halfway, whole, tmp_path):
     """A power cut takes the end of a journal; the state that is there or the values that are left are used."""
     journal = halfway["run.pt.journal"]
     first = journal.index(b"\n") + 1
-    for at in sorted({*range(0, len(journal), 29), first - 1, first, len(journal) - 1}):
+    for at in sorted({*range(0, len(journal), 61), first - 1, first, len(journal) - 1}):
         assert goes_on(tmp_path, halfway | {"run.pt.journal": journal[:at]}, whole, may_be_refused=False)
         assert goes_on(tmp_path, {"run.pt.journal": journal[:at]}, whole, may_be_refused=False)
 
@@ -88,7 +88,7 @@ def test_every_byte_at_which_a_journal_can_be_cut(halfway, whole, tmp_path):
 
 def test_a_state_that_is_cut_is_rebuilt_from_the_journal(halfway, whole, tmp_path, caplog):
     state = halfway["run.pt"]
-    for at in range(0, len(state), 1 + len(state) // 20):
+    for at in range(0, len(state), 1 + len(state) // 12):
         with caplog.at_level(logging.WARNING):
             assert goes_on(tmp_path, halfway | {"run.pt": state[:at]}, whole, may_be_refused=False)
         assert "run.pt is damaged" in caplog.text and "rebuilt from its journal" in caplog.text
@@ -123,13 +123,13 @@ def flip(names, halfway, whole, folder, seeds):
 
 @pytest.mark.parametrize("names", [FILES[:1], FILES[1:], FILES], ids=["state", "journal", "both"])
 def test_flipped_bits_never_give_another_run(names, halfway, whole, tmp_path):
-    flip(names, halfway, whole, tmp_path, range(25))
+    flip(names, halfway, whole, tmp_path, range(12))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [FILES[:1], FILES[1:], FILES], ids=["state", "journal", "both"])
 def test_many_flipped_bits_never_give_another_run(names, halfway, whole, tmp_path):
-    ends = flip(names, halfway, whole, tmp_path, range(25, 525))
+    ends = flip(names, halfway, whole, tmp_path, range(12, 512))
     assert any(ends) and (names == FILES[:1] or not all(ends))
 
 

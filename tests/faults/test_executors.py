@@ -101,7 +101,7 @@ def test_an_answer_that_comes_twice_counts_once(workers):
 
 
 class Never:
-    """An executor that does not answer the query of a number, and interrupts the run half a second later."""
+    """An executor that does not answer the query of a number, and interrupts the run a moment later."""
 
     def __init__(self, number):
         self.number, self.count = number, 0
@@ -110,7 +110,7 @@ class Never:
         self.count += 1
         future = Future()
         if self.count == self.number:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
             future.set_result(fn(*args))
         return future

@@ -1,7 +1,7 @@
 """Runs that are killed at random moments and called again lose nothing, and end as if nothing had happened."""
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -73,11 +73,11 @@ def check(case, tmp_path, kills, seed, faults=tuple(FAULTS)):
 
 @pytest.mark.parametrize(("name", "fault"), [("rgf", "loop"), ("zord", "objective"), ("es", "write")])
 def test_a_killed_run_ends_as_the_undisturbed_one(name, fault, tmp_path):
-    check(CASES[name], tmp_path, 2, seed=1, faults=(fault,))
+    check(replace(CASES[name], budget=14), tmp_path, 2, seed=1, faults=(fault,))
 
 
 def test_a_run_with_workers_that_is_killed_ends_as_the_undisturbed_one_with_that_order_of_answers(tmp_path):
-    check(WORKERS["rgf-scripted"], tmp_path, 2, seed=1, faults=("objective", "loop"))
+    check(replace(WORKERS["rgf-scripted"], budget=14), tmp_path, 2, seed=1, faults=("objective", "loop"))
 
 
 @pytest.mark.slow
