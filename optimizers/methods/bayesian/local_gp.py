@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from botorch import settings as botorch_settings
@@ -34,6 +34,7 @@ from torch import Tensor
 
 from optimizers.designs import sobol
 from optimizers.seeding import seeded
+from surrogates.threads import small_algebra
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class LocalGP:
 
     def mean(self, X: Tensor) -> Tensor:
         """The posterior mean of y at points of shape ``n x d``, shape ``n``."""
-        with torch.no_grad(), exact_solves():
+        with torch.no_grad(), exact_solves(max(len(X), _count(self.model))):
             mean: Tensor = self.model.posterior(X).mean[..., 0]
         return self.shift - self.scale * mean
 
@@ -92,7 +93,7 @@ class LocalGP:
             X: points, ``n x d``.
             normals: standard normal numbers z, ``q x n``.
         """
-        with torch.no_grad(), exact_solves():
+        with torch.no_grad(), exact_solves(max(len(X), _count(self.model))):
             distribution: MultivariateNormal = self.model(X)
             covariance = distribution.covariance_matrix.clone()
             covariance.diagonal().add_(JITTER * float(self.model.covar_module.outputscale))
@@ -138,7 +139,7 @@ def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
     largest = float((y - shift).abs().max())
     scale = largest * float(((y - shift) / largest).std(correction=0)) if largest > 0.0 else 1.0
     model = _model(X, ((shift - y) / scale)[:, None])
-    with exact_solves(), seeded(0, [X.device]), warnings.catch_warnings():
+    with exact_solves(len(y)), seeded(0, [X.device]), warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizationWarning)
         likelihood = ExactMarginalLogLikelihood(model.likelihood, model)
         try:
@@ -165,7 +166,8 @@ def maximize_acquisition(
         seed: seed of the Sobol' sequence and of BoTorch.
     """
     raw = lower + (upper - lower) * sobol(RAW_SAMPLES, len(lower), seed).to(lower)
-    with exact_solves(), seeded(seed, [lower.device]), warnings.catch_warnings():
+    order = max(RAW_SAMPLES, _count(acquisition.model))
+    with exact_solves(order), seeded(seed, [lower.device]), warnings.catch_warnings():
         for category in (OptimizationWarning, NumericalWarning):
             warnings.simplefilter("ignore", category)
         with torch.no_grad():
@@ -189,10 +191,16 @@ def maximize_acquisition(
 
 
 @contextmanager
-def exact_solves() -> Iterator[None]:
-    """Makes GPyTorch solve by Cholesky factors for data of any size."""
-    with gpytorch_settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False):
+def exact_solves(order: int) -> Iterator[None]:
+    """Makes GPyTorch solve by Cholesky factors for data of any size, on one thread where they are of a small order."""
+    exact = gpytorch_settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False)
+    with exact, small_algebra(order**3):
         yield
+
+
+def _count(model: Any) -> int:
+    """The number of the model's data."""
+    return int(model.train_targets.shape[-1])
 
 
 def _interval(bounds: tuple[float, float], X: Tensor) -> Interval:

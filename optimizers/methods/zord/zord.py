@@ -8,6 +8,7 @@ References:
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Unpack
 
 import torch
@@ -19,6 +20,7 @@ from optimizers.methods.zord.informative_batch import batch_candidates, covarian
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
 from optimizers.methods.zord.virtual_steps import virtual_steps
 from surrogates import DerivedGP
+from surrogates.threads import small_algebra
 from surrogates.window.local_options import LEAST_DATA, LocalSurrogateOptions
 from surrogates.window.uncertainty import Uncertainty, UncertaintyRule
 from surrogates.window.window_surrogate import WindowSurrogate
@@ -63,6 +65,9 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
     expected to lower the trace of ∇f(z)'s covariance most, given the window and all that is pending
     (``informative_batch``): z ± δu for eight or more orthonormal directions u in which ∇f(z) is least known, and the
     same four distances δ. The experiment ``beyond-parallel`` compares q at a time with one, and with random ones.
+
+    Algebra of the window stays on one thread as long as it is small, whatever number torch is set to, which is left as
+    it is (``surrogates.threads``); a prox and an update rule run on that thread too.
 
     Memory of N queries: at most 3 N d numbers (storage doubles when it is full, with the old beside the new) and four
     windows; saving a state takes N d more, and restoring one as much again.
@@ -115,7 +120,8 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         super()._start()
         unit = math.sqrt(self.dimension) * self.width
         self._lengthscales = (LENGTHSCALES[0] * unit, LENGTHSCALES[1] * unit)
-        self._begin(self._local.surrogate(self._x, self._lengthscales[0]))
+        with small_algebra(self.window):
+            self._begin(self._local.surrogate(self._x, self._lengthscales[0]))
 
     # Algorithm 2. Line 2 is ``ask`` and ``tell``; ``_tell`` appends what f is where line 7 asked (line 8), and goes on.
 
@@ -128,27 +134,35 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
             state.active, state.steps = state.active + 1, 0
             return self._query_next(x, start=x, query=query)
         state.active = 0
-        z, state.steps = virtual_steps(  # lines 4 to 6
-            surrogate,
-            x,
-            state.rule,
-            self._prox,
-            self._uncertainty_rule,
-            most=self._halved_after_failures(self.max_virtual_steps),
-            reselect=self.reselect,
-            margin=self._margin(x),
-        )
+        with self._small():
+            z, state.steps = virtual_steps(  # lines 4 to 6
+                surrogate,
+                x,
+                state.rule,
+                self._prox,
+                self._uncertainty_rule,
+                most=self._halved_after_failures(self.max_virtual_steps),
+                reselect=self.reselect,
+                margin=self._margin(x),
+            )
         self._query_next(z, start=x)  # line 7
 
     def _fit_when_due(self, x: Tensor) -> None:
         if self.lengthscale is None and self.surrogate.fit_is_due(self.refit_every):
-            self.surrogate.fit(x, self._lengthscales, reach=self.local_radius)
+            with self._small():
+                self.surrogate.fit(x, self._lengthscales, reach=self.local_radius)
+
+    def _small(self, columns: int = 1) -> AbstractContextManager[None]:
+        """One thread, where the window's matrices and their product with so many columns are small."""
+        n = min(self.window, len(self.surrogate))
+        return small_algebra(n * max(n * n, n * columns, self.dimension))
 
     def _active_query(self, x: Tensor) -> Tensor | None:
         """Where f is queried in order to learn ∇f(x), shape ``d``; None where a step is worth more."""
-        self.surrogate.begin(x)
-        candidates = uncertain_candidates(self.surrogate.conditioning, x, *self._candidates_address())
-        return gainful_query(self.surrogate, x, self._new(candidates, x))
+        with self._small(self.dimension):
+            self.surrogate.begin(x)
+            candidates = uncertain_candidates(self.surrogate.conditioning, x, *self._candidates_address())
+            return gainful_query(self.surrogate, x, self._new(candidates, x))
 
     def _candidates_address(self) -> tuple[float, float, int, int]:
         """The least and the largest distance of candidates, and the seed and the step of their directions."""
@@ -161,13 +175,14 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
 
     def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
         """Of ``batch_candidates`` those of ``most_informative_set``; O(n³ + n² m) at most for n queries."""
-        conditioning = covariance_given(self.surrogate, z, pending)
-        nearest, farthest, seed, _ = self._candidates_address()
-        most = count + len(pending)
-        points = batch_candidates(conditioning, z, most, nearest, farthest, seed, self.number)
-        points = self._unasked(points.to(z), pending)
-        h = self.surrogate.hyperparameters
-        return points[most_informative_set(conditioning, z, points, h.noise_ratio, count)]
+        with self._small(self.dimension):
+            conditioning = covariance_given(self.surrogate, z, pending)
+            nearest, farthest, seed, _ = self._candidates_address()
+            most = count + len(pending)
+            points = batch_candidates(conditioning, z, most, nearest, farthest, seed, self.number)
+            points = self._unasked(points.to(z), pending)
+            h = self.surrogate.hyperparameters
+            return points[most_informative_set(conditioning, z, points, h.noise_ratio, count)]
 
     def _margin(self, x: Tensor) -> float | None:
         """The distance within which steps from x need no projection; None where a prox may act anywhere."""
