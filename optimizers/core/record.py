@@ -85,7 +85,7 @@ class Record:
         for _ in range(retries):
             self._enter(math.nan, math.nan, (batch.id, len(batch)))
         if keep:
-            points = batch.points(which)
+            points = batch.points(which) if which else batch.base.new_empty(0, batch.dimension)
             self.points += [points, points.new_full((retries, points.shape[1]), math.nan)]
 
     def _enter(self, value: float, total: float, place: tuple[int, int]) -> None:

@@ -107,6 +107,18 @@ def test_parts_of_a_batch_and_the_budget():
     assert opt.queries == 3 and opt.pending == () and opt.stop_reason == "budget"
 
 
+def test_a_retry_alone_is_told_and_kept_in_any_dtype():
+    for dtype in (torch.float64, torch.bfloat16):
+        opt = RGF(torch.zeros(2, dtype=dtype), max_queries=20, directions=2, store_points=True)
+        batch = opt.ask()
+        opt.tell(batch, [], which=[], retries=1)
+        assert (opt.queries, opt.failures, opt.untold(batch)) == (1, 1, [0, 1, 2])
+        opt.tell(batch, [1.0, 2.0, 3.0])
+        history = opt.result().history
+        assert history.y[:3].tolist() == [1.0, 2.0, 3.0] and history.y[3].isnan()
+        assert history.x[3].isnan().all() and torch.equal(history.x[:3], batch.points())
+
+
 @pytest.mark.parametrize(
     ("which", "error", "message"),
     [
