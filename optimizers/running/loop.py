@@ -131,7 +131,7 @@ class Loop:
         """Gives idle workers points: of pending batches first, then of another one."""
         while self.crew.idle and not interrupts.requested:
             query = self._next()
-            if query is None:
+            if query is None or interrupts.requested:
                 return
             if self.checkpoint is not None:
                 self.checkpoint.sent(query.batch, query.rows)

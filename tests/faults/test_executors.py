@@ -129,6 +129,23 @@ def test_an_answer_that_never_comes_is_left_at_an_interrupt_and_asked_again(work
 
 
 @pytest.mark.parametrize("seed", range(4))
+class Breaks(Never):
+    """An executor that an interrupt breaks, as one from a terminal does, which goes to the workers too."""
+
+    def submit(self, fn, /, *args):
+        future = super().submit(fn, *args)
+        if self.count == self.number:
+            threading.Timer(0.3, future.set_exception, (BrokenProcessPool("a worker died"),)).start()
+        return future
+
+
+@pytest.mark.parametrize("workers", [None, 1, 3])
+def test_an_interrupt_that_breaks_the_executor_is_an_interrupt(workers, tmp_path):
+    path, options = tmp_path / "run.pt", {"directions": 3, "workers": workers} | COMMON
+    result = minimize(square, X0, "rgf", executor=Breaks(6), checkpoint=path, **options)
+    assert result.status == 98 and result.nfev == counted(tmp_path / "run.pt.journal") >= 5
+
+
 def test_values_that_have_come_are_kept_when_another_query_raises(seed, tmp_path):
     count = iter(range(1, 99))
 

@@ -14,7 +14,7 @@ import pytest
 from optimizers import minimize
 from optimizers.core.optimizer import Optimizer
 from optimizers.running import checkpoint, interrupts
-from tests.faults.harness import CASES, X0, Objective, call, calls, counted, forked, same, summary, undisturbed
+from tests.faults.harness import CASES, X0, Objective, call, calls, counted, forked, key, same, summary, undisturbed
 
 CASE = CASES["rgf"]
 SERIAL = {"max_queries": 12, "directions": 3, "seed": 1, "progress": False}
@@ -80,6 +80,26 @@ def test_a_query_that_outlasts_the_grace_is_cut_and_asked_again(tmp_path):
     assert fun.count == 12 + 1
 
 
+@pytest.mark.parametrize("lost", ["", ".journal"])
+def test_an_interrupted_retry_is_no_further_retry(lost, tmp_path):
+    """Files that are saved between the attempts at a point know how many there were."""
+
+    def fun(x):
+        calls.append(key(x))
+        if len(calls) == 3:
+            interrupt()
+            time.sleep(60.0)
+        return float("nan") if calls[-1] in calls[1:2] else float(x.square().sum())
+
+    calls, path = [], tmp_path / "run.pt"
+    options = SERIAL | {"on_failure": "retry", "checkpoint": path}
+    result = minimize(fun, X0, "rgf", **options)
+    assert (result.status, result.nfev, result.nfail) == (98, 2, 1)
+    path.with_name("run.pt" + lost).unlink()
+    result = minimize(fun, X0, "rgf", **options)
+    assert result.nfail == 2 and calls.count(calls[1]) == 3
+
+
 def test_threads_that_outlast_the_grace_are_left_and_said(tmp_path):
     free = threading.Event()
     fun = at_call(6, lambda: (interrupt(), free.wait(60.0)))
@@ -126,6 +146,24 @@ def test_an_interrupt_while_the_method_thinks_asks_no_more(tmp_path, monkeypatch
         patch.setattr(Optimizer, "tell", interrupted)
         result = minimize(fun, X0, "rgf", checkpoint=tmp_path / "run.pt", **SERIAL)
     assert (result.status, result.nfev, fun.count) == (98, 7, 7)
+
+
+@pytest.mark.parametrize("kind", ["serial", "threads", "executor"])
+def test_an_interrupt_while_the_method_asks_sends_nothing_out(kind, tmp_path, monkeypatch):
+    fun, ask = at_call(0, interrupt), Optimizer.ask_another
+
+    def interrupted(self):
+        batch = ask(self)
+        if batch is not None and batch.id == 1:
+            interrupt()
+        return batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Optimizer, "ask_another", interrupted)
+        result = minimize(fun, X0, "rgf", checkpoint=tmp_path / "run.pt", **SERIAL, **crews(kind))
+    assert (result.status, result.nfev, fun.count) == (98, 4, 4)
+    again = minimize(fun, X0, "rgf", checkpoint=tmp_path / "run.pt", **SERIAL)
+    assert again.nfev == fun.count == 12
 
 
 def test_an_interrupt_while_the_method_thinks_waits_for_the_queries_that_run(tmp_path, monkeypatch):

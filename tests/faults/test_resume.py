@@ -144,6 +144,19 @@ def test_a_larger_budget_goes_on_as_if_it_had_been_there(method, keep, tmp_path)
     assert same(summary(ours), summary(whole))
 
 
+@pytest.mark.parametrize("method", ["es", "gld", "decomfl"])
+def test_batches_that_the_budget_of_then_made_smaller_stay_so(method, tmp_path):
+    """The journal is told again under the budgets under which its batches were asked."""
+    found = []
+    for name in ("both", "journal", "state"):
+        path, common = tmp_path / name, {"seed": 1, "progress": False}
+        minimize(quadratic, X0, method, max_queries=13, checkpoint=path, **common)
+        if name != "both":
+            path.with_name(name + {"journal": "", "state": ".journal"}[name]).unlink()
+        found.append(summary(minimize(quadratic, X0, method, max_queries=30, checkpoint=path, **common)))
+    assert same(found[1], found[0]) and same(found[2], found[0]) and found[0]["nfev"] > 13
+
+
 def test_a_smaller_budget_is_spent_already(tmp_path):
     begin(tmp_path / "run.pt")
     result = begin(tmp_path / "run.pt", max_queries=12)
