@@ -78,6 +78,7 @@ BENCHMARKS = {
     "zord": "experiments.benchmarks.zord",
     "fzoos": "experiments.benchmarks.fzoos",
     "hiso": "experiments.benchmarks.hiso",
+    "workers": "experiments.benchmarks.workers",
     "threads": "experiments.benchmarks.threads",
 }
 
