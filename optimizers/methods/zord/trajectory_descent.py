@@ -225,6 +225,11 @@ class TrajectoryDescent(Optimizer, Generic[S]):
                 totals[i] += float(psi(X[i]))
         self._keep_best(points, totals)
 
+    def restart(self, x: Any) -> None:
+        """See ``Optimizer``; f is queried at x next."""
+        super().restart(x)
+        self.state.query, self.state.active = None, 0
+
     # Queries.
 
     @property

@@ -517,3 +517,11 @@ def test_memory_of_two_thousand_queries_in_ten_thousand_dimensions():
 def test_base_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         TrajectoryDescent(X0, max_queries=10)
+
+
+def test_a_restart_asks_at_its_point():
+    opt = ZoRD(torch.zeros(2, dtype=torch.float64), bounds=[(-1.0, 1.0)] * 2, max_queries=60)
+    while opt.state.query is None:  # no slope: f is asked beside the iterate
+        opt.tell(opt.ask(), torch.ones(len(opt.ask())))
+    opt.restart([0.25, -0.5])
+    assert opt.ask()[0].tolist() == pytest.approx([0.25, -0.5], abs=1e-15)
