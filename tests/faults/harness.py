@@ -63,6 +63,7 @@ OPTIONS: dict[str, Mapping[str, object]] = {
     "accelerated_zo": {"strong_convexity": 1.0},
 }
 CASES = {name: Case(name, OPTIONS.get(name, {})) for name in METHODS}
+CASES["hiso-in-place"] = Case("hiso", {"perturbations": 3, "in_place": True})
 WORKERS = {
     f"{name}-{crew}": Case(name, OPTIONS.get(name, {}), crew=crew)
     for name in ("zord", "turbo", "rgf")
@@ -133,7 +134,7 @@ def call(case: Case, objective: Objective, path: Path | None, **changes):
         "threads": lambda: {"workers": 3, "executor": ThreadPoolExecutor(3)},
     }[case.crew]()
     arguments = {"max_queries": case.budget, "seed": 5, "progress": False, **case.options, **crew, **changes}
-    return minimize(objective, X0, case.method, checkpoint=path, **arguments)
+    return minimize(objective, X0.clone(), case.method, checkpoint=path, **arguments)
 
 
 def summary(result) -> dict[str, object]:

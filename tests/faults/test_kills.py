@@ -1,5 +1,6 @@
 """Runs that are killed at random moments and called again lose nothing, and end as if nothing had happened."""
 
+import os
 import signal
 from dataclasses import dataclass, replace
 
@@ -10,15 +11,16 @@ import torch
 from tests.faults.harness import CASES, FAULTS, WORKERS, calls, counted, same, save_often, undisturbed, work
 
 KILLS = 14
-"""At least so many for each of the 16 methods and the six cases with workers, 308 in all."""
+"""At least so many for each method and each of the cases with workers, more than 300 in all."""
 
 
 @dataclass
 class Tally:
-    """What killed attempts have cost: kills, and calls that were in flight."""
+    """What killed attempts have cost: kills, calls that were in flight, and values that a power cut took."""
 
     kills: int = 0
     in_flight: int = 0
+    cut: int = 0
 
 
 def run_to_the_end(case, folder, rng, faults, most=100):
@@ -45,7 +47,17 @@ def run_to_the_end(case, folder, rng, faults, most=100):
         assert 0 <= lost <= case.in_flight, f"{lost} calls are not in the journal"
         tally.kills += 1
         tally.in_flight += lost
+        if not rng.integers(4):
+            had = counted(journal)
+            cut_the_end(journal, int(rng.integers(1, 120)))
+            tally.cut += had - counted(journal)
     raise AssertionError("the run does not end")
+
+
+def cut_the_end(path, size):
+    """What a power cut may do to a file that was not flushed to the device."""
+    if path.exists():
+        os.truncate(path, max(0, path.stat().st_size - size))
 
 
 def check(case, tmp_path, kills, seed, faults=tuple(FAULTS)):
@@ -59,13 +71,14 @@ def check(case, tmp_path, kills, seed, faults=tuple(FAULTS)):
         order = [str(name) for name in rng.permutation(faults)]
         ours, tally = run_to_the_end(case, folder, rng, order)
         done += tally.kills
-        assert calls(folder).total() == ours["nfev"] + tally.in_flight <= case.budget + tally.in_flight
+        spent = calls(folder).total() - tally.in_flight
+        assert ours["nfev"] <= case.budget and ours["nfev"] <= spent <= ours["nfev"] + tally.cut
         if case.crew == "threads":
-            assert ours["nfev"] <= case.budget and len(ours["history.y"]) == ours["nfev"]
+            assert len(ours["history.y"]) == ours["nfev"]
             assert ours["fun"] == float(ours["history.best_y"][-1])
         else:
             assert same(ours, whole)
-            assert (calls(folder) - points).total() == tally.in_flight and not points - calls(folder)
+            assert not points - calls(folder)
         if done >= kills:
             return done
     raise AssertionError(f"{done} kills only")

@@ -157,6 +157,28 @@ def test_batches_that_the_budget_of_then_made_smaller_stay_so(method, tmp_path):
     assert same(found[1], found[0]) and same(found[2], found[0]) and found[0]["nfev"] > 13
 
 
+@pytest.mark.parametrize("method", ["es", "gld"])
+def test_a_batch_that_the_budget_of_then_made_smaller_stays_so_behind_a_state(method, tmp_path, monkeypatch):
+    calls = []
+
+    def fun(x):
+        calls.append(x)
+        if len(calls) == 13:  # in the last batch, which the budget has made smaller
+            raise SystemExit
+        return quadratic(x)
+
+    common, found = {"seed": 1, "progress": False}, []
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(checkpoint, "LEAST_BETWEEN", 0.0)
+        patch.setattr(checkpoint, "MOST_SHARE", 1e9)
+        patch.setattr(checkpoint.Checkpoint, "close", lambda self: self._journal.close())
+        minimize(fun, X0, method, max_queries=13, checkpoint=tmp_path / "run.pt", **common)
+    (tmp_path / "other.pt.journal").write_bytes((tmp_path / "run.pt.journal").read_bytes())
+    for name in ("run.pt", "other.pt"):
+        found.append(summary(minimize(fun, X0, method, max_queries=30, checkpoint=tmp_path / name, **common)))
+    assert same(*found) and found[0]["nfev"] > 13
+
+
 def test_a_smaller_budget_is_spent_already(tmp_path):
     begin(tmp_path / "run.pt")
     result = begin(tmp_path / "run.pt", max_queries=12)
