@@ -63,13 +63,16 @@ def minimize(
         numpy: whether ``fun`` gets, and the result and what callbacks get hold, NumPy arrays instead of tensors; None:
             if x0 is an array.
         batched: whether ``fun`` takes all points of a batch at once.
-        workers: most queries that are out at once; each answer frees one. They run in threads of our own, or in the
-            executor. With more than one, methods that can (ZoRD, TuRBO and their like) choose points beside those that
-            are pending, and the run is a function of the seed and the order of the answers. None: one, or with an
-            executor the points of one batch, whose result does not depend on the order.
+        workers: most queries that are out at once; each answer frees one. They run in threads of our own, for which
+            the program waits at its end, or in the executor. With more than one, methods that can (ZoRD, TuRBO and
+            their like) choose points beside those that are pending, and the run is a function of the seed and the order
+            of the answers. None: one, or with an executor the points of one batch, whose result does not depend on the
+            order.
         executor: where queries run: anything with ``submit``, such as a ``concurrent.futures.Executor``, loky's, Dask's
             ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, submitit's, or ``RayExecutor``. ``fun`` must
-            be picklable for processes. Each submission differs, so that a cluster's cache answers no retry.
+            be picklable for processes. Each submission differs, so that a cluster's cache answers no retry. A query
+            whose job died is a failed one. An executor that breaks, cancels or cannot send ``fun`` ends the run with a
+            ``concurrent.futures.BrokenExecutor``.
         checkpoint: a file in which the run is kept, with a journal beside it, ``<checkpoint>.journal``, that has each
             value at once. The same call with the same file goes on where it ended, bitwise, also with a larger budget
             or another target; of a run that has ended it returns the result. Points that were in flight when a run

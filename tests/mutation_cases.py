@@ -54,6 +54,7 @@ FZOOS = PAPERS + "test_fzoos.py::"
 DERIVED_GP = (ZORD + "test_the_derived_gp_is_equations_3_and_5",)
 ALG_2 = (ZORD + "test_zord_is_algorithm_2",)
 BLOCKS = (TS + "kernels/test_blocks.py::test_blocks_equal_differences_in_high_precision",)
+EXECUTORS = TO + "running/test_executors.py::"
 PROFILES = (TS + "kernels/test_stationary.py::test_profiles_and_their_derivatives_equal_differences_in_high_precision",)
 ALL_KERNELS = (TS + "models/test_derived_gp.py::test_all_kernels",)
 POSTERIOR = TS + "test_gradient_posterior.py::"
@@ -1001,6 +1002,46 @@ BUILDING_BLOCKS = (
         "the prox after a step has not the step's length",
         (TM + "test_gradient_descent.py::test_the_prox_follows_the_step",),
         ("optimizers/gradient_descent",),
+    ),
+    Mutation(
+        "workers/equal-submissions",
+        O + "running/crew.py",
+        'f"{self._run}-{number}"',
+        "self._run",
+        "a cluster's cache hands a retry the failure that it has",
+        (EXECUTORS + "test_no_two_submissions_are_equal",),
+    ),
+    Mutation(
+        "workers/points-in-shared-memory",
+        O + "running/crew.py",
+        "[_Value.of(a) if isinstance(a, Tensor) else a for a in self.call.args]",
+        "[*self.call.args]",
+        "a process pool moves the run's own tensors to shared memory",
+        (EXECUTORS + "test_points_go_to_processes_by_value",),
+    ),
+    Mutation(
+        "workers/cancelled-is-failed",
+        O + "running/crew.py",
+        "if isinstance(error, CancelledError):",
+        "if False:",
+        "what a cluster cancels counts as failed queries, to the end of the budget",
+        (EXECUTORS + "test_a_cancelled_query_is_the_executors_failure_and_counts_as_none",),
+    ),
+    Mutation(
+        "workers/first-answer",
+        O + "running/loop.py",
+        "return (batch.id, rows[0]) == (0, 0) and (0, 0) not in self._attempts",
+        "return self.optimizer.queries == 0",
+        "an exception of whichever query is answered first ends the run",
+        (EXECUTORS + "test_the_exception_of_the_first_query_is_raised_and_not_of_the_first_answer",),
+    ),
+    Mutation(
+        "tell/psi-of-other-points",
+        O + "core/method.py",
+        "numbers = finite if which is None else [which[k] for k in finite]",
+        "numbers = finite",
+        "values that are told alone get the first point's psi",
+        (TO + "core/test_optimizer.py::test_composite_values_of_points_that_are_told_in_another_order",),
     ),
     Mutation(
         "prox/ridge-sign",

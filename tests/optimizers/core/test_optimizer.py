@@ -221,6 +221,15 @@ def test_composite_values_with_a_prox():
     assert opt.best_y == math.inf and opt.best_x.tolist() == [0.0, 1.0] and opt.failures == 1
 
 
+def test_composite_values_of_points_that_are_told_in_another_order():
+    opt = Fixed([1.0, 1.0], max_queries=3, prox=L1(2.0))
+    batch = opt.ask()
+    opt.tell(batch, [0.0, 0.5], which=[2, 1])
+    assert opt.best_y == 6.5 and opt.best_x.tolist() == [2.0, 1.0]
+    opt.tell(batch, [1.0], which=[0])
+    assert opt.best_y == 5.0 and opt.best_x.tolist() == [1.0, 1.0]
+
+
 def test_unconfined_queries_outside_of_the_box_are_never_best():
     common = {"bounds": [(0.0, 1.5)], "rescale": False}
     opt = Fixed([1.0], max_queries=3, confine_queries=False, **common)

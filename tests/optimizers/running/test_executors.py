@@ -443,6 +443,8 @@ def test_dask(importable, monkeypatch):
         finally:
             gc.enable()
         assert max(held) - before <= 1
+        died = minimize(dying(), X0, executor=client.get_executor(), workers=2, max_queries=24, **CALL)
+        assert died.nfev == 24 and 0 < died.nfail == _deaths(died)
 
 
 @pytest.mark.slow
