@@ -62,7 +62,7 @@ class Checkpoint:
         self._optimizer, self._identity = optimizer, identity(optimizer, evaluator)
         self._saved_at, self._save_took, self._saved_events = time.monotonic(), 0.0, -1
         self._error: OSError | None = None
-        self._journalled = (0, 0)
+        self._journalled = optimizer.queries, optimizer.number
         found = self.path.exists() or self._journal_path.exists()
         if found and optimizer.queries:
             raise ValueError(f"{self.path} exists already, and the optimizer has {optimizer.queries} queries: which?")

@@ -78,6 +78,28 @@ def test_an_optimizer_that_has_begun_without_its_x0_goes_on(tmp_path):
     assert same(summary(run(again, quadratic, checkpoint=path)), summary(whole.result()))
 
 
+def test_an_optimizer_that_has_begun_is_in_its_file_before_a_query(tmp_path):
+    path, options = tmp_path / "run.pt", {"directions": 3, "seed": 1, "max_queries": 20}
+    whole = run(RGF(X0, **options), quadratic)
+
+    def attempt():
+        opt = RGF(X0, **options)
+        for _ in range(2):
+            batch = opt.ask()
+            opt.tell(batch, quadratic(batch.points()))
+        batch = opt.ask()
+        opt.tell(batch, quadratic(batch.points([2])), which=[2])
+        run(opt, dies, checkpoint=path)
+
+    def dies(x):
+        kill()
+
+    dies.__qualname__ = quadratic.__qualname__
+
+    assert forked(attempt) == -signal.SIGKILL
+    assert same(summary(run(RGF(X0, **options), quadratic, checkpoint=path)), summary(whole))
+
+
 @pytest.mark.parametrize("forks", [False, True])
 def test_a_second_process_is_refused_until_the_first_has_ended(forks, tmp_path):
     """Also where the first has left processes behind that it had forked, such as a pool's."""
