@@ -128,7 +128,6 @@ def test_an_answer_that_never_comes_is_left_at_an_interrupt_and_asked_again(work
     assert same(summary(again), summary(minimize(square, X0, "rgf", directions=3, **COMMON)))
 
 
-@pytest.mark.parametrize("seed", range(4))
 class Breaks(Never):
     """An executor that an interrupt breaks, as one from a terminal does, which goes to the workers too."""
 
@@ -146,6 +145,7 @@ def test_an_interrupt_that_breaks_the_executor_is_an_interrupt(workers, tmp_path
     assert result.status == 98 and result.nfev == counted(tmp_path / "run.pt.journal") >= 5
 
 
+@pytest.mark.parametrize("seed", range(4))
 def test_values_that_have_come_are_kept_when_another_query_raises(seed, tmp_path):
     count = iter(range(1, 99))
 
