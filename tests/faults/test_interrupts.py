@@ -20,7 +20,7 @@ CASE = CASES["rgf"]
 SERIAL = {"max_queries": 12, "directions": 3, "seed": 1, "progress": False}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_grace(monkeypatch):
     monkeypatch.setattr(interrupts, "GRACE", 0.2)
 
@@ -70,18 +70,18 @@ def test_an_interrupt_in_a_batch_keeps_all_and_leaves_the_rest(kind, number, tmp
     assert same(summary(again), summary(minimize(at_call(0, interrupt), X0, "rgf", **SERIAL)))
 
 
-def test_a_query_that_outlasts_the_grace_is_cut_and_asked_again(tmp_path):
+def test_a_query_that_outlasts_the_grace_is_cut_and_asked_again(tmp_path, short_grace):
     fun = at_call(6, lambda: (interrupt(), time.sleep(60.0)))
     begun = time.monotonic()
     result = minimize(fun, X0, "rgf", checkpoint=tmp_path / "run.pt", **SERIAL)
-    assert 0.2 <= time.monotonic() - begun < 5.0
+    assert 0.2 <= time.monotonic() - begun < 30.0
     assert (result.status, result.nfev, fun.count) == (98, 5, 6)
     assert minimize(fun, X0, "rgf", checkpoint=tmp_path / "run.pt", **SERIAL).nfev == 12
     assert fun.count == 12 + 1
 
 
 @pytest.mark.parametrize("lost", ["", ".journal"])
-def test_an_interrupted_retry_is_no_further_retry(lost, tmp_path):
+def test_an_interrupted_retry_is_no_further_retry(lost, tmp_path, short_grace):
     """Files that are saved between the attempts at a point know how many there were."""
 
     def fun(x):
@@ -100,7 +100,7 @@ def test_an_interrupted_retry_is_no_further_retry(lost, tmp_path):
     assert result.nfail == 2 and calls.count(calls[1]) == 3
 
 
-def test_threads_that_outlast_the_grace_are_left_and_said(tmp_path):
+def test_threads_that_outlast_the_grace_are_left_and_said(tmp_path, short_grace):
     free = threading.Event()
     fun = at_call(6, lambda: (interrupt(), free.wait(60.0)))
     try:
@@ -114,11 +114,12 @@ def test_threads_that_outlast_the_grace_are_left_and_said(tmp_path):
 @pytest.mark.parametrize("kind", ["serial", "threads"])
 def test_a_second_interrupt_raises_at_once_and_loses_nothing(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(interrupts, "GRACE", 60.0)
-    free = threading.Event()
+    free, heard = threading.Event(), threading.Event()
+    monkeypatch.setattr(interrupts.logger, "warning", lambda *_: heard.set())
 
     def twice():
         interrupt()
-        time.sleep(0.05)
+        heard.wait(30.0)
         interrupt()
         free.wait(60.0)
 
@@ -126,7 +127,7 @@ def test_a_second_interrupt_raises_at_once_and_loses_nothing(kind, tmp_path, mon
     with pytest.raises(KeyboardInterrupt):
         minimize(fun, X0, "rgf", checkpoint=tmp_path / "run.pt", **SERIAL, **crews(kind))
     free.set()
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 30.0
     had, before = counted(tmp_path / "run.pt.journal"), fun.count
     assert had == 5 if kind == "serial" else had >= 3
     again = minimize(fun, X0, "rgf", checkpoint=tmp_path / "run.pt", **SERIAL, **crews(kind))
@@ -207,7 +208,7 @@ def test_a_run_in_another_thread_goes_on(tmp_path):
         assert future.result(timeout=30).stop_reason == "budget"
 
 
-def test_an_interrupt_in_a_run_within_a_query_ends_the_outer_run():
+def test_an_interrupt_in_a_run_within_a_query_ends_the_outer_run(short_grace):
     inner = []
 
     def fun(x):
@@ -228,11 +229,16 @@ def square(x):
 def test_a_terminals_interrupt_goes_to_the_workers_too(tmp_path):
     """Idle workers die by it and break the pool: the run ends as interrupted, with what has come."""
 
+    def interrupt_all():
+        while counted(tmp_path / "run.pt.journal") < 2:
+            time.sleep(0.02)
+        os.killpg(os.getpgid(0), signal.SIGINT)
+
     def attempt():
         pool = ProcessPoolExecutor(4, mp_context=get_context("fork"))
-        threading.Timer(0.45, os.killpg, (os.getpgid(0), signal.SIGINT)).start()
+        threading.Thread(target=interrupt_all).start()
         result = minimize(square, X0, "rgf", workers=3, executor=pool, checkpoint=tmp_path / "run.pt", **SERIAL)
-        assert result.status == 98 and 0 < result.nfev == counted(tmp_path / "run.pt.journal")
+        assert result.status == 98 and 2 <= result.nfev == counted(tmp_path / "run.pt.journal")
 
     assert forked(attempt) == 0
     result = minimize(square, X0, "rgf", checkpoint=tmp_path / "run.pt", **SERIAL)
