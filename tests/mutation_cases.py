@@ -1028,6 +1028,14 @@ BUILDING_BLOCKS = (
         (EXECUTORS + "test_a_cancelled_query_is_the_executors_failure_and_counts_as_none",),
     ),
     Mutation(
+        "workers/interrupt-fails-queries",
+        O + "running/crew.py",
+        "        if woken:\n",
+        "        if False:\n",
+        "queries whose jobs a Ctrl-C ends count as failed and are not asked again",
+        (EXECUTORS + "test_jobs_that_an_interrupt_ends_are_no_failed_queries",),
+    ),
+    Mutation(
         "workers/first-answer",
         O + "running/loop.py",
         "return (batch.id, rows[0]) == (0, 0) and (0, 0) not in self._attempts",

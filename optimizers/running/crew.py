@@ -69,6 +69,7 @@ class Crew:
         self._out: dict[int, tuple[Query, Any]] = {}
         self._ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._polled: list[int] = []
+        self._woken = False
         self._count, self._run = 0, uuid.UUID(bytes=os.urandom(16)).hex
 
     def __len__(self) -> int:
@@ -107,7 +108,8 @@ class Crew:
             self._polled.append(number)
 
     def wake(self) -> None:
-        """Ends a wait, from a signal's handler too."""
+        """Ends a wait, in the handler of an interrupt. It may end workers too, which then have failed at no query."""
+        self._woken = True
         self._ended.put(None)
 
     def wait(self, seconds: float | None = None) -> tuple[Query, Call] | None:
@@ -121,7 +123,7 @@ class Crew:
         while (number := self._next(seconds)) is not None:
             if number in self._out:  # an answer that is announced twice counts once
                 query, future = self._out.pop(number)
-                return query, partial(_answer, future)
+                return query, partial(_answer, future, self._woken)
         return None
 
     def _next(self, seconds: float | None) -> int | None:
@@ -235,10 +237,12 @@ def answered(errand: Errand) -> list[float] | Raised:
         return Raised(error)
 
 
-def _answer(future: Any) -> list[float]:
+def _answer(future: Any, woken: bool) -> list[float]:
     try:
         found: list[float] | Raised = future.result()
     except Exception as error:
+        if woken:
+            raise ExecutorError("a query has no answer after an interrupt") from error
         _raise_executors(error)
     if isinstance(found, Raised):
         try:

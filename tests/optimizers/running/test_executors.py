@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -206,6 +207,27 @@ def test_a_cancelled_query_is_the_executors_failure_and_counts_as_none():
 
     with pytest.raises(ExecutorError, match="cancelled"):
         minimize(sphere, X0, executor=Cancels(), workers=1, max_queries=12, **CALL)
+
+
+def test_jobs_that_an_interrupt_ends_are_no_failed_queries():
+    class Interrupted(Scripted):
+        def submit(self, fn, *args):
+            job = super().submit(fn, *args)
+            if len(self.jobs) == 5:
+                job.call = self.interrupt
+            self.jobs.append(job)
+            return job
+
+        def interrupt(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            for job in self.out:
+                job.call = partial(failing, OSError("the job ended with status 1"), 1)
+            return [0.0]
+
+    executor = Interrupted(0)
+    executor.jobs = []
+    result = minimize(sphere, X0, executor=executor, workers=3, max_queries=30, **CALL)
+    assert result.status == 98 and 1 <= result.nfev <= 6 and result.nfail == 0
 
 
 def test_an_exception_reaches_another_process_whatever_it_is():
