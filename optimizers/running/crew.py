@@ -7,10 +7,11 @@ import os
 import pickle
 import queue
 import sys
+import threading
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -63,8 +64,7 @@ class Crew:
 
     def __init__(self, workers: int | None, executor: Submits | None) -> None:
         self.workers = workers
-        self._own = ThreadPoolExecutor(workers) if executor is None and workers is not None and workers > 1 else None
-        self._executor = executor if executor is not None else self._own
+        self._executor = Threads() if executor is None and workers is not None and workers > 1 else executor
         self._here: list[Query] = []
         self._out: dict[int, tuple[Query, Any]] = {}
         self._ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -130,6 +130,8 @@ class Crew:
         try:
             if not self._polled:
                 return self._ended.get(timeout=seconds)
+            if self._woken and seconds == 0.0:
+                return None  # submitit takes 15 s to say of each job that it died
             waited = 0.0
             while True:
                 for number in self._polled:
@@ -147,14 +149,22 @@ class Crew:
             return None
 
     def leave(self) -> Iterator[Query]:
-        """Calls back what has not begun and yields the queries that stay unanswered; threads of our own are let go."""
+        """Calls back what has not begun and yields the queries that stay unanswered."""
         self._here.clear()
         for query, future in self._out.values():
             getattr(future, "cancel", lambda: None)()
             yield query
         self._out.clear()
-        if self._own is not None:
-            self._own.shutdown(wait=False, cancel_futures=True)
+
+
+class Threads:
+    """A thread for each query, which does not hold up the program's end as a pool's threads would."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """Starts ``fn(*args)``, which does not raise."""
+        future: Future[Any] = Future()
+        threading.Thread(target=lambda: future.set_result(fn(*args)), daemon=True).start()
+        return future
 
 
 @dataclass(frozen=True)

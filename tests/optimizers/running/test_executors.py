@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from optimizers import RGF, RayExecutor, minimize, scipy_method
+from optimizers.running import interrupts
 from optimizers.running.crew import Crew, Errand, ExecutorError, Query, Raised, answered
 
 X0 = torch.linspace(1.0, 2.0, 4, dtype=torch.float64)
@@ -209,7 +210,15 @@ def test_a_cancelled_query_is_the_executors_failure_and_counts_as_none():
         minimize(sphere, X0, executor=Cancels(), workers=1, max_queries=12, **CALL)
 
 
-def test_jobs_that_an_interrupt_ends_are_no_failed_queries():
+@pytest.mark.parametrize(("grace", "asked"), [(5.0, 1), (0.0, 0)])
+def test_jobs_that_an_interrupt_ends_are_no_failed_queries(grace, asked, monkeypatch):
+    monkeypatch.setattr(interrupts, "GRACE", grace)
+    looked = []
+
+    def died(*_):
+        looked.append(1)
+        raise OSError("the job ended with status 1")
+
     class Interrupted(Scripted):
         def submit(self, fn, *args):
             job = super().submit(fn, *args)
@@ -221,13 +230,13 @@ def test_jobs_that_an_interrupt_ends_are_no_failed_queries():
         def interrupt(self):
             os.kill(os.getpid(), signal.SIGINT)
             for job in self.out:
-                job.call = partial(failing, OSError("the job ended with status 1"), 1)
+                job.call = died
             return [0.0]
 
     executor = Interrupted(0)
     executor.jobs = []
     result = minimize(sphere, X0, executor=executor, workers=3, max_queries=30, **CALL)
-    assert result.status == 98 and 1 <= result.nfev <= 6 and result.nfail == 0
+    assert result.status == 98 and 1 <= result.nfev <= 6 and result.nfail == 0 and len(looked) == asked
 
 
 def test_an_exception_reaches_another_process_whatever_it_is():
