@@ -75,9 +75,10 @@ def minimize(
             ``concurrent.futures.BrokenExecutor``.
         checkpoint: a file in which the run is kept, with a journal beside it, ``<checkpoint>.journal``, that has each
             value at once. The same call with the same file goes on where it ended, bitwise, also with a larger budget
-            or another target; of a run that has ended it returns the result. Points that were in flight when a run
-            was killed are asked again, and the log says which; beyond these there are never more calls than
-            ``max_queries`` in all. It is loaded only by the same method, options, seed, x0, bounds and name of ``fun``.
+            or another target; of a run that has ended it returns the result, where a callback ended it if it does so
+            again. Points that were in flight when a run was killed, or left when it was interrupted or stopped, are
+            asked again, and the log says which; beyond these there are never more calls than ``max_queries`` in all.
+            It is loaded only by the same method, options, seed, x0, bounds and name of ``fun``.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception on the first query is raised
             in any case. One that is raised ends the run; with a checkpoint, or an optimizer that you make yourself and
             give to ``run``, you can continue after it.

@@ -46,6 +46,7 @@ class Checkpoint:
 
     Attributes:
         attempts: the failed attempts at each point of a pending batch, (batch, point).
+        was_stopped: whether a callback ended the run that was loaded.
 
     Raises:
         ValueError: if the optimizer has queries but the file exists already; if the checkpoint is another run's, with
@@ -62,6 +63,7 @@ class Checkpoint:
         self._optimizer, self._identity = optimizer, identity(optimizer, evaluator)
         self._saved_at, self._save_took, self._saved_events = time.monotonic(), 0.0, -1
         self._error: OSError | None = None
+        self.was_stopped = False
         self._journalled = optimizer.queries, optimizer.number
         found = self.path.exists() or self._journal_path.exists()
         if found and optimizer.queries:
@@ -115,6 +117,10 @@ class Checkpoint:
     def _between(self) -> bool:
         """Whether a step was interrupted or raised, so that journal and optimizer do not have the same events."""
         return self._journalled != (self._optimizer.queries, self._optimizer.number)
+
+    def stopped(self) -> None:
+        """The callback ended the run."""
+        self._journal.write("stopped")
 
     def save_when_due(self) -> None:
         """Saves the state if the last one is old enough."""
@@ -189,6 +195,7 @@ class Checkpoint:
         elif begun is None or begun[3]:
             raise ValueError(f"{self.path} is lost, and {self._journal_path} does not begin with the run's first query")
         self._replay(events, done)
+        self.was_stopped = next((event for event in reversed(events) if event[:1] != ["budget"]), None) == ["stopped"]
 
     def _check(self, theirs: dict[str, Any] | None) -> None:
         if theirs is None:

@@ -7,11 +7,10 @@ import os
 import pickle
 import queue
 import sys
-import threading
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Future
+from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -64,7 +63,8 @@ class Crew:
 
     def __init__(self, workers: int | None, executor: Submits | None) -> None:
         self.workers = workers
-        self._executor = Threads() if executor is None and workers is not None and workers > 1 else executor
+        self._own = ThreadPoolExecutor(workers) if executor is None and workers is not None and workers > 1 else None
+        self._executor = executor if executor is not None else self._own
         self._here: list[Query] = []
         self._out: dict[int, tuple[Query, Any]] = {}
         self._ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -149,22 +149,14 @@ class Crew:
             return None
 
     def leave(self) -> Iterator[Query]:
-        """Calls back what has not begun and yields the queries that stay unanswered."""
+        """Calls back what has not begun and yields the queries that stay unanswered; threads of our own are let go."""
         self._here.clear()
         for query, future in self._out.values():
             getattr(future, "cancel", lambda: None)()
             yield query
         self._out.clear()
-
-
-class Threads:
-    """A thread for each query, which does not hold up the program's end as a pool's threads would."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Starts ``fn(*args)``, which does not raise."""
-        future: Future[Any] = Future()
-        threading.Thread(target=lambda: future.set_result(fn(*args)), daemon=True).start()
-        return future
+        if self._own is not None:
+            self._own.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ from optimizers.running.interrupts import Interrupted, Interrupts
 
 Callback = Callable[[OptimizeResult], object]
 
+LOOK = 1.0
+"""Seconds of waiting for an answer after which the progress is shown again."""
+
 
 def run(
     optimizer: Optimizer,
@@ -106,16 +109,18 @@ class Loop:
 
     def run(self) -> Result:
         """Runs until the optimizer stops, or an interrupt."""
-        with self.progress as show, Interrupts(self.crew.wake) as interrupts:
+        with self.progress, Interrupts(self.crew.wake) as interrupts:
             try:
+                if self.checkpoint is not None and self.checkpoint.was_stopped:
+                    self._call_back()
                 while not self.optimizer.stopped and not interrupts.requested:
                     self._fill(interrupts)
                     if not len(self.crew) and not interrupts.requested:
                         raise RuntimeError(f"{type(self.optimizer).__name__} neither asks nor waits for a value")
-                    self._take(self.crew.wait(), interrupts)
-                    o = self.optimizer
-                    show(o.queries, best=o.best_y, failures=o.failures)
+                    self._take(self.crew.wait(LOOK), interrupts)
+                    self._show()
                 self._take_what_ends(interrupts)
+                self._show()
             except Exception:
                 self._keep_what_has_ended()
                 raise
@@ -126,6 +131,10 @@ class Loop:
                     if self.checkpoint is not None:
                         self.checkpoint.close()
         return self._result(interrupts.requested, left)
+
+    def _show(self) -> None:
+        o = self.optimizer
+        self.progress(o.queries, best=o.best_y, failures=o.failures)
 
     def _fill(self, interrupts: Interrupts) -> None:
         """Gives idle workers points: of pending batches first, then of another one."""
@@ -232,10 +241,16 @@ class Loop:
     def _batch_done(self, batch: Batch) -> None:
         for i in range(len(batch)):
             self._attempts.pop((batch.id, i), None)
-        if self.callback is not None and _stops(self.callback, self.optimizer):
-            self.optimizer.stop(StopReason.CALLBACK)
+        self._call_back()
         if self.checkpoint is not None:
             self.checkpoint.save_when_due()
+
+    def _call_back(self) -> None:
+        if self.callback is None or not _stops(self.callback, self.optimizer):
+            return
+        self.optimizer.stop(StopReason.CALLBACK)
+        if self.checkpoint is not None:
+            self.checkpoint.stopped()
 
     def _result(self, interrupted: bool, left: Sequence[Query]) -> Result:
         result = self.optimizer.result(StopReason.INTERRUPTED if interrupted else None)

@@ -10,7 +10,7 @@ import torch
 
 from optimizers import L1, RGF, minimize, run
 from optimizers.running import checkpoint
-from optimizers.testing import quadratic
+from optimizers.testing import quadratic, start
 from tests.faults.harness import BOUNDS, OPTIONS, X0, forked, kill, same, summary
 
 COMMON = {"max_queries": 20, "seed": 1, "progress": False}
@@ -283,3 +283,23 @@ def test_a_checkpoint_lasts_through_forks_of_the_run(tmp_path):
 
     whole = summary(begin(None, max_queries=8))
     assert same(summary(begin(tmp_path / "run.pt", fun=fun, max_queries=8)), whole)
+
+
+def test_a_run_that_its_callback_ended_is_given_again_if_it_does_so_again(tmp_path):
+    """The callback is asked anew, before any query: as scipy's maxiter, or a limit of hours that has been raised."""
+    calls = []
+
+    def fun(x):
+        calls.append(1)
+        return quadratic(x)
+
+    def call(limit):
+        def stops(result):
+            return result.nit >= limit
+
+        return minimize(fun, start(), "rgf", max_queries=60, checkpoint=tmp_path / "run", callback=stops)
+
+    first, again = call(2), call(2)
+    assert first.nit == again.nit == 2 and first.stop_reason == again.stop_reason == "callback" and len(calls) == 22
+    assert call(3).nit == 3 and len(calls) == 33
+    assert call(99).stop_reason == "budget" and len(calls) == 60
