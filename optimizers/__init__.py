@@ -34,6 +34,7 @@ from optimizers.methods.katyusha.zo_l_katyusha import ZOLKatyusha
 from optimizers.methods.katyusha.zo_svrg import ZOSVRG
 from optimizers.methods.prgf import PRGF
 from optimizers.methods.rgf import RGF
+from optimizers.methods.trust_region.surrogate_trust_region import SurrogateTrustRegion
 from optimizers.methods.zord.least_squares_gradient import LeastSquaresGradient
 from optimizers.methods.zord.zord import ZoRD
 from optimizers.minimize import minimize, run
@@ -85,6 +86,7 @@ __all__ = [
     "SearchGradient",
     "Simplex",
     "StopReason",
+    "SurrogateTrustRegion",
     "TuRBO",
     "ZOLKatyusha",
     "ZoRD",

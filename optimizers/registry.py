@@ -11,6 +11,7 @@ from optimizers.core.options import nearest_name
 
 METHODS: dict[str, tuple[str, str]] = {
     "zord": ("optimizers.methods.zord.zord", "ZoRD"),
+    "trust_region": ("optimizers.methods.trust_region.surrogate_trust_region", "SurrogateTrustRegion"),
     "rgf": ("optimizers.methods.rgf", "RGF"),
     "prgf": ("optimizers.methods.prgf", "PRGF"),
     "es": ("optimizers.methods.evolution_strategies", "ES"),

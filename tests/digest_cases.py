@@ -50,6 +50,8 @@ METHOD_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     ),
     "zord-prox": ("zord", 5, {"prox": "l1"}),
     "zord-float32": ("zord", 5, {"dtype": torch.float32}),
+    "trust_region": ("trust_region", 5, {"bounds": WIDE_BOX}),
+    "trust_region-free": ("trust_region", 5, {"radius": 0.5, "window": 12}),
     "turbo": ("turbo", 5, {"bounds": WIDE_BOX, "max_queries": 24}),
     "turbo-regions": ("turbo", 5, {"bounds": WIDE_BOX, "max_queries": 40, "regions": 2, "initial_points": 6}),
     "cobbo": ("cobbo", 5, {"bounds": WIDE_BOX, "max_queries": 30}),

@@ -737,6 +737,7 @@ VIRTUAL = TM + "zord/test_virtual_steps.py::"
 BESIDE = TM + "zord/test_informative_batch.py::"
 TURBO = TM + "bayesian/test_turbo.py::"
 COBBO = TM + "bayesian/test_cobbo.py::"
+REGION = TM + "test_trust_region.py::"
 
 BUILDING_BLOCKS = (
     # Estimators.
@@ -1273,10 +1274,74 @@ SINGLE_MACHINE = (
         (TM + "zord/test_zord.py::test_without_bounds_the_width_is_ten_radii",),
         ("optimizers/zord",),
     ),
+    # The trust region on a surrogate.
+    Mutation(
+        "trust-region/kernel-not-pinned",
+        M + "trust_region/pinned_model.py",
+        ".add_(lost[:, None] - a).add_(lost)",
+        ".add_(lost[:, None]).add_(lost)",
+        "the Matérn part of the covariance is that of g and not of g - g(0)",
+        (REGION + "test_the_mean_is_that_of_the_kernel_written_out_and_interpolates",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/likelihood-without-the-deviations",
+        M + "trust_region/pinned_model.py",
+        "(factor.diagonal() * deviations).log()",
+        "factor.diagonal().log()",
+        "the determinant is that of the correlations",
+        (REGION + "test_likelihoods_differ_as_the_densities_of_the_values_at_their_best_scales",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/pin-bends-nothing",
+        M + "trust_region/pinned_model.py",
+        "self._alpha.new_full((1,), -self._total)",
+        "self._alpha.new_zeros(1)",
+        "the derivatives lose the Matérn part's term of the pin",
+        (REGION + "test_gradient_and_hessian_of_the_mean_are_its_differences",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/metric-of-whole-root",
+        M + "trust_region/metric.py",
+        ".pow(0.25)",
+        ".pow(0.5)",
+        "the metric takes all of the Hessian's curvature",
+        (REGION + "test_the_metric_takes_the_root_of_the_ratio_of_curvatures",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/hard-case-inside",
+        M + "trust_region/step.py",
+        "s[0] += math.copysign(",
+        "s[0] += 0.0 * math.copysign(",
+        "in the hard case the step ends inside the ball",
+        (REGION + "test_the_hard_case_reaches_the_sphere",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/one-quadratic",
+        M + "trust_region/step.py",
+        "range(1 + NEWTON)",
+        "range(1)",
+        "a step is that of the quadratic at the best point",
+        (REGION + "test_newton_steps_go_beyond_the_first_quadratic",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/failure-keeps-the-radius",
+        M + "trust_region/radius.py",
+        "        if ratio <= FAILED:\n            delta = 0.5 * self.delta",
+        "        if ratio <= FAILED:\n            delta = self.delta",
+        "the radius does not fall where a step fails",
+        (REGION + "test_the_radius_follows_the_ratio",),
+        ("optimizers/trust_region",),
+    ),
     # TuRBO and CobBO.
     Mutation(
         "turbo/region-twice-as-wide",
-        M + "bayesian/trust_region.py",
+        M + "bayesian/turbo_region.py",
         "half = 0.5 * length * (logarithms",
         "half = length * (logarithms",
         "a region's sides are twice L_i",
@@ -1285,7 +1350,7 @@ SINGLE_MACHINE = (
     ),
     Mutation(
         "turbo/volume-without-1/d",
-        M + "bayesian/trust_region.py",
+        M + "bayesian/turbo_region.py",
         "(logarithms - logarithms.mean()).exp()",
         "(logarithms - logarithms.sum()).exp()",
         "the product of the lengthscales loses its d-th root (Eriksson et al., Sec. 2)",
@@ -1294,7 +1359,7 @@ SINGLE_MACHINE = (
     ),
     Mutation(
         "turbo/mask-1-p",
-        M + "bayesian/trust_region.py",
+        M + "bayesian/turbo_region.py",
         "mask = uniforms < probability",
         "mask = uniforms >= probability",
         "coordinates are perturbed with probability 1 - p for p (Supp. D)",
@@ -1312,7 +1377,7 @@ SINGLE_MACHINE = (
     ),
     Mutation(
         "turbo/failure-widens",
-        M + "bayesian/trust_region.py",
+        M + "bayesian/turbo_region.py",
         "return TrustRegion(region.number, region.length / 2.0, best)",
         "return TrustRegion(region.number, region.length * 2.0, best)",
         "failures widen the region",
@@ -1321,7 +1386,7 @@ SINGLE_MACHINE = (
     ),
     Mutation(
         "turbo/success-counts-failures-on",
-        M + "bayesian/trust_region.py",
+        M + "bayesian/turbo_region.py",
         "successes, failures = region.successes + 1, 0",
         "successes, failures = region.successes + 1, region.failures",
         "a success does not reset the failures",

@@ -18,6 +18,10 @@ METHODS = {
         method_factory("zord", lengthscale=3.0, start="last", window=20, queries_per_step=2),
         Promises(convergence=1e-3, convergence_queries=200, budget=40),
     ),
+    "trust_region": (
+        method_factory("trust_region"),
+        Promises(convergence=1e-7, convergence_queries=60, seeded=False, budget=30),
+    ),
     "least_squares": (method_factory("least_squares"), Promises(convergence=1e-3)),
     "gradient_descent": (
         method_factory("gradient_descent", jac=True),

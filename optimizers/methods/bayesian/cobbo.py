@@ -15,7 +15,7 @@ from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, optional, positive_integer
 from optimizers.methods.bayesian.coordinate_blocks import CLUSTER_RADIUS, sample_block, updated_weights, virtual_points
 from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize_acquisition
-from optimizers.methods.bayesian.trust_region import TrustRegion, TrustRegionRule
+from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule
 from optimizers.methods.bayesian.unit_box import LEAST_DATA, Observations, UnitBox, check_prox_value
 
 

@@ -7,8 +7,8 @@ from experiments.workloads.problems import standard_problem
 from optimizers import TuRBO, minimize
 from optimizers.designs import sobol
 from optimizers.methods.bayesian.local_gp import LENGTHSCALES, NOISES, OUTPUTSCALES, fit_local_gp, maximize_acquisition
-from optimizers.methods.bayesian.trust_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
 from optimizers.methods.bayesian.turbo import distinct_minimizers
+from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
 from optimizers.prox import Ridge
 from optimizers.seeding import seeded
 from optimizers.testing import CHECKS, Promises

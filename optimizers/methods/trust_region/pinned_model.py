@@ -1,0 +1,211 @@
+"""A Gaussian process that is 0 at one point, its pin: values relative to the best one, from the best point.
+
+Its kernel is, with m(r) = (1 + √5 r + 5r²/3) exp(−√5 r) of Matérn 5/2,
+
+    k(u, v) = w u·v + ½ (u·v)² + a [m(‖u − v‖/ℓ) − m(‖u‖/ℓ) − m(‖v‖/ℓ) + 1],
+
+the covariance of a random linear form, a random quadratic form, and g − g(0) for a Matérn process g. Every term
+vanishes at u = 0, where the model holds the known value exactly and needs no mean. Everything is float64 on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LINEAR = 100.0
+"""w, the prior variance of a gradient's coordinate in units of that of a second derivative."""
+
+JITTER = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
+"""What is added to the correlation matrix's diagonal: the first with which it has a Cholesky factor."""
+
+AMPLITUDES, LENGTHSCALES = (1e-6, 1e3), (0.2, 5.0)
+"""The limits of a and ℓ. Beyond them differences of m cancel to nothing."""
+
+FIRST, LATER = 28, 8
+"""The most likelihoods that a first search for a and ℓ, and a later one, may take."""
+
+ROOT5 = math.sqrt(5.0)
+
+
+class Shape(NamedTuple):
+    """The hyper-parameters a and ℓ."""
+
+    amplitude: float = 1.0
+    lengthscale: float = 1.0
+
+
+@dataclass(frozen=True)
+class PinnedData:
+    """Points relative to the pin, and all that likelihoods of several shapes have in common.
+
+    Attributes:
+        U: points, ``n x d``, none of them 0.
+        y: their values less the pin's, shape ``n``, divided by the largest of them.
+        unit: that largest value; 1 if all are 0.
+        polynomial: w u·v + ½(u·v)², ``n x n``.
+        distances: √5 ‖u − v‖, ``n x n``.
+        norms: √5 ‖u‖, shape ``n``.
+    """
+
+    U: Tensor
+    y: Tensor
+    unit: float
+    polynomial: Tensor
+    distances: Tensor
+    norms: Tensor
+
+    @classmethod
+    def of(cls, U: Tensor, values: Tensor) -> PinnedData:
+        """The data of points, ``n x d``, and values relative to the pin's, shape ``n``."""
+        unit = float(values.abs().max()) or 1.0
+        gram = U @ U.mT
+        squares = gram.diagonal().clone()
+        distances = torch.add(squares[:, None], squares).sub_(gram, alpha=2.0).clamp_min_(0.0)
+        distances.fill_diagonal_(0.0)
+        distances.mul_(5.0).sqrt_()
+        polynomial = gram.mul(0.5).add_(LINEAR).mul_(gram)
+        return cls(U, values / unit, unit, polynomial, distances, (5.0 * squares).sqrt())
+
+    def factored(self, shape: Shape) -> tuple[Tensor, Tensor, float]:
+        """The Cholesky factor of k's correlations, ``n x n``, k's standard deviations, shape ``n``, and log det k.
+
+        Raises:
+            ArithmeticError: if no jitter makes the matrix positive definite.
+        """
+        a, ell = shape
+        lost = a - a * matern(self.norms, ell)
+        K = torch.add(self.polynomial, matern(self.distances, ell), alpha=a).add_(lost[:, None] - a).add_(lost)
+        deviations = K.diagonal().sqrt()
+        K.mul_(1.0 / deviations[:, None]).mul_(1.0 / deviations)
+        if bool(torch.isfinite(deviations).all()):
+            before = 0.0
+            for jitter in JITTER:
+                K.diagonal().add_(jitter - before)
+                factor, failed = torch.linalg.cholesky_ex(K)
+                if not int(failed):
+                    return factor, deviations, 2.0 * float((factor.diagonal() * deviations).log().sum())
+                before = jitter
+        raise ArithmeticError("the points of the window are too near to each other for a factorization")
+
+    def loss(self, shape: Shape) -> float:
+        """−2 log marginal likelihood but for a constant, at the most likely scale; inf where k has no factor."""
+        try:
+            factor, deviations, determinant = self.factored(shape)
+        except ArithmeticError:
+            return math.inf
+        white = torch.linalg.solve_triangular(factor, (self.y / deviations)[:, None], upper=False)
+        square = float(white.square().sum())
+        return determinant + len(self.y) * math.log(max(square, 1e-300))
+
+    def fitted(self, start: Shape | None) -> Shape:
+        """The most likely shape that a pattern search from ``start`` finds; None starts at (1, 1), and looks longer.
+
+        The search compares a and ℓ with their neighbours by a factor each, moves to the best neighbour, and takes the
+        root of the factors where none is better, at most three times.
+        """
+        limits = [(math.log(low), math.log(high)) for low, high in (AMPLITUDES, LENGTHSCALES)]
+        now = [math.log(number) for number in start or Shape()]
+        left = FIRST if start is None else LATER
+        best, stride = self.loss(Shape(*map(math.exp, now))), 1.0 if start is None else 0.5
+        while left > 0 and stride > 0.1:
+            trials = []
+            for i, factor in enumerate((10.0, 2.0)):
+                for sign in (1.0, -1.0):
+                    moved = list(now)
+                    moved[i] = min(max(now[i] + sign * stride * math.log(factor), limits[i][0]), limits[i][1])
+                    if moved != now and left > 0:
+                        left -= 1
+                        trials.append((self.loss(Shape(*map(math.exp, moved))), moved))
+            value, moved = min(trials, default=(math.inf, now))
+            if value < best:
+                best, now = value, moved
+            else:
+                stride *= 0.5
+        return Shape(*map(math.exp, now))
+
+    def model(self, shape: Shape) -> PinnedModel:
+        """The posterior.
+
+        Raises:
+            ArithmeticError: if the points are too near to each other.
+        """
+        factor, deviations, _ = self.factored(shape)
+        white = torch.linalg.solve_triangular(factor, (self.y / deviations)[:, None], upper=False)
+        scale = float(white.square().mean()) or 1.0
+        alpha = torch.linalg.solve_triangular(factor.mT, white, upper=True)[:, 0] / deviations
+        return PinnedModel(self, shape, factor, deviations, alpha, scale)
+
+
+class PinnedModel:
+    """The posterior of f − f(pin) given the data: its mean, derivatives of the mean, and the gradient's covariance.
+
+    Args:
+        data: the data.
+        shape: a and ℓ.
+        factor: the Cholesky factor of the correlations, ``n x n``.
+        deviations: prior standard deviations, shape ``n``.
+        alpha: k⁻¹y in the data's unit, shape ``n``.
+        scale: σ², by which k is multiplied, in the square of the data's unit.
+    """
+
+    def __init__(
+        self, data: PinnedData, shape: Shape, factor: Tensor, deviations: Tensor, alpha: Tensor, scale: float
+    ) -> None:
+        self.data, self.shape, self.scale = data, shape, scale
+        self._factor, self._deviations, self._alpha = factor, deviations, alpha
+        self._linear = LINEAR * (alpha @ data.U)
+        self._quadratic = (data.U * alpha[:, None]).mT @ data.U
+        total = float(alpha.sum())
+        self._total, self._offset = total, total - float(alpha @ matern(data.norms, shape.lengthscale))
+
+    def mean(self, v: Tensor) -> float:
+        """μ(v), shape ``d`` to a number."""
+        a, ell = self.shape
+        w = self.data.U - v
+        here = torch.linalg.vector_norm(w, dim=1)
+        bend = (
+            float(self._alpha @ matern(here, ell / ROOT5))
+            - self._total * _matern(float(v.norm()) * ROOT5 / ell)
+            + self._offset
+        )
+        return self.data.unit * (float(v @ (self._linear + 0.5 * (self._quadratic @ v))) + a * bend)
+
+    def derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """∇μ(v), shape ``d``, and ∇²μ(v), ``d x d``; O(n d²)."""
+        a, ell = self.shape
+        w = torch.cat([self.data.U - v, -v[None]])
+        alpha = torch.cat([self._alpha, self._alpha.new_full((1,), -self._total)])
+        s = torch.linalg.vector_norm(w, dim=1) * (ROOT5 / ell)
+        decay = (alpha * torch.exp(-s)).mul_(a * 5.0 / (3.0 * ell**2))
+        slopes = decay * (1.0 + s)
+        bent = self._quadratic @ v
+        hessian = self._quadratic + (w * decay[:, None]).mT @ w * (5.0 / ell**2)
+        hessian.diagonal().sub_(slopes.sum())
+        return self.data.unit * (self._linear + bent + slopes @ w), self.data.unit * hessian
+
+    def gradient_covariance(self) -> Tensor:
+        """cov ∇f at the pin, ``d x d``; O(n² d)."""
+        a, ell = self.shape
+        U = self.data.U
+        s = self.data.norms / ell
+        prior = LINEAR + a * 5.0 / (3.0 * ell**2)
+        cross = U * ((LINEAR + a * 5.0 / (3.0 * ell**2) * (1.0 + s) * torch.exp(-s)) / self._deviations)[:, None]
+        white = torch.linalg.solve_triangular(self._factor, cross, upper=False)
+        covariance = white.mT @ white
+        covariance.neg_().diagonal().add_(prior)
+        return covariance * (self.scale * self.data.unit) * self.data.unit
+
+
+def matern(distances: Tensor, lengthscale: float) -> Tensor:
+    """(1 + s + s²/3) exp(−s) for s = distances/lengthscale, a new tensor: Matérn 5/2 where s has the factor √5."""
+    t = distances * (-1.0 / lengthscale)
+    return (t / 3.0).sub_(1.0).mul_(t).add_(1.0).mul_(t.exp_())
+
+
+def _matern(s: float) -> float:
+    return (1.0 + s + s * s / 3.0) * math.exp(-s)

@@ -1,0 +1,72 @@
+"""The pinned model in the variables' own units: steps to its least mean, and the direction of least known slope."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from optimizers.methods.trust_region.pinned_model import PinnedData, PinnedModel, Shape
+from optimizers.methods.trust_region.step import minimize_in_ball
+
+
+class RegionModel:
+    """A model of f(x_b + s) − f(x_b) from the values at some s: a ``PinnedModel`` of u = As/R.
+
+    Args:
+        model: the model of u.
+        map: A/R, ``d x d``.
+        unit: what a value of the model is of f.
+    """
+
+    def __init__(self, model: PinnedModel, map: Tensor, unit: float) -> None:
+        self._model, self._map, self._unit = model, map, unit
+        self.gradient, self.hessian = self.derivatives(torch.zeros(len(map), dtype=map.dtype))
+
+    @classmethod
+    def of(cls, rows: Tensor, heights: Tensor, metric: Tensor, shape: Shape, unit: float = 1.0) -> RegionModel:
+        """The model of rows, heights and metric as in ``scaled_data``.
+
+        Raises:
+            ArithmeticError: if the rows are too near to each other.
+        """
+        data, map = scaled_data(rows, heights, metric)
+        return cls(data.model(shape), map, unit)
+
+    def mean(self, s: Tensor) -> float:
+        """The posterior mean at a step, shape ``d``, relative to f(x_b)."""
+        return self._model.mean(self._map @ s)
+
+    def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean's gradient, shape ``d``, and Hessian, ``d x d``, at a step."""
+        g, H = self._model.derivatives(self._map @ s)
+        return self._map.mT @ g, self._map.mT @ H @ self._map
+
+    def step(self, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
+        """The step to the least mean in the ball of radius δ and the box, and the mean there in f's units."""
+        s, mean = minimize_in_ball(self.mean, self.derivatives, delta, lower, upper, (self.gradient, self.hessian))
+        return s, self._unit * mean
+
+    def lesson(self) -> Tensor | None:
+        """The unit vector along which ∇f(x_b) is least known, downhill; None if it is known better than it is long.
+
+        Known: its variance along the vector is at most the squared length of its mean.
+        """
+        covariance = self._map.mT @ self._model.gradient_covariance() @ self._map
+        eigenvalues, Q = torch.linalg.eigh(covariance)
+        if not float(eigenvalues[-1]) > float(self.gradient.square().sum()):
+            return None
+        e = Q[:, -1]
+        return -e if float(e @ self.gradient) > 0.0 else e
+
+
+def scaled_data(rows: Tensor, heights: Tensor, metric: Tensor) -> tuple[PinnedData, Tensor]:
+    """The data in u = As/R, and A/R, R the root mean square length of the As.
+
+    Args:
+        rows: s, ``n x d``.
+        heights: the values less the one at 0, shape ``n``.
+        metric: A, ``d x d``.
+    """
+    U = rows @ metric.mT
+    R = U.square().sum(1).mean().sqrt()
+    return PinnedData.of(U / R, heights), metric / R

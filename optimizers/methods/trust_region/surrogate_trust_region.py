@@ -1,0 +1,341 @@
+"""A trust-region method whose model is a Gaussian process pinned at the best point."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Unpack, cast
+
+import torch
+from torch import Tensor
+
+from optimizers.core.batch import Batch
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions, check_integer, optional, positive
+from optimizers.methods.trust_region.metric import metric_of
+from optimizers.methods.trust_region.pinned_model import Shape
+from optimizers.methods.trust_region.radius import FAILED, Radius
+from optimizers.methods.trust_region.region_model import RegionModel, scaled_data
+from surrogates.threads import small_algebra
+
+START = 0.2
+"""The first radius, in units of the box's least side; and 1 where a side is infinite, if that is less."""
+
+GROWTH = 1e3
+"""The largest radius in units of the first one, where a side is infinite."""
+
+FINEST = 5e-8
+"""The lower radius that ends a run, in units of the first radius: 1e-8 of a box's side."""
+
+LESSONS = 5
+"""The most queries in a row that only teach the model."""
+
+FAR, NEAR = 30.0, 3.0
+"""A query is too far for the window beyond 30 radii and three times the distance of the 2d-th one."""
+
+LARGEST_WINDOW = 1000
+"""The most queries of a window, whatever d."""
+
+
+@dataclass
+class TrustRegionState:
+    """The state between batches.
+
+    Attributes:
+        points: the queries that succeeded, free coordinates in search units, float64, ``n x d_free``.
+        values: f at them, float64, shape ``n``.
+        first: the number of the first query of the run since the last restart.
+        radius: the radius and the lower radius.
+        metric: A, ``d_free x d_free``.
+        shape: the model's a and ℓ, or None before the first fit.
+        fitted: how many queries had succeeded at the last fit.
+        lessons: the number of queries in a row that only taught the model.
+        center: the iterate after the last batch, shape ``d``.
+        kind: of the next batch: ``"design"``, ``"scout"`` (a random point), ``"surround"`` (the rest of a design about
+            one), ``"step"`` or ``"lesson"``.
+        plan: the points of the next batch, ``q x d_free``.
+        predicted: the decrease that the model predicts for a step.
+    """
+
+    points: Tensor
+    values: Tensor
+    first: int
+    radius: Radius
+    metric: Tensor
+    shape: tuple[float, float] | None
+    fitted: int
+    lessons: int
+    center: Tensor
+    kind: str
+    plan: Tensor
+    predicted: float
+
+
+class SurrogateTrustRegion(Optimizer):
+    """Steps to the minimum of a derived Gaussian process in a ball about the best point, by Powell's rules of radii.
+
+    A run begins with a design, x0 and x0 ± Δeᵢ (a side outside of the box: half as far on the other side), or half of
+    the budget's queries of it. From then on each batch is one query, chosen by a Gaussian process over the nearest
+    queries to the best point x_b (``PinnedData``, ``RegionModel``), which holds f(x_b) exactly:
+
+    - *a step* to the least posterior mean in the ball of radius Δ and the box. Δ follows the ratio of actual to
+      predicted decrease (``Radius``).
+    - *a lesson*, after a step that failed or where it is too short for a query: x_b + Δe, e the unit vector along
+      which ∇f(x_b) is least known, downhill by the mean, if its variance along e exceeds the squared length of its
+      mean; at most five in a row.
+    - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
+      another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
+
+    Lengthscale and amplitude are fitted anew every max(5, d/2) queries, and the metric of the model to the mean's
+    Hessian. A query that fails is in no model and brings the radius under its distance. The algebra is on the CPU, in
+    float64, and costs O(n³ + n² d + d³) a query for a window of n.
+
+    Args:
+        x0: initial point, shape ``d``.
+        radius: the first Δ, in search units; None: 0.2 of the least side of the box (2 in a box that is searched as
+            [0, 10]^d), and at most 1 where a side is infinite.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000.
+        **common: see ``Optimizer``; there may be bounds, finite or not, and no prox.
+
+    Raises:
+        ValueError: with a prox, for bounds that leave nothing to search, or for an option out of range.
+    """
+
+    method = "trust_region"
+    state: TrustRegionState
+
+    def __init__(
+        self, x0: Any, *, radius: float | None = None, window: int | None = None, **common: Unpack[CommonOptions]
+    ) -> None:
+        self.radius = optional(positive, "radius", radius)
+        self.window = optional(check_integer, "window", window, 2)
+        super().__init__(x0, **common)
+
+    def _start(self) -> None:
+        if self.prox is not None:
+            raise ValueError("SurrogateTrustRegion has no step with a prox: zord, rgf and others have one")
+        self._free = torch.arange(self.dimension, device=self._x.device)
+        if self.domain is None:
+            lower = torch.full((self.dimension,), -math.inf, dtype=torch.float64)
+            self._lower, self._upper = lower, -lower
+        else:
+            lower, upper = self.domain.search_lower, self.domain.search_upper
+            self._free = (upper > lower).nonzero().flatten()
+            self._lower, self._upper = (side[self._free].double().cpu() for side in (lower, upper))
+        self._d = len(self._free)
+        if self._d == 0:
+            raise ValueError("SurrogateTrustRegion has nothing to search: every coordinate has equal bounds")
+        self._sides = self._upper - self._lower
+        self._size = self.window or min((self._d + 1) * (self._d + 2) // 2 + 2 * self._d, LARGEST_WINDOW)
+        self._opening, center = self._first_radius(), self._free_part(self._x)
+        self.state = TrustRegionState(
+            points=self._kept(center.new_empty(0, self._d)),
+            values=self._kept(center.new_empty(0)),
+            first=0,
+            radius=self._opening,
+            metric=self._kept(torch.eye(self._d, dtype=torch.float64)),
+            shape=None,
+            fitted=0,
+            lessons=0,
+            center=self._x,
+            kind="design",
+            plan=self._kept(self._design(center, self._opening.delta)),
+            predicted=0.0,
+        )
+
+    def _first_radius(self) -> Radius:
+        least = float(self._sides.min())
+        if bool(torch.isfinite(self._sides).all()):
+            delta, largest = self.radius or START * least, 0.5 * float(self._sides.max())
+            return Radius(min(delta, largest), min(delta, largest), largest)
+        delta = self.radius or min(1.0, START * least)
+        return Radius(delta, delta, GROWTH * delta)
+
+    def _free_part(self, z: Tensor) -> Tensor:
+        """The free coordinates of points in search coordinates, ``... x d_free``, float64 on the CPU."""
+        return z[..., self._free].double().cpu()
+
+    def _kept(self, values: Tensor) -> Tensor:
+        """What the state holds of a tensor: it on the run's device."""
+        return values.to(self._x.device)
+
+    def _whole(self, points: Tensor) -> Tensor:
+        """The points in search coordinates, of the run's dtype, for their free coordinates, ``q x d``."""
+        z = self._x.repeat(len(points), 1)
+        z[:, self._free] = self._kept(points).to(z.dtype)
+        return z if self.domain is None else torch.clamp(z, self.domain.search_lower, self.domain.search_upper)
+
+    def _design(self, center: Tensor, delta: float) -> Tensor:
+        """A center and the points at ±δ from it along each free coordinate, ``2d_free + 1 x d_free``."""
+        reach = torch.minimum(torch.full_like(self._sides, delta), 0.4 * self._sides)
+        up, down = reach, -reach
+        up = torch.where(center + reach > self._upper, -0.5 * reach, up)
+        down = torch.where(center - reach < self._lower, 0.5 * reach, down)
+        return center + torch.cat([torch.zeros_like(center)[None], torch.diag(up), torch.diag(down)])
+
+    def _planned(self) -> tuple[str, Tensor]:
+        """The kind and the points of the next batch: what was planned, or a design about where ``restart`` moved."""
+        state = self.state
+        if torch.equal(self._x, state.center):
+            return state.kind, state.plan
+        return "design", self._design(self._free_part(self._x), self._opening.delta)
+
+    def _next_queries(self) -> int:
+        kind, points = self._planned()
+        return min(len(points), max(1, (self.remaining + 1) // 2)) if kind in ("design", "surround") else 1
+
+    def _ask(self) -> Batch:
+        kind, points = self._planned()
+        return self._points_batch(self._whole(points[: self._next_queries()]), info={"kind": kind})
+
+    def _tell(self, batch: Batch, values: Tensor) -> None:
+        state, kind = self.state, batch.info["kind"]
+        succeeded = torch.isfinite(values)
+        asked = self._kept(self._free_part(cast(Tensor, batch.explicit)))
+        now = replace(
+            state,
+            points=torch.cat([state.points, asked[succeeded]]),
+            values=torch.cat([state.values, values[succeeded]]),
+        )
+        failed = False
+        if kind in ("design", "scout"):
+            now.first, now.radius, now.lessons = len(state.values), self._opening, 0
+        elif kind == "step":
+            place = self._best(state)
+            length = float((asked[0] - state.points[place]).norm())
+            ratio = _ratio(float(state.values[place]), float(values[0]), state.predicted)
+            failed = not ratio > FAILED
+            now.radius, now.lessons = state.radius.after(ratio, length), 0
+        elif kind == "lesson" and not bool(succeeded.all()):
+            now.radius = state.radius.after(math.nan, state.radius.delta)
+        with small_algebra(self._size * self._d**2):
+            at_rho = bool(succeeded.all()) and state.radius.delta <= state.radius.rho
+            self._plan(now, kind, failed, failed and at_rho)
+        self.state, self._x = now, now.center
+
+    def _best(self, state: TrustRegionState) -> int:
+        """The number of the best query since the last restart."""
+        return state.first + int(state.values[state.first :].argmin())
+
+    def _plan(self, now: TrustRegionState, kind: str, failed: bool, at_rho: bool) -> None:
+        """Sets the center, the model's hyper-parameters and the next batch.
+
+        Args:
+            now: the state with all values.
+            kind: the kind of the batch that was told.
+            failed: whether it was a step that failed.
+            at_rho: whether that was at Δ = ρ, and with a value.
+        """
+        if now.first == len(now.values):
+            self._scout(now)
+            return
+        best = self._best(now)
+        center = now.points[best].cpu()
+        now.center = self._whole(center[None])[0]
+        if kind == "scout":
+            now.kind, now.plan = "surround", self._kept(self._design(center, now.radius.delta)[1:])
+            return
+        model = self._model(now, best)
+        if model is None:
+            direction = torch.from_numpy(self._generator(1).standard_normal(self._d))
+            now.kind, now.plan = "lesson", self._lesson(center, direction, now.radius.delta)
+            return
+        lower, upper = self._lower - center, self._upper - center
+        step, mean = model.step(now.radius.delta, lower, upper)
+        length = float(step.norm())
+        while True:
+            plan = self._kept(torch.clamp(center + step, self._lower, self._upper)[None])
+            short = now.radius.is_short(length) or not mean < 0.0 or self._is_known(now, plan)
+            if not short and not failed:
+                now.kind, now.plan, now.predicted = "step", plan, -mean
+                return
+            if now.lessons < LESSONS and (uncertain := model.lesson()) is not None:
+                lesson = self._lesson(center, uncertain, now.radius.delta)
+                if not self._is_known(now, lesson):
+                    now.kind, now.plan, now.lessons = "lesson", lesson, now.lessons + 1
+                    return
+            if short or at_rho:
+                now.radius = now.radius.lowered()
+                if now.radius.rho < self._finest(center):
+                    self._scout(now)
+                    return
+                if length > now.radius.delta:
+                    step, mean = model.step(now.radius.delta, lower, upper)
+                    length = float(step.norm())
+            failed = at_rho = False
+
+    def _finest(self, center: Tensor) -> float:
+        """The lower radius that ends a run: of the first radius, and of what the points' dtype resolves."""
+        resolved = 8.0 * torch.finfo(self._x.dtype).eps * float(center.abs().max())
+        return max(FINEST * self._opening.rho, resolved)
+
+    def _is_known(self, now: TrustRegionState, plan: Tensor) -> bool:
+        """Whether a point has been queried, with success, when it is rounded to the run's dtype."""
+        rounded = self._kept(self._free_part(self._whole(plan)))
+        return bool((now.points == rounded).all(dim=1).any())
+
+    def _scout(self, now: TrustRegionState) -> None:
+        """Plans one random point: of the box, or about the iterate where a side is infinite; a new run begins there."""
+        generator = self._generator(2)
+        u = torch.from_numpy(generator.random(self._d))
+        z = torch.from_numpy(generator.standard_normal(self._d))
+        near = self._free_part(now.center) + self._opening.delta * 2.0 * z
+        inside = torch.where(torch.isfinite(self._sides), self._lower + u * self._sides, near)
+        now.kind, now.plan = "scout", self._kept(torch.clamp(inside, self._lower, self._upper)[None])
+
+    def _lesson(self, center: Tensor, direction: Tensor, delta: float) -> Tensor:
+        """The point at δ along a direction, or against it where the box cuts less of that, ``1 x d_free``."""
+        move = direction * (delta / direction.norm())
+        there, back = (torch.clamp(center + sign * move, self._lower, self._upper) for sign in (1.0, -1.0))
+        enough = 0.5 * delta <= float((there - center).norm())
+        better = enough or float((there - center).norm()) >= float((back - center).norm())
+        return self._kept((there if better else back)[None])
+
+    def _model(self, now: TrustRegionState, best: int) -> RegionModel | None:
+        """The model of the queries near the best one, its hyper-parameters fitted where it is time; None without any.
+
+        Raises nothing for points that are too near to each other: a model of half of them takes its place.
+        """
+        points, center = now.points.cpu(), now.points[best].cpu()
+        distances = torch.linalg.vector_norm(points - center, dim=1)
+        order = distances.argsort()
+        order = order[distances[order] > 0.0][: self._size]
+        if len(order) == 0:
+            return None
+        far = max(FAR * now.radius.delta, NEAR * float(distances[order[min(2 * self._d, len(order)) - 1]]))
+        order = order[distances[order] <= far]
+        values = now.values.cpu()
+        # A power of two, by which division is exact.
+        unit = math.ldexp(1.0, math.frexp(max(float(values[order].abs().max()), abs(float(values[best]))))[1] - 1)
+        rows, heights = points[order] - center, values[order] / unit - float(values[best]) / unit
+        due = now.shape is None or len(now.values) - now.fitted >= max(5, self._d // 2)
+        while len(rows):
+            try:
+                return self._fitted(now, rows, heights, unit, due)
+            except ArithmeticError:
+                rows, heights = rows[::2], heights[::2]
+                rows, heights = (rows, heights) if len(rows) > 1 else (rows[:0], heights[:0])
+        return None
+
+    def _fitted(self, now: TrustRegionState, rows: Tensor, heights: Tensor, unit: float, due: bool) -> RegionModel:
+        """The model of rows and their values over ``unit``; where it is due, after a fit of metric and shape."""
+        metric = now.metric.cpu()
+        if not due and now.shape is not None:
+            return RegionModel.of(rows, heights, metric, Shape(*now.shape), unit)
+        before = Shape(*now.shape) if now.shape is not None else None
+        shape = before or scaled_data(rows, heights, metric)[0].fitted(None)
+        metric = metric_of(RegionModel.of(rows, heights, metric, shape).hessian)
+        data, map = scaled_data(rows, heights, metric)
+        shape = data.fitted(shape)
+        model = RegionModel(data.model(shape), map, unit)
+        now.metric, now.fitted = self._kept(metric), len(now.values)
+        now.shape = (shape.amplitude, shape.lengthscale)
+        return model
+
+
+def _ratio(before: float, after: float, predicted: float) -> float:
+    """Actual over predicted decrease; NaN for a failed query."""
+    if math.isnan(after):
+        return math.nan
+    unit = max(abs(before), abs(after), 1e-300)
+    return (before / unit - after / unit) / max(predicted / unit, 1e-300)

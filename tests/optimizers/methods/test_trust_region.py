@@ -1,0 +1,305 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize as scipy_minimize
+from scipy.stats import multivariate_normal
+
+from optimizers import SurrogateTrustRegion, run
+from optimizers.methods.trust_region.metric import metric_of
+from optimizers.methods.trust_region.pinned_model import PinnedData, Shape
+from optimizers.methods.trust_region.radius import Radius
+from optimizers.methods.trust_region.region_model import RegionModel
+from optimizers.methods.trust_region.step import ball_minimizer, box_ball_minimizer, minimize_in_ball
+
+SHAPES = [Shape(1.0, 1.0), Shape(1e-2, 0.4), Shape(30.0, 3.0)]
+
+
+def points(n, d, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal((n, d)))
+
+
+def smooth(X):
+    return (X.sin() + 0.3 * X.square()).sum(-1) + X[..., 0] * X[..., -1]
+
+
+def kernel(u, v, shape, linear=100.0):
+    """The kernel from its definition, with m the scaled process less its value at the pin."""
+    a, ell = shape
+
+    def m(r):
+        s = math.sqrt(5.0) * r / ell
+        return (1.0 + s + s**2 / 3.0) * math.exp(-s)
+
+    inner = float(u @ v)
+    bent = m(np.linalg.norm(u - v)) - m(np.linalg.norm(u)) - m(np.linalg.norm(v)) + m(0.0)
+    return linear * inner + 0.5 * inner**2 + a * bent
+
+
+def gram(U, V, shape):
+    return np.array([[kernel(u, v, shape) for v in V.numpy()] for u in U.numpy()])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_mean_is_that_of_the_kernel_written_out_and_interpolates(shape):
+    U, v = points(12, 3), points(5, 3, 1)
+    y = smooth(U) - smooth(torch.zeros(3, dtype=torch.float64))
+    model = PinnedData.of(U, y).model(shape)
+    K = gram(U, U, shape)
+    assert np.linalg.eigvalsh(K)[0] > 0
+    expected = gram(v, U, shape) @ np.linalg.solve(K, y.numpy())
+    np.testing.assert_allclose([model.mean(x) for x in v], expected, rtol=1e-7)
+    np.testing.assert_allclose([model.mean(x) for x in U], y, rtol=1e-7, atol=1e-8)
+    assert model.mean(torch.zeros(3, dtype=torch.float64)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_likelihoods_differ_as_the_densities_of_the_values_at_their_best_scales():
+    U = points(9, 2)
+    y = smooth(U) - smooth(torch.zeros(2, dtype=torch.float64))
+    data = PinnedData.of(U, y)
+    densities = []
+    for shape in SHAPES:
+        K = gram(U, U, shape)
+        scale = y.numpy() @ np.linalg.solve(K, y.numpy()) / len(y)
+        densities.append(multivariate_normal(cov=scale * K).logpdf(y.numpy()))
+    losses = [data.loss(shape) for shape in SHAPES]
+    np.testing.assert_allclose(np.diff(losses), -2.0 * np.diff(densities), rtol=1e-7)
+
+
+def test_the_search_finds_a_shape_as_likely_as_a_grids_best():
+    U = points(25, 2)
+    data = PinnedData.of(U, smooth(2.0 * U) - smooth(torch.zeros(2, dtype=torch.float64)))
+    grid = [Shape(a, ell) for a in np.logspace(-6, 3, 19) for ell in np.geomspace(0.2, 5.0, 13)]
+    best = min(map(data.loss, grid))
+    found = data.fitted(None)
+    assert data.loss(found) <= best + 4.0
+    assert data.loss(data.fitted(found)) <= data.loss(found)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradient_and_hessian_of_the_mean_are_its_differences(shape):
+    U, v = points(15, 4), 0.7 * points(3, 4, 1)
+    model = PinnedData.of(U, smooth(U)).model(shape)
+    h, eye = 1e-5, torch.eye(4, dtype=torch.float64)
+    for at in [*v, torch.zeros(4, dtype=torch.float64)]:
+        g, H = model.derivatives(at)
+        slopes = [(model.mean(at + h * e) - model.mean(at - h * e)) / (2 * h) for e in eye]
+        np.testing.assert_allclose(g, slopes, rtol=1e-6, atol=1e-6)
+        bends = [(model.derivatives(at + h * e)[0] - model.derivatives(at - h * e)[0]) / (2 * h) for e in eye]
+        np.testing.assert_allclose(H, torch.stack(bends), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_gradients_covariance_is_the_limit_of_that_of_differences(shape):
+    U, h = points(6, 3), 1e-3
+    y = smooth(U)
+    steps = h * torch.cat([torch.eye(3, dtype=torch.float64), -torch.eye(3, dtype=torch.float64)])
+    K, cross, prior = gram(U, U, shape), gram(steps, U, shape), gram(steps, steps, shape)
+    scale = y.numpy() @ np.linalg.solve(K, y.numpy()) / len(y)
+    posterior = scale * (prior - cross @ np.linalg.solve(K, cross.T))
+    differences = np.hstack([np.eye(3), -np.eye(3)]) / (2 * h)
+    expected = differences @ posterior @ differences.T
+    model = PinnedData.of(U, y).model(shape)
+    np.testing.assert_allclose(model.gradient_covariance(), expected, rtol=5e-3, atol=5e-3 * expected.max())
+
+
+def test_the_metric_takes_the_root_of_the_ratio_of_curvatures():
+    Q = torch.linalg.qr(points(4, 4)).Q
+    hessian = Q @ torch.diag(torch.tensor([1e4, -1e2, 1.0, 1e-9], dtype=torch.float64)) @ Q.mT
+    inverse = torch.linalg.inv(metric_of(hessian))
+    curvatures = torch.linalg.eigvalsh(inverse.mT @ hessian @ inverse) / 1e4
+    np.testing.assert_allclose(curvatures, [-1e-1, 1e-10, 1e-2, 1.0], rtol=1e-6, atol=1e-13)
+    assert torch.equal(metric_of(torch.zeros(3, 3)), torch.eye(3))
+
+
+def test_a_region_model_does_not_depend_on_the_metrics_scale_and_is_in_the_variables_units():
+    S = points(20, 3)
+    y = smooth(S) - smooth(torch.zeros(3, dtype=torch.float64))
+    A = points(3, 3, 2)
+    model, scaled = (RegionModel.of(S, y, factor * A, Shape()) for factor in (1.0, 7.0))
+    x, h = 0.5 * points(1, 3, 3)[0], 1e-5
+    assert model.mean(x) == pytest.approx(scaled.mean(x), rel=1e-9)
+    slopes = [(model.mean(x + h * e) - model.mean(x - h * e)) / (2 * h) for e in torch.eye(3, dtype=torch.float64)]
+    np.testing.assert_allclose(model.derivatives(x)[0], slopes, rtol=1e-6, atol=1e-7)
+
+
+def test_a_lesson_goes_along_what_the_queries_do_not_span_and_downhill():
+    S = points(30, 3)
+    S[:, 2] *= 1e-3
+    y = (S**2).sum(1) + 1e-3 * S[:, 0]
+    e = RegionModel.of(S, y, torch.eye(3, dtype=torch.float64), Shape()).lesson()
+    assert abs(float(e[2])) > 0.99
+    steep = RegionModel.of(points(30, 3), 1e3 * points(30, 3).sum(1), torch.eye(3, dtype=torch.float64), Shape())
+    assert steep.lesson() is None
+
+
+def quadratic(d, seed, definite=False):
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    eigenvalues = rng.standard_normal(d) * 10.0 ** rng.uniform(-2, 2, d)
+    eigenvalues = np.abs(eigenvalues) if definite else eigenvalues
+    return torch.from_numpy(rng.standard_normal(d)), torch.from_numpy((Q * eigenvalues) @ Q.T)
+
+
+def value(g, H, s):
+    return float(g @ s + 0.5 * s @ H @ s)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("radius", [1e-3, 0.5, 30.0])
+def test_steps_in_a_ball_meet_the_conditions_of_the_global_minimum(seed, radius):
+    """‖s‖ ≤ r, (H + μ)s = −g, μ ≥ 0, μ(r − ‖s‖) = 0 and H + μ ⪰ 0 (Conn et al., Cor. 7.2.2)."""
+    g, H = quadratic(5, seed, definite=seed % 3 == 0)
+    s = ball_minimizer(g, H, radius)
+    mu = float(-(s @ (g + H @ s)) / (s @ s))
+    norm = float(s.norm())
+    assert norm <= radius * (1 + 1e-9) and mu >= -1e-9
+    size = float(H.abs().max())
+    assert float((H @ s + mu * s + g).norm()) <= 1e-6 * (float(g.norm()) + size * norm)
+    assert mu * (radius - norm) <= 1e-6 * radius * max(mu, 1.0)
+    assert float(torch.linalg.eigvalsh(H)[0]) + mu >= -1e-8 * size
+
+
+def test_the_hard_case_reaches_the_sphere():
+    H = torch.diag(torch.tensor([-2.0, 1.0, 3.0], dtype=torch.float64))
+    g = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+    s = ball_minimizer(g, H, 2.0)
+    assert float(s.norm()) == pytest.approx(2.0)
+    # s_2 = -1/(1 + 2) at the multiplier 2, and the rest is along the lowest eigenvector.
+    np.testing.assert_allclose(s.abs(), [math.sqrt(4.0 - 1.0 / 9.0), 1.0 / 3.0, 0.0], atol=1e-6)
+    flat = ball_minimizer(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64), 1.0)
+    assert bool(torch.isfinite(flat).all()) and float(flat.norm()) <= 1.0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_convex_steps_in_ball_and_box_are_those_of_a_general_solver(seed):
+    d, radius = 4, 1.0
+    g, H = quadratic(d, seed, definite=True)
+    rng = np.random.default_rng(seed)
+    lower, upper = (torch.from_numpy(side) for side in (-rng.uniform(0.0, 0.8, d), rng.uniform(0.0, 0.8, d)))
+    lower[0] = 0.0
+    s, reached = minimize_in_ball(lambda s: value(g, H, s), lambda s: (g + H @ s, H), radius, lower, upper)
+    assert bool((s >= lower).all() and (s <= upper).all()) and float(s.norm()) <= radius * (1 + 1e-9)
+    assert reached == pytest.approx(value(g, H, s))
+    known = scipy_minimize(
+        lambda s: value(g.numpy(), H.numpy(), s),
+        np.zeros(d),
+        jac=lambda s: g.numpy() + H.numpy() @ s,
+        method="SLSQP",
+        bounds=list(zip(lower.tolist(), upper.tolist(), strict=True)),
+        constraints={"type": "ineq", "fun": lambda s: radius**2 - s @ s, "jac": lambda s: -2 * s},
+        options={"ftol": 1e-12, "maxiter": 500},
+    )
+    assert reached <= known.fun + 0.1 * abs(known.fun)
+
+
+def test_held_variables_stay_and_those_that_leave_the_box_end_at_its_side():
+    g = torch.tensor([-1.0, -10.0, 1.0], dtype=torch.float64)
+    H = torch.eye(3, dtype=torch.float64)
+    lower, upper = (torch.full((3,), side, dtype=torch.float64) for side in (-0.5, 2.0))
+    held = torch.tensor([True, False, False])
+    s = box_ball_minimizer(g, H, 100.0, lower, upper, held, torch.tensor([0.25, 0.0, 0.0], dtype=torch.float64))
+    np.testing.assert_allclose(s, [0.25, 2.0, -0.5])
+
+
+def test_newton_steps_go_beyond_the_first_quadratic():
+    def fall(s):
+        return float((s[0] - 1.0) ** 4 + 0.5 * s[1] ** 2) - 1.0
+
+    def derivatives(s):
+        g = torch.stack([4.0 * (s[0] - 1.0) ** 3, s[1]])
+        return g, torch.diag(torch.stack([12.0 * (s[0] - 1.0) ** 2, torch.ones_like(s[0])]))
+
+    free = torch.full((2,), math.inf, dtype=torch.float64)
+    g, H = derivatives(torch.zeros(2, dtype=torch.float64))
+    _, reached = minimize_in_ball(fall, derivatives, 3.0, -free, free)
+    assert reached < fall(ball_minimizer(g, H, 3.0)) - 0.15
+
+
+def test_the_radius_follows_the_ratio():
+    radius = Radius(1.0, 0.1, 3.0)
+    assert radius.after(0.1, 1.0) == Radius(0.5, 0.1, 3.0)
+    assert radius.after(-5.0, 0.3) == Radius(0.5, 0.1, 3.0)
+    assert radius.after(0.5, 0.9) == Radius(0.9, 0.1, 3.0)
+    assert radius.after(0.7, 0.2) == Radius(0.5, 0.1, 3.0)
+    assert radius.after(0.9, 0.2) == radius
+    assert radius.after(0.9, 1.0) == Radius(2.0, 0.1, 3.0)
+    assert radius.after(0.9, 2.5) == Radius(3.0, 0.1, 3.0)
+    assert Radius(0.15, 0.1, 3.0).after(0.0, 0.15) == Radius(0.1, 0.1, 3.0)
+    assert radius.after(math.nan, 0.1) == Radius(0.05, 0.05, 3.0)
+    assert Radius(0.1, 0.1, 3.0).lowered() == Radius(0.05, 0.025, 3.0)
+    assert radius.is_short(0.04) and not radius.is_short(0.06)
+
+
+BOX = [(-5.0, 5.0)] * 4
+
+
+def test_the_design_is_the_start_and_both_sides_of_each_coordinate():
+    x0 = torch.tensor([0.0, 4.0, -4.5, 1.0], dtype=torch.float64)
+    asked = SurrogateTrustRegion(x0, bounds=BOX, max_queries=80).ask().points() - x0
+    up, down = [2.0, -1.0, 2.0, 2.0], [-2.0, -2.0, 1.0, -2.0]
+    np.testing.assert_allclose(asked, np.vstack([np.zeros(4), np.diag(up), np.diag(down)]), atol=1e-12)
+    assert len(SurrogateTrustRegion(x0, bounds=BOX, max_queries=8).ask()) == 4
+    assert len(SurrogateTrustRegion(x0, bounds=BOX, max_queries=1).ask()) == 1
+
+
+def test_a_quadratic_is_solved_soon_after_its_design():
+    Q = torch.linalg.qr(points(5, 5)).Q
+    H = Q @ torch.diag(torch.logspace(0, 3, 5, dtype=torch.float64)) @ Q.mT
+    f = lambda x: float((x - 0.5) @ H @ (x - 0.5))  # noqa: E731
+    opt = SurrogateTrustRegion(torch.full((5,), -2.0, dtype=torch.float64), bounds=[(-5.0, 5.0)] * 5, max_queries=60)
+    assert run(opt, f).fun < 1e-9
+
+
+def test_a_run_does_not_depend_on_the_values_units():
+    x0 = torch.full((3,), 1.7, dtype=torch.float64)
+    for factor in (2.0**990, 2.0**-990):
+        asked = []
+        for unit in (1.0, factor):
+            opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 3, max_queries=25, store_points=True)
+            asked.append(run(opt, lambda x, unit=unit: unit * float(smooth(x))).history.x)
+        np.testing.assert_allclose(asked[0], asked[1], atol=1e-4)
+
+
+def test_failures_on_half_of_the_box_leave_a_run_that_reaches_the_edge():
+    def f(x):
+        return math.nan if float(x[0]) > 1.0 else float(((x - 2.0) ** 2).sum())
+
+    result = run(SurrogateTrustRegion(torch.zeros(3, dtype=torch.float64), bounds=[(-5.0, 5.0)] * 3, max_queries=60), f)
+    assert result.fun < 4.0 and result.nfail > 0
+
+
+def test_plateaus_corners_and_one_dimension_are_survived():
+    for d, x0 in ((1, [5.0]), (3, [-5.0, 5.0, 5.0])):
+        opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * d, max_queries=60)
+        result = run(opt, lambda x: float(torch.floor(x).square().sum()))
+        assert result.fun <= 3.0 and result.nfev == 60
+
+
+def test_restarts_begin_elsewhere_and_keep_the_best():
+    opt = SurrogateTrustRegion([1.0, 2.0], bounds=[(-5.0, 5.0)] * 2, max_queries=200, store_points=True)
+    result = run(opt, lambda x: float((x - 0.3).square().sum()))
+    assert result.fun < 1e-12 and opt.state.first > 0
+    assert float((result.history.x[60:] - 0.3).norm(dim=1).max()) > 1.0
+
+
+def test_a_moved_iterate_gets_a_design_of_its_own():
+    opt = SurrogateTrustRegion([0.0, 0.0], bounds=[(-5.0, 5.0)] * 2, max_queries=100)
+    for _ in range(3):
+        batch = opt.ask()
+        opt.tell(batch, smooth(batch.points()))
+    opt.restart([3.0, -3.0])
+    batch = opt.ask()
+    assert len(batch) == 5 and torch.equal(batch[0], torch.tensor([3.0, -3.0], dtype=torch.float64))
+    opt.tell(batch, smooth(batch.points()))
+    assert float((opt.x - torch.tensor([3.0, -3.0])).norm()) <= 2.0 + 1e-9
+
+
+def test_what_it_cannot_do_is_refused():
+    with pytest.raises(ValueError, match="prox"):
+        SurrogateTrustRegion([0.0], max_queries=10, prox=lambda z, step: z)
+    with pytest.raises(ValueError, match="nothing to search"):
+        SurrogateTrustRegion([0.0], max_queries=10, bounds=[(0.0, 0.0)])
+    with pytest.raises(ValueError, match="radius"):
+        SurrogateTrustRegion([0.0], max_queries=10, radius=0.0)
