@@ -2668,4 +2668,99 @@ HESSIANS = (
     ),
 )
 
-MUTATIONS = SURROGATES + HESSIANS + BUILDING_BLOCKS + SINGLE_MACHINE + FEDERATED + SCALAR_ONLY + COMPOSITE
+FAULTS = "tests/faults/"
+CORE = TO + "core/test_optimizer.py::"
+BATTERY = TO + "test_battery.py::test_battery"
+
+RUNS = (
+    Mutation(
+        "runs/the-last-of-equals-is-best",
+        O + "core/record.py",
+        "place < self.best_place)",
+        "place > self.best_place)",
+        "of equal values the best point depends on the order in which they come",
+        (CORE + "test_of_equal_values_the_first_asked_is_the_best_whatever_the_order",),
+    ),
+    Mutation(
+        "runs/a-rule-is-not-rolled-back",
+        O + "first_order.py",
+        "        self._rule.load_state_dict(state)\n",
+        "",
+        "an interrupted tell leaves the moments of a step that was not taken",
+        (BATTERY + "[rgf-check_tell_is_atomic]", BATTERY + "[zord-check_tell_is_atomic]"),
+    ),
+    Mutation(
+        "runs/a-window-is-not-rolled-back",
+        S + "window/nearest_window.py",
+        'self._L, self._replaced = mark["_L"], mark["_replaced"]',
+        'self._replaced = mark["_replaced"]',
+        "an interrupted tell loses the window's factor",
+        (BATTERY + "[zord-check_tell_is_atomic]",),
+    ),
+    Mutation(
+        "runs/no-checksum",
+        O + "running/journal.py",
+        'if checksum != b"%08x" % zlib.crc32(text):',
+        "if not checksum:",
+        "a value whose bits have flipped is taken",
+        (FAULTS + "test_damage.py",),
+    ),
+    Mutation(
+        "runs/values-only-in-memory",
+        O + "running/checkpoint.py",
+        'self._journal.write("value", batch.id, list(rows), [v if math.isfinite(v) else None for v in values])',
+        "pass",
+        "a kill loses the values since the last state",
+        (FAULTS + "test_kills.py",),
+    ),
+    Mutation(
+        "runs/a-step-in-between-is-saved",
+        O + "running/checkpoint.py",
+        "or not self._optimizer.whole or self._between",
+        "or not self._optimizer.whole",
+        "a state claims a value that the method has not taken",
+        (FAULTS + "test_resume.py", FAULTS + "test_interrupts.py"),
+    ),
+    Mutation(
+        "runs/retries-beyond-the-budget",
+        O + "running/loop.py",
+        " or self.optimizer.spare < 1:",
+        ":",
+        "a failed point is evaluated again where the budget holds no more",
+        (TO + "test_evaluation.py",),
+    ),
+    Mutation(
+        "runs/pending-points-are-forgotten",
+        O + "core/optimizer.py",
+        "return self.remaining - sum(len(answers.batch) - len(answers.told) for answers in self._out)",
+        "return self.remaining",
+        "batches beside others exceed the budget",
+        (BATTERY + "[zord-check_several_points_are_out]",),
+    ),
+    Mutation(
+        "runs/bfgs-without-the-step",
+        S + "window/box_descent.py",
+        "a - u[0] * u[0] / length + y[0] * y[0] / curvature,",
+        "a + y[0] * y[0] / curvature,",
+        "the BFGS matrix only grows",
+        (TS + "window/test_box_descent.py",),
+    ),
+    Mutation(
+        "runs/bounds-hold-the-wrong-way",
+        S + "window/box_descent.py",
+        "point.x[i] <= self.lower[i] and g > 0",
+        "point.x[i] <= self.lower[i] and g < 0",
+        "a number at its lower bound leaves it or stays for ever",
+        (TS + "window/test_box_descent.py",),
+    ),
+    Mutation(
+        "runs/threads-stay-limited",
+        S + "threads.py",
+        "            _set_openmp(self._threads)\n",
+        "",
+        "the user's number of threads is 1 afterwards",
+        (TS + "test_threads.py",),
+    ),
+)
+
+MUTATIONS = SURROGATES + HESSIANS + BUILDING_BLOCKS + SINGLE_MACHINE + FEDERATED + SCALAR_ONLY + COMPOSITE + RUNS
