@@ -83,7 +83,7 @@ from optimizers.core.options import (
     refuse_unknown,
 )
 from optimizers.core.values import parse_point
-from optimizers.directions.directions import Directions
+from optimizers.directions.directions import MAX_STEP, Directions
 
 UNLIMITED = 1 << 62
 """The budget of a client's optimizer: a federation ends by its rounds."""
@@ -204,6 +204,11 @@ class Algorithm(ABC):
     def dimension(self) -> int:
         """The dimension d."""
         return self.x0.numel()
+
+    @property
+    def last_round(self) -> int:
+        """The last round whose directions have addresses of their own, T + 1 a round."""
+        return MAX_STEP // (self.local_steps + 1) - 1
 
     @property
     def vector(self) -> TensorSpec:

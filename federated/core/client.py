@@ -11,8 +11,8 @@ from torch import Tensor
 from federated.core.acceptance import PointValues
 from federated.core.algorithm import ACCEPT, Algorithm, Gradient
 from federated.core.ledger import Spent
-from federated.core.messages import Broadcast, Message, MessageError, Plain, Report
-from federated.core.reception import received
+from federated.core.messages import Broadcast, MessageError, Plain, Report
+from federated.core.reception import Content, received, refusing
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import check_integer
@@ -95,7 +95,7 @@ class Client(ABC):
         asking = [self.optimizer, *([] if self._values is None else [self._values])]
         return Spent(sum(o.queries for o in asking), sum(o.failures for o in asking), self.gradients)
 
-    def receive(self, message: Message | bytes) -> None:
+    def receive(self, content: Content) -> None:
         """Begins a phase with the server's broadcast. A message that is refused changes nothing.
 
         Raises:
@@ -104,21 +104,13 @@ class Client(ABC):
             BehindError: if the client must catch up first.
         """
         phases = self.algorithm.exchanges
-        message = received(message, Broadcast, self.algorithm, phases)
-        index = phases.index(message.phase)
-        last = (self.round, -1 if self._phase is None else self._phase)
-        if (message.round, index) <= last:
-            raise MessageError(f"round {message.round}, phase {message.phase!r} was received before")
-        if index > 0 and (last != (message.round, index - 1) or not self._reported):
-            raise MessageError(
-                f"phase {message.phase!r} of round {message.round} follows {phases[index - 1]!r}, "
-                f"in which client {self.number} took no part"
-            )
-        if (asked := self._accepting(message.phase)) is not None:
-            asked.receive(message)
-        else:
-            self._receive(message.phase, message)
-        self.round, self._phase, self._reported = message.round, index, False
+        message = received(content, Broadcast, self.algorithm, phases, head=self._check_order)
+        with refusing():
+            if (asked := self._accepting(message.phase)) is not None:
+                asked.receive(message)
+            else:
+                self._receive(message.phase, message)
+        self.round, self._phase, self._reported = message.round, phases.index(message.phase), False
         self._began = self.spent
 
     def ask(self) -> Batch | None:
@@ -152,13 +144,16 @@ class Client(ABC):
         self._began = self.spent
         return self._make("position", *self._position())
 
-    def catch_up(self, message: Message | bytes) -> None:
-        """Catches up by the server's answer to ``position``.
+    def catch_up(self, content: Content) -> None:
+        """Catches up by the server's answer to ``position``. An answer that is refused changes nothing.
 
         Raises:
-            MessageError: if the message is no valid answer.
+            MessageError: if the content is no valid answer.
+            BehindError: if the client is still behind, with another model than the server's.
         """
-        self._catch_up(received(message, Broadcast, self.algorithm, ("catch_up",)))
+        message = received(content, Broadcast, self.algorithm, ("catch_up",), head=self._check_present)
+        with refusing():
+            self._catch_up(message)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values on which the client's future depends."""
@@ -193,6 +188,24 @@ class Client(ABC):
         self._reported, self._began = state["reported"], Spent(*state["marks"])
 
     # Parts.
+
+    def _check_present(self, message: Broadcast) -> None:
+        """Raises ``MessageError`` for a round before that of the last broadcast."""
+        if message.round < max(self.round, 1):
+            raise MessageError(f"the {message.phase} is of round {message.round}, round {self.round} was received")
+
+    def _check_order(self, message: Broadcast) -> None:
+        """Raises ``MessageError`` unless a broadcast comes after the last one and misses no phase of its round."""
+        phases = self.algorithm.exchanges
+        index = phases.index(message.phase)
+        last = (self.round, -1 if self._phase is None else self._phase)
+        if message.round < 1 or (message.round, index) <= last:
+            raise MessageError(f"round {message.round}, phase {message.phase!r} was received before")
+        if index > 0 and (last != (message.round, index - 1) or not self._reported):
+            raise MessageError(
+                f"phase {message.phase!r} of round {message.round} follows {phases[index - 1]!r}, "
+                f"in which client {self.number} took no part"
+            )
 
     def _present_phase(self) -> str:
         if self._phase is None:

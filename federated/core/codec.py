@@ -11,15 +11,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from federated.core.messages import KINDS, Message, MessageError, Plain
+from federated.core.messages import KINDS, Layout, Message, MessageError, Plain
 
 MAGIC = b"GSFM"
 VERSION = 1
@@ -54,6 +55,11 @@ class Entry:
     shape: tuple[int, ...]
 
     @property
+    def layout(self) -> Layout:
+        """Dtype and shape of the tensor."""
+        return _DTYPES[self.dtype][0], self.shape
+
+    @property
     def stored(self) -> str:
         """NumPy's name of the dtype in which the tensor is stored; bfloat16, which NumPy lacks, as its bits."""
         return _DTYPES[self.dtype][1]
@@ -62,6 +68,31 @@ class Entry:
     def nbytes(self) -> int:
         """Bytes of the tensor."""
         return math.prod(self.shape) * _DTYPES[self.dtype][0].itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A message that was opened and has no tensor yet.
+
+    Attributes:
+        header: the message without its tensors.
+        entries: the tensors that it says it has.
+        data: their bytes, as many as their entries say.
+    """
+
+    header: Message
+    entries: Sequence[Entry]
+    data: Sequence[bytes | memoryview]
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(entry.nbytes for entry in self.entries)
+
+    def message(self) -> Message:
+        """The message; its tensors are new, on the CPU."""
+        pairs = zip(self.entries, self.data, strict=True)
+        return dataclasses.replace(self.header, tensors={entry.name: _tensor(data, entry) for entry, data in pairs})
 
 
 def header_of(message: Message) -> bytes:
@@ -109,9 +140,18 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Message:
-    """Decodes bytes that ``encode`` made; the message's tensors are new, on the CPU.
+    """The message that ``opened`` opens; its tensors are new, on the CPU.
 
-    Length, format, digest and header are checked in this order, before a tensor is allocated.
+    Raises:
+        MessageError, TypeError: as ``opened``.
+    """
+    return opened(data, limit).message()
+
+
+def opened(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Frame:
+    """Opens bytes that ``encode`` made, and makes no tensor of them.
+
+    Length, format, digest and header are checked in this order.
 
     Args:
         data: the bytes.
@@ -137,22 +177,12 @@ def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Me
     length = int.from_bytes(view[5:PREFIX], "little")
     if length > min(MAX_HEADER, len(view) - PREFIX - DIGEST):
         raise MessageError(f"the header's length is given as {length} bytes")
-    header, layout = read_header(bytes(view[PREFIX : PREFIX + length]))
+    header, entries = read_header(bytes(view[PREFIX : PREFIX + length]))
     payload = view[PREFIX + length : -DIGEST]
-    total = sum(entry.nbytes for entry in layout)
-    if total != len(payload):
-        raise MessageError(f"the tensors take {total} bytes, the message holds {len(payload)}")
-    tensors, start = {}, 0
-    for entry in layout:
-        tensors[entry.name] = tensor_of(payload[start : start + entry.nbytes], entry)
-        start += entry.nbytes
-    return message_of(header, tensors)
-
-
-def message_of(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Message:
-    """The message of a header that ``read_header`` returned, with its tensors."""
-    fields = {name: value for name, value in header.items() if name not in ("kind", "tensors")}
-    return KINDS[header["kind"]](**fields, tensors=tensors)
+    stops = list(accumulate((entry.nbytes for entry in entries), initial=0))
+    if stops[-1] != len(payload):
+        raise MessageError(f"the tensors take {stops[-1]} bytes, the message holds {len(payload)}")
+    return Frame(header, entries, [payload[start:stop] for start, stop in pairwise(stops)])
 
 
 def frame_limit(payload: int) -> int:
@@ -160,8 +190,8 @@ def frame_limit(payload: int) -> int:
     return PREFIX + MAX_HEADER + payload + DIGEST
 
 
-def read_header(text: bytes) -> tuple[dict[str, Any], list[Entry]]:
-    """The fields of a header that ``header_of`` made, and the entries of its tensors.
+def read_header(text: bytes) -> tuple[Message, list[Entry]]:
+    """The message of a header that ``header_of`` made, without its tensors, and the entries of these.
 
     Raises:
         MessageError: if ``header_of`` cannot have made it, with the reason.
@@ -186,30 +216,37 @@ def read_header(text: bytes) -> tuple[dict[str, Any], list[Entry]]:
         if type(number) is not int or not 0 <= number < 2**63:
             raise MessageError(f"{name} is {number!r:.40}, accepted are integers from 0")
     values = header["values"]
-    if not isinstance(values, dict) or not all(_NAME.fullmatch(k) and isinstance(v, Plain) for k, v in values.items()):
-        raise MessageError("values are no plain numbers and strings by name")
-    return header, _layout(header["tensors"])
+    if not isinstance(values, dict) or not all(_NAME.fullmatch(k) and _is_plain(v) for k, v in values.items()):
+        raise MessageError("values are no plain numbers of 64 bits and strings by name")
+    entries = _entries(header.pop("tensors"))
+    return KINDS[header.pop("kind")](**header), entries
 
 
-def _layout(entries: Any) -> list[Entry]:
-    if not isinstance(entries, list):
+def _is_plain(value: Any) -> bool:
+    return abs(value) < 2**63 if type(value) is int else isinstance(value, Plain)
+
+
+def _entries(listed: Any) -> list[Entry]:
+    if not isinstance(listed, list):
         raise MessageError("the header lists no tensors")
-    layout: list[Entry] = []
-    for entry in entries:
+    entries: dict[str, Entry] = {}
+    for entry in listed:
         if not (isinstance(entry, list) and len(entry) == 3):
             raise MessageError("a tensor is not given as name, dtype and shape")
         name, dtype, shape = entry
-        if not (isinstance(name, str) and _NAME.fullmatch(name)) or any(name == e.name for e in layout):
+        if not (isinstance(name, str) and _NAME.fullmatch(name)) or name in entries:
             raise MessageError(f"a tensor's name is {name!r:.80}")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise MessageError(f"tensor {name} has dtype {dtype!r:.40}, accepted are {sorted(_DTYPES)}")
         if not (isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and 0 <= n < 2**40 for n in shape)):
             raise MessageError(f"tensor {name} has shape {shape!r:.80}")
-        layout.append(Entry(name, dtype, tuple(shape)))
-    return layout
+        if math.prod(n for n in shape if n) > MAX_MESSAGE:  # torch counts elements past a length of 0, too
+            raise MessageError(f"tensor {name} has shape {shape}, more bytes than any message")
+        entries[name] = Entry(name, dtype, tuple(shape))
+    return list(entries.values())
 
 
-def tensor_of(data: bytes | memoryview, entry: Entry) -> Tensor:
+def _tensor(data: bytes | memoryview, entry: Entry) -> Tensor:
     """Decodes bytes that ``tensor_bytes`` made; the tensor is new, on the CPU."""
     array = np.frombuffer(data, dtype=entry.stored)
     tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))

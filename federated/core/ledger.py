@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from federated.core.messages import plain
 from optimizers.core.archive import load_archive, save_archive
 from optimizers.core.display import axes_or_new, import_pandas, mark_failures
 
@@ -67,6 +68,9 @@ class Entry:
     refused: str = ""
 
 
+MOST_NOTED = 2000
+"""Letters of all reasons of an entry at most."""
+
 COLUMNS = tuple(field.name for field in fields(Entry))
 COUNTS = COLUMNS[2:-1]
 
@@ -106,9 +110,12 @@ class Ledger:
                 setattr(entry, name, (getattr(entry, name) or 0) + count)
 
     def refuse(self, round_number: int, client: int, reason: str) -> None:
-        """Notes in a client's entry of a round why a report was refused or is missing."""
-        entry = self._entry(round_number, client)
-        entry.refused = f"{entry.refused}; {reason}" if entry.refused else reason
+        """Notes in a client's entry of a round why a report was refused or is missing.
+
+        Reasons may be another party's words: of all that an entry has, the first ``MOST_NOTED`` letters are kept.
+        """
+        entry, reason = self._entry(round_number, client), plain(reason)
+        entry.refused = plain(f"{entry.refused}; {reason}" if entry.refused else reason, MOST_NOTED)
 
     def total(self, name: str, *, round: int | None = None, client: int | None = None) -> Any:
         """The sum of a count over all entries, or those of a round or client; None for wire bytes without a wire.

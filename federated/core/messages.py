@@ -14,9 +14,26 @@ from torch import Tensor
 Plain = bool | int | float | str
 """Type of an entry of ``Message.values``."""
 
+Layout = tuple[torch.dtype, tuple[int, ...]]
+"""Dtype and shape of a tensor."""
+
+
+LONGEST_REASON = 400
+"""Letters of a reason at most."""
+
+
+def plain(text: object, longest: int = LONGEST_REASON) -> str:
+    """Text that another party may have written, fit for a log: one line, what cannot be printed escaped, cut."""
+    text = str(text)
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:longest])
+    return shown if len(shown) <= longest and len(text) <= longest else f"{shown[: longest - 1]}…"
+
 
 class MessageError(ValueError):
-    """A receiver refuses a message. Its text is the reason, which the server's ledger records."""
+    """A receiver refuses a message. Its text is the reason, ``plain``, which the server's ledger records."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(plain(reason))
 
 
 class BehindError(MessageError):
@@ -108,16 +125,20 @@ class TensorSpec:
         elements = math.prod(lengths) if len(lengths) == len(self.shape) else self.largest
         return elements * self.dtype.itemsize
 
+    def check_layout(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        """Raises ``MessageError`` if a tensor of this dtype and shape does not fit."""
+        if dtype != self.dtype:
+            raise MessageError(f"{name} has dtype {dtype}, accepted is {self.dtype}")
+        fits = len(shape) == len(self.shape) and all(
+            wanted is None or n == wanted for n, wanted in zip(shape, self.shape, strict=True)
+        )
+        if not fits or math.prod(shape) * dtype.itemsize > self.max_bytes:
+            accepted = tuple("any" if n is None else n for n in self.shape)
+            raise MessageError(f"{name} has shape {tuple(shape)}, accepted is {accepted}")
+
     def check(self, name: str, tensor: Tensor) -> None:
         """Raises ``MessageError`` if the tensor does not fit, or holds NaN or inf."""
-        if tensor.dtype != self.dtype:
-            raise MessageError(f"{name} has dtype {tensor.dtype}, accepted is {self.dtype}")
-        fits = tensor.ndim == len(self.shape) and all(
-            wanted is None or n == wanted for n, wanted in zip(tensor.shape, self.shape, strict=True)
-        )
-        if not fits or tensor.numel() * tensor.element_size() > self.max_bytes:
-            accepted = tuple("any" if n is None else n for n in self.shape)
-            raise MessageError(f"{name} has shape {tuple(tensor.shape)}, accepted is {accepted}")
+        self.check_layout(name, tensor.dtype, tuple(tensor.shape))
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise MessageError(f"{name} holds NaN or inf")
 
@@ -143,11 +164,17 @@ class MessageSpec:
 
     def check(self, message: Message) -> None:
         """Raises ``MessageError`` with the first name that is missing, unknown or does not fit."""
-        self._check_names("tensors", message.tensors, self.tensors)
-        self._check_names("values", message.values, self.values)
+        self.check_layout({k: (t.dtype, tuple(t.shape)) for k, t in message.tensors.items()}, message.values)
         for name, tensor in message.tensors.items():
             self.tensors[name].check(name, tensor)
-        for name, value in message.values.items():
+
+    def check_layout(self, tensors: Mapping[str, Layout], values: Mapping[str, Plain]) -> None:
+        """The same of a message whose tensors are described by dtype and shape, and whose numbers may be any."""
+        self._check_names("tensors", tensors, self.tensors)
+        self._check_names("values", values, self.values)
+        for name, layout in tensors.items():
+            self.tensors[name].check_layout(name, *layout)
+        for name, value in values.items():
             if type(value) is not self.values[name]:
                 kind = self.values[name].__name__
                 raise MessageError(f"{name} is a {type(value).__name__}, accepted is {kind}")

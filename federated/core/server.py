@@ -15,8 +15,8 @@ from federated.core.acceptance import Acceptance
 from federated.core.aggregation import combine
 from federated.core.algorithm import ACCEPT, Algorithm, RoundSkipped
 from federated.core.configuration import sample_clients
-from federated.core.messages import Broadcast, Message, MessageError, Plain, Report
-from federated.core.reception import received
+from federated.core.messages import Broadcast, MessageError, Plain, Report
+from federated.core.reception import Content, received, refusing
 from optimizers.core.state import load_fields, save_fields
 
 logger = logging.getLogger(__name__)
@@ -28,12 +28,12 @@ class Arrival:
 
     Attributes:
         client: the client whose link it came over.
-        content: the report or its bytes; None if there is none.
+        content: the report in the form in which it came; None if there is none.
         reason: why there is none.
     """
 
     client: int
-    content: Message | bytes | None
+    content: Content | None
     reason: str = ""
 
 
@@ -142,44 +142,36 @@ class Server(ABC):
         tensors = self._broadcast(self.phase, client)
         return self._message(self.phase, tensors, self._broadcast_values(self.phase, client))
 
-    def catch_up(self, position: Message | bytes) -> Broadcast:
+    def catch_up(self, content: Content, sender: int) -> Broadcast:
         """The message that brings a client that is behind to where it can follow the present broadcast.
 
         Args:
-            position: what ``Client.position`` returned, or its bytes.
+            content: what ``Client.position`` returned, or its bytes.
+            sender: the client whose link it came over.
 
         Raises:
             MessageError: if the position is refused.
         """
-        report = received(position, Report, self.algorithm, ("position",))
-        self._check_sender(report)
-        return self._message("catch_up", *self._catch_up(report))
+        with refusing():
+            report = received(
+                content, Report, self.algorithm, ("position",), sender=sender, head=self._check_participant
+            )
+            return self._message("catch_up", *self._catch_up(report))
 
-    def check(self, content: Message | bytes, sender: int | None = None) -> Report:
+    def check(self, content: Content, sender: int) -> Report:
         """The report, if it is a valid one of the present phase; checking it changes nothing.
 
         Args:
-            content: the report or its bytes.
-            sender: the client whose link it came over; None trusts the report's own number.
+            content: the report in the form in which it came.
+            sender: the client whose link it came over.
 
         Raises:
             MessageError: if the report is refused, with the reason.
         """
-        report = received(content, Report, self.algorithm, self.algorithm.exchanges)
-        if sender is not None and report.client != sender:
-            raise MessageError(f"client {sender} sent a report in the name of client {report.client}")
-        if (report.round, report.phase) != (self.round, self.phase):
-            late = "late: " if report.round < self.round else ""
-            raise MessageError(
-                f"{late}the report is of round {report.round}, phase {report.phase!r}; "
-                f"this is round {self.round}, phase {self.phase!r}"
-            )
-        self._check_sender(report)
-        if self._acceptance is not None and self.phase == ACCEPT:
-            self._acceptance.check(report, self.participants)
-        else:
-            self._check(self.phase, report)
-        return report
+        phases = self.algorithm.exchanges
+        return received(
+            content, Report, self.algorithm, phases, sender=sender, head=self._check_place, body=self._check_whole
+        )
 
     def aggregate(self, arrivals: Iterable[Arrival | Report]) -> Outcome:
         """Ends the phase: uses the valid reports, refuses the others, and goes to the next phase or round.
@@ -312,8 +304,26 @@ class Server(ABC):
         self.algorithm.specification(Broadcast, phase).check(message)
         return message
 
-    def _check_sender(self, report: Report) -> None:
+    def _check_place(self, report: Report) -> None:
+        """Raises ``MessageError`` unless the report is of the present phase, and of a participant."""
+        if (report.round, report.phase) != (self.round, self.phase):
+            late = "late: " if report.round < self.round else ""
+            raise MessageError(
+                f"{late}the report is of round {report.round}, phase {report.phase!r}; "
+                f"this is round {self.round}, phase {self.phase!r}"
+            )
+        self._check_participant(report)
+
+    def _check_whole(self, report: Report) -> None:
+        if self._acceptance is not None and self.phase == ACCEPT:
+            self._acceptance.check(report, self.participants)
+        else:
+            self._check(self.phase, report)
+
+    def _check_participant(self, report: Report) -> None:
         """Raises ``MessageError`` unless the report is of a participant, with counts that go together."""
+        if report.round > self.round:
+            raise MessageError(f"the {report.phase} is of round {report.round}, this is round {self.round}")
         if report.client not in self.participants:
             raise MessageError(f"client {report.client} was not asked in this phase")
         if not report.failures <= report.queries <= report.total_queries:

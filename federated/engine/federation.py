@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from federated.core.algorithm import Algorithm
-from federated.core.codec import encode
+from federated.core.codec import Frame, encode
 from federated.core.ledger import Ledger, Spent
 from federated.core.messages import Broadcast, Message, MessageError
+from federated.core.reception import Content
 from federated.core.server import Arrival, Outcome, Server
 from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
@@ -31,7 +32,7 @@ class ClientHost(Protocol):
     def serve_all(self, requests: Sequence[Request]) -> list[Service]:
         """Carries clients through a phase; the services are in the order of the requests."""
 
-    def catch_up(self, number: int, message: Message | bytes) -> str:
+    def catch_up(self, number: int, message: Content) -> str:
         """Hands a client the server's answer to its position; returns why it was refused, or an empty string."""
 
     def restart(self, number: int) -> None:
@@ -125,7 +126,7 @@ class Federation:
         self.ledger = Ledger()
         self.history = History([RoundRecord(0, self._value())])
         self._down: set[int] = set()
-        self._delayed: list[tuple[int, int, Message | bytes]] = []
+        self._delayed: list[tuple[int, int, Content]] = []
 
     @property
     def rounds(self) -> int:
@@ -230,7 +231,7 @@ class Federation:
         client = service.client
         self._count(number, service)
         try:
-            answer = self.server.catch_up(service.position)
+            answer = self.server.catch_up(service.position, client)
         except MessageError as error:
             return Service(client, reason=f"the position was refused: {error}")
         if reason := self.host.catch_up(client, self._sent(number, client, self._encoded(answer))):
@@ -281,6 +282,7 @@ class Federation:
         return math.nan if self.fun is None else float(self.fun(self.server.x))
 
 
-def _as_tensor(content: Message | bytes) -> Tensor:
-    data = encode(content) if isinstance(content, Message) else content
+def _as_tensor(content: Content) -> Tensor:
+    message = content.message() if isinstance(content, Frame) else content
+    data = encode(message) if isinstance(message, Message) else message
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)

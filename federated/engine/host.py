@@ -14,6 +14,7 @@ from federated.core.client import Client
 from federated.core.codec import encode
 from federated.core.ledger import Spent
 from federated.core.messages import BehindError, Message, MessageError
+from federated.core.reception import Content
 from federated.methods.local_descent import autograd
 from optimizers.core.batch import SMALL, Batch
 from optimizers.evaluation import Evaluator
@@ -25,12 +26,12 @@ class Request:
 
     Attributes:
         client: the client's number.
-        message: the broadcast or its bytes.
+        message: the broadcast, in the form in which it goes to the client.
         crash_after: number of batches after which the client loses its state, for tests; None if it does not.
     """
 
     client: int
-    message: Message | bytes
+    message: Content
     crash_after: int | None = None
 
 
@@ -40,7 +41,7 @@ class Service:
 
     Attributes:
         client: the client's number.
-        report: the report, as bytes if the request was bytes; None if there is none.
+        report: the report, as bytes if the request was bytes, or as it came; None if there is none.
         payload: payload bytes of the report or position.
         reason: why there is no report.
         position: the message by which a client that is behind asks to catch up, or None.
@@ -52,10 +53,10 @@ class Service:
     """
 
     client: int
-    report: Message | bytes | None = None
+    report: Content | None = None
     payload: int = 0
     reason: str = ""
-    position: Message | bytes | None = None
+    position: Content | None = None
     spent: Spent = field(default_factory=Spent)
     seconds: float = 0.0
     crashed: bool = False
@@ -119,7 +120,7 @@ class Host:
         spent, seconds = client.spent.since(before), time.perf_counter() - began
         return Service(request.client, **outcome, spent=spent, seconds=seconds)
 
-    def catch_up(self, number: int, message: Message | bytes) -> str:
+    def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
         try:
             self.client(number).catch_up(message)
@@ -188,6 +189,6 @@ def _made(batch: Batch, evaluator: Evaluator) -> Batch:
     return Batch(batch.id, batch.base, torch.zeros_like(batch.scales), explicit=batch.points())
 
 
-def _as(like: Message | bytes, message: Message) -> Message | bytes:
-    """The message in the form of another: itself, or bytes."""
-    return message if isinstance(like, Message) else encode(message)
+def _as(like: Content, message: Message) -> Message | bytes:
+    """The message as bytes if another is bytes, and itself otherwise."""
+    return encode(message) if isinstance(like, bytes) else message

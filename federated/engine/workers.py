@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from federated.core.algorithm import Algorithm, Gradient
-from federated.core.messages import Message
+from federated.core.reception import Content
 from federated.engine.host import Host, Request, Service
 from optimizers.core.options import check_choice
 from optimizers.evaluation import Evaluator
@@ -76,10 +76,13 @@ class WorkerPool:
         """See ``ClientHost.serve_all``; the workers serve their clients at the same time."""
         shares = {w: [r for r in requests if r.client % self._count == w] for w in range(self._count)}
         given = {w: (share,) for w, share in shares.items() if share}
-        by_client = {s.client: s for services in self._call("serve_all", given).values() for s in services}
+        answers = self._call("serve_all", given).items()
+        by_client = {s.client: s for w, services in answers for s in services if s.client % self._count == w}
+        none = [r.client for r in requests if r.client not in by_client]
+        by_client |= {client: Service(client, reason="its worker gave no answer") for client in none}
         return [by_client[request.client] for request in requests]
 
-    def catch_up(self, number: int, message: Message | bytes) -> str:
+    def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
         return self._one("catch_up", number, message)
 

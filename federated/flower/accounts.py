@@ -11,6 +11,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from federated.core.ledger import Spent
+from federated.core.messages import plain
 from federated.engine.host import Service
 from federated.flower.records import ACCOUNT, size_of
 
@@ -84,7 +85,7 @@ class ClientAccount:
             spent = Counter({name: self._added(str(given.get("book", "")), name, given) for name in Spent._fields})
             lost = spent["queries"] - _count(given, "now")
             note = f"{lost} queries are of work whose report was lost" if lost > 0 else ""
-            seconds, reason = _seconds(given), str(given.get("reason", ""))
+            seconds, reason = _seconds(given), plain(given.get("reason", ""))
         for earlier in self._carried:
             spent.update(earlier.spent._asdict())
             traffic.update(earlier.traffic)

@@ -26,13 +26,12 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from federated.core.algorithm import Algorithm
-from federated.core.messages import Broadcast, Report
-from federated.core.reception import largest_payload
+from federated.core.messages import Report, plain
 from federated.engine.host import Host, Request
 from federated.flower import wire
 from federated.flower.configuration import NodeConfig, RunConfig
 from federated.flower.node_ledger import CountedEvaluator, CountedGradient, NodeLedger
-from federated.flower.records import ACCOUNT, HELLO, METRICS, load_state, message_in, records_of, save_state
+from federated.flower.records import ACCOUNT, HELLO, METRICS, frame_in, load_state, records_of, save_state
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ def answering(handle: Callable[[Message, Context], dict[str, Any]]) -> Callable[
             records.setdefault(ACCOUNT, ConfigRecord({"reason": ""})).update(account(context))
         except Exception as error:
             logger.exception("the client could not answer %s", message.metadata.message_type)
-            records = {ACCOUNT: ConfigRecord({"reason": f"{type(error).__name__}: {error}"})}
+            records = {ACCOUNT: ConfigRecord({"reason": plain(f"{type(error).__name__}: {error}")})}
             with suppress(ValueError, TypeError, OSError):
                 records[ACCOUNT].update(account(context))
         return Message(RecordDict(records), reply_to=message)
@@ -87,8 +86,8 @@ def hello(message: Message, context: Context) -> dict[str, Any]:
 def phase(message: Message, context: Context) -> dict[str, Any]:
     """Takes part in a phase."""
     algorithm, node = _read(context)
-    broadcast = message_in(message.content, largest_payload(algorithm, Broadcast, algorithm.exchanges))
-    host = _host(context, algorithm, node, broadcast.round, broadcast.phase)
+    broadcast = frame_in(message.content)
+    host = _host(context, algorithm, node, broadcast.header.round, broadcast.header.phase)
     service = host.serve(Request(node.client, broadcast))
     save_state(context.state, host.states()[node.client])
     sent = service.report or service.position
@@ -113,9 +112,9 @@ def phase(message: Message, context: Context) -> dict[str, Any]:
 def catch_up(message: Message, context: Context) -> dict[str, Any]:
     """Catches up by the server's answer to the client's position."""
     algorithm, node = _read(context)
-    broadcast = message_in(message.content, largest_payload(algorithm, Broadcast, ("catch_up",)))
-    host = _host(context, algorithm, node, broadcast.round, broadcast.phase)
-    reason = host.catch_up(node.client, broadcast)
+    answer = frame_in(message.content)
+    host = _host(context, algorithm, node, answer.header.round, answer.header.phase)
+    reason = host.catch_up(node.client, answer)
     save_state(context.state, host.states()[node.client])
     return {ACCOUNT: ConfigRecord({"reason": reason})}
 

@@ -15,11 +15,11 @@ from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
 from federated.core.algorithm import Algorithm
-from federated.core.messages import Message, MessageError, Report
-from federated.core.reception import largest_payload
+from federated.core.messages import Message, MessageError, plain
+from federated.core.reception import Content
 from federated.engine.host import Request, Service
 from federated.flower.accounts import Asked, ClientAccount, account_in
-from federated.flower.records import HEADER, HELLO, message_in, records_of
+from federated.flower.records import HEADER, HELLO, frame_in, records_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,9 +104,9 @@ class GridHost:
         contents = {client: RecordDict(records_of(message)) for client, message in messages.items()}
         round_number = max((message.round for message in messages.values()), default=0)
         asked = self._ask("train.phase", contents, round_number)
-        return [self._served(client, messages[client], contents[client], asked[client]) for client in messages]
+        return [self._served(client, contents[client], asked[client]) for client in messages]
 
-    def catch_up(self, number: int, message: Message | bytes) -> str:
+    def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
         message = _broadcast(message)
         content = RecordDict(records_of(message))
@@ -182,7 +182,7 @@ class GridHost:
             entry.reply = reply
         else:
             entry.code = reply.error.code
-            entry.reason = f"Flower's error {entry.code}: {reply.error.reason}"
+            entry.reason = f"Flower's error {entry.code}: {plain(reply.error.reason)}"
             if entry.code == UNAVAILABLE:
                 self._forget(entry.node)
         if entry.client is None:
@@ -202,7 +202,7 @@ class GridHost:
     def _met(self, entry: Asked) -> None:
         """Takes the answer to a greeting: which client the node is, or why it can be none."""
         given = {} if entry.reply is None else account_in(entry.reply.content)
-        reason, client = entry.reason or str(given.get("reason", "")), given.get("client")
+        reason, client = entry.reason or plain(given.get("reason", "")), given.get("client")
         if not reason and not (type(client) is int and 0 <= client < self.algorithm.clients):
             reason = f"it says that it is client {client!r:.40}"
         if reason:
@@ -234,22 +234,21 @@ class GridHost:
         while not done() and time.monotonic() < end:
             self._poll()
 
-    def _served(self, client: int, sent: Message, content: RecordDict, entry: Asked) -> Service:
+    def _served(self, client: int, content: RecordDict, entry: Asked) -> Service:
         """A client's service, from its reply to a phase's broadcast."""
         service = self._accounts[client].service(client, content, entry)
         if entry.reply is None or HEADER not in entry.reply.content:
             return service
         behind = account_in(entry.reply.content).get("behind") is True
-        phase = "position" if behind else sent.phase
         try:
-            report = message_in(entry.reply.content, largest_payload(self.algorithm, Report, (phase,)))
+            report = frame_in(entry.reply.content)
         except MessageError as error:
             return replace(service, reason=str(error))
         service = replace(service, payload=report.payload_bytes)
         return replace(service, position=report) if behind else replace(service, report=report)
 
 
-def _broadcast(message: Message | bytes) -> Message:
+def _broadcast(message: Content) -> Message:
     """The message itself; ``TypeError`` for bytes, as this host makes records of messages."""
     if not isinstance(message, Message):
         raise TypeError("a federation over a grid passes messages as they are: codec=False")

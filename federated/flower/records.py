@@ -16,7 +16,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from federated.core.codec import MAX_HEADER, Entry, header_of, message_of, read_header, tensor_bytes, tensor_of
+from federated.core.codec import MAX_HEADER, Entry, Frame, header_of, read_header, tensor_bytes
 from federated.core.messages import Message, MessageError
 
 ARRAYS = "arrays"
@@ -33,37 +33,29 @@ Record: TypeAlias = ArrayRecord | MetricRecord | ConfigRecord
 def records_of(message: Message) -> dict[str, Record]:
     """The records of a message, by record name."""
     text = header_of(message)
-    _, layout = read_header(text)
-    arrays = ArrayRecord({entry.name: _array(message.tensors[entry.name], entry) for entry in layout})
+    _, entries = read_header(text)
+    arrays = ArrayRecord({entry.name: _array(message.tensors[entry.name], entry) for entry in entries})
     return {ARRAYS: arrays, HEADER: ConfigRecord({"header": text})}
 
 
-def message_in(content: RecordDict, limit: int) -> Message:
-    """Decodes records that ``records_of`` made; the message's tensors are new, on the CPU.
+def frame_in(content: RecordDict) -> Frame:
+    """Opens records that ``records_of`` made, perhaps among others, and makes no tensor of them.
 
-    Sizes are checked before a tensor is allocated. Damage is Flower's to detect, which addresses records by their
-    SHA-256.
-
-    Args:
-        content: the records, perhaps with others.
-        limit: the most payload bytes that are accepted.
+    Damage is Flower's to detect, which addresses records by their SHA-256.
 
     Raises:
         MessageError: if ``records_of`` cannot have made the records, with the reason.
     """
-    header, arrays = content.get(HEADER), content.get(ARRAYS)
-    if not isinstance(header, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+    described, arrays = content.get(HEADER), content.get(ARRAYS)
+    if not isinstance(described, ConfigRecord) or not isinstance(arrays, ArrayRecord):
         raise MessageError(f"the records are {sorted(content)!r:.200}, a message has {ARRAYS!r} and {HEADER!r}")
-    text = header.get("header")
+    text = described.get("header")
     if not isinstance(text, bytes) or len(text) > MAX_HEADER:
         raise MessageError(f"the header is no bytes, or more than {MAX_HEADER}")
-    fields, layout = read_header(text)
-    if [entry.name for entry in layout] != list(arrays):
-        raise MessageError(f"the arrays are {list(arrays)!r:.200}, the header lists {[e.name for e in layout]}")
-    size = sum(entry.nbytes for entry in layout)
-    if size > limit:
-        raise MessageError(f"the tensors take {size} bytes, accepted are at most {limit}")
-    return message_of(fields, {entry.name: _tensor(arrays[entry.name], entry) for entry in layout})
+    header, entries = read_header(text)
+    if [entry.name for entry in entries] != list(arrays):
+        raise MessageError(f"the arrays are {list(arrays)!r:.200}, the header lists {[e.name for e in entries]}")
+    return Frame(header, entries, [_numbers(arrays[entry.name], entry) for entry in entries])
 
 
 def size_of(content: RecordDict) -> int:
@@ -96,8 +88,8 @@ def _array(tensor: Tensor, entry: Entry) -> Array:
     return Array(dtype=entry.dtype, shape=entry.shape, stype=NUMPY, data=data)
 
 
-def _tensor(array: Array, entry: Entry) -> Tensor:
-    """The tensor of an array; raises ``MessageError`` unless ``_array`` can have made it for the entry."""
+def _numbers(array: Array, entry: Entry) -> memoryview:
+    """The bytes of an array's numbers; raises ``MessageError`` unless ``_array`` can have made it for the entry."""
     start = _npy_header(entry)
     if (array.stype, array.dtype, tuple(array.shape)) != (NUMPY, entry.dtype, entry.shape):
         raise MessageError(
@@ -106,7 +98,7 @@ def _tensor(array: Array, entry: Entry) -> Tensor:
         )
     if len(array.data) != len(start) + entry.nbytes or not array.data.startswith(start):
         raise MessageError(f"array {entry.name} is not in NumPy's format with {entry.nbytes} bytes of numbers")
-    return tensor_of(memoryview(array.data)[len(start) :], entry)
+    return memoryview(array.data)[len(start) :]
 
 
 def _npy_header(entry: Entry) -> bytes:

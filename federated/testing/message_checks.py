@@ -101,7 +101,7 @@ def check_fingerprints(factory: Factory, promises: Promises) -> None:
     assert "fingerprint" in str(error)
     foreign = _exchange(theirs)[1]
     assert isinstance(foreign, Report)
-    error = raises(MessageError, lambda: server.check(foreign))
+    error = raises(MessageError, lambda: server.check(foreign, 0))
     assert "fingerprint" in str(error)
     error = raises(ValueError, lambda: ours.algorithm.check_configuration(theirs.algorithm.configuration))
     assert "seed" in str(error)
@@ -120,7 +120,7 @@ def _exchange(federation: Federation) -> list[Any]:
     try:
         client.receive(broadcast)
     except BehindError:
-        client.catch_up(federation.server.catch_up(client.position()))
+        client.catch_up(federation.server.catch_up(client.position(), 0))
         client.receive(broadcast)
     _work(client)
     return [broadcast, client.report()]

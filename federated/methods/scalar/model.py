@@ -68,34 +68,27 @@ class ScalarModel:
         """x, and the tensors of H and m: the model's own, not copies."""
         return self.method.vectors()
 
-    def load_vectors(self, vectors: Mapping[str, Tensor], floor: float) -> None:
-        """Take the vectors of another model of the same options, in place.
-
-        Raises:
-            MessageError: for an H that is not positive; nothing has changed then.
-        """
+    def check_vectors(self, vectors: Mapping[str, Tensor], floor: float, digest: str) -> None:
+        """Raises ``MessageError`` for another model's H that is not positive, or another digest than theirs."""
         if "hessian" in vectors and not float(vectors["hessian"].min()) > 0.0:
             raise MessageError("hessian has a coordinate that is not positive")
         if "curvature" in vectors and not float(vectors["curvature"].min()) >= 0.0:
             raise MessageError("curvature has a group under 0")
         if not (floor > 0.0 and math.isfinite(floor)):
             raise MessageError(f"hessian_floor is {floor}, accepted is a positive finite number")
+        if (found := digest_of({name: vectors[name] for name in self.vectors()}, floor)) != digest:
+            raise MessageError(f"the digest of the state is {found[:16]!r}…, the server's is {digest[:16]!r}…")
+
+    def load_vectors(self, vectors: Mapping[str, Tensor], floor: float) -> None:
+        """Take the vectors of another model of the same options, in place."""
         for name, tensor in self.vectors().items():
             tensor.copy_(vectors[name])
         state = self.method.state
         self.method.state = replace(state, learned=replace(state.learned, floor=floor))
 
     def digest(self) -> str:
-        """SHA-256 of all that replay depends on, in hexadecimal; no copy is made of vectors on the CPU."""
-        found = hashlib.sha256(self.floor.hex().encode())
-        for name, tensor in self.vectors().items():
-            found.update(f"{name} {tensor.dtype} {tensor.numel()}".encode())
-            for low in range(0, tensor.numel(), CHUNK):
-                array = tensor[low : low + CHUNK].detach().cpu().view(torch.uint8).numpy()
-                if sys.byteorder == "big":
-                    array = array.reshape(-1, tensor.element_size())[:, ::-1].copy()
-                found.update(array.data)
-        return found.hexdigest()
+        """SHA-256 of all that replay depends on, in hexadecimal."""
+        return digest_of(self.vectors(), self.floor)
 
     def state_dict(self) -> dict[str, Any]:
         """The method's."""
@@ -104,6 +97,19 @@ class ScalarModel:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a ``state_dict``."""
         self.method.load_state_dict(state)
+
+
+def digest_of(vectors: Mapping[str, Tensor], floor: float) -> str:
+    """SHA-256 of a model's vectors and its floor, in hexadecimal; no copy is made of vectors on the CPU."""
+    found = hashlib.sha256(floor.hex().encode())
+    for name, tensor in vectors.items():
+        found.update(f"{name} {tensor.dtype} {tensor.numel()}".encode())
+        for low in range(0, tensor.numel(), CHUNK):
+            array = tensor[low : low + CHUNK].detach().cpu().view(torch.uint8).numpy()
+            if sys.byteorder == "big":
+                array = array.reshape(-1, tensor.element_size())[:, ::-1].copy()
+            found.update(array.data)
+    return found.hexdigest()
 
 
 def present(scalars: Tensor) -> list[float]:

@@ -302,8 +302,10 @@ class ScalarOnlyClient(Client):
             missing = set(self.model.vectors()) - set(message.tensors)
             if missing or "hessian_floor" not in message.values:
                 raise MessageError(f"the state lacks {sorted(missing) or 'hessian_floor'}")
+            given = message.tensors, float(message.values["hessian_floor"])
+            self.model.check_vectors(*given, digest)
             self._reset()
-            self.model.load_vectors(message.tensors, float(message.values["hessian_floor"]))
+            self.model.load_vectors(*given)
             self.state = ClientState(message.round)
         else:
             if not {"since", "rounds", "until"} <= set(message.values) or "scalars" not in message.tensors:
@@ -315,7 +317,7 @@ class ScalarOnlyClient(Client):
                 )
             self._follow(self._rounds(message, until), message.tensors["scalars"], until)
         if self._digest() != digest:
-            raise MessageError(
+            raise BehindError(
                 f"the digest of the rebuilt model is {self.state.digest[:16]!r}…, the server's is {digest[:16]!r}…"
             )
 

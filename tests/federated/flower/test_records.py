@@ -9,7 +9,7 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from federated import Broadcast, MessageError, Report, encode
-from federated.flower.records import load_state, message_in, records_of, save_state, size_of
+from federated.flower.records import frame_in, load_state, records_of, save_state, size_of
 from federated.testing.harness import states_equal
 from tests.federated.flower.fake import FakeGrid, passed
 
@@ -40,7 +40,7 @@ def arrived(content):
 )
 def test_messages_survive_flowers_encoding_bit_by_bit(message):
     content = arrived(RecordDict(records_of(message)))
-    again = message_in(content, 1 << 20)
+    again = frame_in(content).message()
     assert type(again) is type(message) and encode(again) == encode(message)
     assert size_of(content) >= message.payload_bytes
 
@@ -93,14 +93,15 @@ BAD = {
 def test_what_is_no_message_is_refused(name):
     changes, reason = BAD[name]
     with pytest.raises(MessageError, match=reason):
-        message_in(altered(**changes), 1 << 20)
+        frame_in(altered(**changes))
 
 
-def test_larger_than_accepted_is_refused_before_it_is_copied():
+def test_records_become_frames_and_no_tensors(monkeypatch):
     content = altered()
-    assert message_in(content, 8).payload_bytes == 8
-    with pytest.raises(MessageError, match="take 8 bytes, accepted are at most 7"):
-        message_in(content, 7)
+    monkeypatch.setattr(torch, "from_numpy", lambda array: pytest.fail("a tensor was made"))
+    frame = frame_in(content)
+    assert frame.payload_bytes == 8 and frame.header.tensors == {}
+    assert [(entry.name, entry.layout) for entry in frame.entries] == [("x", (torch.float32, (2,)))]
 
 
 def test_random_records_never_pass():
@@ -111,7 +112,7 @@ def test_random_records_never_pass():
             text[generator.integers(len(text))] = generator.integers(256)
         changed = altered(header=ConfigRecord({"header": bytes(text)}))
         try:
-            found = message_in(changed, 1 << 20)
+            found = frame_in(changed).message()
         except MessageError:
             continue
         # What is still a message has its tensors as they were: names, rounds and values are the server's to judge.

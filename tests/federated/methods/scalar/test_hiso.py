@@ -60,7 +60,7 @@ def assert_rebuilt(made):
         try:
             client.receive(encode(server.broadcast(number)))
         except BehindError:
-            client.catch_up(encode(server.catch_up(encode(client.position()))))
+            client.catch_up(encode(server.catch_up(encode(client.position()), client.number)))
             client.receive(encode(server.broadcast(number)))
         assert bits(client.model.vectors()) == bits(server.state.model.vectors())
         assert client.model.floor == server.state.model.floor
@@ -298,12 +298,12 @@ def test_a_report_with_another_digest_is_refused():
     while (batch := client.ask()) is not None:
         client.tell(batch, torch.stack([quadratics()[0](x) for x in batch]))
     report = client.report()
-    made.server.check(report)
+    made.server.check(report, 0)
     with pytest.raises(MessageError, match="the digest of the client's model is '0000"):
-        made.server.check(tampered(report, digest="0" * 64))
+        made.server.check(tampered(report, digest="0" * 64), 0)
     long = dataclasses.replace(report, tensors={"scalars": torch.zeros(4)})
     with pytest.raises(MessageError, match="scalars are 4, accepted are 5"):
-        made.server.check(long)
+        made.server.check(long, 0)
 
 
 def test_a_broadcast_with_another_digest_is_refused_and_says_so():
@@ -322,7 +322,7 @@ def test_a_catch_up_with_another_digest_is_refused():
     fresh.state.at = 1
     with pytest.raises(BehindError, match="round 1, the scalars begin with 4"):
         fresh.receive(made.server.broadcast(0))
-    answer = made.server.catch_up(fresh.position())
+    answer = made.server.catch_up(fresh.position(), 0)
     assert answer.payload_bytes == 3 * 20
     with pytest.raises(MessageError, match="the digest of the rebuilt model"):
         fresh.catch_up(tampered(answer, digest="0" * 64))
@@ -331,7 +331,7 @@ def test_a_catch_up_with_another_digest_is_refused():
     fresh = made.algorithm.client(0)
     with pytest.raises(MessageError, match="the digest of the rebuilt model"):
         fresh.catch_up(dataclasses.replace(answer, tensors={"scalars": damaged}))
-    state = made.server.catch_up(fresh.position())
+    state = made.server.catch_up(fresh.position(), 0)
     assert state.payload_bytes == 7 * 8
     fresh.catch_up(state)
     fresh.receive(made.server.broadcast(0))
@@ -341,7 +341,7 @@ def test_catch_ups_that_are_no_catch_ups_are_refused():
     made = federation("hiso", [Fault("crash", 2, 0), Fault("rejoin", 9, 0)], log_rounds=2, count=2)
     run(made, 4)
     fresh = made.algorithm.client(0)
-    state = made.server.catch_up(dataclasses.replace(fresh.position(), round=0))
+    state = made.server.catch_up(dataclasses.replace(fresh.position(), round=0), 0)
     assert state.payload_bytes == 56
     for bad, reason in [
         (dataclasses.replace(state, tensors={"x": state.tensors["x"]}), "lacks \\['hessian'\\]"),
@@ -358,7 +358,7 @@ def test_catch_ups_that_are_no_catch_ups_are_refused():
         assert fresh.model.digest() == before and fresh.state.at == 1
     position = tampered(fresh.position(), at=99)
     with pytest.raises(MessageError, match="round 99"):
-        made.server.catch_up(position)
+        made.server.catch_up(position, 0)
 
 
 def test_broadcasts_whose_rounds_and_scalars_do_not_agree_are_refused():
