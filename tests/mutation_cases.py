@@ -2763,4 +2763,52 @@ RUNS = (
     ),
 )
 
-MUTATIONS = SURROGATES + HESSIANS + BUILDING_BLOCKS + SINGLE_MACHINE + FEDERATED + SCALAR_ONLY + COMPOSITE + RUNS
+BOXES = "experiments/workloads/black_boxes/"
+TB = "tests/experiments/black_boxes/"
+
+BLACK_BOXES = (
+    Mutation(
+        "black-boxes/a-linear-scale-for-a-logarithm",
+        BOXES + "variables.py",
+        "if self.log else",
+        "if not self.log else",
+        "hyper-parameters of many sizes lie in a corner of the box",
+        (TB + "test_black_boxes.py::test_variables_have_their_ends_and_middles",),
+    ),
+    Mutation(
+        "black-boxes/the-score-is-minimized",
+        BOXES + "tuning.py",
+        "return -float(scores.mean())",
+        "return float(scores.mean())",
+        "the worst hyper-parameters are searched for",
+        (TB + "test_tuning.py::test_kernel_ridge_is_a_solve_for_each_fold",),
+    ),
+    Mutation(
+        "black-boxes/length-scales-multiply",
+        BOXES + "tuning.py",
+        "return inputs / by",
+        "return inputs * by",
+        "a length scale is its inverse",
+        (TB + "test_tuning.py::test_kernel_ridge_is_a_solve_for_each_fold",),
+    ),
+    Mutation(
+        "black-boxes/far-turbines-are-punished",
+        BOXES + "wind_farm.py",
+        "np.square(shortfall.clip(0.0))",
+        "np.square(shortfall)",
+        "pairs that are far apart cost what pairs that are close should",
+        (TB + "test_wind_farm.py::test_the_penalty_is_its_formula_by_pairs",),
+    ),
+    Mutation(
+        "black-boxes/the-wind-does-not-veer",
+        BOXES + "rocket.py",
+        "angles = self.towards + self.veer",
+        "angles = self.towards - self.veer",
+        "the wind turns the other way with height",
+        (TB + "test_rocket.py::test_the_wind_is_a_power_of_the_height_that_veers",),
+    ),
+)
+
+MUTATIONS = (
+    SURROGATES + HESSIANS + BUILDING_BLOCKS + SINGLE_MACHINE + FEDERATED + SCALAR_ONLY + COMPOSITE + RUNS + BLACK_BOXES
+)

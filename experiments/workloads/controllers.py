@@ -72,10 +72,10 @@ def environment(name: str) -> Any:
     return make(name)
 
 
-def layers(env: Any) -> tuple[int, ...]:
-    """Widths from the observation to the action."""
+def layers(env: Any, hidden: tuple[int, ...] = HIDDEN) -> tuple[int, ...]:
+    """Widths from the observation to the action, those of the hidden layers between them."""
     actions = env.action_space.n if hasattr(env.action_space, "n") else env.action_space.shape[0]
-    return (int(env.observation_space.shape[0]), *HIDDEN, int(actions))
+    return (int(env.observation_space.shape[0]), *hidden, int(actions))
 
 
 def dimension(widths: tuple[int, ...]) -> int:
@@ -102,6 +102,7 @@ class Controller:
         seed: seed of the first episode's start.
         horizon: largest number of steps of an episode; None: the environment's own.
         bound: θ is in [−bound, bound]^d.
+        hidden: widths of the hidden layers; empty: a linear policy.
     """
 
     name: str
@@ -109,11 +110,12 @@ class Controller:
     seed: int
     horizon: int | None = None
     bound: float = 1.0
+    hidden: tuple[int, ...] = HIDDEN
 
     @property
     def dimension(self) -> int:
         """d."""
-        return dimension(layers(environment(self.name)))
+        return dimension(layers(environment(self.name), self.hidden))
 
     @property
     def bounds(self) -> list[tuple[float, float]]:
@@ -123,7 +125,7 @@ class Controller:
     def episode(self, theta: np.ndarray, seed: int) -> float:
         """The return of one episode from the start of a seed."""
         env = make(self.name) if self.name in BOX2D else environment(self.name)
-        pieces = unpacked(theta, layers(env))
+        pieces = unpacked(theta, layers(env, self.hidden))
         discrete = hasattr(env.action_space, "n")
         if not discrete:
             middle = (env.action_space.high + env.action_space.low) / 2.0

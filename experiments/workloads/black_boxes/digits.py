@@ -1,0 +1,75 @@
+"""Attacks on a network that reads digits: the perturbation of an image with which the network is least right.
+
+The margin log p_y − max_{j≠y} log p_j in nats, below 0 once the digit is taken for another, of perturbations within an
+L∞ bound, as in ZoRD's Sec. 5.3 on scikit-learn's digits: 8 x 8, and enlarged to MNIST's 28 x 28. A seed trains the
+network and draws the image among those that it recognizes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache, partial
+
+import numpy as np
+import torch
+
+from experiments.workloads import images
+from experiments.workloads.attack import Attack, chosen
+from experiments.workloads.black_boxes.black_box import BlackBox, InBox, Objective, cube
+from experiments.workloads.victims import FULL, Training, Victim, trained_victim
+
+BOUND = {8: 0.2, 28: 0.1}
+"""ε of ‖δ‖∞ ≤ ε by the pixels of a side; pixels are in [0, 1]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Perturbation:
+    """An attack that NumPy's arrays are given to."""
+
+    attack: Attack
+
+    def __call__(self, delta: np.ndarray) -> float:
+        """The margin at δ, shape ``d``."""
+        return float(self.attack(torch.from_numpy(delta)))
+
+
+@lru_cache(maxsize=4)
+def victim(side: int, training: Training, seed: int) -> Victim:
+    """The network of a seed for digits of ``side`` pixels a side."""
+    return trained_victim(images.digits(side), training, seed)
+
+
+def perturbation(side: int, training: Training, seed: int) -> Perturbation:
+    """The attack of a seed."""
+    digits, network = images.digits(side), victim(side, training, seed)
+    recognized = network.predict(digits.test) == digits.test_labels
+    ((image, label),) = chosen(digits, recognized, 1, seed)
+    return Perturbation(Attack(network, image, label, BOUND[side]))
+
+
+def _make(side: int, box: tuple[np.ndarray, np.ndarray], seed: int) -> Objective:
+    return InBox(perturbation(side, FULL, seed), *box)
+
+
+def _unperturbed(dimension: int, seed: int) -> np.ndarray:
+    return np.zeros(dimension)
+
+
+def _problem(side: int, budget: int) -> BlackBox:
+    dimension = side**2
+    box = cube(dimension, BOUND[side])
+    return BlackBox(
+        f"attack_digits_{dimension}",
+        dimension,
+        *box,
+        partial(_unperturbed, dimension),
+        partial(_make, side, box),
+        budget,
+        cost="under a millisecond: a small convolutional network; making it takes seconds",
+        noise="none; f is continuous, with kinks",
+        licence="scikit-learn BSD 3-clause; data of UCI, CC BY 4.0",
+        needs=("sklearn",),
+    )
+
+
+PROBLEMS = (_problem(8, 640), _problem(28, 1500))

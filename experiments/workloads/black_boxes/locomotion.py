@@ -1,0 +1,72 @@
+"""Gaits in MuJoCo: minus the return of gymnasium's Swimmer, HalfCheetah and Walker2d for a controller's weights.
+
+The three of ZoRD's Table 3 with its networks of two hidden layers, and Swimmer and HalfCheetah with linear policies,
+all of them with biases and with actions in the range of tanh; ``experiments.workloads.controllers`` has them. A seed
+draws the states that episodes begin from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import torch
+
+from experiments.workloads.black_boxes.black_box import BlackBox, InBox, Objective, central, cube
+from experiments.workloads.controllers import ENVIRONMENTS, HIDDEN, Controller
+
+LINEAR = {"swimmer": 18, "half_cheetah": 108}
+"""Numbers of a linear policy: an action's weights and bias."""
+
+EPISODES = {"swimmer": 1, "half_cheetah": 1, "walker2d": 8}
+"""Of a query; those of Walker2d end where it falls."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gait:
+    """A controller that NumPy's arrays are given to."""
+
+    controller: Controller
+
+    def __call__(self, theta: np.ndarray) -> float:
+        """Minus the mean return at θ, shape ``d``."""
+        return self.controller(torch.from_numpy(theta))
+
+
+def gait(name: str, hidden: tuple[int, ...], seed: int) -> Gait:
+    """A controller of one of ``EPISODES``, with the episodes of a seed."""
+    return Gait(Controller(name, EPISODES[name], 1000 * seed, hidden=hidden))
+
+
+def _make(name: str, hidden: tuple[int, ...], box: tuple[np.ndarray, np.ndarray], seed: int) -> Objective:
+    return InBox(gait(name, hidden, seed), *box)
+
+
+def _problem(title: str, name: str, hidden: tuple[int, ...], dimension: int, budget: int, cost: str) -> BlackBox:
+    box = cube(dimension, 1.0)
+    return BlackBox(
+        title,
+        dimension,
+        *box,
+        partial(central, *box),
+        partial(_make, name, hidden, box),
+        budget,
+        cost=cost,
+        noise="none between calls, as episodes begin from the same states; contacts make f rough",
+        licence="gymnasium MIT, MuJoCo Apache 2.0, the bodies with them",
+        needs=("gymnasium", "mujoco", "imageio"),
+    )
+
+
+_SWIMMER = "about a tenth of a second: an episode of 1,000 steps"
+_CHEETAH = "tens of milliseconds: an episode of 1,000 steps"
+_WALKER = "milliseconds, and tenths of a second for one that walks: eight episodes of up to 1,000 steps"
+
+PROBLEMS = (
+    _problem("swimmer_linear", "swimmer", (), LINEAR["swimmer"], 360, _SWIMMER),
+    _problem("half_cheetah_linear", "half_cheetah", (), LINEAR["half_cheetah"], 540, _CHEETAH),
+    _problem("swimmer", "swimmer", HIDDEN, ENVIRONMENTS["swimmer"][1], 500, _SWIMMER),
+    _problem("half_cheetah", "half_cheetah", HIDDEN, ENVIRONMENTS["half_cheetah"][1], 500, _CHEETAH),
+    _problem("walker2d", "walker2d", HIDDEN, ENVIRONMENTS["walker2d"][1], 1000, _WALKER),
+)

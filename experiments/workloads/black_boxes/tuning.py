@@ -1,0 +1,210 @@
+"""Hyper-parameters by cross-validation on data that scikit-learn brings: the mean loss of the folds.
+
+Gradient-boosted trees (LightGBM) and a perceptron, where log losses in nats are minimized, and kernel ridge regression
+with a length scale for each input, where it is the root mean square error in units of the target. A seed draws four
+fifths of the data, the folds, and what the learners draw themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_score
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, InBox, Objective, central, cube
+from experiments.workloads.black_boxes.variables import Variable, named
+
+Learner = Callable[[dict[str, Any], int], Any]
+"""Hyper-parameters and a seed ↦ scikit-learn's estimator."""
+
+TREES = (
+    Variable("n_estimators", 20, 200, log=True, whole=True),
+    Variable("learning_rate", 0.01, 0.5, log=True),
+    Variable("num_leaves", 4, 64, log=True, whole=True),
+    Variable("max_depth", 2, 12, whole=True),
+    Variable("min_child_samples", 2, 60, log=True, whole=True),
+    Variable("min_child_weight", 1e-3, 10.0, log=True),
+    Variable("subsample", 0.4, 1.0),
+    Variable("colsample_bytree", 0.3, 1.0),
+    Variable("reg_alpha", 1e-4, 10.0, log=True),
+    Variable("reg_lambda", 1e-4, 10.0, log=True),
+    Variable("min_split_gain", 1e-4, 1.0, log=True),
+    Variable("max_bin", 8, 255, log=True, whole=True),
+)
+"""LightGBM's, under its names."""
+
+LENGTH_SCALES = tuple(Variable(f"length_scale_{i}", 0.1, 100.0, log=True) for i in range(10))
+RIDGE = (*LENGTH_SCALES, Variable("alpha", 1e-4, 10.0, log=True))
+"""Length scales in standard deviations of the inputs, and the ridge."""
+
+PERCEPTRON = (
+    Variable("learning_rate_init", 1e-4, 0.3, log=True),
+    Variable("alpha", 1e-6, 1.0, log=True),
+    Variable("one_minus_beta_1", 0.01, 0.9, log=True),
+    Variable("one_minus_beta_2", 1e-4, 0.1, log=True),
+    Variable("epsilon", 1e-10, 1e-2, log=True),
+    Variable("width", 8, 64, log=True, whole=True),
+    Variable("batch_size", 16, 128, log=True, whole=True),
+    Variable("max_iter", 4, 20, log=True, whole=True),
+    Variable("scale", 0.1, 10.0, log=True),
+    Variable("power", 0.3, 3.0, log=True),
+)
+"""Adam's numbers, the network's and its inputs': pixels p in [0, 1] are seen as ``scale`` p^``power``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """f(u) = the mean over the folds of a learner's loss with the hyper-parameters of u in [0, 1]^d.
+
+    Attributes:
+        variables: the hyper-parameters.
+        learner: makes the estimator of them.
+        inputs: ``n x p``.
+        targets: shape ``n``.
+        folds: scikit-learn's splitter.
+        scoring: scikit-learn's name of the negative loss.
+        seed: of what the learner draws.
+    """
+
+    variables: tuple[Variable, ...]
+    learner: Learner
+    inputs: np.ndarray
+    targets: np.ndarray
+    folds: Any
+    scoring: str
+    seed: int
+
+    def __call__(self, u: np.ndarray) -> float:
+        """f at u, shape ``d``; NaN where a fit fails."""
+        estimator = self.learner(named(self.variables, u), self.seed)
+        with warnings.catch_warnings():
+            for ignored in (ConvergenceWarning, FitFailedWarning, RuntimeWarning):
+                warnings.simplefilter("ignore", ignored)
+            try:
+                scores = cross_val_score(
+                    estimator, self.inputs, self.targets, cv=self.folds, scoring=self.scoring, error_score="raise"
+                )
+            except (ValueError, np.linalg.LinAlgError):
+                return float("nan")
+        return -float(scores.mean())
+
+
+def trees(values: dict[str, Any], seed: int) -> Any:
+    """LightGBM's classifier on one thread; a bag is drawn for each tree."""
+    from lightgbm import LGBMClassifier
+
+    fixed = {"subsample_freq": 1, "n_jobs": 1, "deterministic": True, "force_row_wise": True, "verbose": -1}
+    return LGBMClassifier(**values, **fixed, random_state=seed)
+
+
+def _divided(inputs: np.ndarray, by: np.ndarray) -> np.ndarray:
+    return inputs / by
+
+
+def kernel_ridge(values: dict[str, Any], seed: int) -> Any:
+    """Ridge regression with the kernel exp(−Σ (xᵢ − x'ᵢ)²/(2 ℓᵢ²)); nothing is drawn."""
+    scales = np.array([values[variable.name] for variable in LENGTH_SCALES])
+    scaled = FunctionTransformer(_divided, kw_args={"by": scales})
+    return make_pipeline(scaled, KernelRidge(kernel="rbf", gamma=0.5, alpha=values["alpha"]))
+
+
+def _curved(pixels: np.ndarray, scale: float, power: float) -> np.ndarray:
+    return scale * pixels**power
+
+
+def perceptron(values: dict[str, Any], seed: int) -> Any:
+    """A perceptron with one hidden layer of ReLU, trained by Adam for a number of epochs."""
+    curved = FunctionTransformer(_curved, kw_args={name: values[name] for name in ("scale", "power")})
+    kept = ("learning_rate_init", "alpha", "epsilon", "batch_size", "max_iter")
+    network = MLPClassifier(
+        hidden_layer_sizes=(values["width"],),
+        beta_1=1.0 - values["one_minus_beta_1"],
+        beta_2=1.0 - values["one_minus_beta_2"],
+        n_iter_no_change=10**6,
+        random_state=seed,
+        **{name: values[name] for name in kept},
+    )
+    return make_pipeline(curved, network)
+
+
+def _drawn(data: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.random.default_rng([seed, PROBLEM]).permutation(len(data.target))[:count]
+    return data.data[rows], data.target[rows]
+
+
+def breast_cancer(seed: int) -> Tuning:
+    """Trees that tell malignant tumours from benign ones: 455 of 569 patients, 30 inputs, three folds."""
+    inputs, targets = _drawn(load_breast_cancer(), 455, seed)
+    folds = StratifiedKFold(3, shuffle=True, random_state=seed)
+    return Tuning(TREES, trees, inputs, targets, folds, "neg_log_loss", seed)
+
+
+def diabetes(seed: int) -> Tuning:
+    """Kernel ridge regression of diabetes' progression in a year: 354 of 442 patients, ten inputs, five folds.
+
+    Inputs are standardised and the mean of the target is subtracted, as there is no intercept.
+    """
+    inputs, targets = _drawn(load_diabetes(), 354, seed)
+    inputs = (inputs - inputs.mean(0)) / inputs.std(0)
+    folds = KFold(5, shuffle=True, random_state=seed)
+    return Tuning(RIDGE, kernel_ridge, inputs, targets - targets.mean(), folds, "neg_root_mean_squared_error", seed)
+
+
+def digits(seed: int) -> Tuning:
+    """A perceptron that reads digits: 500 of 1,797 images of 8 x 8 pixels, three folds."""
+    inputs, targets = _drawn(load_digits(), 500, seed)
+    folds = StratifiedKFold(3, shuffle=True, random_state=seed)
+    return Tuning(PERCEPTRON, perceptron, inputs / 16.0, targets, folds, "neg_log_loss", seed)
+
+
+def _in_box(draw: Callable[[int], Tuning], seed: int) -> Objective:
+    drawn = draw(seed)
+    return InBox(drawn, *cube(len(drawn.variables), 0.5, 0.5))
+
+
+def _problem(name: str, variables: tuple[Variable, ...], draw: Callable[[int], Tuning], **said: Any) -> BlackBox:
+    lower, upper = cube(len(variables), 0.5, 0.5)
+    start = partial(central, lower, upper)
+    return BlackBox(name, len(variables), lower, upper, start, partial(_in_box, draw), 20 * len(variables), **said)
+
+
+PROBLEMS = (
+    _problem(
+        "lightgbm_breast_cancer",
+        TREES,
+        breast_cancer,
+        cost="about a tenth of a second: three fits of up to 200 trees",
+        noise="none between calls; f jumps where an integer or a bag changes",
+        licence="LightGBM MIT, scikit-learn BSD 3-clause; data of UCI, CC BY 4.0",
+        needs=("sklearn", "lightgbm"),
+    ),
+    _problem(
+        "kernel_ridge_diabetes",
+        RIDGE,
+        diabetes,
+        cost="tens of milliseconds: five dense solves with 283 equations",
+        noise="none; f is smooth",
+        licence="scikit-learn BSD 3-clause; data of Efron et al. (2004), published without a licence",
+        needs=("sklearn",),
+    ),
+    _problem(
+        "perceptron_digits",
+        PERCEPTRON,
+        digits,
+        cost="about a tenth of a second: three perceptrons trained for up to 20 epochs",
+        noise="none between calls; weights and batches are the seed's, and f jumps where an integer changes",
+        licence="scikit-learn BSD 3-clause; data of UCI, CC BY 4.0",
+        needs=("sklearn",),
+    ),
+)

@@ -1,0 +1,37 @@
+"""Variables of different kinds and scales, each from a number in [0, 1]."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """What a number u in [0, 1] stands for.
+
+    Attributes:
+        name: its name.
+        low: its value at u = 0.
+        high: its value at u = 1.
+        log: whether u is linear in the value's logarithm, and not in the value.
+        whole: whether the value is rounded to an integer.
+    """
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def at(self, u: float) -> float:
+        """The value at u, an ``int`` where it is whole."""
+        value = self.low * (self.high / self.low) ** u if self.log else self.low + (self.high - self.low) * u
+        return round(value) if self.whole else float(value)
+
+
+def named(variables: Sequence[Variable], u: np.ndarray) -> dict[str, float]:
+    """The values at u, shape ``d``, by the variables' names."""
+    return {variable.name: variable.at(float(share)) for variable, share in zip(variables, u, strict=True)}
