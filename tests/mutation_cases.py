@@ -1338,6 +1338,24 @@ SINGLE_MACHINE = (
         (REGION + "test_the_radius_follows_the_ratio",),
         ("optimizers/trust_region",),
     ),
+    Mutation(
+        "trust-region/cut-through-successes",
+        M + "trust_region/cut.py",
+        "-np.ones(len(near[1]))])",
+        "np.ones(len(near[1]))])",
+        "the plane has the queries that succeeded behind it",
+        (REGION + "test_the_cut_is_the_farthest_plane_that_parts_failures_from_successes",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/steps-cross-the-cut",
+        M + "trust_region/region_model.py",
+        "float(self.cut @ s) > SHARE:",
+        "float(self.cut @ s) > 1.0 / SHARE:",
+        "a step ends where queries fail",
+        (REGION + "test_steps_stay_before_a_cut_and_are_the_least_there",),
+        ("optimizers/trust_region",),
+    ),
     # TuRBO and CobBO.
     Mutation(
         "turbo/region-twice-as-wide",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from optimizers.methods.trust_region.cut import SHARE, minimize_before
 from optimizers.methods.trust_region.pinned_model import PinnedData, PinnedModel, Shape
 from optimizers.methods.trust_region.step import minimize_in_ball
 
@@ -16,21 +17,31 @@ class RegionModel:
         model: the model of u.
         map: A/R, ``d x d``.
         unit: what a value of the model is of f.
+        cut: n of a plane nᵀs = 1 that steps do not cross, see ``cut_of``; None for none.
     """
 
-    def __init__(self, model: PinnedModel, map: Tensor, unit: float) -> None:
-        self._model, self._map, self._unit = model, map, unit
+    def __init__(self, model: PinnedModel, map: Tensor, unit: float, cut: Tensor | None = None) -> None:
+        self.cut = cut
+        self._model, self._map, self.unit = model, map, unit
         self.gradient, self.hessian = self.derivatives(torch.zeros(len(map), dtype=map.dtype))
 
     @classmethod
-    def of(cls, rows: Tensor, heights: Tensor, metric: Tensor, shape: Shape, unit: float = 1.0) -> RegionModel:
+    def of(
+        cls,
+        rows: Tensor,
+        heights: Tensor,
+        metric: Tensor,
+        shape: Shape,
+        unit: float = 1.0,
+        cut: Tensor | None = None,
+    ) -> RegionModel:
         """The model of rows, heights and metric as in ``scaled_data``.
 
         Raises:
             ArithmeticError: if the rows are too near to each other.
         """
         data, map = scaled_data(rows, heights, metric)
-        return cls(data.model(shape), map, unit)
+        return cls(data.model(shape), map, unit, cut)
 
     def mean(self, s: Tensor) -> float:
         """The posterior mean at a step, shape ``d``, relative to f(x_b)."""
@@ -42,21 +53,25 @@ class RegionModel:
         return self._map.mT @ g, self._map.mT @ H @ self._map
 
     def step(self, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
-        """The step to the least mean in the ball of radius δ and the box, and the mean there in f's units."""
+        """The step to the least mean in the ball of radius δ, the box and before a cut; the mean there in f's units."""
         s, mean = minimize_in_ball(self.mean, self.derivatives, delta, lower, upper, (self.gradient, self.hessian))
-        return s, self._unit * mean
+        if self.cut is not None and float(self.cut @ s) > SHARE:
+            s, mean = minimize_before(self.mean, self.derivatives, delta, lower, upper, self.cut)
+        return s, self.unit * mean
 
-    def lesson(self) -> Tensor | None:
-        """The unit vector along which ∇f(x_b) is least known, downhill; None if it is known better than it is long.
+    def lesson(self, delta: float) -> Tensor | None:
+        """The unit vector along which ∇f(x_b) is least known; None if it is known better than it is long.
 
-        Known: its variance along the vector is at most the squared length of its mean.
+        It points downhill, or from the cut where δ along it is behind that. Known: its variance along the vector is at
+        most the squared length of its mean.
         """
         covariance = self._map.mT @ self._model.gradient_covariance() @ self._map
         eigenvalues, Q = torch.linalg.eigh(covariance)
         if not float(eigenvalues[-1]) > float(self.gradient.square().sum()):
             return None
         e = Q[:, -1]
-        return -e if float(e @ self.gradient) > 0.0 else e
+        e = -e if float(e @ self.gradient) > 0.0 else e
+        return -e if self.cut is not None and delta * float(self.cut @ e) > SHARE else e
 
 
 def scaled_data(rows: Tensor, heights: Tensor, metric: Tensor) -> tuple[PinnedData, Tensor]:

@@ -12,6 +12,8 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, optional, positive
+from optimizers.methods.trust_region.cut import cut_of
+from optimizers.methods.trust_region.local_data import LocalData
 from optimizers.methods.trust_region.metric import metric_of
 from optimizers.methods.trust_region.pinned_model import Shape
 from optimizers.methods.trust_region.radius import FAILED, Radius
@@ -30,8 +32,8 @@ FINEST = 5e-8
 LESSONS = 5
 """The most queries in a row that only teach the model."""
 
-FAR, NEAR = 30.0, 3.0
-"""A query is too far for the window beyond 30 radii and three times the distance of the 2d-th one."""
+SCOUTS = 16
+"""The random points of which a new run takes one."""
 
 LARGEST_WINDOW = 1000
 """The most queries of a window, whatever d."""
@@ -44,6 +46,7 @@ class TrustRegionState:
     Attributes:
         points: the queries that succeeded, free coordinates in search units, float64, ``n x d_free``.
         values: f at them, float64, shape ``n``.
+        failed: the queries that failed, ``m x d_free``.
         first: the number of the first query of the run since the last restart.
         radius: the radius and the lower radius.
         metric: A, ``d_free x d_free``.
@@ -59,6 +62,7 @@ class TrustRegionState:
 
     points: Tensor
     values: Tensor
+    failed: Tensor
     first: int
     radius: Radius
     metric: Tensor
@@ -83,11 +87,13 @@ class SurrogateTrustRegion(Optimizer):
     - *a lesson*, after a step that failed or where it is too short for a query: x_b + Δe, e the unit vector along
       which ∇f(x_b) is least known, downhill by the mean, if its variance along e exceeds the squared length of its
       mean; at most five in a row.
+    - *Failed queries* have no place in the model. A plane that parts them from the others about x_b, the farthest from
+      x_b that does, bounds the steps (``cut_of``); where there is none, the radius falls under their distance.
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
       another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
 
     Lengthscale and amplitude are fitted anew every max(5, d/2) queries, and the metric of the model to the mean's
-    Hessian. A query that fails is in no model and brings the radius under its distance. The algebra is on the CPU, in
+    Hessian. The algebra is on the CPU, in
     float64, and costs O(n³ + n² d + d³) a query for a window of n.
 
     Args:
@@ -131,6 +137,7 @@ class SurrogateTrustRegion(Optimizer):
         self.state = TrustRegionState(
             points=self._kept(center.new_empty(0, self._d)),
             values=self._kept(center.new_empty(0)),
+            failed=self._kept(center.new_empty(0, self._d)),
             first=0,
             radius=self._opening,
             metric=self._kept(torch.eye(self._d, dtype=torch.float64)),
@@ -196,6 +203,7 @@ class SurrogateTrustRegion(Optimizer):
             state,
             points=torch.cat([state.points, asked[succeeded]]),
             values=torch.cat([state.values, values[succeeded]]),
+            failed=torch.cat([state.failed, asked[~succeeded]]),
         )
         failed = False
         if kind in ("design", "scout"):
@@ -205,8 +213,10 @@ class SurrogateTrustRegion(Optimizer):
             length = float((asked[0] - state.points[place]).norm())
             ratio = _ratio(float(state.values[place]), float(values[0]), state.predicted)
             failed = not ratio > FAILED
-            now.radius, now.lessons = state.radius.after(ratio, length), 0
-        elif kind == "lesson" and not bool(succeeded.all()):
+            cut = None if bool(succeeded.all()) else self._cut(now, place)
+            now.radius = state.radius.after(ratio if cut is None else -math.inf, length)
+            now.lessons = 0
+        elif kind == "lesson" and not bool(succeeded.all()) and self._cut(now, self._best(state)) is None:
             now.radius = state.radius.after(math.nan, state.radius.delta)
         with small_algebra(self._size * self._d**2):
             at_rho = bool(succeeded.all()) and state.radius.delta <= state.radius.rho
@@ -249,7 +259,7 @@ class SurrogateTrustRegion(Optimizer):
             if not short and not failed:
                 now.kind, now.plan, now.predicted = "step", plan, -mean
                 return
-            if now.lessons < LESSONS and (uncertain := model.lesson()) is not None:
+            if now.lessons < LESSONS and (uncertain := model.lesson(now.radius.delta)) is not None:
                 lesson = self._lesson(center, uncertain, now.radius.delta)
                 if not self._is_known(now, lesson):
                     now.kind, now.plan, now.lessons = "lesson", lesson, now.lessons + 1
@@ -270,18 +280,25 @@ class SurrogateTrustRegion(Optimizer):
         return max(FINEST * self._opening.rho, resolved)
 
     def _is_known(self, now: TrustRegionState, plan: Tensor) -> bool:
-        """Whether a point has been queried, with success, when it is rounded to the run's dtype."""
+        """Whether a point has been queried when it is rounded to the run's dtype."""
         rounded = self._kept(self._free_part(self._whole(plan)))
-        return bool((now.points == rounded).all(dim=1).any())
+        return any(bool((asked == rounded).all(dim=1).any()) for asked in (now.points, now.failed))
 
     def _scout(self, now: TrustRegionState) -> None:
-        """Plans one random point: of the box, or about the iterate where a side is infinite; a new run begins there."""
+        """Plans one random point: of the box, or about the iterate where a side is infinite; a new run begins there.
+
+        It is the first of ``SCOUTS`` whose nearest query has not failed, or the first of all.
+        """
         generator = self._generator(2)
-        u = torch.from_numpy(generator.random(self._d))
-        z = torch.from_numpy(generator.standard_normal(self._d))
+        u = torch.from_numpy(generator.random((SCOUTS, self._d)))
+        z = torch.from_numpy(generator.standard_normal((SCOUTS, self._d)))
         near = self._free_part(now.center) + self._opening.delta * 2.0 * z
         inside = torch.where(torch.isfinite(self._sides), self._lower + u * self._sides, near)
-        now.kind, now.plan = "scout", self._kept(torch.clamp(inside, self._lower, self._upper)[None])
+        spots, chosen = torch.clamp(inside, self._lower, self._upper), 0
+        if len(now.failed) and len(now.points):
+            nearest = [torch.cdist(spots, asked.cpu()).min(dim=1).values for asked in (now.points, now.failed)]
+            chosen = int((nearest[0] < nearest[1]).int().argmax())
+        now.kind, now.plan = "scout", self._kept(spots[chosen][None])
 
     def _lesson(self, center: Tensor, direction: Tensor, delta: float) -> Tensor:
         """The point at δ along a direction, or against it where the box cuts less of that, ``1 x d_free``."""
@@ -296,38 +313,34 @@ class SurrogateTrustRegion(Optimizer):
 
         Raises nothing for points that are too near to each other: a model of half of them takes its place.
         """
-        points, center = now.points.cpu(), now.points[best].cpu()
-        distances = torch.linalg.vector_norm(points - center, dim=1)
-        order = distances.argsort()
-        order = order[distances[order] > 0.0][: self._size]
-        if len(order) == 0:
-            return None
-        far = max(FAR * now.radius.delta, NEAR * float(distances[order[min(2 * self._d, len(order)) - 1]]))
-        order = order[distances[order] <= far]
-        values = now.values.cpu()
-        # A power of two, by which division is exact.
-        unit = math.ldexp(1.0, math.frexp(max(float(values[order].abs().max()), abs(float(values[best]))))[1] - 1)
-        rows, heights = points[order] - center, values[order] / unit - float(values[best]) / unit
+        data = LocalData.about(now.points.cpu(), now.values.cpu(), best, self._size, now.radius.delta)
+        cut = self._cut(now, best)
         due = now.shape is None or len(now.values) - now.fitted >= max(5, self._d // 2)
-        while len(rows):
+        while len(data):
             try:
-                return self._fitted(now, rows, heights, unit, due)
+                return self._fitted(now, data, cut, due)
             except ArithmeticError:
-                rows, heights = rows[::2], heights[::2]
-                rows, heights = (rows, heights) if len(rows) > 1 else (rows[:0], heights[:0])
+                data = data.halved()
         return None
 
-    def _fitted(self, now: TrustRegionState, rows: Tensor, heights: Tensor, unit: float, due: bool) -> RegionModel:
-        """The model of rows and their values over ``unit``; where it is due, after a fit of metric and shape."""
-        metric = now.metric.cpu()
+    def _cut(self, now: TrustRegionState, best: int) -> Tensor | None:
+        """The plane before the failed queries near the best one, see ``cut_of``."""
+        if len(now.failed) == 0:
+            return None
+        center = now.points[best]
+        return cut_of((now.failed - center).cpu(), (now.points - center).cpu(), now.radius.delta)
+
+    def _fitted(self, now: TrustRegionState, data: LocalData, cut: Tensor | None, due: bool) -> RegionModel:
+        """The model of the data; where it is due, after a fit of metric and shape."""
+        rows, heights, metric = data.rows, data.heights, now.metric.cpu()
         if not due and now.shape is not None:
-            return RegionModel.of(rows, heights, metric, Shape(*now.shape), unit)
+            return RegionModel.of(rows, heights, metric, Shape(*now.shape), data.unit, cut)
         before = Shape(*now.shape) if now.shape is not None else None
         shape = before or scaled_data(rows, heights, metric)[0].fitted(None)
         metric = metric_of(RegionModel.of(rows, heights, metric, shape).hessian)
-        data, map = scaled_data(rows, heights, metric)
-        shape = data.fitted(shape)
-        model = RegionModel(data.model(shape), map, unit)
+        scaled, map = scaled_data(rows, heights, metric)
+        shape = scaled.fitted(shape)
+        model = RegionModel(scaled.model(shape), map, data.unit, cut)
         now.metric, now.fitted = self._kept(metric), len(now.values)
         now.shape = (shape.amplitude, shape.lengthscale)
         return model

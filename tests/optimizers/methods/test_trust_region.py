@@ -7,6 +7,7 @@ from scipy.optimize import minimize as scipy_minimize
 from scipy.stats import multivariate_normal
 
 from optimizers import SurrogateTrustRegion, run
+from optimizers.methods.trust_region.cut import cut_of
 from optimizers.methods.trust_region.metric import metric_of
 from optimizers.methods.trust_region.pinned_model import PinnedData, Shape
 from optimizers.methods.trust_region.radius import Radius
@@ -124,14 +125,17 @@ def test_a_region_model_does_not_depend_on_the_metrics_scale_and_is_in_the_varia
     np.testing.assert_allclose(model.derivatives(x)[0], slopes, rtol=1e-6, atol=1e-7)
 
 
+PLAIN = (torch.eye(4, dtype=torch.float64), Shape())
+
+
 def test_a_lesson_goes_along_what_the_queries_do_not_span_and_downhill():
     S = points(30, 3)
     S[:, 2] *= 1e-3
     y = (S**2).sum(1) + 1e-3 * S[:, 0]
-    e = RegionModel.of(S, y, torch.eye(3, dtype=torch.float64), Shape()).lesson()
+    e = RegionModel.of(S, y, torch.eye(3, dtype=torch.float64), Shape()).lesson(1.0)
     assert abs(float(e[2])) > 0.99
     steep = RegionModel.of(points(30, 3), 1e3 * points(30, 3).sum(1), torch.eye(3, dtype=torch.float64), Shape())
-    assert steep.lesson() is None
+    assert steep.lesson(1.0) is None
 
 
 def quadratic(d, seed, definite=False):
@@ -262,19 +266,107 @@ def test_a_run_does_not_depend_on_the_values_units():
         np.testing.assert_allclose(asked[0], asked[1], atol=1e-4)
 
 
-def test_failures_on_half_of_the_box_leave_a_run_that_reaches_the_edge():
-    def f(x):
-        return math.nan if float(x[0]) > 1.0 else float(((x - 2.0) ** 2).sum())
+@pytest.mark.parametrize("seed", range(6))
+def test_the_cut_is_the_farthest_plane_that_parts_failures_from_successes(seed):
+    """Among all planes nᵀs = 1 with nᵀs ≥ 1 for failures and ≤ 1 for successes, the least ‖n‖, by another solver."""
+    rng = np.random.default_rng(seed)
+    normal, S = rng.standard_normal(3), rng.standard_normal((30, 3))
+    behind = S @ normal > 0.5 * np.linalg.norm(normal)
+    failed, rows = S[behind], S[~behind]
+    n = cut_of(torch.from_numpy(failed), torch.from_numpy(rows), 1.0)
+    known = scipy_minimize(
+        lambda n: n @ n,
+        normal / (0.5 * np.linalg.norm(normal)),
+        jac=lambda n: 2.0 * n,
+        method="SLSQP",
+        constraints=[
+            {"type": "ineq", "fun": lambda n: failed @ n - 1.0, "jac": lambda n: failed},
+            {"type": "ineq", "fun": lambda n: 1.0 - rows @ n, "jac": lambda n: -rows},
+        ],
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert known.success and n is not None
+    np.testing.assert_allclose(n, known.x, atol=1e-5)
+    mixed = torch.from_numpy(np.vstack([failed, -failed]))
+    assert cut_of(mixed, torch.from_numpy(rows), 1.0) is None
+    assert cut_of(mixed, torch.from_numpy(rows), 1e-3) is None
 
-    result = run(SurrogateTrustRegion(torch.zeros(3, dtype=torch.float64), bounds=[(-5.0, 5.0)] * 3, max_queries=60), f)
-    assert result.fun < 4.0 and result.nfail > 0
+
+def test_steps_stay_before_a_cut_and_are_the_least_there():
+    g, H = quadratic(4, 3, definite=True)
+    model = RegionModel.of(points(40, 4), torch.tensor([value(g, H, s) for s in points(40, 4)]), *PLAIN)
+    free = torch.full((4,), math.inf, dtype=torch.float64)
+    s, _ = model.step(0.5, -free, free)
+    model.cut = s / float(s.square().sum())
+    before, mean = model.step(0.5, -free, free)
+    known = scipy_minimize(
+        lambda s: model.mean(torch.from_numpy(s)),
+        np.zeros(4),
+        method="SLSQP",
+        constraints=[
+            {"type": "eq", "fun": lambda s: float(model.cut @ torch.from_numpy(s)) - 0.25},
+            {"type": "ineq", "fun": lambda s: 0.25 - s @ s},
+        ],
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert float(model.cut @ before) == pytest.approx(0.25) and float(before.norm()) <= 0.5 * (1 + 1e-9)
+    assert mean == pytest.approx(known.fun, rel=1e-2)
+    assert float(model.cut @ model.lesson(1e9)) < 0.0
 
 
-def test_plateaus_corners_and_one_dimension_are_survived():
-    for d, x0 in ((1, [5.0]), (3, [-5.0, 5.0, 5.0])):
-        opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * d, max_queries=60)
-        result = run(opt, lambda x: float(torch.floor(x).square().sum()))
-        assert result.fun <= 3.0 and result.nfev == 60
+def fails(where):
+    return lambda x: math.nan if bool(where(x)) else float(((x - 2.0) ** 2).sum())
+
+
+@pytest.mark.parametrize(
+    ("f", "x0", "least"),
+    [
+        (fails(lambda x: x[0] > 1.0), [0.0, 0.0], 1.0),
+        (fails(lambda x: x[0] > 1.0), [3.0, 0.0, 0.0], 1.0),
+        (fails(lambda x: x.sum() > 1.0), [0.0, 0.0, 0.0], 25.0 / 3.0),
+    ],
+)
+def test_failures_on_half_of_the_box_leave_a_run_that_reaches_the_least_value_of_the_other(f, x0, least):
+    """The projection of (2, …, 2) onto the half-space where f has values is known."""
+    opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * len(x0), max_queries=30 * len(x0))
+    result = run(opt, f)
+    assert result.nfev == 30 * len(x0) and least <= result.fun < least + 0.02
+
+
+def test_new_runs_begin_where_queries_have_not_failed():
+    opt = SurrogateTrustRegion([0.5, 0.0], bounds=[(-5.0, 5.0)] * 2, max_queries=150)
+    run(opt, lambda x: math.nan if float(x[0]) > 1.0 else float((x - 0.3).square().sum()))
+    assert opt.state.first > 0 and opt.failures < 40
+
+
+EDGES = {
+    "constant": (lambda x: 1.0, 0.0, 5.0, None, 1.0),
+    "floor": (lambda x: float(torch.floor(x).sum()), 3.0, 5.0, None, -5.0),
+    "from a corner": (lambda x: float((x - 4.0).square().sum()), -5.0, 5.0, None, 1e-6),
+    "to a corner": (lambda x: float((x - 7.0).square().sum()), -5.0, 5.0, None, 4.0),
+    "linear": (lambda x: float(x.sum()), 5.0, 5.0, None, -5.0),
+    "1e300": (lambda x: 1e300 * (float((x - 1.0).square().sum()) - 3.0), 0.0, 5.0, None, -2.99e300),
+    "1e-300": (lambda x: 1e-300 * (float((x - 1.0).square().sum()) - 3.0), 0.0, 5.0, None, -2.99e-300),
+    "tiny box": (lambda x: 1e20 * float((x - 1e-10).square().sum()), 0.0, 1e-9, None, 1e-6),
+    "huge box": (lambda x: 1e-20 * float((x - 1e10).square().sum()), 0.0, 1e12, None, 1e-6),
+    "tiny box in its units": (lambda x: 1e20 * float((x - 1e-10).square().sum()), 0.0, 1e-9, False, 1e-6),
+    "huge box in its units": (lambda x: 1e-20 * float((x - 1e10).square().sum()), 0.0, 1e12, False, 1e-6),
+    "+inf": (lambda x: math.inf if float(x.sum()) > 1.0 else float(x.square().sum()), 0.9, 5.0, None, 1e-6),
+    "-inf": (lambda x: -math.inf if float(x.sum()) > 1.0 else float(x.square().sum()), 0.9, 5.0, None, 1e-6),
+    "one point": (lambda x: 1.0 if float(x.abs().max()) < 1e-9 else math.nan, 0.0, 5.0, None, 1.0),
+}
+
+
+@pytest.mark.parametrize(("dtype", "d"), [(torch.float64, 1), (torch.float32, 2)])
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_are_survived_and_the_known_least_value_reached(name, dtype, d):
+    f, start, half, rescale, least = EDGES[name]
+    x0 = torch.full((d,), start / d, dtype=dtype) if "inf" in name else torch.full((d,), start, dtype=dtype)
+    opt = SurrogateTrustRegion(x0, bounds=[(-half, half)] * d, max_queries=40, rescale=rescale)
+    result = run(opt, lambda x: f(x.double()))
+    each = d if name in ("floor", "to a corner", "linear") else 1
+    slack = 1e-3 if dtype is torch.float32 else 0.0
+    assert result.nfev == 40 and result.fun <= each * least + slack
 
 
 def test_restarts_begin_elsewhere_and_keep_the_best():
