@@ -738,6 +738,7 @@ BESIDE = TM + "zord/test_informative_batch.py::"
 TURBO = TM + "bayesian/test_turbo.py::"
 COBBO = TM + "bayesian/test_cobbo.py::"
 REGION = TM + "test_trust_region.py::"
+SPAN = TM + "trust_region/test_span.py::"
 
 BUILDING_BLOCKS = (
     # Estimators.
@@ -1300,6 +1301,51 @@ SINGLE_MACHINE = (
         "self._alpha.new_zeros(1)",
         "the derivatives lose the Matérn part's term of the pin",
         (REGION + "test_gradient_and_hessian_of_the_mean_are_its_differences",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/curvature-not-shared",
+        M + "trust_region/pinned_model.py",
+        "alpha=0.25 * LINEAR",
+        "alpha=0.0 * LINEAR",
+        "directions share no curvature in the data's covariance, and do in the mean",
+        (REGION + "test_the_mean_is_that_of_the_kernel_written_out_and_interpolates",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/span-forgets-the-distance-from-it",
+        M + "trust_region/span.py",
+        "torch.linalg.vector_norm(rows - inside @ basis, dim=-1, keepdim=True)",
+        "torch.zeros_like(rows[..., :1])",
+        "the model in the span takes every point for its projection",
+        (SPAN + "test_the_model_in_the_span_is_that_in_all_variables",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/metric-lost-outside",
+        M + "trust_region/span.py",
+        "square += c**2 *",
+        "square += 0.5 * c**2 *",
+        "another basis's metric is less than c outside of the first one",
+        (SPAN + "test_a_metric_stays_the_same_in_another_basis",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/box-not-in-the-hessian",
+        M + "trust_region/span_model.py",
+        "(G @ g[:-1], G @ H[:-1, :-1] @ G) if some",
+        "(g[:-1], H[:-1, :-1]) if some",
+        "a step in the span ignores which variables are held at sides of the box",
+        (SPAN + "test_steps_in_a_box_are_within_it_and_nearly_as_low_as_those_of_a_general_solver",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/doubt-of-half-a-slope",
+        M + "trust_region/span_model.py",
+        "variance**0.5 * float(((explored - s) @ v).abs())",
+        "variance * float(((explored - s) @ v).abs())",
+        "a step's doubt is a variance and no standard deviation",
+        (SPAN + "test_what_a_step_explores_is_beside_it_and_its_doubt_is_the_slopes",),
         ("optimizers/trust_region",),
     ),
     Mutation(

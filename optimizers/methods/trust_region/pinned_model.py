@@ -2,10 +2,11 @@
 
 Its kernel is, with m(r) = (1 + √5 r + 5r²/3) exp(−√5 r) of Matérn 5/2,
 
-    k(u, v) = w u·v + ½ (u·v)² + a [m(‖u − v‖/ℓ) − m(‖u‖/ℓ) − m(‖v‖/ℓ) + 1],
+    k(u, v) = w u·v + ½ (u·v)² + ¼ w ‖u‖²‖v‖² + a [m(‖u − v‖/ℓ) − m(‖u‖/ℓ) − m(‖v‖/ℓ) + 1],
 
-the covariance of a random linear form, a random quadratic form, and g − g(0) for a Matérn process g. Every term
-vanishes at u = 0, where the model holds the known value exactly and needs no mean. Everything is float64 on the CPU.
+the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
+directions share), and g − g(0) for a Matérn process g. Every term vanishes at u = 0, where the model holds the known
+value exactly and needs no mean. Everything is float64 on the CPU.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 from torch import Tensor
 
 LINEAR = 100.0
-"""w, the prior variance of a gradient's coordinate in units of that of a second derivative."""
+"""w, the prior variance of a gradient's coordinate and of the curvature that all directions share, in units of a
+mixed second derivative's."""
 
 JITTER = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """What is added to the correlation matrix's diagonal: the first with which it has a Cholesky factor."""
@@ -47,7 +49,7 @@ class PinnedData:
         U: points, ``n x d``, none of them 0.
         y: their values less the pin's, shape ``n``, divided by the largest of them.
         unit: that largest value; 1 if all are 0.
-        polynomial: w u·v + ½(u·v)², ``n x n``.
+        polynomial: w u·v + ½(u·v)² + ¼w‖u‖²‖v‖², ``n x n``.
         distances: √5 ‖u − v‖, ``n x n``.
         norms: √5 ‖u‖, shape ``n``.
     """
@@ -68,7 +70,7 @@ class PinnedData:
         distances = torch.add(squares[:, None], squares).sub_(gram, alpha=2.0).clamp_min_(0.0)
         distances.fill_diagonal_(0.0)
         distances.mul_(5.0).sqrt_()
-        polynomial = gram.mul(0.5).add_(LINEAR).mul_(gram)
+        polynomial = gram.mul(0.5).add_(LINEAR).mul_(gram).addr_(squares, squares, alpha=0.25 * LINEAR)
         return cls(U, values / unit, unit, polynomial, distances, (5.0 * squares).sqrt())
 
     def factored(self, shape: Shape) -> tuple[Tensor, Tensor, float]:
@@ -160,6 +162,7 @@ class PinnedModel:
         self._factor, self._deviations, self._alpha = factor, deviations, alpha
         self._linear = LINEAR * (alpha @ data.U)
         self._quadratic = (data.U * alpha[:, None]).mT @ data.U
+        self._quadratic.diagonal().add_(0.5 * LINEAR * float(alpha @ data.U.square().sum(1)))
         total = float(alpha.sum())
         self._total, self._offset = total, total - float(alpha @ matern(data.norms, shape.lengthscale))
 

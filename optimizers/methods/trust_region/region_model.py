@@ -65,13 +65,17 @@ class RegionModel:
         It points downhill, or from the cut where δ along it is behind that. Known: its variance along the vector is at
         most the squared length of its mean.
         """
-        covariance = self._map.mT @ self._model.gradient_covariance() @ self._map
-        eigenvalues, Q = torch.linalg.eigh(covariance)
-        if not float(eigenvalues[-1]) > float(self.gradient.square().sum()):
+        e, variance = self.least_known()
+        if not variance > float(self.gradient.square().sum()):
             return None
-        e = Q[:, -1]
         e = -e if float(e @ self.gradient) > 0.0 else e
         return -e if self.cut is not None and delta * float(self.cut @ e) > SHARE else e
+
+    def least_known(self) -> tuple[Tensor, float]:
+        """The unit vector along which ∇f(x_b) has most variance, shape ``d``, and that variance."""
+        covariance = self._map.mT @ self._model.gradient_covariance() @ self._map
+        eigenvalues, Q = torch.linalg.eigh(covariance)
+        return Q[:, -1], float(eigenvalues[-1])
 
 
 def scaled_data(rows: Tensor, heights: Tensor, metric: Tensor) -> tuple[PinnedData, Tensor]:

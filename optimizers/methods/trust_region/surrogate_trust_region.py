@@ -18,6 +18,9 @@ from optimizers.methods.trust_region.metric import metric_of
 from optimizers.methods.trust_region.pinned_model import Shape
 from optimizers.methods.trust_region.radius import FAILED, Radius
 from optimizers.methods.trust_region.region_model import RegionModel, scaled_data
+from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, direction_outside
+from optimizers.methods.trust_region.span_model import SpanModel
+from optimizers.methods.trust_region.spanning import SPANNED_WINDOW, is_spanning, nearest, random_design, widened
 from surrogates.threads import small_algebra
 
 START = 0.2
@@ -38,6 +41,12 @@ SCOUTS = 16
 LARGEST_WINDOW = 1000
 """The most queries of a window, whatever d."""
 
+DOUBTS, UNDECIDED = 2.0, 0.5
+"""A step falls short by chance up to so many standard deviations of what it explored; its ratio counts as the other."""
+
+MEMORY = 3
+"""Where the model is of a span, at most so many windows of queries are kept."""
+
 
 @dataclass
 class TrustRegionState:
@@ -49,7 +58,8 @@ class TrustRegionState:
         failed: the queries that failed, ``m x d_free``.
         first: the number of the first query of the run since the last restart.
         radius: the radius and the lower radius.
-        metric: A, ``d_free x d_free``.
+        metric: A, ``d_free x d_free``, or ``k + 1 x k + 1`` in the basis's coordinates (``span``).
+        basis: an orthonormal basis of the span of the model's rows, ``k x d_free``; None: all variables are modelled.
         shape: the model's a and ℓ, or None before the first fit.
         fitted: how many queries had succeeded at the last fit.
         lessons: the number of queries in a row that only taught the model.
@@ -58,6 +68,7 @@ class TrustRegionState:
             one), ``"step"`` or ``"lesson"``.
         plan: the points of the next batch, ``q x d_free``.
         predicted: the decrease that the model predicts for a step.
+        doubt: the standard deviation that what a step explores beside it adds to that.
     """
 
     points: Tensor
@@ -66,6 +77,7 @@ class TrustRegionState:
     first: int
     radius: Radius
     metric: Tensor
+    basis: Tensor | None
     shape: tuple[float, float] | None
     fitted: int
     lessons: int
@@ -73,6 +85,7 @@ class TrustRegionState:
     kind: str
     plan: Tensor
     predicted: float
+    doubt: float
 
 
 class SurrogateTrustRegion(Optimizer):
@@ -92,15 +105,21 @@ class SurrogateTrustRegion(Optimizer):
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
       another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
 
-    Lengthscale and amplitude are fitted anew every max(5, d/2) queries, and the metric of the model to the mean's
-    Hessian. The algebra is on the CPU, in
-    float64, and costs O(n³ + n² d + d³) a query for a window of n.
+    - *Many variables* (more than 60, or more than a quarter of the budget): the model is of the span of its window's
+      rows, in k ≤ n coordinates of an orthonormal basis (``span``, ``SpanModel``); outside of it every slope has mean
+      0 and the prior's variance. The design is x0 and eight random directions. Each step also goes a little along the
+      direction whose slope is least known, mostly one outside (``SpanModel.exploring``), and only falls short where
+      it does by more than that slope may explain. The first radius grows with √d.
+
+    Lengthscale and amplitude are fitted anew every max(5, d/2) queries (n/8 in a span), and the metric of the model to
+    the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a window of n, in
+    a span O(n³ + n² d).
 
     Args:
         x0: initial point, shape ``d``.
         radius: the first Δ, in search units; None: 0.2 of the least side of the box (2 in a box that is searched as
-            [0, 10]^d), and at most 1 where a side is infinite.
-        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000.
+            [0, 10]^d) times max(1, √(d/20)), and at most 1 where a side is infinite.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 150 in a span.
         **common: see ``Optimizer``; there may be bounds, finite or not, and no prox.
 
     Raises:
@@ -132,28 +151,38 @@ class SurrogateTrustRegion(Optimizer):
         if self._d == 0:
             raise ValueError("SurrogateTrustRegion has nothing to search: every coordinate has equal bounds")
         self._sides = self._upper - self._lower
-        self._size = self.window or min((self._d + 1) * (self._d + 2) // 2 + 2 * self._d, LARGEST_WINDOW)
-        self._opening, center = self._first_radius(), self._free_part(self._x)
+        spanning, center = is_spanning(self._d, self.max_queries), self._free_part(self._x)
+        self._opening = self._first_radius()
         self.state = TrustRegionState(
             points=self._kept(center.new_empty(0, self._d)),
             values=self._kept(center.new_empty(0)),
             failed=self._kept(center.new_empty(0, self._d)),
             first=0,
             radius=self._opening,
-            metric=self._kept(torch.eye(self._d, dtype=torch.float64)),
+            metric=self._kept(torch.eye(1 if spanning else self._d, dtype=torch.float64)),
+            basis=self._kept(center.new_empty(0, self._d)) if spanning else None,
             shape=None,
             fitted=0,
             lessons=0,
             center=self._x,
             kind="design",
-            plan=self._kept(self._design(center, self._opening.delta)),
+            plan=center[None],
             predicted=0.0,
+            doubt=0.0,
         )
+        self.state.plan = self._kept(self._design(center, self._opening.delta))
+
+    @property
+    def _size(self) -> int:
+        """The most queries in a model."""
+        most = (self._d + 1) * (self._d + 2) // 2 + 2 * self._d
+        return self.window or min(most, LARGEST_WINDOW if self.state.basis is None else SPANNED_WINDOW)
 
     def _first_radius(self) -> Radius:
         least = float(self._sides.min())
         if bool(torch.isfinite(self._sides).all()):
-            delta, largest = self.radius or START * least, 0.5 * float(self._sides.max())
+            wider = widened(self._d)
+            delta, largest = self.radius or wider * START * least, wider * 0.5 * float(self._sides.max())
             return Radius(min(delta, largest), min(delta, largest), largest)
         delta = self.radius or min(1.0, START * least)
         return Radius(delta, delta, GROWTH * delta)
@@ -173,7 +202,13 @@ class SurrogateTrustRegion(Optimizer):
         return z if self.domain is None else torch.clamp(z, self.domain.search_lower, self.domain.search_upper)
 
     def _design(self, center: Tensor, delta: float) -> Tensor:
-        """A center and the points at ±δ from it along each free coordinate, ``2d_free + 1 x d_free``."""
+        """A center and the points at ±δ from it along each free coordinate, ``2d_free + 1 x d_free``.
+
+        Where the model is of a span it is the center and a few points at δ along random directions.
+        """
+        if self.state.basis is not None:
+            design = random_design(center, delta, self._generator(3))
+            return torch.clamp(design, self._lower, self._upper)
         reach = torch.minimum(torch.full_like(self._sides, delta), 0.4 * self._sides)
         up, down = reach, -reach
         up = torch.where(center + reach > self._upper, -0.5 * reach, up)
@@ -212,13 +247,16 @@ class SurrogateTrustRegion(Optimizer):
             place = self._best(state)
             length = float((asked[0] - state.points[place]).norm())
             ratio = _ratio(float(state.values[place]), float(values[0]), state.predicted)
+            miss = float(values[0]) - float(state.values[place]) + state.predicted
+            if ratio <= FAILED and miss <= DOUBTS * state.doubt:
+                ratio = UNDECIDED
             failed = not ratio > FAILED
             cut = None if bool(succeeded.all()) else self._cut(now, place)
             now.radius = state.radius.after(ratio if cut is None else -math.inf, length)
             now.lessons = 0
         elif kind == "lesson" and not bool(succeeded.all()) and self._cut(now, self._best(state)) is None:
             now.radius = state.radius.after(math.nan, state.radius.delta)
-        with small_algebra(self._size * self._d**2):
+        with small_algebra(self._size * min(self._size, self._d) ** 2):
             at_rho = bool(succeeded.all()) and state.radius.delta <= state.radius.rho
             self._plan(now, kind, failed, failed and at_rho)
         self.state, self._x = now, now.center
@@ -239,6 +277,7 @@ class SurrogateTrustRegion(Optimizer):
         if now.first == len(now.values):
             self._scout(now)
             return
+        self._forget(now)
         best = self._best(now)
         center = now.points[best].cpu()
         now.center = self._whole(center[None])[0]
@@ -257,7 +296,10 @@ class SurrogateTrustRegion(Optimizer):
             plan = self._kept(torch.clamp(center + step, self._lower, self._upper)[None])
             short = now.radius.is_short(length) or not mean < 0.0 or self._is_known(now, plan)
             if not short and not failed:
-                now.kind, now.plan, now.predicted = "step", plan, -mean
+                now.kind, now.plan, now.predicted, now.doubt = "step", plan, -mean, 0.0
+                if isinstance(model, SpanModel) and self.remaining > 1:
+                    step, now.doubt = model.exploring(step, now.radius.delta, lower, upper)
+                    now.plan = self._kept(torch.clamp(center + step, self._lower, self._upper)[None])
                 return
             if now.lessons < LESSONS and (uncertain := model.lesson(now.radius.delta)) is not None:
                 lesson = self._lesson(center, uncertain, now.radius.delta)
@@ -273,6 +315,14 @@ class SurrogateTrustRegion(Optimizer):
                     step, mean = model.step(now.radius.delta, lower, upper)
                     length = float(step.norm())
             failed = at_rho = False
+
+    def _forget(self, now: TrustRegionState) -> None:
+        """Where the model is of a span, drops the queries far from the best one, as soon as they are too many."""
+        if now.basis is None or len(now.values) <= MEMORY * self._size:
+            return
+        kept = nearest(now.points, self._best(now), self._size)
+        now.fitted -= len(now.values) - len(kept)
+        now.points, now.values, now.first = now.points[kept], now.values[kept], int((kept < now.first).sum())
 
     def _finest(self, center: Tensor) -> float:
         """The lower radius that ends a run: of the first radius, and of what the points' dtype resolves."""
@@ -308,20 +358,34 @@ class SurrogateTrustRegion(Optimizer):
         better = enough or float((there - center).norm()) >= float((back - center).norm())
         return self._kept((there if better else back)[None])
 
-    def _model(self, now: TrustRegionState, best: int) -> RegionModel | None:
+    def _model(self, now: TrustRegionState, best: int) -> RegionModel | SpanModel | None:
         """The model of the queries near the best one, its hyper-parameters fitted where it is time; None without any.
 
         Raises nothing for points that are too near to each other: a model of half of them takes its place.
         """
         data = LocalData.about(now.points.cpu(), now.values.cpu(), best, self._size, now.radius.delta)
         cut = self._cut(now, best)
-        due = now.shape is None or len(now.values) - now.fitted >= max(5, self._d // 2)
+        every = self._d // 2 if now.basis is None else min(self._d, len(data)) // 8
+        due = now.shape is None or len(now.values) - now.fitted >= max(5, every)
         while len(data):
             try:
+                if now.basis is not None:
+                    return self._spanned(now, now.basis.cpu(), data, cut, due)
                 return self._fitted(now, data, cut, due)
             except ArithmeticError:
                 data = data.halved()
         return None
+
+    def _spanned(
+        self, now: TrustRegionState, basis: Tensor, data: LocalData, cut: Tensor | None, due: bool
+    ) -> SpanModel:
+        """The model of the data in the span of their rows, which the state's basis is made to cover."""
+        wider, grown = covering(basis, data.rows)
+        now.metric = self._kept(carried_metric(now.metric.cpu(), basis, wider, grown))
+        now.basis = self._kept(wider)
+        inside = replace(data, rows=coordinates(wider, data.rows))
+        random = torch.from_numpy(self._generator(4).standard_normal(self._d))
+        return SpanModel(self._fitted(now, inside, None, due), wider, direction_outside(wider, random), cut)
 
     def _cut(self, now: TrustRegionState, best: int) -> Tensor | None:
         """The plane before the failed queries near the best one, see ``cut_of``."""

@@ -1,0 +1,123 @@
+"""A region's model in the span of its rows: steps and lessons in the variables, whose box has a side for each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from optimizers.methods.trust_region.cut import SHARE
+from optimizers.methods.trust_region.region_model import RegionModel
+from optimizers.methods.trust_region.span import coordinates
+from optimizers.methods.trust_region.step import minimize_in_ball
+
+ROUNDS = 4
+"""The most times that variables are held at sides of the box which a step leaves."""
+
+GAINFUL = 1.2
+"""The η for which a slope N(0, σ²) and a curvature h let f fall most on average at distance η, in units of σ/h."""
+
+BESIDE, WITHIN = 1.0, 0.5
+"""The farthest that a step explores beside itself, in units of its length: outside the span, and in it."""
+
+
+class SpanModel:
+    """A ``RegionModel`` in the coordinates of ``span.coordinates``, for steps in the variables.
+
+    Args:
+        model: the model in k + 1 coordinates.
+        basis: B, ``k x d``.
+        outside: a unit vector orthogonal to the span, shape ``d``.
+        cut: n of a plane nᵀs = 1 that steps do not cross, shape ``d``; None for none.
+    """
+
+    def __init__(self, model: RegionModel, basis: Tensor, outside: Tensor, cut: Tensor | None = None) -> None:
+        self.cut = cut
+        self._model, self._basis, self._outside = model, basis, outside
+
+    def mean(self, s: Tensor) -> float:
+        """The posterior mean at a step, shape ``d``, relative to f(x_b)."""
+        return self._model.mean(coordinates(self._basis, s))
+
+    def step(self, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
+        """A step to a low mean in the ball of radius δ and the box, shape ``d``, and the mean there in f's units.
+
+        Variables at a side of the box which the mean's gradient leaves are held there. The others, P of them, take
+        the step of least mean φ(t) = μ(PBᵀt + h) in the ball, h what is held: of gradient Gg and Hessian GHG for
+        G = BPBᵀ. Those that leave the box are held at its side, and the rest steps again, at most four times. Of the
+        steps, cut to box and ball, the one of least mean is taken.
+        """
+        gradient = self._model.gradient[:-1] @ self._basis
+        held = ((lower >= 0.0) & (gradient > 0.0)) | ((upper <= 0.0) & (gradient < 0.0))
+        fixed, best, least = torch.zeros_like(gradient), torch.zeros_like(gradient), 0.0
+        for _ in range(ROUNDS):
+            left = delta**2 - float(fixed.square().sum())
+            if left <= 0.0:
+                break
+            moved = self._moved(held, fixed, left**0.5)
+            s = self._kept_within(moved, delta, lower, upper)
+            mean = self.mean(s)
+            if mean < least:
+                best, least = s, mean
+            below, above = ~held & (moved < lower), ~held & (moved > upper)
+            if not bool((below | above).any()):
+                break
+            fixed = torch.where(below, lower, torch.where(above, upper, fixed))
+            held = held | below | above
+        return best, self._model.unit * least
+
+    def _moved(self, held: Tensor, fixed: Tensor, radius: float) -> Tensor:
+        """PBᵀt + h for the t of a low mean, ‖t‖ at most the radius, shape ``d``."""
+        B, k = self._basis, len(self._basis)
+        free, some = torch.full((k,), torch.inf, dtype=B.dtype), bool(held.any())
+        G = torch.eye(k, dtype=B.dtype) - B[:, held] @ B[:, held].mT
+
+        def place(t: Tensor) -> Tensor:
+            return coordinates(B, torch.where(held, fixed, t @ B)) if some else torch.cat([t, t.new_zeros(1)])
+
+        start = self._model.mean(place(torch.zeros_like(free)))
+
+        def value(t: Tensor) -> float:
+            return self._model.mean(place(t)) - start
+
+        def derivatives(t: Tensor) -> tuple[Tensor, Tensor]:
+            g, H = self._model.derivatives(place(t))
+            return (G @ g[:-1], G @ H[:-1, :-1] @ G) if some else (g[:-1], H[:-1, :-1])
+
+        t, _ = minimize_in_ball(value, derivatives, radius, -free, free)
+        return torch.where(held, fixed, t @ B)
+
+    def _kept_within(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> Tensor:
+        """The step, projected onto the box and shortened into the ball and before the cut."""
+        s = torch.minimum(torch.maximum(s, lower), upper)
+        s = s * min(1.0, delta / max(float(s.norm()), 1e-300))
+        return s if self.cut is None else s * min(1.0, SHARE / max(float(self.cut @ s), SHARE))
+
+    def exploring(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
+        """A step and beside it ηe, e the direction along which ∇f(x_b) is least known: the query teaches its slope.
+
+        η = ``GAINFUL`` σ/h for σ the slope's standard deviation and h the mean's curvature along e, at most δ and
+        ``BESIDE`` or ``WITHIN`` times the step's length. Of ±e the one of the lower mean is taken.
+
+        Returns:
+            The step, shape ``d``, and ση in f's units: the standard deviation that e's slope adds to f there.
+        """
+        e, variance = self._model.least_known()
+        curvature, v = float(e @ self._model.hessian @ e), self._whole(e)
+        most = min(delta, (BESIDE if float(e[-1]) ** 2 > 0.5 else WITHIN) * float(s.norm()))
+        eta = min(most, GAINFUL * variance**0.5 / curvature) if curvature > 0.0 else most
+        trials = [torch.minimum(torch.maximum(s + sign * eta * v, lower), upper) for sign in (1.0, -1.0)]
+        if self.cut is not None:
+            trials = [trial for trial in trials if float(self.cut @ trial) <= SHARE] or [s]
+        explored = min(trials, key=self.mean)
+        return explored, self._model.unit * variance**0.5 * float(((explored - s) @ v).abs())
+
+    def lesson(self, delta: float) -> Tensor | None:
+        """The unit vector along which ∇f(x_b) is least known, as ``RegionModel.lesson`` has it."""
+        if (e := self._model.lesson(delta)) is None:
+            return None
+        v = self._whole(e)
+        return -v if self.cut is not None and delta * float(self.cut @ v) > SHARE else v
+
+    def _whole(self, e: Tensor) -> Tensor:
+        """A direction in the variables, shape ``d``; the one outside the span stands for all of them."""
+        return e[:-1] @ self._basis + e[-1] * self._outside
