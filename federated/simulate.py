@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from federated.core.algorithm import Algorithm
+from federated.engine.checkpoint import check_path, load_checkpoint, save_checkpoint
 from federated.engine.faults import FaultPlan
 from federated.engine.federation import ClientHost, Federation, RoundRecord
 from federated.engine.host import Host, prepared
@@ -22,6 +22,8 @@ from federated.registry import algorithm_class
 from optimizers.core.options import check_integer, positive_integer
 from optimizers.evaluation import FailurePolicy
 from optimizers.progress import Progress, ProgressMode
+
+logger = logging.getLogger(__name__)
 
 Callback = Callable[[RoundRecord, Tensor], object]
 
@@ -74,9 +76,9 @@ def simulate(
     try:
         rounds = check_integer("rounds", rounds, 0)
         every = positive_integer("checkpoint_every", checkpoint_every)
-        _check_path("checkpoint", checkpoint)
+        check_path("checkpoint", checkpoint)
         if resume is not None:
-            federation.load_state_dict(load_checkpoint(resume))
+            load_checkpoint(federation, resume)
         message = run_rounds(federation, rounds, callback, checkpoint, every, progress)
     finally:
         federation.host.close()
@@ -158,7 +160,11 @@ def run_rounds(
     every: int = 1,
     progress: ProgressMode = False,
 ) -> str:
-    """Runs a federation up to a number of rounds, with the arguments of ``simulate``; returns why it ended."""
+    """Runs a federation up to a number of rounds, with the arguments of ``simulate``; returns why it ended.
+
+    Where a checkpoint cannot be written the older one stays, the run goes on, and what is returned says so.
+    """
+    unsaved = ""
     name, best = federation.algorithm.name, float(np.fmin.reduce([record.fun for record in federation.history]))
     with Progress(progress, total=rounds, done=federation.rounds, name=name, unit="round") as show:
         while federation.rounds < rounds:
@@ -167,39 +173,20 @@ def run_rounds(
             show(record.round, best=best, failures=record.failures, queries=record.queries)
             stop = callback is not None and _stops(callback, record, federation.server.x)
             if checkpoint is not None and (stop or record.round % every == 0 or record.round == rounds):
-                _save(federation, Path(checkpoint))
+                unsaved = _unsaved(federation, checkpoint)
             if stop:
-                return f"Stopped by the callback after {record.round} rounds."
-    return f"{federation.rounds} rounds done."
+                return f"Stopped by the callback after {record.round} rounds.{unsaved}"
+    return f"{federation.rounds} rounds done.{unsaved}"
 
 
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The ``Federation.state_dict`` in a checkpoint.
-
-    Raises:
-        ValueError: if the file is no checkpoint.
-        TypeError: if the argument is no path.
-    """
-    _check_path("resume", path)
+def _unsaved(federation: Federation, path: str | os.PathLike[str]) -> str:
+    """Saves a federation; the sentence that says why it could not be saved, or nothing."""
     try:
-        state = torch.load(path, weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{path} is no checkpoint of a federation: {error}".splitlines()[0]) from error
-    if not isinstance(state, dict) or "configuration" not in state:
-        raise ValueError(f"{path} is no checkpoint of a federation")
-    return state
-
-
-def _save(federation: Federation, path: Path) -> None:
-    """Saves the federation under another name first, so that an interrupted save leaves the old checkpoint."""
-    partial = path.with_name(path.name + ".partial")
-    torch.save(federation.state_dict(), partial)
-    os.replace(partial, path)
-
-
-def _check_path(name: str, path: str | Path | None) -> None:
-    if path is not None and not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{name} must be the path of a file, got {path!r}")
+        save_checkpoint(federation, path)
+    except OSError as error:
+        logger.error("%s cannot be written (%s): the older one stays, and the run goes on", path, error)
+        return f" The checkpoint could not be written: {error}."
+    return ""
 
 
 def _stops(callback: Callback, record: RoundRecord, x: Tensor) -> bool:

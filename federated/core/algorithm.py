@@ -220,6 +220,11 @@ class Algorithm(ABC):
         """The names of a round's phases, including the one that ``asks_acceptance`` adds."""
         return self.phases + ((ACCEPT,) if self.asks_acceptance else ())
 
+    @property
+    def state_vectors(self) -> dict[str, TensorSpec]:
+        """Specifications of tensors that the halves' states have by these names, and that a new state may lack."""
+        return dict.fromkeys(("x", "before", "control", "correction"), self.vector)
+
     def specification(self, kind: type[Message], phase: str) -> MessageSpec:
         """The specification of a ``Broadcast`` or ``Report`` of a phase, also of that which acceptance adds."""
         if phase != ACCEPT:

@@ -9,14 +9,16 @@ from typing import Any
 from torch import Tensor
 
 from federated.core.acceptance import PointValues
-from federated.core.algorithm import ACCEPT, Algorithm, Gradient
+from federated.core.algorithm import ACCEPT, UNLIMITED, Algorithm, Gradient
 from federated.core.ledger import Spent
 from federated.core.messages import Broadcast, MessageError, Plain, Report
 from federated.core.reception import Content, received, refusing
+from federated.core.restoring import check_integers, check_saved
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import check_integer
 from optimizers.core.state import load_fields, save_fields
+from optimizers.directions.directions import MAX_STEP
 
 
 class Client(ABC):
@@ -170,24 +172,48 @@ class Client(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a ``state_dict``.
+        """Goes on from a ``state_dict``. A new client takes it, where a state that does not fit may end in the middle.
 
         Raises:
-            ValueError: if it is of another configuration or client; this client is then unchanged.
+            ValueError: if it is of another configuration or client, and this client is then unchanged; or if it does
+                not fit the algorithm's specification.
         """
-        self.algorithm.check_configuration(state["configuration"], "the state")
-        if state["number"] != self.number:
-            raise ValueError(f"the state is of client {state['number']}, this is client {self.number}")
-        loaded = self.state
-        if self.state is not None:
-            loaded = load_fields(self.state, state["state"], self.algorithm.x0.device)
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self._values is not None:
-            self._values.load_state_dict(state["values"])
-        self.state, self.round, self._phase = loaded, state["round"], state["phase"]
-        self._reported, self._began = state["reported"], Spent(*state["marks"])
+        with refusing():
+            a = self.algorithm
+            a.check_configuration(state["configuration"], "the state")
+            if state["number"] != self.number:
+                raise MessageError(f"the state is of client {state['number']}, this is client {self.number}")
+            check_integers("round", [state["round"]], a.last_round + 1)
+            check_integers("phase", [] if state["phase"] is None else [state["phase"]], len(a.exchanges))
+            check_integers("marks", state["marks"], UNLIMITED)
+            check_saved("reported", True, state["reported"], {})
+            check_saved("state", self.state, state["state"], a.state_vectors, growing=True)
+            loaded = None if self.state is None else load_fields(self.state, state["state"], a.x0.device)
+            asking = [(self.optimizer, state["optimizer"])]
+            if self._values is None:
+                check_saved("values", None, state["values"], {})
+            else:
+                asking.append((self._values, state["values"]))
+            for asked, saved in asking:
+                self._check_optimizer(asked, saved)
+            for asked, saved in asking:
+                asked.load_state_dict(saved)
+            self.state, self.round, self._phase = loaded, state["round"], state["phase"]
+            self._reported, self._began = state["reported"], Spent(*state["marks"])
+            if self._reported and self._phase is not None:
+                phase = self._present_phase()
+                a.specification(Report, phase).check(self.report())
 
     # Parts.
+
+    def _check_optimizer(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+        """Raises unless an optimizer's state is one that a new one of the same options may take."""
+        if saved["seed"] != optimizer.seed:
+            raise MessageError(f"the optimizer's seed is {saved['seed']!r:.40}, this client's is {optimizer.seed}")
+        check_saved("optimizer", optimizer, saved, self.algorithm.state_vectors, growing=True)
+        check_integers("iterations", [saved["iterations"]], MAX_STEP)
+        counts = ("queries", "failures", "failed_in_a_row", "last_improvement")
+        check_integers("counts", [saved["record"][name] for name in counts], UNLIMITED)
 
     def _check_present(self, message: Broadcast) -> None:
         """Raises ``MessageError`` for a round before that of the last broadcast."""

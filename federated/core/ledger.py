@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args, get_type_hints
 
 from federated.core.messages import plain
 from optimizers.core.archive import load_archive, save_archive
 from optimizers.core.display import axes_or_new, import_pandas, mark_failures
+from optimizers.core.files import replacing
 
 if TYPE_CHECKING:
     import pandas
@@ -203,10 +205,14 @@ class Ledger:
         """Takes the entries of a ``state_dict``.
 
         Raises:
-            ValueError: if it has other columns.
+            ValueError: if it has other columns, one of another length, or values of other types; nothing is taken then.
         """
         if set(state) != set(COLUMNS):
             raise ValueError(f"the ledger's columns are {list(COLUMNS)}, got {sorted(state)}")
+        for name, hint in get_type_hints(Entry).items():
+            kinds = get_args(hint) or (hint,)
+            if not isinstance(state[name], list) or not all(type(value) in kinds for value in state[name]):
+                raise ValueError(f"the ledger's column {name} is no list of {getattr(hint, '__name__', hint)}")
         entries = [Entry(*row) for row in zip(*(state[name] for name in COLUMNS), strict=True)]
         self._entries = {(entry.round, entry.client): entry for entry in entries}
 
@@ -229,7 +235,9 @@ def check_against(against: str) -> None:
 
 def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes rows, as dictionaries with the keys of ``columns``, to a CSV file."""
-    with Path(path).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
+    with replacing(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+        text.detach()

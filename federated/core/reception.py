@@ -71,7 +71,7 @@ def refusing() -> Iterator[None]:
     except MessageError:
         raise
     except Exception as error:
-        raise MessageError(f"{type(error).__name__}: {error}") from error
+        raise MessageError(error if type(error) is ValueError else f"{type(error).__name__}: {error}") from error
 
 
 def _check_header(header: Message, algorithm: Algorithm, phases: tuple[str, ...], sender: int | None) -> None:

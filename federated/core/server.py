@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from federated.core.algorithm import ACCEPT, Algorithm, RoundSkipped
 from federated.core.configuration import sample_clients
 from federated.core.messages import Broadcast, MessageError, Plain, Report
 from federated.core.reception import Content, received, refusing
+from federated.core.restoring import check_integers, check_saved
 from optimizers.core.state import load_fields, save_fields
 
 logger = logging.getLogger(__name__)
@@ -219,18 +221,36 @@ class Server(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a ``state_dict``.
+        """Goes on from a ``state_dict``, once all of it was built and found to fit the algorithm's specification.
 
         Raises:
-            ValueError: if it is of another configuration; this server is then unchanged.
+            ValueError: if it is of another configuration, or does not fit; this server is then unchanged.
         """
-        self.algorithm.check_configuration(state["configuration"], "the state")
-        device = self.algorithm.x0.device
-        loaded = load_fields(self.state, state["state"], device)
+        with refusing():
+            self.algorithm.check_configuration(state["configuration"], "the state")
+            loaded, device = copy.copy(self), self.algorithm.x0.device
+            for name in ("state", "_acceptance"):
+                current, saved = getattr(self, name), state[name.removeprefix("_")]
+                check_saved(name, current, saved, self.algorithm.state_vectors)
+                setattr(loaded, name, None if current is None else load_fields(current, saved, device))
+            loaded.round, loaded._phase = state["round"], state["phase"]
+            loaded.participants = tuple(state["participants"])
+            loaded._check_loaded()
+        vars(self).update(vars(loaded))
+
+    def _check_loaded(self) -> None:
+        """Raises unless a state that was loaded is one that a server of these options can be in."""
+        a = self.algorithm
+        check_integers("round", [self.round], a.last_round + 1, 1)
+        check_integers("phase", [self._phase], len(a.exchanges))
+        check_integers("participants", self.participants, a.clients)
         if self._acceptance is not None:
-            self._acceptance = load_fields(self._acceptance, state["acceptance"], device)
-        self.state, self.round, self._phase = loaded, state["round"], state["phase"]
-        self.participants = tuple(state["participants"])
+            check_integers("acceptance's clients", list(self._acceptance.values), a.clients)
+            if not all(type(value) is float for value in self._acceptance.values.values()):
+                raise MessageError("acceptance's values are no floats")
+        if self._phase == 0 and self.participants != sample_clients(a.seed, self.round, a.clients, a.participants):
+            raise MessageError(f"participants are {self.participants!r:.80}, which round {self.round} does not sample")
+        self.broadcast()
 
     # What a subclass uses.
 

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from federated.core.algorithm import Algorithm
+from federated.core.algorithm import UNLIMITED, Algorithm
 from federated.core.codec import Frame, encode
 from federated.core.ledger import Ledger, Spent
 from federated.core.messages import Broadcast, Message, MessageError
-from federated.core.reception import Content
+from federated.core.reception import Content, refusing
+from federated.core.restoring import check_integers
 from federated.core.server import Arrival, Outcome, Server
 from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
@@ -42,7 +43,7 @@ class ClientHost(Protocol):
         """The ``state_dict`` of each client, by number."""
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Goes on from ``states``; clients without a state are new."""
+        """Goes on from ``states``; clients without a state are new. Where it raises, no client has changed."""
 
     def close(self) -> None:
         """Releases the clients and their processes."""
@@ -192,20 +193,29 @@ class Federation:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a ``state_dict``.
+        """Goes on from a ``state_dict``, once all of it was built and found to fit the algorithm's specification.
 
         Raises:
-            ValueError: if it is of another version or configuration; this federation is then unchanged.
+            ValueError: if it is of another version or configuration, or does not fit; nothing has changed then.
         """
-        if state.get("version") != STATE_VERSION:
-            raise ValueError(f"the state has version {state.get('version')!r}, accepted is {STATE_VERSION}")
-        self.algorithm.check_configuration(state["configuration"], "the state")
-        self.host.load_states(state["clients"])
-        self.server.load_state_dict(state["server"])
-        self.ledger.load_state_dict(state["ledger"])
-        self.history = History(RoundRecord(**entry) for entry in state["history"])
-        self._down = set(state["down"])
-        self._delayed = [(due, client, data.numpy().tobytes()) for due, client, data in state["in_flight"]]
+        with refusing():
+            if state.get("version") != STATE_VERSION:
+                raise MessageError(f"the state has version {state.get('version')!r}, accepted is {STATE_VERSION}")
+            self.algorithm.check_configuration(state["configuration"], "the state")
+            server, ledger = self.algorithm.server(), Ledger.from_state_dict(state["ledger"])
+            server.load_state_dict(state["server"])
+            history = History(_record(i, entry) for i, entry in enumerate(state["history"]))
+            if len(history) != server.round:
+                raise MessageError(f"the history ends with round {len(history) - 1}, the server is in {server.round}")
+            check_integers("down", state["down"], self.algorithm.clients)
+            delayed: list[tuple[int, int, Content]] = []
+            for due, client, data in state["in_flight"]:
+                check_integers("reports in flight", [due, client], self.algorithm.last_round)
+                delayed.append((due, client, data.numpy().tobytes()))
+            check_integers("clients", list(state["clients"]), self.algorithm.clients)
+            self.host.load_states(state["clients"])
+        self.server, self.ledger, self.history = server, ledger, history
+        self._down, self._delayed = set(state["down"]), delayed
 
     def _requests(self, number: int, index: int, arrivals: list[Arrival]) -> list[Request]:
         """The requests to the participants that the broadcast reaches; ``arrivals`` takes why it reaches no other."""
@@ -280,6 +290,18 @@ class Federation:
 
     def _value(self) -> float:
         return math.nan if self.fun is None else float(self.fun(self.server.x))
+
+
+def _record(number: int, entry: Mapping[str, Any]) -> RoundRecord:
+    """The record of a round's entry in a state; raises for other names, types or another round."""
+    record = RoundRecord(**entry)
+    given = vars(record) | {"skipped": record.skipped or ""}
+    wrong = [name for name, value in vars(RoundRecord(0, skipped="")).items() if type(given[name]) is not type(value)]
+    wrong += [f"refused {entry!r:.80}" for entry in record.refused if list(map(type, entry)) != [int, str, str]]
+    check_integers("participants", [*record.participants, *record.accepted], UNLIMITED)
+    if wrong or record.round != number:
+        raise MessageError(f"the history's entry {number} is no record of that round: {wrong}")
+    return record
 
 
 def _as_tensor(content: Content) -> Tensor:

@@ -78,6 +78,7 @@ class Host:
     evaluators: Mapping[int, Evaluator]
     gradients: Mapping[int, Gradient] = field(default_factory=dict)
     _clients: dict[int, Client] = field(default_factory=dict)
+    _held: dict[int, Client] = field(default_factory=dict)
 
     def client(self, number: int) -> Client:
         """The client of a number, which is made if there is none."""
@@ -138,10 +139,19 @@ class Host:
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """See ``ClientHost.load_states``."""
+        self.hold_states(states)
+        self.take_held()
+
+    def hold_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """Makes clients of states, which ``take_held`` puts in the place of those that there are."""
         loaded = Host(self.algorithm, self.evaluators, self.gradients)
         for number, state in states.items():
             loaded.client(number).load_state_dict(state)
-        self._clients = loaded._clients
+        self._held = loaded._clients
+
+    def take_held(self) -> None:
+        """See ``hold_states``."""
+        self._clients, self._held = self._held, {}
 
     def close(self) -> None:
         """See ``ClientHost.close``."""

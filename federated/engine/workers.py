@@ -98,7 +98,8 @@ class WorkerPool:
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """See ``ClientHost.load_states``."""
         shares = {w: {i: s for i, s in states.items() if i % self._count == w} for w in range(self._count)}
-        self._call("load_states", {w: (share,) for w, share in shares.items()})
+        self._call("hold_states", {w: (share,) for w, share in shares.items()})
+        self._call("take_held", dict.fromkeys(range(self._count), ()))
 
     def close(self) -> None:
         """See ``ClientHost.close``; the workers end."""

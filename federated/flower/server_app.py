@@ -14,10 +14,12 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from federated.core.ledger import write_csv
+from federated.engine.checkpoint import load_checkpoint
 from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
-from federated.simulate import load_checkpoint, run_rounds
+from federated.simulate import run_rounds
+from optimizers.core.files import replacing
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ def run(grid: Grid, config: RunConfig) -> Federation:
     host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait)
     federation = Federation(algorithm, host, config.global_function(), codec=False)
     if config.resume:
-        federation.load_state_dict(load_checkpoint(Path(config.resume).expanduser()))
+        load_checkpoint(federation, Path(config.resume).expanduser())
     folder = Path(config.output).expanduser().resolve() if config.output else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,8 +61,13 @@ def run(grid: Grid, config: RunConfig) -> Federation:
 
 
 def write(federation: Federation, folder: Path) -> None:
-    """Writes ``model.pt``, ``history.csv`` and ``ledger.csv``."""
-    torch.save(federation.server.x, folder / "model.pt")
+    """Writes ``model.pt``, ``history.csv`` and ``ledger.csv``, each whole or not at all.
+
+    Raises:
+        OSError: if a file cannot be written, with its path.
+    """
+    with replacing(folder / "model.pt") as file:
+        torch.save(federation.server.x, file)
     federation.ledger.to_csv(folder / "ledger.csv")
     columns = [field.name for field in fields(RoundRecord)]
     write_csv(folder / "history.csv", columns, map(asdict, federation.history))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from federated.core.messages import Broadcast, MessageSpec, Report
+from federated.core.restoring import check_integers
 from federated.core.server import Server
 from federated.methods.fedzo import DescentClient, FedZO
 
@@ -129,6 +130,10 @@ class TableServer(Server):
         for client, report in reports.items():
             controls[client] = report.tensors["control"]
         self.state = TableState(x, controls, sorted({*s.known, *reports}))
+
+    def _check_loaded(self) -> None:
+        check_integers("known", self.state.known, self.algorithm.clients)
+        super()._check_loaded()
 
     def _mean_control(self) -> Tensor:
         """Σᵢ pᵢ cᵢ over the clients that have reported one, by the aggregation chosen; zero while none has."""

@@ -21,6 +21,8 @@ import torch
 from scipy.optimize import OptimizeResult
 from torch import Tensor
 
+from optimizers.core.files import replacing
+
 T = TypeVar("T")
 
 VERSION = 1
@@ -41,19 +43,14 @@ def save_archive(path: str | os.PathLike[str], kind: str, content: Mapping[str, 
     Raises:
         TypeError: for anything else, with its keys.
     """
-    target, arrays = Path(path), dict[str, np.ndarray]()
+    arrays = dict[str, np.ndarray]()
     described = {"kind": kind, "version": VERSION, "content": _encoded(dict(content), "", arrays)}
     text = json.dumps(described, indent=1, allow_nan=False)
-    partial = target.with_name(target.name + ".partial")
-    try:
-        with zipfile.ZipFile(partial, "w") as archive:
-            archive.writestr(zipfile.ZipInfo(CONTENT), text)
-            for name, array in arrays.items():
-                with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(CONTENT), text)
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def load_archive(path: str | os.PathLike[str], kind: str, made: Callable[[dict[str, Any]], T]) -> T:

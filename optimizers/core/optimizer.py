@@ -490,12 +490,12 @@ class Optimizer(MethodTools, ABC):
         device = self._x.device
         out = [Answers.from_state_dict(answers, self.domain, device) for answers in state["pending"]]
         record = Record.from_state_dict(state["record"], device)
+        seed, iterations, reason = (state[name] for name in ("seed", "iterations", "stop_reason"))
+        reason = None if reason is None else StopReason(reason)
         self._load_state(state["state"])
         self._record, self._out, self._broken = record, out, None
-        self.seed, self.iterations = state["seed"], state["iterations"]
+        self.seed, self.iterations, self._stop_reason = seed, iterations, reason
         self._x0, self._x = (state[name].to(device).clone() for name in ("x0", "x"))
-        reason = state["stop_reason"]
-        self._stop_reason = None if reason is None else StopReason(reason)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_complete(state, ("method", "version", "options", "x", "x0", "record", "pending", "state"))

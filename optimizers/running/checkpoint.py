@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import logging
 import math
 import os
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.files import read_state, write_state
 from optimizers.core.optimizer import Optimizer
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.evaluation import Evaluator
@@ -138,24 +138,11 @@ class Checkpoint:
             "optimizer": self._optimizer.state_dict(),
             "attempts": [[*place, n] for place, n in self.attempts.items()],
         }
-        payload = io.BytesIO()
-        torch.save(state, payload)
-        data = payload.getbuffer()
-        partial = self.path.with_name(self.path.name + ".partial")
         try:
-            with partial.open("wb") as file:
-                file.write(f"checkpoint {FORMAT} {hashlib.sha256(data).hexdigest()}\n".encode())
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.path)
+            write_state(self.path, state, FORMAT)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             self._error = error
             logger.error("%s cannot be written (%s): the older one stays, and the run goes on", self.path, error)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
         else:
             self._error, self._saved_events = None, self._journal.count
         self._saved_at = time.monotonic()
@@ -214,7 +201,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            return _loaded(self.path)
+            return read_state(self.path, FORMAT)
         except (OSError, ValueError) as error:
             reason = str(error)
         if not self._journal_path.exists() or not self._journal_path.stat().st_size:
@@ -271,23 +258,6 @@ class Checkpoint:
                 optimizer.tell(batch, [], which=[], retries=1)
             else:
                 optimizer.tell(batch, [math.nan if v is None else v for v in rest[2]], which=rest[1])
-
-
-def _loaded(path: Path) -> dict[str, Any]:
-    """The state in a file: a line with its format and a digest, and what ``torch.save`` wrote.
-
-    Raises:
-        ValueError: if it is damaged, or of another format.
-    """
-    with path.open("rb") as file:
-        mark, form, sha256 = [*file.readline(200).split(), b"", b"", b""][:3]
-        data = file.read()
-    if mark != b"checkpoint" or sha256 != hashlib.sha256(data).hexdigest().encode():
-        raise ValueError("it is no checkpoint, or its digest is wrong")
-    if form != str(FORMAT).encode():
-        raise ValueError(f"its format is {form.decode(errors='replace')}, not {FORMAT}")
-    state: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
-    return state
 
 
 def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from federated import ALGORITHMS, Algorithm, Fault, FaultPlan, algorithm_class, simulate
+from federated.engine.checkpoint import FORMAT
 from federated.engine.workers import WorkerError
 from federated.simulate import make_federation
 from federated.testing import Quadratic
 from federated.testing.harness import states_equal, trace
 from optimizers import FailedQueryError
+from optimizers.core.files import read_state
 
 X0 = torch.linspace(0.1, 0.9, 5, dtype=torch.float64)
 OPTIONS = {"local_steps": 2, "directions": 3}
@@ -75,11 +77,11 @@ def test_checkpoints_are_made_as_often_as_asked(tmp_path):
     path, times = tmp_path / "f.pt", []
 
     def note(record, x):
-        times.append(os.path.exists(path) and torch.load(path, weights_only=True)["server"]["round"] - 1)
+        times.append(os.path.exists(path) and read_state(path, FORMAT)["server"]["round"] - 1)
 
     simulate("fedzo", clients(), X0, rounds=5, checkpoint=path, checkpoint_every=2, callback=note, **OPTIONS)
     assert times == [False, False, 2, 2, 4]
-    assert torch.load(path, weights_only=True)["server"]["round"] == 6
+    assert read_state(path, FORMAT)["server"]["round"] == 6
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ def test_a_run_goes_on_from_one_process_in_several(start_method, tmp_path):
     alone = make_federation("scaffold2", clients(), X0, **OPTIONS)
     for _ in range(4):
         alone.run_round()
-    assert states_equal(torch.load(path, weights_only=True), alone.state_dict())
+    assert states_equal(read_state(path, FORMAT), alone.state_dict())
 
 
 def test_float32_stays_float32_with_any_default():

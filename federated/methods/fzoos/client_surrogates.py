@@ -100,9 +100,16 @@ class ClientSurrogates:
         return {"local": self.local.state_dict(), "blocks": list(self._blocks)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what ``state_dict`` described; the Fourier surrogate is made again when it is next asked."""
+        """Become what ``state_dict`` described; the Fourier surrogate is made again when it is next asked.
+
+        Raises:
+            ValueError: for blocks that are more than the queries.
+        """
         self.local.load_state_dict(state["local"])
-        self._blocks, self._fourier = [int(m) for m in state["blocks"]], None
+        blocks = [int(m) for m in state["blocks"]]
+        if any(m < 1 for m in blocks) or sum(blocks) > len(self.local.trajectory):
+            raise ValueError(f"blocks are {blocks!r:.80} of {len(self.local.trajectory)} queries")
+        self._blocks, self._fourier = blocks, None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ClientSurrogates:
         """A copy that shares the features, which never change, and makes its Fourier surrogate again."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from federated.core.algorithm import NoReportError
 from federated.core.client import Client
 from federated.core.messages import Broadcast, Plain, Report
+from federated.core.restoring import check_integers
 from federated.core.server import Server
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from federated.methods.fzoos.exchange import ClientState, ServerState
@@ -279,6 +280,11 @@ class FZooSServer(Server):
 
     def _take_back(self, previous: Tensor) -> None:
         self.state = self.state.with_model(previous, self.state.before)
+
+    def _check_loaded(self) -> None:
+        for name in ("x_holders", "known", "w_holders", "present"):
+            check_integers(name, getattr(self.state, name), self.algorithm.clients)
+        super()._check_loaded()
 
     def _with_gamma(self, s: ServerState, reports: Mapping[int, Report]) -> ServerState:
         """The state with γ of the next round. It stays where a client's scalars are missing: Σ pᵢ cᵢ is not 0 then."""

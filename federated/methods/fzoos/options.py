@@ -9,7 +9,7 @@ from torch import Tensor
 
 from federated.core.acceptance import ACCEPTS, Accept
 from federated.core.algorithm import Algorithm, FederatedOptions
-from federated.core.messages import MessageSpec
+from federated.core.messages import MessageSpec, TensorSpec
 from federated.methods.fzoos.gamma import Gamma, SharedGamma, gamma_rule
 from federated.methods.local_descent import local_adam
 from optimizers.core.bounds import Domain
@@ -141,6 +141,12 @@ class FZooSOptions(Algorithm):
         if self.box is None:
             return x
         return Domain.of(*self.box, rescale=self.prox is None, width=SEARCH_WIDTH).to_search(x)
+
+    @property
+    def state_vectors(self) -> dict[str, TensorSpec]:
+        """Those of every algorithm, and the features' weights."""
+        weights = self.scalars(self.num_features)
+        return super().state_vectors | dict.fromkeys(("w", "w_present", "weights", "difference"), weights)
 
     def broadcasts(self, phase: str) -> MessageSpec:
         """local: x and w where they are not held, and γ; surrogate: x_r; gamma: the mean w."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from federated.core.messages import MessageError
+from federated.core.messages import MessageError, TensorSpec
+from federated.core.restoring import check_integers, check_saved
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,23 @@ class ScalarLog:
             return None
         i = bisect.bisect_left(self._entries, number, key=lambda e: e.round)
         return self._entries[i].digest if i < len(self._entries) else present
+
+    def check(self, present: int, scalars: Callable[[int], TensorSpec]) -> None:
+        """Raises ``MessageError`` unless the entries are of ascending rounds before the present one.
+
+        Args:
+            present: the present round.
+            scalars: specification of a round's scalars.
+        """
+        check_integers("the log's first round", [self.first], present + 1, 1)
+        after = self.first
+        for entry in self._entries:
+            check_integers("rounds of the log", [entry.round], present, after)
+            scalars(entry.round).check("scalars", entry.scalars)
+            check_saved("digest", "", entry.digest, {})
+            after = entry.round + 1
+        if len(self) > self.capacity:
+            raise MessageError(f"the log has {len(self)} rounds, accepted are {self.capacity}")
 
     def state_dict(self) -> dict[str, Any]:
         """The entries as plain values and tensors."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError
 from federated.core.client import Client
 from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec, Plain, Report, TensorSpec
+from federated.core.restoring import check_integers
 from federated.core.server import Server
 from federated.methods.scalar.log import LoggedRound, ScalarLog, parse_ranges
 from federated.methods.scalar.model import ScalarModel, present
@@ -181,6 +182,18 @@ class ScalarOnlyServer(Server):
         s.model.follow(self.round, mean)
         known = [self.round if c in reports else at for c, at in enumerate(s.known)]
         self.state = replace(s, digest=s.model.digest(), known=known)
+
+    def _check_loaded(self) -> None:
+        a, s = self.algorithm, self.state
+        for name, tensor in s.model.vectors().items():
+            a._vectors[name].check_layout(name, tensor.dtype, tuple(tensor.shape))
+        if s.digest != s.model.digest():
+            raise MessageError("the digest is not that of the model")
+        check_integers("known", s.known, self.round + 1, 1)
+        if len(s.known) != a.clients:
+            raise MessageError(f"known are {len(s.known)} rounds of {a.clients} clients")
+        s.log.check(self.round, lambda number: a.scalars(a.numbers(number), a.dtype_of_scalars))
+        super()._check_loaded()
 
     def _scalars(self, start: int, stop: int) -> Tensor:
         none = torch.empty(0, dtype=self.algorithm.dtype_of_scalars, device=self.algorithm.x0.device)

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import torch
 
+from federated.engine.checkpoint import FORMAT
+from optimizers.core.files import read_state
+
 ROOT = Path(__file__).parents[3]
 PATIENCE = 1200.0
 """Seconds after which a wait gives up: many times what anything takes."""
@@ -123,7 +126,7 @@ class Deployment:
     def rounds(self, name):
         """Rounds that a run has ended so far."""
         path = self.folder / name / "federation.pt"
-        return torch.load(path, weights_only=True)["server"]["round"] - 1 if path.exists() else 0
+        return read_state(path, FORMAT)["server"]["round"] - 1 if path.exists() else 0
 
 
 def _toml(value):

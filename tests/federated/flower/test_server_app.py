@@ -8,10 +8,12 @@ pytest.importorskip("flwr")
 
 from flwr.app import Context, RecordDict
 
+from federated.engine.checkpoint import FORMAT
 from federated.flower import server_app
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost, NoClientError
 from federated.testing.harness import states_equal
+from optimizers.core.files import read_state
 from tests.federated.flower.setting import grid_of, in_process, node_config, run_config
 
 
@@ -72,7 +74,7 @@ def test_a_run_that_ends_early_leaves_what_it_has(tmp_path):
         server_app.run(grid, RunConfig.of(config))
     history = rows(tmp_path / "out" / "history.csv")
     assert [row["round"] for row in history][:2] == ["0", "1"]
-    saved = torch.load(tmp_path / "out" / "federation.pt", weights_only=True)
+    saved = read_state(tmp_path / "out" / "federation.pt", FORMAT)
     assert saved["server"]["round"] - 1 == int(history[-1]["round"])
 
 

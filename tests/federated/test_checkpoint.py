@@ -1,0 +1,238 @@
+"""Checkpoints of federations: written whole or not at all, loaded whole or not at all."""
+
+import copy
+import errno
+import logging
+import os
+
+import pytest
+import torch
+
+from federated import ALGORITHMS, Fault, FaultPlan, make_federation, simulate
+from federated.engine.checkpoint import FORMAT, load_checkpoint, save_checkpoint
+from federated.testing import Quadratic
+from federated.testing.harness import run, states_equal, trace
+from optimizers.core import files
+from optimizers.core.files import read_state, replacing, write_state
+
+FULL = os.strerror(errno.ENOSPC)
+X0 = torch.linspace(0.2, 0.8, 5, dtype=torch.float64)
+SMALL = {
+    "fzoos": {"num_features": 32, "initial_queries": 3, "active_queries": 2, "candidates": 8},
+    "fedzo": {"directions": 3, "accept": "monotone"},
+}
+
+
+def federation(name="fedzo", n=4, **options):
+    given = {"local_steps": 2, "participation": 3} | SMALL.get(name, {}) | options
+    return make_federation(name, [Quadratic(i) for i in range(n)], X0, **given)
+
+
+def leaves(state, path=()):
+    """The places of all plain values and tensors of a state."""
+    if isinstance(state, dict | list | tuple) and state:
+        items = state.items() if isinstance(state, dict) else enumerate(state)
+        return [leaf for key, value in items for leaf in leaves(value, (*path, key))]
+    return [path]
+
+
+def changed(state, path, value):
+    """A copy of a state with another value at a place."""
+    if not path:
+        return value
+    parts = dict(state) if isinstance(state, dict) else list(state)
+    parts[path[0]] = changed(parts[path[0]], path[1:], value)
+    return tuple(parts) if isinstance(state, tuple) else parts
+
+
+def at(state, path):
+    for key in path:
+        state = state[key]
+    return state
+
+
+def refused(made, state):
+    """Whether a federation refuses a state, by ``ValueError`` and unchanged."""
+    before = made.state_dict()
+    try:
+        made.load_state_dict(state)
+    except ValueError as error:
+        assert states_equal(made.state_dict(), before) and str(error).isprintable() and len(str(error)) <= 400
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def saved():
+    """States of all algorithms after three rounds."""
+    states = {}
+    for name in ALGORITHMS:
+        made = federation(name, faults=FaultPlan([Fault("delay", 3, 1, by=2)]))
+        run(made, 3)
+        states[name] = made.state_dict()
+    return states
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_tensor_of_another_length_or_dtype_is_refused(name, saved):
+    state, made = saved[name], federation(name)
+    fresh, server = made.server.state_dict()["state"], saved[name]["server"]["state"]
+    assert not refused(made, state) and states_equal(made.state_dict(), state)
+    found = [path for path in leaves(server) if torch.is_tensor(at(server, path)) and at(server, path).numel()]
+    assert found
+    for path in found:
+        tensor = at(server, path)
+        lacking = [None] if path[-1] in fresh and fresh[path[-1]] is not None else []
+        for bad in (
+            tensor[..., :3],
+            torch.cat([tensor, tensor], -1),
+            tensor.to(torch.float16),
+            tensor.tolist(),
+            *lacking,
+        ):
+            assert refused(made, changed(state, ("server", "state", *path), bad)), (path, bad)
+
+
+def test_an_x_of_another_length_is_named(saved):
+    made = federation("fedzo")
+    with pytest.raises(ValueError, match=r"x is torch.float64 of shape \(3,\), accepted is torch.float64 of \(5,\)"):
+        made.load_state_dict(changed(saved["fedzo"], ("server", "state", "x"), X0[:3]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedzo", "fzoos", "hiso", "scaffold2"])
+def test_every_part_of_another_type_is_refused(name, saved):
+    """Also where the broken part is the last that is read: the ledger, the history, a report in flight."""
+    state, made = saved[name], federation(name)
+    for path in leaves(state):
+        for key in [path[:i] for i in range(1, len(path) + 1)]:
+            if key[0] != "configuration" and (was := at(state, key)) is not None:
+                for bad in ("text", -1, object):
+                    taken = type(bad) is not type(was) and not refused(made, changed(state, key, bad))
+                    assert not taken or "rule" in key, (key, bad)  # torch's own
+
+
+@pytest.mark.parametrize("name", ["fedzo", "hiso"])
+def test_a_part_that_is_missing_is_refused(name, saved):
+    state, made = saved[name], federation(name)
+    for part in state:
+        assert refused(made, {k: v for k, v in state.items() if k != part})
+    for part in (("server",), ("server", "state"), ("ledger",), ("clients", 1), ("clients", 1, "optimizer")):
+        for inner in at(state, part) or ():
+            assert refused(made, changed(state, part, {k: v for k, v in at(state, part).items() if k != inner})), inner
+
+
+BROKEN = {
+    "ledger of another length": lambda s: s["ledger"]["queries"].pop(),
+    "ledger of text": lambda s: s["ledger"]["queries"].__setitem__(0, "many"),
+    "history without a round": lambda s: s["history"].pop(1),
+    "history of another name": lambda s: s["history"][2].update(more=1),
+    "a client too many": lambda s: s["clients"].__setitem__(9, s["clients"][0]),
+    "a client's x": lambda s: s["clients"][1]["optimizer"].update(x=torch.zeros(3)),
+    "a client's seed": lambda s: s["clients"][1]["optimizer"].update(seed=7),
+    "a client in anothers place": lambda s: s["clients"].__setitem__(0, s["clients"][1]),
+    "participants": lambda s: s["server"].update(participants=[0, 1]),
+    "a round past all addresses": lambda s: s["server"].update(round=2**60),
+    "a down client": lambda s: s["down"].append(44),
+    "a report in flight": lambda s: s["in_flight"].append([9, 0, "bytes"]),
+    "another version": lambda s: s.update(version=2),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_half_of_a_state_is_never_taken(workers, saved):
+    spread = {"workers": workers, "start_method": "fork"} if workers > 1 else {}
+    made = federation("fedzo", **spread)
+    try:
+        run(made, 1)
+        for spoil in BROKEN.values():
+            state = copy.deepcopy(saved["fedzo"])
+            spoil(state)
+            assert refused(made, state)
+        alone = federation("fedzo")
+        run(alone, 3), run(made, 2)
+        assert trace(made)[:2] == trace(alone)[:2]
+    finally:
+        made.host.close()
+
+
+def test_a_file_that_is_cut_or_flipped_names_itself(tmp_path):
+    path, made = tmp_path / "f.pt", federation()
+    run(made, 1)
+    save_checkpoint(made, path)
+    whole, before = path.read_bytes(), made.state_dict()
+    for i in range(0, len(whole), max(1, len(whole) // 60)):
+        for damaged in (whole[:i], whole[:i] + bytes([whole[i] ^ 16]) + whole[i + 1 :]):
+            path.write_bytes(damaged)
+            with pytest.raises(ValueError, match=r"f\.pt is no checkpoint"):
+                load_checkpoint(made, path)
+    assert states_equal(made.state_dict(), before)
+    for content in ([1.0], {"version": 1}, {}):
+        write_state(path, content, FORMAT) if isinstance(content, dict) else torch.save(content, path)
+        with pytest.raises(ValueError, match=r"f\.pt is no checkpoint"):
+            load_checkpoint(made, path)
+    path.write_bytes(whole.replace(b"checkpoint 1", b"checkpoint 7", 1))
+    with pytest.raises(ValueError, match="its format is 7, not 1"):
+        load_checkpoint(made, path)
+
+
+class FullDisk:
+    """Makes writes to the device fail, as a full disk does, while it is full."""
+
+    def __init__(self, patch):
+        self.full, sync = False, os.fsync
+
+        def fsync(fd):
+            if self.full:
+                raise OSError(errno.ENOSPC, FULL)
+            sync(fd)
+
+        patch.setattr(files.os, "fsync", fsync)
+
+
+def test_a_full_disk_leaves_the_older_file_and_is_said(tmp_path, monkeypatch, caplog):
+    disk, path = FullDisk(monkeypatch), tmp_path / "f.pt"
+    options = {"local_steps": 2, "directions": 3, "progress": False, "checkpoint": path}
+
+    def fill(record, x):
+        disk.full = record.round >= 3
+
+    with caplog.at_level(logging.ERROR):
+        result = simulate("fedzo", [Quadratic(i) for i in range(2)], X0, rounds=4, callback=fill, **options)
+    assert str(path) in caplog.text and "the run goes on" in caplog.text and FULL in caplog.text
+    assert result.nit == 4 and result.message.startswith("4 rounds done. The checkpoint could not be written")
+    assert FULL in result.message
+    assert os.listdir(tmp_path) == ["f.pt"] and read_state(path, FORMAT)["server"]["round"] == 3
+    disk.full = False
+    again = simulate("fedzo", [Quadratic(i) for i in range(2)], X0, rounds=4, resume=path, **options)
+    assert torch.equal(again.x, result.x) and again.message == "4 rounds done."
+
+
+def test_every_file_is_written_whole_or_names_its_path(tmp_path, monkeypatch):
+    disk, made = FullDisk(monkeypatch), federation()
+    run(made, 1)
+    for name, save in {"ledger.csv": made.ledger.to_csv, "ledger": made.ledger.save}.items():
+        save(tmp_path / name)
+        before = (tmp_path / name).read_bytes()
+        disk.full = True
+        with pytest.raises(OSError, match=rf"{FULL}.*{tmp_path / name}"):
+            save(tmp_path / name)
+        disk.full = False
+        assert (tmp_path / name).read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["ledger", "ledger.csv"]
+
+
+def test_a_block_that_ends_in_the_middle_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a") as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(FileNotFoundError, match="none/a"), replacing(tmp_path / "none" / "a"):
+        pass
+
+
+def test_a_folder_that_is_not_there_is_said_before_a_query(tmp_path):
+    objectives = [Quadratic(i) for i in range(2)]
+    with pytest.raises(FileNotFoundError, match="whose folder is not there"):
+        simulate("fedzo", objectives, X0, rounds=1, directions=3, checkpoint=tmp_path / "none" / "f.pt")
+    assert sum(f.queries for f in objectives) == 0
