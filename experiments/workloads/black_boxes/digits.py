@@ -17,6 +17,7 @@ from experiments.workloads import images
 from experiments.workloads.attack import Attack, chosen
 from experiments.workloads.black_boxes.black_box import BlackBox, InBox, Objective, cube
 from experiments.workloads.victims import FULL, Training, Victim, trained_victim
+from surrogates.threads import small_algebra
 
 BOUND = {8: 0.2, 28: 0.1}
 """ε of ‖δ‖∞ ≤ ε by the pixels of a side; pixels are in [0, 1]."""
@@ -30,13 +31,15 @@ class Perturbation:
 
     def __call__(self, delta: np.ndarray) -> float:
         """The margin at δ, shape ``d``."""
-        return float(self.attack(torch.from_numpy(delta)))
+        with small_algebra(0):
+            return float(self.attack(torch.from_numpy(delta)))
 
 
 @lru_cache(maxsize=4)
 def victim(side: int, training: Training, seed: int) -> Victim:
-    """The network of a seed for digits of ``side`` pixels a side."""
-    return trained_victim(images.digits(side), training, seed)
+    """The network of a seed for digits of ``side`` pixels a side, trained on one thread: others round otherwise."""
+    with small_algebra(0):
+        return trained_victim(images.digits(side), training, seed)
 
 
 def perturbation(side: int, training: Training, seed: int) -> Perturbation:

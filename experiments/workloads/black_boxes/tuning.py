@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, cross_val_score
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
+from threadpoolctl import ThreadpoolController
 
 from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, InBox, Objective, central, cube
 from experiments.workloads.black_boxes.variables import Variable, named
@@ -63,6 +64,11 @@ PERCEPTRON = (
 """Adam's numbers, the network's and its inputs': pixels p in [0, 1] are seen as ``scale`` p^``power``."""
 
 
+@cache
+def _threads() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
 @dataclasses.dataclass(frozen=True)
 class Tuning:
     """f(u) = the mean over the folds of a learner's loss with the hyper-parameters of u in [0, 1]^d.
@@ -86,9 +92,9 @@ class Tuning:
     seed: int
 
     def __call__(self, u: np.ndarray) -> float:
-        """f at u, shape ``d``; NaN where a fit fails."""
+        """f at u, shape ``d``, on one thread of BLAS, whose number changes last bits; NaN where a fit fails."""
         estimator = self.learner(named(self.variables, u), self.seed)
-        with warnings.catch_warnings():
+        with _threads().limit(limits=1), warnings.catch_warnings():
             for ignored in (ConvergenceWarning, FitFailedWarning, RuntimeWarning):
                 warnings.simplefilter("ignore", ignored)
             try:

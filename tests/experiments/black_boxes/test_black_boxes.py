@@ -4,6 +4,8 @@ import re
 
 import numpy as np
 import pytest
+import torch
+from threadpoolctl import threadpool_limits
 
 from experiments.workloads.black_boxes import BLACK_BOXES, digits, metric
 from experiments.workloads.black_boxes.black_box import InBox, central, cube
@@ -62,6 +64,21 @@ def test_a_function_and_another_problem_for_each_seed(box, monkeypatch):
     ):
         with pytest.raises(ValueError, match="x must"):
             first(outside)
+
+
+@pytest.mark.parametrize("name", ["kernel_ridge_diabetes", "attack_digits_64"])
+def test_the_number_of_threads_changes_no_bit(name, monkeypatch):
+    monkeypatch.setattr(digits, "FULL", QUICK_VICTIM)
+    box, values, before = BLACK_BOXES[name], [], torch.get_num_threads()
+    for threads in (1, 2):
+        digits.victim.cache_clear()
+        try:
+            torch.set_num_threads(threads)
+            with threadpool_limits(threads):
+                values.append(box.make(5)((box.start(5) + box.upper) / 2))
+        finally:
+            torch.set_num_threads(before)
+    assert values[0] == values[1]
 
 
 def test_rounding_at_the_boundary_is_put_on_it():
