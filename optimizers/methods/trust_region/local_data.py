@@ -18,16 +18,18 @@ class LocalData:
 
     Attributes:
         rows: s, ``n x d``.
+        numbers: which queries they are, shape ``n``.
         heights: (f(x_b + s) − f(x_b))/unit, shape ``n``.
         unit: a power of two, at most the largest |f| of the window, and more than a half of it.
     """
 
     rows: Tensor
+    numbers: Tensor
     heights: Tensor
     unit: float
 
     @classmethod
-    def about(cls, points: Tensor, values: Tensor, center: int, size: int, delta: float) -> LocalData:
+    def about(cls, points: Tensor, values: Tensor, center: int, size: int, delta: float, repeats: bool) -> LocalData:
         """The nearest queries to one of them.
 
         Args:
@@ -36,18 +38,20 @@ class LocalData:
             center: the number of the one at the centre.
             size: the most queries of the window.
             delta: the radius; ``FAR`` is in its units.
+            repeats: whether other queries at the centre are data too, as where values have noise.
         """
         rows = points - points[center]
         distances = torch.linalg.vector_norm(rows, dim=1)
         order = distances.argsort()
-        order = order[distances[order] > 0.0][:size]
+        order = order[order != center] if repeats else order[distances[order] > 0.0]
+        order = order[:size]
         if len(order):
             far = max(FAR * delta, NEAR * float(distances[order[min(2 * points.shape[1], len(order)) - 1]]))
             order = order[distances[order] <= far]
         # By a power of two division is exact.
         largest = max(float(values[order].abs().max()) if len(order) else 0.0, abs(float(values[center])))
         unit = math.ldexp(1.0, math.frexp(largest)[1] - 1)
-        return cls(rows[order], values[order] / unit - float(values[center]) / unit, unit)
+        return cls(rows[order], order, values[order] / unit - float(values[center]) / unit, unit)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -55,4 +59,4 @@ class LocalData:
     def halved(self) -> LocalData:
         """Every second query; none of a single one."""
         kept = slice(None, None, 2) if len(self) > 1 else slice(0, 0)
-        return LocalData(self.rows[kept], self.heights[kept], self.unit)
+        return LocalData(self.rows[kept], self.numbers[kept], self.heights[kept], self.unit)

@@ -5,8 +5,10 @@ Its kernel is, with m(r) = (1 + √5 r + 5r²/3) exp(−√5 r) of Matérn 5/2,
     k(u, v) = w u·v + ½ (u·v)² + ¼ w ‖u‖²‖v‖² + a [m(‖u − v‖/ℓ) − m(‖u‖/ℓ) − m(‖v‖/ℓ) + 1],
 
 the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
-directions share), and g − g(0) for a Matérn process g. Every term vanishes at u = 0, where the model holds the known
-value exactly and needs no mean. Everything is float64 on the CPU.
+directions share), and g − g(0) for a Matérn process g. Every term vanishes at u = 0, so that the process is g less its
+true value at the pin, and needs no mean. Values have noise of variance s²: that of f(uᵢ) − f(pin) is eᵢ − e, e the
+pin's, and adds s²(I + 11ᵀ) to the covariance; without noise the model holds the known values exactly. Everything is
+float64 on the CPU.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ JITTER = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 AMPLITUDES, LENGTHSCALES = (1e-6, 1e3), (0.2, 5.0)
 """The limits of a and ℓ. Beyond them differences of m cancel to nothing."""
 
+NOISES = (1e-8, 1e4)
+"""The limits of s² where it is not 0, in units of k; ``LINEAR`` is the variance of f where ‖u‖ = 1."""
+
+EVIDENCE = 3.0
+"""Noise is taken for some where −2 log marginal likelihood falls by more than this."""
+
 FIRST, LATER = 28, 8
 """The most likelihoods that a first search for a and ℓ, and a later one, may take."""
 
@@ -35,10 +43,11 @@ ROOT5 = math.sqrt(5.0)
 
 
 class Shape(NamedTuple):
-    """The hyper-parameters a and ℓ."""
+    """The hyper-parameters a, ℓ and s², the latter in units of k, which the scale multiplies too."""
 
     amplitude: float = 1.0
     lengthscale: float = 1.0
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class PinnedData:
         polynomial: w u·v + ½(u·v)² + ¼w‖u‖²‖v‖², ``n x n``.
         distances: √5 ‖u − v‖, ``n x n``.
         norms: √5 ‖u‖, shape ``n``.
+        variance: that of a value's noise in the square of the unit, where it is known; 0: it is not, or there is none.
     """
 
     U: Tensor
@@ -60,10 +70,11 @@ class PinnedData:
     polynomial: Tensor
     distances: Tensor
     norms: Tensor
+    variance: float = 0.0
 
     @classmethod
-    def of(cls, U: Tensor, values: Tensor) -> PinnedData:
-        """The data of points, ``n x d``, and values relative to the pin's, shape ``n``."""
+    def of(cls, U: Tensor, values: Tensor, variance: float = 0.0) -> PinnedData:
+        """The data of points, ``n x d``, values relative to the pin's, shape ``n``, and a known variance of noise."""
         unit = float(values.abs().max()) or 1.0
         gram = U @ U.mT
         squares = gram.diagonal().clone()
@@ -71,7 +82,7 @@ class PinnedData:
         distances.fill_diagonal_(0.0)
         distances.mul_(5.0).sqrt_()
         polynomial = gram.mul(0.5).add_(LINEAR).mul_(gram).addr_(squares, squares, alpha=0.25 * LINEAR)
-        return cls(U, values / unit, unit, polynomial, distances, (5.0 * squares).sqrt())
+        return cls(U, values / unit, unit, polynomial, distances, (5.0 * squares).sqrt(), variance / unit / unit)
 
     def factored(self, shape: Shape) -> tuple[Tensor, Tensor, float]:
         """The Cholesky factor of k's correlations, ``n x n``, k's standard deviations, shape ``n``, and log det k.
@@ -79,9 +90,11 @@ class PinnedData:
         Raises:
             ArithmeticError: if no jitter makes the matrix positive definite.
         """
-        a, ell = shape
+        a, ell, noise = shape
         lost = a - a * matern(self.norms, ell)
         K = torch.add(self.polynomial, matern(self.distances, ell), alpha=a).add_(lost[:, None] - a).add_(lost)
+        if noise:
+            K.add_(noise).diagonal().add_(noise)
         deviations = K.diagonal().sqrt()
         K.mul_(1.0 / deviations[:, None]).mul_(1.0 / deviations)
         if bool(torch.isfinite(deviations).all()):
@@ -95,40 +108,71 @@ class PinnedData:
         raise ArithmeticError("the points of the window are too near to each other for a factorization")
 
     def loss(self, shape: Shape) -> float:
-        """−2 log marginal likelihood but for a constant, at the most likely scale; inf where k has no factor."""
+        """−2 log marginal likelihood but for a constant, at the scale of ``_scale``; inf where k has no factor."""
         try:
             factor, deviations, determinant = self.factored(shape)
         except ArithmeticError:
             return math.inf
         white = torch.linalg.solve_triangular(factor, (self.y / deviations)[:, None], upper=False)
         square = float(white.square().sum())
+        if self.variance:
+            scale = self._scale(white, shape)
+            return determinant + len(self.y) * math.log(scale) + square / scale
         return determinant + len(self.y) * math.log(max(square, 1e-300))
 
-    def fitted(self, start: Shape | None) -> Shape:
+    def _scale(self, white: Tensor, shape: Shape) -> float:
+        """σ²: what makes s² the known variance, or the most likely one where that is not known."""
+        return self.variance / shape.noise if self.variance else float(white.square().mean()) or 1.0
+
+    def fitted(self, start: Shape | None, noisy: bool | None = False) -> Shape:
         """The most likely shape that a pattern search from ``start`` finds; None starts at (1, 1), and looks longer.
 
-        The search compares a and ℓ with their neighbours by a factor each, moves to the best neighbour, and takes the
-        root of the factors where none is better, at most three times.
+        The search compares a and ℓ, and s² where there is noise, with their neighbours by a factor each, moves to the
+        best neighbour, and takes the root of the factors where none is better, at most three times.
+
+        Args:
+            start: where it begins.
+            noisy: whether values have noise; None: whether they do is asked, see ``EVIDENCE``.
         """
-        limits = [(math.log(low), math.log(high)) for low, high in (AMPLITUDES, LENGTHSCALES)]
-        now = [math.log(number) for number in start or Shape()]
-        left = FIRST if start is None else LATER
-        best, stride = self.loss(Shape(*map(math.exp, now))), 1.0 if start is None else 0.5
+        left, stride = (FIRST, 1.0) if start is None else (LATER, 0.5)
+        start = start or Shape()
+        if noisy is False or (noisy is None and start.noise == 0.0):
+            still = self._searched(start._replace(noise=0.0), left, stride)
+            if noisy is None:
+                loud = self._searched(still[1]._replace(noise=1.0), left, 1.0)
+                return loud[1] if loud[0] < still[0] - EVIDENCE else still[1]
+            return still[1]
+        if start.noise == 0.0:
+            # The largest value is 1, of which LINEAR is the variance in units of k.
+            guess = LINEAR * self.variance if self.variance else 1.0
+            start = start._replace(noise=min(max(guess, NOISES[0]), NOISES[1]))
+        return self._searched(start, left + left // 2, stride)[1]
+
+    def _searched(self, start: Shape, left: int, stride: float) -> tuple[float, Shape]:
+        """The pattern search of ``fitted`` with ``left`` likelihoods; s² stays 0 where it is."""
+        limits = [(math.log(low), math.log(high)) for low, high in (AMPLITUDES, LENGTHSCALES, NOISES)]
+        factors = (10.0, 2.0, 10.0) if start.noise else (10.0, 2.0)
+        now = [math.log(number) for number in start[: len(factors)]]
+
+        def shape(logarithms: list[float]) -> Shape:
+            return Shape(*map(math.exp, logarithms))
+
+        best = self.loss(shape(now))
         while left > 0 and stride > 0.1:
             trials = []
-            for i, factor in enumerate((10.0, 2.0)):
+            for i, factor in enumerate(factors):
                 for sign in (1.0, -1.0):
                     moved = list(now)
                     moved[i] = min(max(now[i] + sign * stride * math.log(factor), limits[i][0]), limits[i][1])
                     if moved != now and left > 0:
                         left -= 1
-                        trials.append((self.loss(Shape(*map(math.exp, moved))), moved))
+                        trials.append((self.loss(shape(moved)), moved))
             value, moved = min(trials, default=(math.inf, now))
             if value < best:
                 best, now = value, moved
             else:
                 stride *= 0.5
-        return Shape(*map(math.exp, now))
+        return best, shape(now)
 
     def model(self, shape: Shape) -> PinnedModel:
         """The posterior.
@@ -138,9 +182,8 @@ class PinnedData:
         """
         factor, deviations, _ = self.factored(shape)
         white = torch.linalg.solve_triangular(factor, (self.y / deviations)[:, None], upper=False)
-        scale = float(white.square().mean()) or 1.0
         alpha = torch.linalg.solve_triangular(factor.mT, white, upper=True)[:, 0] / deviations
-        return PinnedModel(self, shape, factor, deviations, alpha, scale)
+        return PinnedModel(self, shape, factor, deviations, alpha, self._scale(white, shape))
 
 
 class PinnedModel:
@@ -166,9 +209,18 @@ class PinnedModel:
         total = float(alpha.sum())
         self._total, self._offset = total, total - float(alpha @ matern(data.norms, shape.lengthscale))
 
+    def means(self) -> Tensor:
+        """μ at the data's points, shape ``n``: their values less the part of them that is noise."""
+        return self.data.unit * (self.data.y - self.shape.noise * (self._alpha + self._total))
+
+    @property
+    def noise(self) -> float:
+        """s², the variance of a value's noise."""
+        return self.shape.noise * self.scale * self.data.unit**2
+
     def mean(self, v: Tensor) -> float:
         """μ(v), shape ``d`` to a number."""
-        a, ell = self.shape
+        a, ell, _ = self.shape
         w = self.data.U - v
         here = torch.linalg.vector_norm(w, dim=1)
         bend = (
@@ -180,7 +232,7 @@ class PinnedModel:
 
     def derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """∇μ(v), shape ``d``, and ∇²μ(v), ``d x d``; O(n d²)."""
-        a, ell = self.shape
+        a, ell, _ = self.shape
         w = torch.cat([self.data.U - v, -v[None]])
         alpha = torch.cat([self._alpha, self._alpha.new_full((1,), -self._total)])
         s = torch.linalg.vector_norm(w, dim=1) * (ROOT5 / ell)
@@ -193,7 +245,7 @@ class PinnedModel:
 
     def gradient_covariance(self) -> Tensor:
         """cov ∇f at the pin, ``d x d``; O(n² d)."""
-        a, ell = self.shape
+        a, ell, _ = self.shape
         U = self.data.U
         s = self.data.norms / ell
         prior = LINEAR + a * 5.0 / (3.0 * ell**2)

@@ -52,6 +52,11 @@ class Radius:
         """The radius at the next scale: ρ is a quarter, Δ half of what ρ was."""
         return replace(self, delta=0.5 * self.rho, rho=0.25 * self.rho)
 
+    def raised(self) -> Radius:
+        """The radius at a coarser scale: ρ is doubled, and Δ at least that."""
+        rho = min(2.0 * self.rho, self.largest)
+        return replace(self, delta=max(self.delta, rho), rho=rho)
+
     def is_short(self, length: float) -> bool:
         """Whether a step is too short to be worth a query at this scale."""
         return length < SHORT * self.rho

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.cut import SHARE, minimize_before
 from optimizers.methods.trust_region.pinned_model import PinnedData, PinnedModel, Shape
 from optimizers.methods.trust_region.step import minimize_in_ball
+
+SEEN = 1.0
+"""How much of the noise's standard deviation the mean has to change by to be seen."""
 
 
 class RegionModel:
@@ -17,35 +22,42 @@ class RegionModel:
         model: the model of u.
         map: A/R, ``d x d``.
         unit: what a value of the model is of f.
+
+    Attributes:
         cut: n of a plane nᵀs = 1 that steps do not cross, see ``cut_of``; None for none.
+        numbers: which queries the values are of, shape ``n``.
     """
 
-    def __init__(self, model: PinnedModel, map: Tensor, unit: float, cut: Tensor | None = None) -> None:
-        self.cut = cut
+    def __init__(self, model: PinnedModel, map: Tensor, unit: float) -> None:
+        self.cut: Tensor | None = None
+        self.numbers = torch.arange(0)
         self._model, self._map, self.unit = model, map, unit
         self.gradient, self.hessian = self.derivatives(torch.zeros(len(map), dtype=map.dtype))
 
     @classmethod
     def of(
-        cls,
-        rows: Tensor,
-        heights: Tensor,
-        metric: Tensor,
-        shape: Shape,
-        unit: float = 1.0,
-        cut: Tensor | None = None,
+        cls, rows: Tensor, heights: Tensor, metric: Tensor, shape: Shape, unit: float = 1.0, variance: float = 0.0
     ) -> RegionModel:
-        """The model of rows, heights and metric as in ``scaled_data``.
+        """The model of rows, heights, metric and variance as in ``scaled_data``.
 
         Raises:
             ArithmeticError: if the rows are too near to each other.
         """
-        data, map = scaled_data(rows, heights, metric)
-        return cls(data.model(shape), map, unit, cut)
+        data, map = scaled_data(rows, heights, metric, variance)
+        return cls(data.model(shape), map, unit)
 
     def mean(self, s: Tensor) -> float:
         """The posterior mean at a step, shape ``d``, relative to f(x_b)."""
         return self._model.mean(self._map @ s)
+
+    def means(self) -> Tensor:
+        """The posterior means at the rows, shape ``n``, in f's units."""
+        return self.unit * self._model.means()
+
+    def sees(self, length: float) -> bool:
+        """Whether the mean changes by more than a value's noise within a distance of x_b."""
+        curvature = float(torch.linalg.eigvalsh(self.hessian).abs().mean())
+        return 0.5 * curvature * length**2 > SEEN * math.sqrt(self._model.noise)
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """The mean's gradient, shape ``d``, and Hessian, ``d x d``, at a step."""
@@ -78,14 +90,15 @@ class RegionModel:
         return Q[:, -1], float(eigenvalues[-1])
 
 
-def scaled_data(rows: Tensor, heights: Tensor, metric: Tensor) -> tuple[PinnedData, Tensor]:
+def scaled_data(rows: Tensor, heights: Tensor, metric: Tensor, variance: float = 0.0) -> tuple[PinnedData, Tensor]:
     """The data in u = As/R, and A/R, R the root mean square length of the As.
 
     Args:
         rows: s, ``n x d``.
         heights: the values less the one at 0, shape ``n``.
         metric: A, ``d x d``.
+        variance: that of a height's noise, where it is known.
     """
     U = rows @ metric.mT
     R = U.square().sum(1).mean().sqrt()
-    return PinnedData.of(U / R, heights), metric / R
+    return PinnedData.of(U / R, heights, variance), metric / R

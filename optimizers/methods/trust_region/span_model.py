@@ -27,16 +27,28 @@ class SpanModel:
         model: the model in k + 1 coordinates.
         basis: B, ``k x d``.
         outside: a unit vector orthogonal to the span, shape ``d``.
+
+    Attributes:
         cut: n of a plane nᵀs = 1 that steps do not cross, shape ``d``; None for none.
+        numbers: which queries the values are of, shape ``n``.
     """
 
-    def __init__(self, model: RegionModel, basis: Tensor, outside: Tensor, cut: Tensor | None = None) -> None:
-        self.cut = cut
+    def __init__(self, model: RegionModel, basis: Tensor, outside: Tensor) -> None:
+        self.cut: Tensor | None = None
+        self.numbers = torch.arange(0)
         self._model, self._basis, self._outside = model, basis, outside
 
     def mean(self, s: Tensor) -> float:
         """The posterior mean at a step, shape ``d``, relative to f(x_b)."""
         return self._model.mean(coordinates(self._basis, s))
+
+    def means(self) -> Tensor:
+        """The posterior means at the rows, shape ``n``, in f's units."""
+        return self._model.means()
+
+    def sees(self, length: float) -> bool:
+        """Whether the mean changes by more than a value's noise within a distance, as ``RegionModel.sees`` has it."""
+        return self._model.sees(length)
 
     def step(self, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
         """A step to a low mean in the ball of radius δ and the box, shape ``d``, and the mean there in f's units.

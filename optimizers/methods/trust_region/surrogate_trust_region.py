@@ -11,7 +11,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import CommonOptions, check_integer, optional, positive
+from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
 from optimizers.methods.trust_region.cut import cut_of
 from optimizers.methods.trust_region.local_data import LocalData
 from optimizers.methods.trust_region.metric import metric_of
@@ -60,12 +60,14 @@ class TrustRegionState:
         radius: the radius and the lower radius.
         metric: A, ``d_free x d_free``, or ``k + 1 x k + 1`` in the basis's coordinates (``span``).
         basis: an orthonormal basis of the span of the model's rows, ``k x d_free``; None: all variables are modelled.
-        shape: the model's a and ℓ, or None before the first fit.
+        shape: the model's a, ℓ and s², or None before the first fit.
+        noisy: whether values have noise; None: not known.
+        pin: the number of the query at the center, where values have noise.
         fitted: how many queries had succeeded at the last fit.
         lessons: the number of queries in a row that only taught the model.
         center: the iterate after the last batch, shape ``d``.
         kind: of the next batch: ``"design"``, ``"scout"`` (a random point), ``"surround"`` (the rest of a design about
-            one), ``"step"`` or ``"lesson"``.
+            one), ``"step"``, ``"lesson"`` or ``"repeat"`` (the center again).
         plan: the points of the next batch, ``q x d_free``.
         predicted: the decrease that the model predicts for a step.
         doubt: the standard deviation that what a step explores beside it adds to that.
@@ -78,7 +80,9 @@ class TrustRegionState:
     radius: Radius
     metric: Tensor
     basis: Tensor | None
-    shape: tuple[float, float] | None
+    shape: tuple[float, float, float] | None
+    noisy: bool | None
+    pin: int
     fitted: int
     lessons: int
     center: Tensor
@@ -102,6 +106,11 @@ class SurrogateTrustRegion(Optimizer):
       mean; at most five in a row.
     - *Failed queries* have no place in the model. A plane that parts them from the others about x_b, the farthest from
       x_b that does, bounds the steps (``cut_of``); where there is none, the radius falls under their distance.
+    - *Noise* of unknown variance s² is a hyper-parameter of the model. Where a fit finds some, the center is queried
+      again: a value that agrees says that f is exact and only rugged, and the model interpolates from then on. Where it
+      differs, the center is the query of least posterior mean, Δ follows the ratio of falls of that mean, ρ stays where
+      the mean changes by about s within it, and steps too short for a query are queried after five lessons. ``x`` is
+      the center then; ``best_x`` stays the query of the least value, a lucky one.
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
       another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
 
@@ -120,6 +129,7 @@ class SurrogateTrustRegion(Optimizer):
         radius: the first Δ, in search units; None: 0.2 of the least side of the box (2 in a box that is searched as
             [0, 10]^d) times max(1, √(d/20)), and at most 1 where a side is infinite.
         window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 150 in a span.
+        noise: variance of a value's noise, in f's squared units, 0 for none; None: estimated.
         **common: see ``Optimizer``; there may be bounds, finite or not, and no prox.
 
     Raises:
@@ -130,10 +140,17 @@ class SurrogateTrustRegion(Optimizer):
     state: TrustRegionState
 
     def __init__(
-        self, x0: Any, *, radius: float | None = None, window: int | None = None, **common: Unpack[CommonOptions]
+        self,
+        x0: Any,
+        *,
+        radius: float | None = None,
+        window: int | None = None,
+        noise: float | None = None,
+        **common: Unpack[CommonOptions],
     ) -> None:
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)
+        self.noise = optional(nonnegative, "noise", noise)
         super().__init__(x0, **common)
 
     def _start(self) -> None:
@@ -162,6 +179,8 @@ class SurrogateTrustRegion(Optimizer):
             metric=self._kept(torch.eye(1 if spanning else self._d, dtype=torch.float64)),
             basis=self._kept(center.new_empty(0, self._d)) if spanning else None,
             shape=None,
+            noisy=None if self.noise is None else self.noise > 0.0,
+            pin=0,
             fitted=0,
             lessons=0,
             center=self._x,
@@ -240,10 +259,15 @@ class SurrogateTrustRegion(Optimizer):
             values=torch.cat([state.values, values[succeeded]]),
             failed=torch.cat([state.failed, asked[~succeeded]]),
         )
-        failed = False
+        told, failed = bool(succeeded.all()), False
         if kind in ("design", "scout"):
             now.first, now.radius, now.lessons = len(state.values), self._opening, 0
-        elif kind == "step":
+        elif kind == "repeat" and told:
+            now.noisy = bool(values[0] != state.values[self._best(state)])
+            now.fitted, now.pin = 0, self._best(state)
+            if not now.noisy:
+                now.points, now.values = state.points, state.values
+        elif kind == "step" and not (now.noisy and told):
             place = self._best(state)
             length = float((asked[0] - state.points[place]).norm())
             ratio = _ratio(float(state.values[place]), float(values[0]), state.predicted)
@@ -251,18 +275,20 @@ class SurrogateTrustRegion(Optimizer):
             if ratio <= FAILED and miss <= DOUBTS * state.doubt:
                 ratio = UNDECIDED
             failed = not ratio > FAILED
-            cut = None if bool(succeeded.all()) else self._cut(now, place)
+            cut = None if told else self._cut(now, place)
             now.radius = state.radius.after(ratio if cut is None else -math.inf, length)
             now.lessons = 0
-        elif kind == "lesson" and not bool(succeeded.all()) and self._cut(now, self._best(state)) is None:
+        elif kind == "lesson" and not told and self._cut(now, self._best(state)) is None:
             now.radius = state.radius.after(math.nan, state.radius.delta)
         with small_algebra(self._size * min(self._size, self._d) ** 2):
-            at_rho = bool(succeeded.all()) and state.radius.delta <= state.radius.rho
+            at_rho = told and state.radius.delta <= state.radius.rho
             self._plan(now, kind, failed, failed and at_rho)
         self.state, self._x = now, now.center
 
     def _best(self, state: TrustRegionState) -> int:
-        """The number of the best query since the last restart."""
+        """The number of the best query since the last restart; where values have noise, that of least mean."""
+        if state.noisy and state.pin >= state.first:
+            return state.pin
         return state.first + int(state.values[state.first :].argmin())
 
     def _plan(self, now: TrustRegionState, kind: str, failed: bool, at_rho: bool) -> None:
@@ -279,16 +305,24 @@ class SurrogateTrustRegion(Optimizer):
             return
         self._forget(now)
         best = self._best(now)
+        model = None if kind == "scout" else self._model(now, best)
+        if now.noisy and model is not None:
+            best, model, failed = self._settled(now, best, model, kind)
+            at_rho = failed and now.radius.delta <= now.radius.rho
         center = now.points[best].cpu()
-        now.center = self._whole(center[None])[0]
+        now.center, now.pin = self._whole(center[None])[0], best
         if kind == "scout":
             now.kind, now.plan = "surround", self._kept(self._design(center, now.radius.delta)[1:])
             return
-        model = self._model(now, best)
         if model is None:
             direction = torch.from_numpy(self._generator(1).standard_normal(self._d))
             now.kind, now.plan = "lesson", self._lesson(center, direction, now.radius.delta)
             return
+        if now.noisy is None and now.shape is not None and now.shape[2] > 0.0:
+            now.kind, now.plan = "repeat", self._kept(center[None])
+            return
+        if now.noisy and not model.sees(0.5 * now.radius.rho):
+            now.radius = now.radius.raised()
         lower, upper = self._lower - center, self._upper - center
         step, mean = model.step(now.radius.delta, lower, upper)
         length = float(step.norm())
@@ -307,6 +341,9 @@ class SurrogateTrustRegion(Optimizer):
                     now.kind, now.plan, now.lessons = "lesson", lesson, now.lessons + 1
                     return
             if short or at_rho:
+                if now.noisy and not model.sees(0.5 * now.radius.rho):
+                    now.kind, now.plan, now.lessons = "lesson", plan, 0
+                    return
                 now.radius = now.radius.lowered()
                 if now.radius.rho < self._finest(center):
                     self._scout(now)
@@ -320,9 +357,11 @@ class SurrogateTrustRegion(Optimizer):
         """Where the model is of a span, drops the queries far from the best one, as soon as they are too many."""
         if now.basis is None or len(now.values) <= MEMORY * self._size:
             return
-        kept = nearest(now.points, self._best(now), self._size)
+        last = torch.tensor([len(now.values) - 1], device=now.values.device)
+        kept = torch.cat([nearest(now.points, self._best(now), self._size), last]).unique()
         now.fitted -= len(now.values) - len(kept)
-        now.points, now.values, now.first = now.points[kept], now.values[kept], int((kept < now.first).sum())
+        now.first, now.pin = int((kept < now.first).sum()), int((kept < now.pin).sum())
+        now.points, now.values = now.points[kept], now.values[kept]
 
     def _finest(self, center: Tensor) -> float:
         """The lower radius that ends a run: of the first radius, and of what the points' dtype resolves."""
@@ -330,7 +369,9 @@ class SurrogateTrustRegion(Optimizer):
         return max(FINEST * self._opening.rho, resolved)
 
     def _is_known(self, now: TrustRegionState, plan: Tensor) -> bool:
-        """Whether a point has been queried when it is rounded to the run's dtype."""
+        """Whether a point has been queried when it is rounded to the run's dtype, and would give the same value."""
+        if now.noisy:
+            return False
         rounded = self._kept(self._free_part(self._whole(plan)))
         return any(bool((asked == rounded).all(dim=1).any()) for asked in (now.points, now.failed))
 
@@ -363,29 +404,28 @@ class SurrogateTrustRegion(Optimizer):
 
         Raises nothing for points that are too near to each other: a model of half of them takes its place.
         """
-        data = LocalData.about(now.points.cpu(), now.values.cpu(), best, self._size, now.radius.delta)
+        data = LocalData.about(now.points.cpu(), now.values.cpu(), best, self._size, now.radius.delta, bool(now.noisy))
         cut = self._cut(now, best)
         every = self._d // 2 if now.basis is None else min(self._d, len(data)) // 8
         due = now.shape is None or len(now.values) - now.fitted >= max(5, every)
         while len(data):
             try:
-                if now.basis is not None:
-                    return self._spanned(now, now.basis.cpu(), data, cut, due)
-                return self._fitted(now, data, cut, due)
+                model = self._fitted(now, data, due) if now.basis is None else self._spanned(now, data, due)
+                model.cut, model.numbers = cut, data.numbers
+                return model
             except ArithmeticError:
                 data = data.halved()
         return None
 
-    def _spanned(
-        self, now: TrustRegionState, basis: Tensor, data: LocalData, cut: Tensor | None, due: bool
-    ) -> SpanModel:
+    def _spanned(self, now: TrustRegionState, data: LocalData, due: bool) -> SpanModel:
         """The model of the data in the span of their rows, which the state's basis is made to cover."""
+        basis = cast(Tensor, now.basis).cpu()
         wider, grown = covering(basis, data.rows)
         now.metric = self._kept(carried_metric(now.metric.cpu(), basis, wider, grown))
         now.basis = self._kept(wider)
         inside = replace(data, rows=coordinates(wider, data.rows))
         random = torch.from_numpy(self._generator(4).standard_normal(self._d))
-        return SpanModel(self._fitted(now, inside, None, due), wider, direction_outside(wider, random), cut)
+        return SpanModel(self._fitted(now, inside, due), wider, direction_outside(wider, random))
 
     def _cut(self, now: TrustRegionState, best: int) -> Tensor | None:
         """The plane before the failed queries near the best one, see ``cut_of``."""
@@ -394,20 +434,42 @@ class SurrogateTrustRegion(Optimizer):
         center = now.points[best]
         return cut_of((now.failed - center).cpu(), (now.points - center).cpu(), now.radius.delta)
 
-    def _fitted(self, now: TrustRegionState, data: LocalData, cut: Tensor | None, due: bool) -> RegionModel:
+    def _fitted(self, now: TrustRegionState, data: LocalData, due: bool) -> RegionModel:
         """The model of the data; where it is due, after a fit of metric and shape."""
         rows, heights, metric = data.rows, data.heights, now.metric.cpu()
-        if not due and now.shape is not None:
-            return RegionModel.of(rows, heights, metric, Shape(*now.shape), data.unit, cut)
+        variance = (self.noise or 0.0) / data.unit / data.unit
         before = Shape(*now.shape) if now.shape is not None else None
-        shape = before or scaled_data(rows, heights, metric)[0].fitted(None)
-        metric = metric_of(RegionModel.of(rows, heights, metric, shape).hessian)
-        scaled, map = scaled_data(rows, heights, metric)
-        shape = scaled.fitted(shape)
-        model = RegionModel(scaled.model(shape), map, data.unit, cut)
+        if not due and before is not None:
+            return RegionModel.of(rows, heights, metric, before, data.unit, variance)
+        shape = before or scaled_data(rows, heights, metric, variance)[0].fitted(None, bool(now.noisy))
+        metric = metric_of(RegionModel.of(rows, heights, metric, shape, 1.0, variance).hessian)
+        scaled, map = scaled_data(rows, heights, metric, variance)
+        shape = scaled.fitted(shape, now.noisy)
+        model = RegionModel(scaled.model(shape), map, data.unit)
         now.metric, now.fitted = self._kept(metric), len(now.values)
-        now.shape = (shape.amplitude, shape.lengthscale)
+        now.shape = (shape.amplitude, shape.lengthscale, shape.noise)
         return model
+
+    def _settled(
+        self, now: TrustRegionState, best: int, model: RegionModel | SpanModel, kind: str
+    ) -> tuple[int, RegionModel | SpanModel, bool]:
+        """The query of least posterior mean, the model pinned there, and whether a step to the last one has failed.
+
+        The radius follows the ratio of the fall of the mean, given the new value, to the one that was predicted.
+        """
+        means, numbers, failed = model.means(), model.numbers, False
+        last = (numbers == len(now.values) - 1).nonzero().flatten()
+        if kind == "step" and len(last):
+            length = float((now.points[-1] - now.points[best]).norm())
+            ratio = -float(means[last[0]]) / max(now.predicted, 1e-300)
+            failed, now.lessons = not ratio > FAILED, 0
+            now.radius = now.radius.after(ratio, length)
+        means = torch.where(numbers >= now.first, means, math.inf)
+        place = int(means.argmin())
+        if not float(means[place]) < 0.0:
+            return best, model, failed
+        best = int(numbers[place])
+        return best, self._model(now, best) or model, failed
 
 
 def _ratio(before: float, after: float, predicted: float) -> float:
