@@ -1331,12 +1331,12 @@ SINGLE_MACHINE = (
         ("optimizers/trust_region",),
     ),
     Mutation(
-        "trust-region/box-not-in-the-hessian",
+        "trust-region/held-for-good",
         M + "trust_region/span_model.py",
-        "(G @ g[:-1], G @ H[:-1, :-1] @ G) if some",
-        "(g[:-1], H[:-1, :-1]) if some",
-        "a step in the span ignores which variables are held at sides of the box",
-        (SPAN + "test_steps_in_a_box_are_within_it_and_nearly_as_low_as_those_of_a_general_solver",),
+        "else self._leaving(s, lower, upper)",
+        "else held",
+        "a variable that was held at a side of the box is not let go in the same step",
+        (SPAN + "test_steps_in_a_box_are_those_of_a_general_solver",),
         ("optimizers/trust_region",),
     ),
     Mutation(

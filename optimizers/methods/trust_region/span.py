@@ -22,34 +22,35 @@ def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
     """An orthonormal basis whose span holds all rows, ``k x d``, and whether it is one that only grew.
 
     The vectors that it had stay the first ones, unless they are many more than the rows; then it is made of the rows
-    alone. O(n k d).
+    alone. It grows by what is outside of it of the row that is farthest outside for its length, until none is: O(n k d)
+    for the distances, and O((n + k) d) for a vector.
 
     Args:
         basis: an orthonormal basis, ``k x d``, k ≥ 0.
         rows: ``n x d``, none of them 0.
     """
-    outside = _outside(basis, rows)
-    grown = len(basis) + int(outside.sum()) <= SLACK * len(rows) + 10
-    if not grown:
-        basis, outside = basis[:0], torch.ones_like(outside)
-    held = basis.new_empty(min(len(basis) + int(outside.sum()), rows.shape[1]), rows.shape[1])
-    count = len(basis)
-    held[:count] = basis
-    for row in rows[outside]:
-        if count == len(held):
-            break
-        rest = _rest(held[:count], row / row.norm())
-        if float(rest.norm()) > INSIDE:
-            held[count] = _rest(held[:count], rest / rest.norm())
-            held[count] /= held[count].norm()
-            count += 1
-    return held[:count].clone(), grown
+    grown = _grown(basis, rows)
+    if len(grown) > SLACK * len(rows) + 10:
+        return _grown(basis[:0], rows), False
+    return grown, True
 
 
-def _outside(basis: Tensor, rows: Tensor) -> Tensor:
-    """Which rows are not in the span, shape ``n``."""
+def _grown(basis: Tensor, rows: Tensor) -> Tensor:
+    count, d = len(basis), rows.shape[1]
+    held = torch.cat([basis, basis.new_empty(min(len(rows), d - count), d)])
     squares = rows.square().sum(1)
-    return squares - (rows @ basis.mT).square().sum(1) > INSIDE**2 * squares
+    outside = (squares - (rows @ basis.mT).square().sum(1)) / squares
+    while count < len(held):
+        j = int(outside.argmax())
+        if not float(outside[j]) > INSIDE**2:
+            break
+        rest = _rest(held[:count], rows[j] / rows[j].norm())
+        rest = _rest(held[:count], rest / rest.norm())
+        held[count] = rest / rest.norm()
+        outside -= (rows @ held[count]).square() / squares
+        outside[j] = 0.0
+        count += 1
+    return held[:count].clone()
 
 
 def _rest(basis: Tensor, s: Tensor) -> Tensor:

@@ -10,8 +10,11 @@ from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span import coordinates
 from optimizers.methods.trust_region.step import minimize_in_ball
 
-ROUNDS = 4
-"""The most times that variables are held at sides of the box which a step leaves."""
+ROUNDS = 6
+"""The most steps of which one is taken, each with other variables held at sides of the box."""
+
+LOST = 1e-9
+"""The least squared length of a unit vector of the span, without what is held of it, that is moved along."""
 
 GAINFUL = 1.2
 """The η for which a slope N(0, σ²) and a curvature h let f fall most on average at distance η, in units of σ/h."""
@@ -54,13 +57,13 @@ class SpanModel:
         """A step to a low mean in the ball of radius δ and the box, shape ``d``, and the mean there in f's units.
 
         Variables at a side of the box which the mean's gradient leaves are held there. The others, P of them, take
-        the step of least mean φ(t) = μ(PBᵀt + h) in the ball, h what is held: of gradient Gg and Hessian GHG for
-        G = BPBᵀ. Those that leave the box are held at its side, and the rest steps again, at most four times. Of the
-        steps, cut to box and ball, the one of least mean is taken.
+        the step of least mean μ(PBᵀt + h) in the ball, h what is held. Those
+        that leave the box are held at its side too; where none does, those are let go whose gradient at the step does
+        not leave it. Of at most six such steps, cut to box and ball, the one of least mean is taken.
         """
-        gradient = self._model.gradient[:-1] @ self._basis
-        held = ((lower >= 0.0) & (gradient > 0.0)) | ((upper <= 0.0) & (gradient < 0.0))
-        fixed, best, least = torch.zeros_like(gradient), torch.zeros_like(gradient), 0.0
+        best, least = torch.zeros_like(lower), 0.0
+        held = self._leaving(best, lower, upper)
+        fixed = best
         for _ in range(ROUNDS):
             left = delta**2 - float(fixed.square().sum())
             if left <= 0.0:
@@ -70,33 +73,56 @@ class SpanModel:
             mean = self.mean(s)
             if mean < least:
                 best, least = s, mean
-            below, above = ~held & (moved < lower), ~held & (moved > upper)
-            if not bool((below | above).any()):
+            out = ~held & ((moved < lower) | (moved > upper))
+            before, held = held, held | out if bool(out.any()) else self._leaving(s, lower, upper)
+            if torch.equal(before, held):
                 break
-            fixed = torch.where(below, lower, torch.where(above, upper, fixed))
-            held = held | below | above
+            fixed = torch.where(held, s.clamp(lower, upper), 0.0)
         return best, self._model.unit * least
 
+    def _leaving(self, s: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Which variables are at a side of the box that they leave against the mean's gradient at s, shape ``d``."""
+        at = coordinates(self._basis, s)
+        g, _ = self._model.derivatives(at)
+        slopes = g[:-1] @ self._basis
+        if float(at[-1]) > 0.0:
+            slopes = slopes + (s - at[:-1] @ self._basis) * (g[-1] / at[-1])
+        return ((s <= lower) & (slopes > 0.0)) | ((s >= upper) & (slopes < 0.0))
+
     def _moved(self, held: Tensor, fixed: Tensor, radius: float) -> Tensor:
-        """PBᵀt + h for the t of a low mean, ‖t‖ at most the radius, shape ``d``."""
-        B, k = self._basis, len(self._basis)
-        free, some = torch.full((k,), torch.inf, dtype=B.dtype), bool(held.any())
-        G = torch.eye(k, dtype=B.dtype) - B[:, held] @ B[:, held].mT
+        """PBᵀt + h of a low mean, PBᵀt at most the radius long, shape ``d``.
+
+        With BPBᵀ = VΓVᵀ and t = VΓ^(−½)τ its coordinates are Cτ + Bh, C = VΓ^½, its squared length ‖τ‖² + ‖h‖², and the
+        squared distance from the span what is left of that: nothing in the search depends on d.
+        """
+        B = self._basis
+        if not bool(held.any()):
+            C, back = torch.eye(len(B), dtype=B.dtype), B
+        else:
+            parts, V = torch.linalg.eigh(torch.eye(len(B), dtype=B.dtype) - B[:, held] @ B[:, held].mT)
+            C = (V * parts.clamp_min(0.0).sqrt())[:, parts > LOST]
+            back = (C / parts[parts > LOST]).mT @ B
+        base, square = B @ fixed, float(fixed.square().sum())
 
         def place(t: Tensor) -> Tensor:
-            return coordinates(B, torch.where(held, fixed, t @ B)) if some else torch.cat([t, t.new_zeros(1)])
+            inside = C @ t + base
+            return torch.cat([inside, (t @ t + square - inside @ inside).clamp_min(0.0).sqrt()[None]])
 
-        start = self._model.mean(place(torch.zeros_like(free)))
+        start = self._model.mean(place(torch.zeros_like(C[0])))
 
         def value(t: Tensor) -> float:
             return self._model.mean(place(t)) - start
 
         def derivatives(t: Tensor) -> tuple[Tensor, Tensor]:
-            g, H = self._model.derivatives(place(t))
-            return (G @ g[:-1], G @ H[:-1, :-1] @ G) if some else (g[:-1], H[:-1, :-1])
+            at = place(t)
+            g, H = self._model.derivatives(at)
+            slope = float(g[-1]) / float(at[-1]) if float(at[-1]) > 0.0 else 0.0
+            bent = C.mT @ H[:-1, :-1] @ C + slope * (torch.eye(len(t), dtype=B.dtype) - C.mT @ C)
+            return C.mT @ (g[:-1] - slope * at[:-1]) + slope * t, bent
 
+        free = torch.full_like(C[0], torch.inf)
         t, _ = minimize_in_ball(value, derivatives, radius, -free, free)
-        return torch.where(held, fixed, t @ B)
+        return torch.where(held, fixed, t @ back)
 
     def _kept_within(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> Tensor:
         """The step, projected onto the box and shortened into the ball and before the cut."""

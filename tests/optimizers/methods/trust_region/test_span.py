@@ -109,11 +109,11 @@ def test_without_a_box_the_step_is_that_in_all_variables(pair):
         known = full.step(delta, -free, free)[1]
         assert float(step.norm()) <= delta * (1 + 1e-9)
         assert reached == pytest.approx(model.mean(step), rel=1e-9)
-        assert reached <= known + 1e-3 * abs(known)
+        assert reached <= known + 1e-6 * abs(known)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_steps_in_a_box_are_within_it_and_nearly_as_low_as_those_of_a_general_solver(pair, seed):
+def test_steps_in_a_box_are_those_of_a_general_solver(pair, seed):
     model, full, _, _ = pair
     rng, delta = np.random.default_rng(seed), 0.4
     sides = torch.from_numpy(rng.uniform(0.02, 0.2, (2, 15)))
@@ -131,7 +131,7 @@ def test_steps_in_a_box_are_within_it_and_nearly_as_low_as_those_of_a_general_so
         constraints={"type": "ineq", "fun": lambda s: delta**2 - s @ s, "jac": lambda s: -2 * s},
         options={"ftol": 1e-12, "maxiter": 300},
     )
-    assert reached <= known.fun + 0.15 * abs(known.fun)
+    assert reached <= known.fun + 1e-6 * abs(known.fun)
 
 
 def test_what_a_step_explores_is_beside_it_and_its_doubt_is_the_slopes(pair):
