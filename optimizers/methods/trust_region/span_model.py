@@ -10,11 +10,11 @@ from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span import coordinates
 from optimizers.methods.trust_region.step import minimize_in_ball
 
-ROUNDS = 6
+ROUNDS = 4
 """The most steps of which one is taken, each with other variables held at sides of the box."""
 
 LOST = 1e-9
-"""The least squared length of a unit vector of the span, without what is held of it, that is moved along."""
+"""What is added to the squares of a basis that has lost what is held, so that they have a Cholesky factor."""
 
 GAINFUL = 1.2
 """The η for which a slope N(0, σ²) and a curvature h let f fall most on average at distance η, in units of σ/h."""
@@ -59,7 +59,7 @@ class SpanModel:
         Variables at a side of the box which the mean's gradient leaves are held there. The others, P of them, take
         the step of least mean μ(PBᵀt + h) in the ball, h what is held. Those
         that leave the box are held at its side too; where none does, those are let go whose gradient at the step does
-        not leave it. Of at most six such steps, cut to box and ball, the one of least mean is taken.
+        not leave it. Of at most four such steps, cut to box and ball, the one of least mean is taken.
         """
         best, least = torch.zeros_like(lower), 0.0
         held = self._leaving(best, lower, upper)
@@ -92,20 +92,17 @@ class SpanModel:
     def _moved(self, held: Tensor, fixed: Tensor, radius: float) -> Tensor:
         """PBᵀt + h of a low mean, PBᵀt at most the radius long, shape ``d``.
 
-        With BPBᵀ = VΓVᵀ and t = VΓ^(−½)τ its coordinates are Cτ + Bh, C = VΓ^½, its squared length ‖τ‖² + ‖h‖², and the
-        squared distance from the span what is left of that: nothing in the search depends on d.
+        With BPBᵀ = CCᵀ and t = C⁻ᵀτ its coordinates are Cτ + Bh, its squared length ‖τ‖² + ‖h‖², and the squared
+        distance from the span what is left of that: nothing in the search depends on d.
         """
         B = self._basis
-        if not bool(held.any()):
-            C, back = torch.eye(len(B), dtype=B.dtype), B
-        else:
-            parts, V = torch.linalg.eigh(torch.eye(len(B), dtype=B.dtype) - B[:, held] @ B[:, held].mT)
-            C = (V * parts.clamp_min(0.0).sqrt())[:, parts > LOST]
-            back = (C / parts[parts > LOST]).mT @ B
+        C = torch.eye(len(B), dtype=B.dtype)
+        if some := bool(held.any()):
+            C = torch.linalg.cholesky((1.0 + LOST) * C - B[:, held] @ B[:, held].mT)
         base, square = B @ fixed, float(fixed.square().sum())
 
         def place(t: Tensor) -> Tensor:
-            inside = C @ t + base
+            inside = C @ t + base if some else t
             return torch.cat([inside, (t @ t + square - inside @ inside).clamp_min(0.0).sqrt()[None]])
 
         start = self._model.mean(place(torch.zeros_like(C[0])))
@@ -117,12 +114,16 @@ class SpanModel:
             at = place(t)
             g, H = self._model.derivatives(at)
             slope = float(g[-1]) / float(at[-1]) if float(at[-1]) > 0.0 else 0.0
-            bent = C.mT @ H[:-1, :-1] @ C + slope * (torch.eye(len(t), dtype=B.dtype) - C.mT @ C)
+            if not some:
+                return g[:-1], H[:-1, :-1]
+            bent = C.mT @ (H[:-1, :-1] - slope * torch.eye(len(t), dtype=B.dtype)) @ C
+            bent.diagonal().add_(slope)
             return C.mT @ (g[:-1] - slope * at[:-1]) + slope * t, bent
 
         free = torch.full_like(C[0], torch.inf)
         t, _ = minimize_in_ball(value, derivatives, radius, -free, free)
-        return torch.where(held, fixed, t @ back)
+        t = torch.linalg.solve_triangular(C.mT, t[:, None], upper=True)[:, 0] if some else t
+        return torch.where(held, fixed, t @ B)
 
     def _kept_within(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> Tensor:
         """The step, projected onto the box and shortened into the ball and before the cut."""

@@ -131,7 +131,7 @@ def test_steps_in_a_box_are_those_of_a_general_solver(pair, seed):
         constraints={"type": "ineq", "fun": lambda s: delta**2 - s @ s, "jac": lambda s: -2 * s},
         options={"ftol": 1e-12, "maxiter": 300},
     )
-    assert reached <= known.fun + 1e-6 * abs(known.fun)
+    assert reached <= known.fun + 1e-3 * abs(known.fun)
 
 
 def test_what_a_step_explores_is_beside_it_and_its_doubt_is_the_slopes(pair):
