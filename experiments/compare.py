@@ -128,13 +128,14 @@ def compare(
     """Minimize a function with each method from the same starts.
 
     Beside the project's methods there are those of ``scipy.optimize.minimize`` that need no derivatives, and CMA-ES of
-    the package ``cma``, by name and in any case: "cobyqa", "l-bfgs-b", "nelder-mead", …, "cma". The same rules hold for
-    all: no run makes more than ``max_queries`` queries; f is asked in the box alone, a point outside being projected
-    onto it; failed queries count and are no value. SciPy's finite differences count as the queries that they are. A
-    method that knows no missing values gets, for a failed query, the worst value that it has met so far. Outside
-    methods keep their own defaults, but SciPy's limits on iterations are lifted to the budget; SciPy's search in the
-    units that the box has, CMA-ES in the unit cube; ``experiments.harness.outside`` describes them. A run that stops by
-    its own rules before the budget is spent keeps what it has.
+    the package ``cma``, by name and in any case: "cobyqa", "l-bfgs-b", "nelder-mead", …, "cma"; and blind search,
+    "random" and "sobol". The same rules hold for all: no run makes more than ``max_queries`` queries; f is asked in the
+    box alone, a point outside being projected onto it; failed queries count and are no value. SciPy's finite
+    differences count as the queries that they are. A method that knows no missing values gets, for a failed query, the
+    worst value that it has met so far. Outside methods keep their own defaults, but SciPy's limits on iterations are
+    lifted to the budget; SciPy's search in the units that the box has, CMA-ES in the unit cube;
+    ``experiments.harness.outside`` describes them. A run that stops by its own rules before the budget is spent keeps
+    what it has.
 
     Args:
         fun: as ``minimize`` takes it: a point to a number; NaN, inf and exceptions are failed queries. An exception on

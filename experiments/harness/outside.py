@@ -1,4 +1,4 @@
-"""Methods of SciPy and of the package ``cma``, run on values alone with a budget of queries and in a box."""
+"""Methods of SciPy and of the package ``cma``, and blind search, on values alone, with a budget and in a box."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import optimize
+from scipy.stats import qmc
 from torch import Tensor
 
 from optimizers.core.values import parse_values
@@ -36,7 +37,10 @@ SCIPY = {
 WITHOUT_BOUNDS = ("cg", "bfgs")
 NEED_DERIVATIVES = ("newton-cg", "dogleg", "trust-ncg", "trust-exact", "trust-krylov")
 
-NAMES = (*SCIPY, "cma")
+SEARCHES = ("random", "sobol")
+"""x0, then points that know no values: uniform ones, or a scrambled Sobol' sequence."""
+
+NAMES = (*SCIPY, "cma", *SEARCHES)
 
 CMA_SIGMA = 0.3
 """CMA-ES's first standard deviation over a side of the box (Hansen, *The CMA Evolution Strategy: A Tutorial*)."""
@@ -127,50 +131,88 @@ class Queries:
         return float(parse_values(found, 1))
 
 
-def run_outside(name: str, queries: Queries, x0: Tensor, seed: int, options: Mapping[str, Any]) -> None:
+def run_outside(
+    name: str, queries: Queries, x0: Tensor, seed: int, options: Mapping[str, Any], *, restarts: bool = False
+) -> None:
     """Runs a method until it stops by its own rules or the queries are spent, which ``queries.values`` then has.
 
     SciPy's methods have their own defaults but for their limits, which are as large as the budget; those with gradients
     take SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube from x0, with an
     initial standard deviation of 0.3. CMA-ES and COBYQA need not ask f at x0 itself.
 
-    An error of the method itself before its first query is raised; a later one ends the run, and is logged.
+    With restarts a method that stops begins again at a uniform point of the box, until the queries are spent: SciPy's
+    unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).
+
+    An error of the method itself before its first query is raised; a later one ends the run, or with restarts its
+    start, and is logged.
 
     Args:
         name: a name in ``NAMES``.
         queries: the objective, of which no query was made.
         x0: initial point in the box, shape ``d``.
-        seed: of CMA-ES; the others draw nothing.
+        seed: of CMA-ES, of the searches and of restarts; the others draw nothing.
         options: the method's own, SciPy's ``options`` or ``cma.CMAOptions``; of CMA-ES also ``sigma0``, the standard
             deviation in sides of the box, or in f's units where a side is infinite, where it must be given.
+        restarts: whether a method that stops before its queries are spent begins again.
 
     Raises:
-        ValueError: for an unknown option.
+        ValueError: for an unknown option, and for restarts or a search without a finite box.
     """
-    try:
-        if name == "cma":
-            _cma(queries, x0, seed, options)
-        else:
-            _scipy(name, queries, x0, options)
-    except Ended:
-        pass
-    except Exception as error:
-        if queries.error is not None or not queries.values:
-            raise
-        logger.warning("%s ended after %d queries: %s", name, len(queries.values), error, exc_info=True)
+    if (restarts or name in SEARCHES) and not bool((queries.upper - queries.lower).isfinite().all()):
+        raise ValueError(f"{name}: random points need finite bounds")
+    rng, start, number = np.random.default_rng(seed), x0.cpu().numpy().astype(np.float64), 0
+    while True:
+        before = len(queries.values)
+        try:
+            _run_once(name, queries, start, rng, options, number)
+        except Ended:
+            break
+        except Exception as error:
+            if queries.error is not None or not queries.values:
+                raise
+            logger.warning("%s ended after %d queries: %s", name, len(queries.values), error, exc_info=True)
+        if not restarts or len(queries.values) == before:
+            break
+        start, number = _uniform(queries, rng), number + 1
     if queries.error is not None:
         raise queries.error
 
 
-def _scipy(name: str, queries: Queries, x0: Tensor, options: Mapping[str, Any]) -> None:
+def _run_once(
+    name: str, queries: Queries, start: np.ndarray, rng: np.random.Generator, options: Mapping[str, Any], number: int
+) -> None:
+    """One start of a method, given how many there were before."""
+    if name == "cma":
+        _cma(queries, start, rng, options, number)
+    elif name in SEARCHES:
+        _search(name, queries, start, rng)
+    else:
+        _scipy(name, queries, start, options)
+
+
+def _uniform(queries: Queries, rng: np.random.Generator) -> np.ndarray:
+    lower, upper = (side.cpu().numpy().astype(np.float64) for side in (queries.lower, queries.upper))
+    point: np.ndarray = lower + (upper - lower) * rng.random(len(lower))
+    return point
+
+
+def _search(name: str, queries: Queries, start: np.ndarray, rng: np.random.Generator) -> None:
+    queries(start)
+    lower, upper = (side.cpu().numpy().astype(np.float64) for side in (queries.lower, queries.upper))
+    sequence = qmc.Sobol(len(start), rng=rng) if name == "sobol" else None
+    while True:
+        queries(_uniform(queries, rng) if sequence is None else lower + (upper - lower) * sequence.random(1)[0])
+
+
+def _scipy(name: str, queries: Queries, start: np.ndarray, options: Mapping[str, Any]) -> None:
     box = optimize.Bounds(queries.lower.cpu().numpy(), queries.upper.cpu().numpy(), keep_feasible=True)
-    limits = dict.fromkeys(SCIPY[name], max(queries.max_queries, len(x0) + 2))  # COBYLA's least
+    limits = dict.fromkeys(SCIPY[name], max(queries.max_queries, len(start) + 2))  # COBYLA's least
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Unknown solver options", optimize.OptimizeWarning)
         try:
             optimize.minimize(
                 queries,
-                x0.cpu().numpy().astype(np.float64),
+                start,
                 method=name,
                 bounds=None if name in WITHOUT_BOUNDS else box,
                 options={**limits, **options},
@@ -179,16 +221,17 @@ def _scipy(name: str, queries: Queries, x0: Tensor, options: Mapping[str, Any]) 
             raise ValueError(f"{name}: {warning}") from None
 
 
-def _cma(queries: Queries, x0: Tensor, seed: int, options: Mapping[str, Any]) -> None:
+def _cma(
+    queries: Queries, start: np.ndarray, rng: np.random.Generator, options: Mapping[str, Any], number: int
+) -> None:
     import cma
 
-    start, lower, upper = (v.cpu().numpy().astype(np.float64) for v in (x0, queries.lower, queries.upper))
+    lower, upper = (v.cpu().numpy().astype(np.float64) for v in (queries.lower, queries.upper))
     boxed = np.isfinite(upper - lower)
     sides, corner = np.where(boxed, upper - lower, 1.0), np.where(boxed, lower, 0.0)
     if not boxed.all() and "sigma0" not in options:
         raise ValueError('without finite bounds cma needs its first standard deviation: ("cma", {"sigma0": ...})')
     free = sides > 0
-    rng = np.random.default_rng(seed)
 
     def user(z: np.ndarray) -> np.ndarray:
         x = start.copy()
@@ -203,8 +246,11 @@ def _cma(queries: Queries, x0: Tensor, seed: int, options: Mapping[str, Any]) ->
         "verbose": -10,
     }
     own = {name: value for name, value in options.items() if name != "sigma0"}
-    z0 = ((start - corner) / np.where(free, sides, 1.0))[free]
-    search = cma.CMAEvolutionStrategy(z0.tolist(), options.get("sigma0", CMA_SIGMA), {**given, **own})
+    z0 = ((start - corner) / np.where(free, sides, 1.0))[free].tolist()
+    sigma = options.get("sigma0", CMA_SIGMA)
+    search = cma.CMAEvolutionStrategy(z0, sigma, {**given, **own})
+    if number:
+        search = cma.CMAEvolutionStrategy(z0, sigma, {**given, **own, "popsize": search.popsize * 2**number})
     while not search.stop():
         asked = search.ask()
         search.tell(asked, [queries(user(np.asarray(z))) for z in asked])

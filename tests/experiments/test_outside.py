@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import optimize
 
-from experiments.harness.outside import NAMES, NEED_DERIVATIVES, SCIPY, Queries, outside_name, run_outside
+from experiments.harness.outside import NAMES, NEED_DERIVATIVES, SCIPY, SEARCHES, Queries, outside_name, run_outside
 
 LOWER, UPPER = [-1.0, 0.0, -2.0, -1.0], [1.0, 2.0, 0.5, 1.0]
 CENTER, WEIGHTS = np.array([0.3, 2.5, 0.1, 0.2]), np.array([1.0, 10.0, 3.0, 1.0])
@@ -82,7 +82,7 @@ def test_methods_that_step_out_see_the_projection(name):
     assert np.array_equal(ours.points, np.clip(theirs.points, LOWER, UPPER))
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"cg", "bfgs"}))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"cg", "bfgs", *SEARCHES}))
 def test_they_find_the_minimum_on_the_face(name):
     assert min(run(name, bowl, 600).values) == pytest.approx(2.5, rel=1e-3)
 
@@ -224,3 +224,52 @@ def test_names_in_any_case_and_what_is_not_to_be_had(monkeypatch):
     monkeypatch.setitem(sys.modules, "cma", None)
     with pytest.raises(ImportError, match=r"package cma, not installed here; pip install"):
         outside_name("cma")
+
+
+# Restarts and blind search.
+
+
+@pytest.mark.parametrize(("name", "budget"), [("cma", 1300), ("cobyqa", 120), ("l-bfgs-b", 300), ("nelder-mead", 600)])
+def test_restarts_spend_the_budget_to_the_last_query(name, budget):
+    stopped, fun = run(name, bowl, budget), Logged()
+    asked = queries(fun, budget)
+    run_outside(name, asked, torch.tensor(START, dtype=torch.float64), 0, {}, restarts=True)
+    assert len(stopped.values) < budget == len(asked.values)
+    assert asked.values[: len(stopped.values)] == stopped.values, "the first start is the same"
+    assert np.all(fun.points >= np.array(LOWER)) and np.all(fun.points <= np.array(UPPER))
+
+
+def test_a_restart_of_cma_has_twice_the_population(monkeypatch):
+    cma, sizes = pytest.importorskip("cma"), []
+    search = cma.CMAEvolutionStrategy
+
+    def noted(*arguments):
+        made = search(*arguments)
+        sizes.append(made.popsize)
+        return made
+
+    monkeypatch.setattr(cma, "CMAEvolutionStrategy", noted)
+    asked = queries(lambda x: float(np.sum(np.round(np.asarray(x), 1) ** 2)), 1500)
+    run_outside("cma", asked, torch.tensor(START, dtype=torch.float64), 0, {}, restarts=True)
+    assert sizes[:3] == [8, 8, 16], sizes
+
+
+def test_random_search_is_uniform_and_sobol_is_more_even():
+    from scipy import stats
+
+    for name in SEARCHES:
+        fun = Logged()
+        run(name, fun, 513, seed=3)
+        cube = (np.array(fun.points[1:]) - LOWER) / (np.array(UPPER) - LOWER)
+        assert all(stats.kstest(column, "uniform").pvalue > 1e-3 for column in cube.T)
+        counts = [np.histogram(column, 16, (0, 1))[0] for column in cube.T]
+        assert (np.ptp(counts) <= 2) == (name == "sobol")
+        other = Logged()
+        run(name, other, 513, seed=4)
+        assert not np.array_equal(other.points, fun.points)
+
+
+def test_random_points_need_a_box():
+    free = [-math.inf] * 4, [math.inf] * 4
+    with pytest.raises(ValueError, match="finite bounds"):
+        run("random", bowl, 10, lower=free[0], upper=free[1])
