@@ -69,6 +69,7 @@ EXTRAS = {
     "fast": ("numba",),
     "rl": ("gymnasium", "mujoco", "Box2D"),
     "llm": ("transformers", "datasets"),
+    "problems": ("cocoex",),
 }
 """Modules that each pip extra brings, as they are imported."""
 
@@ -80,7 +81,11 @@ BENCHMARKS = {
     "hiso": "experiments.benchmarks.hiso",
     "workers": "experiments.benchmarks.workers",
     "threads": "experiments.benchmarks.threads",
+    "problems": "experiments.benchmarks.problems.command",
 }
+
+SCOREBOARDS = "problems-"
+"""How the ids of results begin that the benchmark ``problems`` writes."""
 
 
 class UnknownNameError(ValueError):

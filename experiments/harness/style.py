@@ -74,6 +74,13 @@ METHODS = Styles(
         "cma_es": MethodStyle("CMA-ES", GREY, ">"),
         "latin_hypercube": MethodStyle("best of the Latin hypercube", BLACK, "", ":"),
         "cobyqa": MethodStyle("COBYQA", SAND, "h", ":"),
+        "cobyqa_wide": MethodStyle("COBYQA, our radius", ORANGE, "h", "-."),
+        "l_bfgs_b": MethodStyle("L-BFGS-B", VERMILION, "s", "--"),
+        "nelder_mead": MethodStyle("Nelder-Mead", PURPLE, "v", "--"),
+        "local_entropy": MethodStyle("Local Entropy Search", MAGENTA, "D", "-."),
+        "random": MethodStyle("random search", GREY, "", ":"),
+        "sobol_search": MethodStyle("Sobol' search", BLACK, "", ":"),
+        "trust_region": MethodStyle("trust region on the GP", BLUE, "o"),
         "gradient_descent": MethodStyle("gradient descent", BLACK, "", "--"),
         # FZooS
         "fzoos": MethodStyle("FZooS, γ = 1/t", BLUE, "o"),

@@ -52,12 +52,17 @@ def publish(
     Raises:
         ResultsError: if the folder holds no results.
     """
+    from experiments.benchmarks.problems import page as scoreboard
+
     target.mkdir(parents=True, exist_ok=True)
     chosen = names or names_in(folder)
     lines = []
     for name in chosen:
         try:
-            lines.append(f"{name}: {take_over(folder, registry.get(name), target)}")
+            if name.startswith(registry.SCOREBOARDS):
+                lines.append(f"{name}: {scoreboard.take_over(folder, name, target, DPI)}")
+            else:
+                lines.append(f"{name}: {take_over(folder, registry.get(name), target)}")
         except ValueError as error:
             lines.append(f"{name}: left out, {error}")
     _write_costs(target, folder, chosen)

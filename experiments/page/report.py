@@ -71,7 +71,7 @@ def build(folder: Path) -> tuple[str, list[str]]:
     entries, wrong = read_all(folder)
     if not entries:
         raise ResultsError("\n".join(wrong))
-    unknown = [entry.id for entry in entries if entry.id not in registry.MODULES]
+    unknown = [e.id for e in entries if e.id not in registry.MODULES and not e.id.startswith(registry.SCOREBOARDS)]
     wrong += [f"{name} is shown, but is no experiment of this version" for name in unknown]
     return page(entries), wrong
 
@@ -180,8 +180,7 @@ def _section(entry: Entry) -> str:
         f'<div class="wide figure"><img width="{width}" height="{height}" style="--inches:{inches}" '
         f'alt="{_text(facts["source"])}: {_text(facts["shows"])}" src="data:image/png;base64,{picture}"></div>'
     )
-    if facts.get("table"):
-        parts.append(_table(facts["table"]))
+    parts += [_table(table) for table in (facts.get("table"), *facts.get("tables", ())) if table]
     listed = map(_verdict, sorted(entry.verdicts, key=lambda verdict: verdict.control))
     parts.append(f"<ul class=verdicts>{''.join(listed)}</ul>")
     if facts.get("reading"):

@@ -253,13 +253,13 @@ _Finished = tuple[_Run, int, Rows, float, str]
 
 def _execute(tasks: list[tuple[_Run, int]], jobs: int) -> Iterator[_Finished]:
     if jobs == 1 or len(tasks) < 2:
-        with _one_thread():
+        with one_thread():
             for run, seed in tasks:
                 yield run, seed, *_run_seed(run.experiment.id, run.settings, seed)
         return
     before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
-    with _exported_thread_limit():
-        pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=spawn, initializer=_start_worker)
+    with exported_thread_limit():
+        pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=spawn, initializer=start_worker)
         futures = {pool.submit(_run_seed, run.experiment.id, run.settings, seed): (run, seed) for run, seed in tasks}
         try:
             for future in as_completed(futures):
@@ -290,13 +290,15 @@ def _run_seed(name: str, settings: Any, seed: int) -> tuple[Rows, float, str]:
     return rows, time.process_time() - start, ""
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
+    """In a process of a pool: one thread, and interrupts left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """One thread for torch inside the block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -306,7 +308,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _exported_thread_limit() -> Iterator[None]:
+def exported_thread_limit() -> Iterator[None]:
     """One thread for the libraries of processes started inside the block."""
     before = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))

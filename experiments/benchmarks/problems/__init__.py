@@ -1,0 +1,1 @@
+"""All methods and their rivals on problems that nobody here chose."""

@@ -1,0 +1,131 @@
+"""``python -m experiments benchmark problems``: all methods and their rivals on problems that nobody here chose.
+
+Suites are COCO's bbob, bbob-noisy and bbob-largescale (extra ``problems``), and the real black boxes. Each run is kept
+when it ends, in DIR/problems.runs, and --resume goes on from there. From all runs in the folder the tables are made,
+DIR/problems-SUITE.txt and the page's files beside them (python -m experiments report --from DIR). COCO's own files are
+in DIR/coco: python -m cocopp DIR/coco/bbob-20d/trust_region OTHERS puts them beside any other archive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments import registry
+from experiments.benchmarks.problems import page
+from experiments.benchmarks.problems.rivals import RIVALS
+from experiments.benchmarks.problems.runs import COCO, Record, Run, make, read
+from experiments.benchmarks.problems.suites import SUITES, chosen
+
+PUBLISHED = range(11, 16)
+"""The instances of the published tables, which nothing is tuned on."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark; exit status 0, 130 on an interrupt."""
+    options = _options(arguments)
+    if not options.tables:
+        runs = _runs(options)
+        disable = None if sys.stderr.isatty() else True
+        with tqdm(total=len(runs), file=sys.stderr, disable=disable, unit="run", dynamic_ncols=True) as bar:
+
+            def told(record: Record) -> None:
+                bar.set_postfix_str(f"{record.run.method} {record.run.problem.name}", refresh=False)
+                bar.update()
+                if record.failure:
+                    tqdm.write(f"{record.run.method} on {record.run.problem.name}: {record.failure}", sys.stderr)
+
+            try:
+                make(runs, options.out, options.jobs, options.resume, told)
+            except KeyboardInterrupt:
+                print(f"\ninterrupted; {bar.n} runs were made and are kept, --resume goes on", file=sys.stderr)
+                return 130
+    return _show(options.out, shlex.join(["python", "-m", "experiments", "benchmark", "problems", *arguments]))
+
+
+def _show(out: Path, command: str) -> int:
+    """Make tables and pages of all runs in a folder, and print the tables."""
+    records = page.by_name(read(out))
+    if not records:
+        raise ValueError(f"{out} has no runs; make some without --tables")
+    for name, own in records.items():
+        print(f"\n{name}\n")
+        print("\n".join(page.write(name, own, out, command)))
+    print(f"written: {', '.join(f'{out}/{name}.txt' for name in records)}")
+    print(f"one page: python -m experiments report --from {out}")
+    folders = sorted(path for path in (out / COCO).glob("*/*") if not path.parent.name.startswith("."))
+    if folders:
+        print(f"COCO's runtime distributions: python -m cocopp {' '.join(map(str, folders))}")
+    return 0
+
+
+def _runs(options: argparse.Namespace) -> list[Run]:
+    """The runs asked for, problem by problem, so that a run that is cut has all methods on the same problems."""
+    methods = [RIVALS[name] for name in options.methods or RIVALS]
+    here = [rival for rival in methods if not rival.missing]
+    for rival in methods:
+        if rival.missing:
+            print(f"left out: {rival.name} needs {', '.join(rival.missing)}, not installed here", file=sys.stderr)
+    found: list[Run] = []
+    for name in options.suite:
+        suite = SUITES[name]
+        if name != "real":
+            registry.require("problems", f"the suite {name}")
+        functions = [_function(text) for text in options.functions]
+        problems = chosen(suite, options.dimensions, functions, options.instances, options.budget)
+        for problem in problems:
+            taking = (r for r in here if options.anywhere or r.takes(problem, suite.functions, options.instances))
+            found += [Run(rival.name, problem) for rival in taking]
+    if not found:
+        raise ValueError("none of these methods is run on any of these problems, as --help says; --anywhere runs them")
+    return found
+
+
+def _function(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+def _numbers(text: str) -> list[int]:
+    """``5`` or ``11-15``."""
+    first, _, last = text.partition("-")
+    try:
+        return list(range(int(first), int(last or first) + 1))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number and no range such as 11-15") from None
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    rows = "\n".join(f"  {rival.name:14} {rival.where}: {rival.why}" for rival in RIVALS.values())
+    suites = "\n".join(f"  {s.name:16} d = {', '.join(map(str, s.dimensions)) or 'their own'}" for s in SUITES.values())
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments benchmark problems",
+        description=__doc__,
+        epilog=f"suites, and the dimensions that they are run at by default:\n{suites}\n\n"
+        f"methods, and where they are run:\n{rows}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--suite", nargs="+", choices=SUITES, default=["bbob"], metavar="SUITE", help="default: bbob")
+    add("--methods", nargs="+", choices=RIVALS, metavar="METHOD", help="default: all of those below")
+    add("--anywhere", action="store_true", help="run methods also where they are not by default; see below")
+    add("--dimensions", nargs="+", type=int, default=[], metavar="D", help="default: the suite's, below")
+    add("--functions", nargs="+", default=[], metavar="F", help="numbers, or names of black boxes; default: all")
+    instances = f"numbers or ranges from 4 on, seeds of the real ones; default: {PUBLISHED[0]}-{PUBLISHED[-1]}"
+    add("--instances", nargs="+", type=_numbers, default=[list(PUBLISHED)], metavar="I", help=instances)
+    add("--budget", type=int, default=page.USUAL, metavar="K", help="K d queries a run, COCO's suites; default: 20")
+    add("--jobs", type=int, default=1, metavar="J", help="processes, each with one thread; default: 1")
+    add("--resume", action="store_true", help="keep the runs that DIR has")
+    add("--tables", action="store_true", help="make no runs: tables and page of those that DIR has")
+    add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    options = parser.parse_args(arguments)
+    options.instances = [number for numbers in options.instances for number in numbers]
+    if options.jobs < 1 or options.budget < 1:
+        parser.error("--jobs and --budget must be at least 1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return options

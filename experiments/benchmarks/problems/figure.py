@@ -1,0 +1,115 @@
+"""The figure of a suite: of COCO's, the targets reached in so many queries; of the real ones, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.benchmarks.problems.board import COBYQAS, OURS, Board
+from experiments.benchmarks.problems.coco_files import TARGETS
+from experiments.benchmarks.problems.rivals import RIVALS
+from experiments.benchmarks.problems.runs import Record
+from experiments.harness import style
+
+WIDTH, HEIGHT, COLUMNS = 7.0, 2.1, 3
+MOST = 7
+"""Curves of a panel."""
+
+FLOOR = "random"
+SMALL = 7.5
+
+
+def drawn(board: Board) -> list[str]:
+    """The methods that are drawn, at most seven of those that were run everywhere, by mean rank.
+
+    Our own method, both COBYQAs and random search are among them; the others are the best.
+    """
+    known = board.mean_ranks()
+    ranks = {m: known.get(m, float(k)) for k, m in enumerate(board.everywhere or board.methods)}
+    wanted = [m for m in (OURS, *COBYQAS, FLOOR) if m in ranks]
+    rest = [m for m in sorted(ranks, key=lambda m: ranks[m]) if m not in wanted]
+    chosen = {*wanted, *rest[: MOST - len(wanted)]}
+    return sorted(chosen, key=lambda m: ranks[m])
+
+
+def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
+    """A method's empirical runtime distribution: counts of queries over d, and the share of targets reached by then.
+
+    A pair is a run and one of COCO's 51 targets; its runtime is the count of queries at which the run reached it, or
+    infinite. The distribution is pooled over the runs.
+    """
+    own = [record for record in records if record.run.method == method]
+    found = sorted(n / record.run.problem.dimension for record in own for n in record.reached if n is not None)
+    total = len(own) * len(TARGETS)
+    return np.array(found), np.arange(1, len(found) + 1) / max(total, 1)
+
+
+def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
+    """The mean over a black box's runs of the share that a method has left, at shares of the budget.
+
+    The least value and the start's are those of all methods on the same instance, as on the board.
+    """
+    grid = np.geomspace(0.01, 1.0, 60)
+    curves = []
+    for problem in sorted({record.run.problem for record in records}):
+        there = [record for record in records if record.run.problem == problem and record.least]
+        least = min(record.final for record in there)
+        start = max((r.least[0][1] for r in there if r.least[0][0] == 1), default=least)
+        for record in there:
+            if record.run.method == method and start > least:
+                counts, values = zip(*record.least, strict=True)
+                at = np.searchsorted(counts, grid * problem.queries, side="right") - 1
+                shares = (np.array(values)[np.maximum(at, 0)] - least) / (start - least)
+                curves.append(np.clip(np.where(at < 0, 1.0, shares), 0.0, 1.0))
+    return grid, np.mean(curves, axis=0) if curves else np.ones_like(grid)
+
+
+def figure(records: Sequence[Record]) -> Figure:
+    """A panel for each dimension, or each black box, with one legend."""
+    board = Board.of(records)
+    methods, real = drawn(board), board.problems[0].suite == "real"
+    keys = list(dict.fromkeys(p.function if real else p.dimension for p in board.problems))
+    columns = min(COLUMNS, len(keys))
+    rows = -(-len(keys) // columns)
+    made, axes = style.panels(rows, columns, width=WIDTH / columns, height=HEIGHT, sharey=True)
+    for panel in axes.flat[len(keys) :]:
+        panel.remove()
+    for panel, key in zip(axes.flat, keys, strict=False):
+        own = [r for r in records if (r.run.problem.function if real else r.run.problem.dimension) == key]
+        for method in methods:
+            x, y = left(own, method) if real else runtimes(own, method)
+            _draw(panel, method, x, y, own[0].run.problem.queries / (1 if real else own[0].run.problem.dimension), real)
+        panel.set_title(str(key) if real else f"d = {key}, {len({r.run.problem for r in own})} problems", fontsize=8)
+        panel.tick_params(labelsize=SMALL)
+        panel.set_xscale("log")
+        panel.set_ylim(0.0, 1.05 if real else None)
+    for row in axes:
+        row[0].set_ylabel("share left" if real else "share of targets", fontsize=SMALL)
+    for panel in axes[-1] if len(keys) % columns == 0 else axes.flat[: len(keys)][-columns:]:
+        panel.set_xlabel("queries over the budget" if real else "queries / d", fontsize=SMALL)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), fontsize=SMALL)
+    return made
+
+
+def _draw(panel: Axes, method: str, x: np.ndarray, y: np.ndarray, last: float, real: bool) -> None:
+    look = RIVALS[method].look if method in RIVALS else style.METHODS[method]
+    if not real:
+        x, y = np.append(x, last), np.append(y, y[-1] if len(y) else 0.0)
+    every = max(1, len(x) // 5)
+    drawstyle = "default" if real else "steps-post"
+    panel.plot(
+        x,
+        y,
+        color=look.color,
+        ls=look.line,
+        marker=look.marker,
+        markevery=every,
+        ms=3.0,
+        lw=1.2,
+        drawstyle=drawstyle,
+        label=look.label,
+    )

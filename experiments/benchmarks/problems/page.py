@@ -1,0 +1,193 @@
+"""A suite's results among the others: the files that ``report`` and ``publish`` read, all made from its records."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import inspect
+import io
+import json
+import lzma
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.benchmarks.problems import board as boards
+from experiments.benchmarks.problems import local_entropy, rivals, suites
+from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board
+from experiments.benchmarks.problems.figure import figure
+from experiments.benchmarks.problems.runs import Record
+from experiments.benchmarks.problems.suites import SUITES
+from experiments.benchmarks.problems.tables import as_text, label, tables
+from experiments.harness import style
+from experiments.harness.verdicts import Status, Verdict
+from experiments.running import results
+from experiments.running.results import ResultsError
+
+USUAL = 20
+"""Queries over d of the main tables, which their names leave out."""
+
+SHOWS = {
+    "bbob": "COCO's 24 noiseless functions",
+    "bbob-noisy": "COCO's 30 noisy functions",
+    "bbob-largescale": "COCO's 24 functions in 80 to 640 variables",
+    "real": "real black boxes",
+}
+CLAIM = (
+    "Among all rivals on problems that nobody here chose, the trust region on the derived Gaussian process is first in "
+    "mean rank in each dimension, ahead of the better COBYQA, and on multimodal functions not behind CMA-ES."
+)
+
+
+def name_of(record: Record) -> str:
+    """The id of the results that a record belongs to: its suite and, where it is not the usual one, its budget."""
+    problem = record.run.problem
+    factor = problem.queries // problem.dimension
+    usual = problem.suite == "real" or factor == USUAL
+    return f"problems-{problem.suite}" if usual else f"problems-{problem.suite}-{factor}d"
+
+
+def by_name(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of each id."""
+    found: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: (record.run.problem.suite, record.run)):
+        found.setdefault(name_of(record), []).append(record)
+    return found
+
+
+def write(name: str, records: Sequence[Record], out: Path, command: str) -> list[str]:
+    """Write the files of one id, and give its tables as text."""
+    facts = {
+        "experiment": name,
+        "versions": versions(),
+        "command": command,
+        "machine": results.machine(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    return render(name, records, out, facts)
+
+
+def render(
+    name: str, records: Sequence[Record], out: Path, facts: Mapping[str, Any], *, dpi: int | None = None
+) -> list[str]:
+    """Write what follows from the records: facts with tables, verdicts, picture, the records themselves."""
+    ordered = _in_table_order(records)
+    shown, suite = tables(ordered), SUITES[ordered[0].run.problem.suite]
+    problems = {record.run.problem for record in ordered}
+    about = {
+        "format": results.FORMAT,
+        "paper": "ours",
+        "source": f"ours, problems: {name.removeprefix('problems-')}",
+        "shows": f"{SHOWS[suite.name]}: {len(problems)} problems, {len({r.run.method for r in ordered})} methods",
+        "claim": CLAIM,
+        "settings": {r.name: {"why": r.why, "where": r.where} for r in rivals.RIVALS.values()},
+        "seeds": sorted({problem.instance for problem in problems}),
+        "scale": "as asked",
+        "processor_seconds": round(sum(record.seconds for record in ordered), 2),
+        "reading": "\n\n".join(
+            inspect.cleandoc(module.__doc__ or "") for module in (suites, boards, rivals, local_entropy)
+        ),
+        "stand_in": "",
+        "table": dataclasses.asdict(shown[0]),
+        "tables": [dataclasses.asdict(table) for table in shown[1:]],
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    _replace_json(out / f"{name}.settings.json", {**facts, **about})
+    _replace_json(out / f"{name}.verdicts.json", [dataclasses.asdict(verdict) for verdict in verdicts(ordered)])
+    with style.applied():
+        made, picture = figure(ordered), io.BytesIO()
+        made.savefig(picture, format="png", metadata={"Software": None}, dpi=dpi)
+    results.replace(out / f"{name}.png", picture.getvalue())
+    lines = "".join(json.dumps(record.as_json(), separators=(",", ":")) + "\n" for record in ordered)
+    results.replace(out / f"{name}.jsonl.xz", lzma.compress(lines.encode(), preset=9))
+    text = [line for table in shown for line in as_text(table)]
+    results.replace(out / f"{name}.txt", "\n".join(text).encode())
+    return text
+
+
+def read_records(folder: Path, name: str) -> list[Record]:
+    """The records of an id that ``write`` has left.
+
+    Raises:
+        ResultsError: if they are not there or cannot be read.
+    """
+    path = folder / f"{name}.jsonl.xz"
+    try:
+        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+        return [Record.from_json(json.loads(line)) for line in lines]
+    except (OSError, ValueError, KeyError, lzma.LZMAError) as error:
+        raise ResultsError(f"{path} cannot be read ({error}); run the benchmark problems again") from error
+
+
+def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
+    """Make anew, in another folder, what follows from an id's records; what was done, in words.
+
+    Raises:
+        ResultsError: if the records cannot be read.
+    """
+    records = read_records(folder, name)
+    kept = ("experiment", "versions", "command", "machine", "date")
+    facts = results.read_json(folder / f"{name}.settings.json")
+    render(name, records, target, {key: facts[key] for key in kept}, dpi=dpi)
+    return f"{len(records)} runs"
+
+
+def verdicts(records: Sequence[Record]) -> list[Verdict]:
+    """What is claimed of our method: ahead of the next in rank, of COBYQA, and of CMA-ES on multimodal functions."""
+    board = Board.of(records)
+    if OURS not in board.methods or len(board.problems) < 2:
+        return []
+    found, suite = [], SUITES[board.problems[0].suite]
+    everywhere = board.everywhere
+    if OURS in everywhere and len(everywhere) > 1:
+        ranks = board.mean_ranks()
+        second = min((m for m in everywhere if m != OURS), key=lambda m: ranks[m])
+        found.append(_below(board, second, f"is ahead of the next in mean rank, {label(second)}"))
+    if board.has(BETTER_COBYQA):
+        found.append(_below(board, BETTER_COBYQA, "ends lower than the better COBYQA"))
+    multimodal = board.where(lambda p: suite.group(p.function) in ("multimodal", "weakly structured"))
+    if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere:
+        found.append(_below(multimodal, "cma", "ends lower than CMA-ES on the multimodal groups"))
+    return found
+
+
+def _below(board: Board, other: str, claim: str) -> Verdict:
+    mean, low, high, count = board.difference(OURS, other)
+    status: Status = "reproduced" if high < 0 else "not reproduced" if low > 0 else "undecided"
+    what = "share left" if board.problems[0].suite == "real" else "log10 gap"
+    return Verdict(
+        claim=f"{label(OURS)} {claim}",
+        status=status,
+        statistic=f"paired difference of the {what}, mean over {count} problems, Student's interval",
+        estimate=mean,
+        interval=(low, high),
+        seeds=tuple(sorted({problem.instance for problem in board.problems})),
+        control=True,
+        undecided=int(status == "undecided"),
+        held=int(status == "reproduced"),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on, the rivals' packages among them."""
+    found = results.versions()
+    for package in ("cma", "coco-experiment"):
+        try:
+            found[package] = results.importlib.metadata.version(package)
+        except results.importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _in_table_order(records: Sequence[Record]) -> list[Record]:
+    order = {method: number for number, method in enumerate(rivals.RIVALS)}
+    return sorted(records, key=lambda record: (order.get(record.run.method, len(order)), record.run))
+
+
+def _replace_json(path: Path, value: Any) -> None:
+    def plain(number: Any) -> Any:
+        return number.item() if isinstance(number, np.generic) else str(number)
+
+    results.replace(path, (json.dumps(value, indent=2, ensure_ascii=False, default=plain) + "\n").encode())

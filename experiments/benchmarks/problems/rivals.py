@@ -1,0 +1,150 @@
+"""Who takes part: each method's name, how it is run, where and why.
+
+All begin at the same point, are asked in the same box and have the same queries. Ours run by ``minimize`` with their
+defaults. Outside methods have their own (``experiments.harness.outside``), and those that stop before their queries are
+spent begin again at a uniform point of the box, which loses nothing, as the best value counts; ours do what they do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from experiments.benchmarks.problems.local_entropy import local_entropy_search
+from experiments.benchmarks.problems.suites import SIDE, Problem
+from experiments.harness import style
+from experiments.harness.outside import Queries, run_outside
+from optimizers import minimize
+
+OUR_RADIUS = 0.2
+"""``SurrogateTrustRegion``'s first radius over a side of the box."""
+
+Run = Callable[[Queries, np.ndarray, int], None]
+"""Asks the queries from a start, given a seed, until they are spent or the method stops."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rival:
+    """A method that takes part.
+
+    Attributes:
+        name: its name.
+        run: how it is run.
+        most: the largest d at which it is run.
+        every: it is run on each ``every``-th function of a suite.
+        instances: it is run on so many instances at most, the first ones asked for; None: all.
+        factor: the most queries it is given, over d.
+        why: what it is here for, and why it is run where it is.
+        needs: modules that it needs beyond the project's own.
+    """
+
+    name: str
+    run: Run
+    most: float = math.inf
+    every: int = 1
+    instances: int | None = None
+    factor: int = 20
+    why: str = ""
+    needs: tuple[str, ...] = ()
+
+    def takes(self, problem: Problem, functions: Sequence[int | str], instances: Sequence[int]) -> bool:
+        """Whether it is run on a problem, given the suite's functions and the instances that were asked for."""
+        if problem.suite != "real" and problem.queries > self.factor * problem.dimension:
+            return False
+        if problem.instance not in list(instances)[: self.instances]:
+            return False
+        return problem.dimension <= self.most and functions.index(problem.function) % self.every == 0
+
+    @property
+    def look(self) -> style.MethodStyle:
+        """How figures draw it and what tables call it."""
+        return style.METHODS[_LOOKS.get(self.name, self.name)]
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules that it needs and that are not installed."""
+        return [module for module in self.needs if importlib.util.find_spec(module) is None]
+
+    @property
+    def where(self) -> str:
+        """Where it is run, in words."""
+        parts = [] if math.isinf(self.most) else [f"d ≤ {self.most:g}"]
+        parts += [f"every {_ORDINALS[self.every]} function"] if self.every > 1 else []
+        parts += [f"the first {self.instances} instances asked for"] if self.instances else []
+        return ", ".join([*parts, f"up to {self.factor} d queries"])
+
+
+_LOOKS = {
+    "zord": "zord_kept",
+    "cma": "cma_es",
+    "turbo": "turbo1",
+    "least_squares": "least_squares_gradient",
+    "sobol": "sobol_search",
+}
+"""The names in ``style.METHODS`` that differ."""
+
+_ORDINALS = {2: "second", 3: "third", 4: "fourth"}
+
+
+def _ours(method: str, **options: Any) -> Run:
+    return functools.partial(_run_ours, method, options)
+
+
+def _run_ours(method: str, options: Mapping[str, Any], queries: Queries, x0: np.ndarray, seed: int) -> None:
+    def told(x: np.ndarray) -> float:
+        queries(x)
+        return queries.values[-1]  # NaN for a failed query, which our methods know
+
+    box, budget = [(-SIDE, SIDE)] * len(x0), queries.max_queries
+    minimize(told, x0, method, bounds=box, max_queries=budget, seed=seed, progress=False, **options)
+
+
+def _outside(name: str, **options: Any) -> Run:
+    return functools.partial(_run_outside, name, options)
+
+
+def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np.ndarray, seed: int) -> None:
+    run_outside(name, queries, torch.from_numpy(x0), seed, options, restarts=True)
+
+
+_TABLE = (
+    Rival("trust_region", _ours("trust_region"), factor=100, why="ours, the method that is tested"),
+    Rival("zord", _ours("zord"), most=320, why="ours, the library's ZoRD with its defaults"),
+    Rival("zord_gated", _ours("zord", active="gated"), most=40, why="ours, with queries that teach"),
+    Rival("rgf", _ours("rgf"), factor=100, why="the papers' baseline"),
+    Rival("prgf", _ours("prgf"), factor=100, why="the papers' baseline"),
+    Rival("es", _ours("es"), factor=100, why="the papers' baseline"),
+    Rival("gld", _ours("gld"), factor=100, why="the papers' baseline"),
+    Rival("least_squares", _ours("least_squares"), most=40, why="a line in the GP's place"),
+    Rival("cobyqa", _outside("cobyqa"), most=40, why="SciPy's best method on values, with its own radius of 1"),
+    Rival(
+        "cobyqa_wide",
+        _outside("cobyqa", initial_tr_radius=OUR_RADIUS * 2 * SIDE),
+        most=40,
+        why="the same with the first radius that our trust region has, 0.2 of the box",
+    ),
+    Rival("cma", _outside("cma"), factor=100, why="the standard of evolution strategies, IPOP", needs=("cma",)),
+    Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences, d + 1 queries a gradient"),
+    Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
+    Rival("random", _outside("random"), factor=100, why="the floor"),
+    Rival("sobol", _outside("sobol"), factor=100, why="the even floor"),
+    Rival("turbo", _ours("turbo"), most=10, every=2, why="the best known local Bayesian optimization; slow"),
+    Rival(
+        "local_entropy",
+        local_entropy_search,
+        most=10,
+        every=2,
+        instances=1,
+        why="the nearest peer, from BoTorch's community package; by far the slowest",
+        needs=("botorch_community",),
+    ),
+)
+
+RIVALS = {rival.name: rival for rival in _TABLE}

@@ -1,0 +1,252 @@
+"""Runs of methods on problems: each is kept the moment that it ends, and those that are kept are not run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from experiments.benchmarks.problems.coco_files import TARGETS, Progress
+from experiments.benchmarks.problems.rivals import RIVALS
+from experiments.benchmarks.problems.suites import SIDE, Opened, Problem, opened
+from experiments.harness.outside import Queries
+from experiments.running.runner import exported_thread_limit, one_thread, start_worker
+from optimizers.running.journal import Journal, each
+
+RECORDS = "problems.runs"
+"""The journal of finished runs in a results folder, a line of JSON with its checksum for each."""
+
+COCO = "coco"
+"""The folder of COCO's files in a results folder: ``coco/SUITE-20d/METHOD`` is what ``cocopp`` takes."""
+
+DIED = "its process died"
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Run:
+    """A method on a problem."""
+
+    method: str
+    problem: Problem
+
+    @property
+    def folder(self) -> Path:
+        """Where COCO's files of the run are, in the folder of all."""
+        problem = self.problem
+        return Path(f"{problem.suite}-{problem.queries // problem.dimension}d") / self.method / problem.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A finished run.
+
+    Attributes:
+        run: the run.
+        asked: how many queries it made.
+        final: the least gap, on a real problem the least value; inf without a success.
+        seconds: processor seconds of the whole run.
+        objective_seconds: those of the objective.
+        least: counts of queries with the least gap, or value, after each; ten a decade.
+        reached: counts of queries at which COCO's 51 targets were reached; None for one that was not.
+        failure: the error that ended the method; empty where none did.
+    """
+
+    run: Run
+    asked: int
+    final: float
+    seconds: float
+    objective_seconds: float
+    least: tuple[tuple[int, float], ...]
+    reached: tuple[int | None, ...]
+    failure: str = ""
+
+    @property
+    def milliseconds(self) -> float:
+        """Processor time of the method itself for each query."""
+        return 1e3 * (self.seconds - self.objective_seconds) / max(self.asked, 1)
+
+    def as_json(self) -> dict[str, Any]:
+        """What a line holds; no success is None."""
+        found = {**dataclasses.asdict(self.run.problem), "method": self.run.method}
+        final = self.final if np.isfinite(self.final) else None
+        times = {name: float(f"{getattr(self, name):.4g}") for name in ("seconds", "objective_seconds")}
+        rest = {"least": self.least, "reached": self.reached, "failure": self.failure}
+        return {**found, "asked": self.asked, "final": final, **times, **rest}
+
+    @staticmethod
+    def from_json(found: dict[str, Any]) -> Record:
+        """The inverse of ``as_json``."""
+        problem = Problem(*(found[field.name] for field in dataclasses.fields(Problem)))
+        return Record(
+            Run(found["method"], problem),
+            found["asked"],
+            np.inf if found["final"] is None else found["final"],
+            found["seconds"],
+            found["objective_seconds"],
+            tuple((n, value) for n, value in found["least"]),
+            tuple(found["reached"]),
+            found["failure"],
+        )
+
+
+def read(out: Path) -> list[Record]:
+    """The finished runs of a results folder, each once."""
+    if not (out / RECORDS).exists():
+        return []
+    journal = Journal(out / RECORDS)
+    try:
+        return list(_read(journal).values())
+    finally:
+        journal.give_up()
+
+
+def _read(journal: Journal) -> dict[Run, Record]:
+    found = (Record.from_json(event[1]) for event in each(journal.read(), "run"))
+    return {record.run: record for record in found}
+
+
+def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable[[Record], object]) -> list[Record]:
+    """Make the runs that the folder does not have, and give the records of all that were asked for.
+
+    Args:
+        runs: the runs.
+        out: the results folder.
+        jobs: processes, each with one thread; 1 stays in this one.
+        resume: keep the runs that the folder has; else they are moved to ``problems.runs.bak``.
+        told: called with each record when its run ends.
+
+    Raises:
+        ValueError: if the folder has runs and is not to be resumed, or they cannot be read.
+        RuntimeError: if another process writes there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / RECORDS).exists() and (out / RECORDS).stat().st_size and not resume:
+        raise ValueError(f"{out / RECORDS} has runs already: go on from them with --resume, or write elsewhere, --out")
+    journal = Journal(out / RECORDS)
+    try:
+        found = _read(journal)
+        for record in _made([run for run in runs if run not in found], out, jobs):
+            journal.write("run", record.as_json())
+            found[record.run] = record
+            told(record)
+    finally:
+        journal.close()
+    return [found[run] for run in runs]
+
+
+def _made(runs: list[Run], out: Path, jobs: int) -> Iterator[Record]:
+    if jobs == 1 or len(runs) < 2:
+        with one_thread():
+            for run in runs:
+                yield run_one(run, out)
+        return
+    waiting, suspects = runs[::-1], list[Run]()
+    while waiting or suspects:
+        # What was running when a process died runs alone, which tells who ended it.
+        alone = [suspects.pop()] if suspects else []
+        lost = list[Run]()
+        yield from _made_in_pool(alone or waiting, lost, out, 1 if alone else jobs)
+        if alone and lost:
+            yield Record(lost.pop(), 0, np.inf, 0.0, 0.0, (), (None,) * len(TARGETS), DIED)
+        else:
+            suspects += lost
+
+
+def _made_in_pool(waiting: list[Run], lost: list[Run], out: Path, jobs: int) -> Iterator[Record]:
+    """Runs in a pool, taken from the end of a list; what was running when a process died goes to ``lost``."""
+    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
+    running: dict[Future[Record], Run] = {}
+    with exported_thread_limit():
+        pool = ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=spawn, initializer=start_worker)
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    running[pool.submit(run_one, waiting[-1], out)] = waiting[-1]
+                    waiting.pop()
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    record = future.result()
+                    del running[future]
+                    yield record
+        except BrokenProcessPool:
+            lost += running.values()
+            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - before:
+                worker.terminate()
+            raise
+        else:
+            pool.shutdown()
+
+
+def run_one(run: Run, out: Path) -> Record:
+    """Make one run; what its method raises is in the record."""
+    running = out / COCO / ".running"
+    running.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=running) as place:
+        folder = Path(place) / "files"
+        folder.mkdir()
+        _warm(run.method)
+        with opened(run.problem, run.method, folder) as problem:
+            queries, clock = _queries(problem, run.problem)
+            start, failure = time.process_time(), ""
+            try:
+                RIVALS[run.method].run(queries, problem.start, run.problem.instance)
+            except Exception as error:
+                failure = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            seconds = time.process_time() - start
+        progress = problem.progress
+        assert progress is not None
+        if any(folder.iterdir()):
+            _move(folder, out / COCO / run.folder)
+    return _record(run, progress, seconds, clock[0], failure)
+
+
+@functools.cache
+def _warm(method: str) -> None:
+    """What a method imports and compiles is not counted: it runs once on a bowl in each process."""
+    side = torch.full((2,), SIDE, dtype=torch.float64)
+    queries = Queries(lambda x: float(x @ x), -side, side, 20, numpy=True)
+    with suppress(Exception):  # the runs themselves have it in their records
+        RIVALS[method].run(queries, np.array([1.0, 2.0]), 0)
+
+
+def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
+    """The objective with its budget, and the processor seconds that it has taken."""
+    clock = [0.0]
+
+    def timed(x: np.ndarray) -> float:
+        start = time.process_time()
+        try:
+            return problem.fun(x)
+        finally:
+            clock[0] += time.process_time() - start
+
+    side = torch.full((about.dimension,), SIDE, dtype=torch.float64)
+    return Queries(timed, -side, side, about.queries, numpy=True), clock
+
+
+def _record(run: Run, progress: Progress, seconds: float, objective: float, failure: str) -> Record:
+    reached = () if run.problem.suite == "real" else tuple(progress.reached())
+    least = tuple(progress.thinned())
+    return Record(run, progress.asked, progress.final, seconds, objective, least, reached, failure)
+
+
+def _move(folder: Path, target: Path) -> None:
+    """A finished run's files take their place, of which a cut one may have left some."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(folder, target)

@@ -1,0 +1,263 @@
+"""The problems: COCO's suites (Hansen et al. 2021, doi 10.1080/10556788.2020.1808977) and the real black boxes.
+
+A problem of COCO is a function of a suite, its dimension and its instance, and a real one a black box and its instance,
+which is its seed. All are searched in [−5, 5]^d, a real one's box being scaled to it, from a start that the problem
+alone decides: uniform in [−4, 4]^d, where COCO's minima are, or the black box's own.
+
+COCO's instances 1 to 3 are refused: whoever checks these results has them to do so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.benchmarks.problems.coco_files import Progress, progress_in
+
+SIDE = 5.0
+"""Half of a side of the box."""
+
+START_SIDE = 4.0
+"""Half of a side of the box that starts are drawn from."""
+
+FIRST_INSTANCE = 4
+LONGEST_SHIFT = 20_000
+
+NOISELESS_GROUPS = {
+    "separable": range(1, 6),
+    "moderate": range(6, 10),
+    "ill-conditioned": range(10, 15),
+    "multimodal": range(15, 20),
+    "weakly structured": range(20, 25),
+}
+NOISY_GROUPS = {
+    "moderate noise": range(101, 107),
+    "severe noise": range(107, 122),
+    "severe noise, multimodal": range(122, 131),
+}
+BLACK_BOXES = "experiments.workloads.black_boxes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """A set of problems.
+
+    Attributes:
+        name: COCO's, or ``real``.
+        dimensions: those that are run by default; none for the real ones, which have their own.
+        groups: COCO's groups of functions.
+        known: the dimensions that there are.
+    """
+
+    name: str
+    dimensions: tuple[int, ...]
+    groups: Mapping[str, range]
+    known: tuple[int, ...]
+
+    @property
+    def functions(self) -> tuple[int | str, ...]:
+        """The functions' numbers, or the names of the black boxes."""
+        if self.name == "real":
+            return tuple(black_boxes())
+        return tuple(number for group in self.groups.values() for number in group)
+
+    def group(self, function: int | str) -> str:
+        """The group of a function; ``real`` for a black box."""
+        return next((name for name, numbers in self.groups.items() if function in numbers), self.name)
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite("bbob", (2, 3, 5, 10, 20, 40), NOISELESS_GROUPS, (2, 3, 5, 10, 20, 40)),
+        Suite("bbob-noisy", (5, 10, 20), NOISY_GROUPS, (2, 3, 5, 10, 20, 40)),
+        Suite("bbob-largescale", (80, 160, 320, 640), NOISELESS_GROUPS, (20, 40, 80, 160, 320, 640)),
+        Suite("real", (), {}, ()),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Problem:
+    """A problem and the number of queries that it may be asked.
+
+    Attributes:
+        suite: name of the suite.
+        function: COCO's number, or the black box's name.
+        dimension: d.
+        instance: COCO's, or the black box's seed.
+        queries: the budget.
+    """
+
+    suite: str
+    function: int | str
+    dimension: int
+    instance: int
+    queries: int
+
+    @property
+    def name(self) -> str:
+        """A name that is fit for a folder."""
+        number = f"f{self.function:03d}" if isinstance(self.function, int) else self.function
+        return f"{self.suite}_{number}_i{self.instance:02d}_d{self.dimension:02d}_q{self.queries}"
+
+
+@dataclasses.dataclass
+class Opened:
+    """A problem to be asked.
+
+    Attributes:
+        fun: f at a point of [−5, 5]^d, an array of shape ``d``.
+        start: shape ``d``.
+        progress: what was reached; of a COCO problem only once it is closed.
+    """
+
+    fun: Callable[[np.ndarray], float]
+    start: np.ndarray
+    progress: Progress | None = None
+
+
+def black_boxes() -> Mapping[str, Any]:
+    """The real problems by name; none where this version has none."""
+    if importlib.util.find_spec(BLACK_BOXES) is None:
+        return {}
+    found: Mapping[str, Any] = importlib.import_module(BLACK_BOXES).BLACK_BOXES
+    return found
+
+
+def chosen(
+    suite: Suite,
+    dimensions: Sequence[int],
+    functions: Sequence[int | str],
+    instances: Sequence[int],
+    factor: int,
+) -> list[Problem]:
+    """The problems of a suite, in the order of instances, dimensions, functions: a run that is cut has whole instances.
+
+    Args:
+        suite: the suite.
+        dimensions: d; all that the suite is run at if empty, and not read for real problems.
+        functions: COCO's numbers or names of black boxes; all if empty.
+        instances: COCO's instances, from 4 on, or seeds.
+        factor: queries of a COCO problem over d; a black box has its own budget.
+
+    Raises:
+        ValueError: for one of COCO's instances 1 to 3, or what the suite does not have.
+    """
+    if unknown := [function for function in functions if function not in suite.functions]:
+        raise ValueError(f"{suite.name} has no function {unknown[0]}; it has {_listed(suite.functions)}")
+    names = list(functions or suite.functions)
+    if suite.name == "real":
+        boxes = black_boxes()
+        return [Problem("real", n, boxes[str(n)].dimension, i, boxes[str(n)].budget) for i in instances for n in names]
+    if early := [instance for instance in instances if instance < FIRST_INSTANCE]:
+        raise ValueError(
+            f"instance {early[0]} of {suite.name} is refused: nothing here is run or tuned on COCO's instances 1 to 3, "
+            f"so that whoever checks the results has them to do it with; give instances from {FIRST_INSTANCE} on"
+        )
+    if other := [d for d in dimensions if d not in suite.known]:
+        raise ValueError(f"{suite.name} has no dimension {other[0]}; it has {_listed(suite.known)}")
+    return [
+        Problem(suite.name, function, d, instance, factor * d)
+        for instance in instances
+        for d in dimensions or suite.dimensions
+        for function in names
+    ]
+
+
+def _listed(values: Sequence[int | str]) -> str:
+    return ", ".join(map(str, values)) or "none in this version"
+
+
+@contextmanager
+def opened(problem: Problem, method: str, folder: Path) -> Iterator[Opened]:
+    """A problem, to be asked for one run; its progress is there once the block has ended.
+
+    Args:
+        problem: the problem.
+        method: the method's name, for COCO's files.
+        folder: an empty folder, in which COCO's observer leaves its files; the real problems leave none.
+    """
+    if problem.suite == "real":
+        with _opened_box(problem) as found:
+            yield found
+    else:
+        with _opened_coco(problem, method, folder) as found:
+            yield found
+
+
+@contextmanager
+def _opened_box(problem: Problem) -> Iterator[Opened]:
+    box = black_boxes()[str(problem.function)]
+    lower, upper = (np.asarray(side, dtype=float) for side in (box.lower, box.upper))
+    fun, values = box.make(problem.instance), list[float]()
+
+    def scaled(x: np.ndarray) -> float:
+        values.append(np.nan)
+        values[-1] = float(fun(lower + (upper - lower) * (x + SIDE) / (2 * SIDE)))
+        return values[-1]
+
+    start = np.asarray(box.start(problem.instance), dtype=float)
+    found = Opened(scaled, (start - lower) / (upper - lower) * 2 * SIDE - SIDE)
+    yield found
+    found.progress = Progress.of(values)
+
+
+@contextmanager
+def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened]:
+    import cocoex
+
+    cocoex.log_level("warning")
+    options = f"dimensions: {problem.dimension}"
+    suite = cocoex.Suite(problem.suite, f"instances: {problem.instance}", options)
+    coco = suite.get_problem_by_function_dimension_instance(problem.function, problem.dimension, problem.instance)
+    rng = np.random.default_rng([int(problem.function), problem.dimension, problem.instance])
+    start = rng.uniform(-START_SIDE, START_SIDE, problem.dimension)
+    if problem.suite == "bbob-noisy":
+        _address_noise(coco, start, int(rng.integers(LONGEST_SHIFT)))
+    with _short_path(folder) as place:
+        observer = cocoex.Observer(
+            problem.suite,
+            f"result_folder: run outer_folder: {place} algorithm_name: {method}",
+        )
+        coco.observe_with(observer)
+        found = Opened(lambda x: float(coco(x)), start)
+        try:
+            yield found
+        finally:
+            coco.free()
+        for file in sorted((place / "run").rglob("*")):
+            if file.is_file():
+                target = folder / file.relative_to(place / "run")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(file.read_bytes())
+    found.progress = progress_in(folder)
+
+
+@contextmanager
+def _short_path(folder: Path) -> Iterator[Path]:
+    """A folder whose path has no space, which COCO's options cannot have."""
+    with tempfile.TemporaryDirectory(dir=None if " " in str(folder) else folder.parent) as place:
+        yield Path(place)
+
+
+def _address_noise(coco: Any, x: np.ndarray, shift: int) -> None:
+    """The noise of the next queries as a function of the shift alone.
+
+    COCO draws noise from counters that all problems of a process share (``suite_bbob_noisy_utilities.c``), so that a
+    value depends on what the process has asked before. They are set back, and moved on by queries that nobody sees.
+    """
+    import cocoex.interface
+
+    ctypes.CDLL(cocoex.interface.__file__).coco_reset_seeds()
+    for _ in range(shift):
+        coco(x)

@@ -1,0 +1,219 @@
+"""The tables of a suite, made from its records: what was run, ranks, gaps, differences, groups, processor time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board
+from experiments.benchmarks.problems.rivals import RIVALS
+from experiments.benchmarks.problems.runs import Record
+from experiments.benchmarks.problems.suites import SUITES, Problem, Suite
+from experiments.harness.verdicts import Table
+
+Chosen = Callable[[Problem], bool]
+Part = tuple[str, Chosen]
+"""A column's heading, and whether a problem counts for it."""
+
+
+def label(method: str) -> str:
+    """What tables call a method."""
+    return RIVALS[method].look.label if method in RIVALS else method
+
+
+def tables(records: Sequence[Record]) -> list[Table]:
+    """All tables of one suite's records."""
+    board = Board.of(records)
+    suite = SUITES[board.problems[0].suite]
+    if suite.name == "real":
+        parts = _by_function(board)
+        found = [ranks(board, parts), scores(board, parts), differences(board, parts)]
+    else:
+        parts = _by_dimension(board)
+        groups: list[Part] = [(name, _in_group(suite, name)) for name in suite.groups]
+        groups = [part for part in groups if any(map(part[1], board.problems))]
+        found = [ranks(board, parts), scores(board, parts), differences(board, parts)]
+        found += [ranks(board, groups, "group"), differences(board, groups, "group")]
+    found += [table for table in [on_fewer(board)] if table]
+    return [*found, times(records), what_was_run(records)]
+
+
+def ranks(board: Board, parts: Sequence[Part], by: str = "dimension") -> Table:
+    """Mean ranks, those of all problems best first."""
+    columns = [*parts, ("all", lambda problem: True)]
+    main = [board.where(chosen) for _, chosen in columns]
+    found = [part.mean_ranks() for part in main]
+    rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
+    methods = " / ".join(str(len(part.everywhere)) for part in main)
+    problems = " / ".join(str(len(part.problems)) for part in main)
+    caption = (
+        f"Mean rank by {by}, column by column among the methods that were run on all of its problems "
+        f"({methods} methods, {problems} problems). {_better(board)}{_asked(board)}"
+    )
+    return Table(("mean rank", *(name for name, _ in columns)), tuple(rows), caption)
+
+
+def scores(board: Board, parts: Sequence[Part]) -> Table:
+    """Mean gaps, or shares that were left."""
+    columns = [*parts, ("all", lambda problem: True)]
+    found = [board.where(chosen).mean_scores() for _, chosen in columns]
+    rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
+    return Table((_measure(board), *(name for name, _ in columns)), tuple(rows), f"{_meaning(board)} {_asked(board)}")
+
+
+def differences(board: Board, parts: Sequence[Part], by: str = "dimension") -> Table:
+    """Paired differences of our method to each rival, over the problems that both were run on."""
+    columns = [*parts, ("all", lambda problem: True)]
+    others = [m for m in (BETTER_COBYQA, *board.methods) if m != OURS and board.has(m)] if board.has(OURS) else []
+    rows = []
+    for other in others:
+        found = [board.where(chosen).difference(OURS, other) for _, chosen in columns]
+        rows.append((f"to {label(other)}", *(str(one) if one.problems else "" for one in found)))
+    caption = (
+        f"{label(OURS)} less each rival by {by}: {_measure(board)}, mean of the differences problem by problem "
+        "with Student's 95% interval over the problems that both were run on; below 0 it is ahead."
+    )
+    return Table(("difference", *(name for name, _ in columns)), tuple(rows), caption)
+
+
+def on_fewer(board: Board) -> Table | None:
+    """All methods on the problems that the slow ones were run on too; None where all were run on all."""
+    parts = [board.where(_at(d)) for d in _dimensions(board)]
+    slow = [m for m in board.methods if any(0 < (~np.isnan(p.score(m))).sum() < len(p.problems) for p in parts)]
+    if not slow:
+        return None
+    rows = []
+    for method in slow:
+        mine = board.shared(method)
+        known, means = mine.mean_ranks(), mine.mean_scores()
+        order = sorted(known, key=lambda name: known[name])
+        said = ", ".join(f"{label(name)} {known[name]:.2f} / {means[name]:.2f}" for name in order)
+        functions = len({problem.function for problem in mine.problems})
+        where = f"{_listed(_dimensions(mine))}, {functions} functions, {len(mine.problems)} problems"
+        rows.append((label(method), where, said))
+    columns = ("method", "run at d =", f"mean rank / {_measure(board)} of all methods on these problems")
+    return Table(columns, tuple(rows), "The methods that were run on some problems of a dimension only.")
+
+
+def times(records: Sequence[Record]) -> Table:
+    """Processor milliseconds of a query, without the objective's."""
+    dims = sorted({record.run.problem.dimension for record in records})
+    found: dict[str, list[str]] = {}
+    for method in dict.fromkeys(record.run.method for record in records):
+        own = [
+            [r.milliseconds for r in records if r.run.method == method and r.run.problem.dimension == d] for d in dims
+        ]
+        found[method] = [f"{np.mean(values):.2g}" if values else "" for values in own]
+    rows = tuple((label(method), *cells) for method, cells in found.items())
+    caption = (
+        "Processor milliseconds that a method takes for a query, without the objective's, mean over runs, one thread."
+    )
+    return Table(("ms a query", *(f"d = {d}" for d in dims)), rows, caption)
+
+
+def what_was_run(records: Sequence[Record]) -> Table:
+    """Functions, dimensions, instances, budgets, runs, failures and processor time of each method."""
+    rows = []
+    for method in dict.fromkeys(record.run.method for record in records):
+        own = [record for record in records if record.run.method == method]
+        problems = [record.run.problem for record in own]
+        functions = {p.function for p in problems}
+        budgets = {p.queries // p.dimension for p in problems} if problems[0].suite != "real" else {}
+        failed = [record for record in own if record.failure]
+        why = f" ({failed[0].failure})" if failed else ""
+        rows.append(
+            (
+                label(method),
+                str(len(functions)),
+                _listed(sorted({p.dimension for p in problems})),
+                _listed(sorted({p.instance for p in problems})),
+                _listed(f"{factor} d" for factor in sorted(budgets)) or "the problem's own",
+                f"{len(own):,}",
+                f"{len(failed)}{why}",
+                f"{sum(record.seconds for record in own) / 3600:.2g}",
+                RIVALS[method].why if method in RIVALS else "",
+            )
+        )
+    columns = ("method", "functions", "d", "instances", "queries", "runs", "failed", "processor hours", "why")
+    return Table(
+        columns, tuple(rows), "What was run, made from the records. A run that failed counts with what it had."
+    )
+
+
+def as_text(table: Table) -> list[str]:
+    """A table for a terminal."""
+    cells = [table.columns, *table.rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(table.columns))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return [table.caption, *(f"  {line}" for line in lines), ""]
+
+
+def _dimensions(board: Board) -> list[int]:
+    return sorted({problem.dimension for problem in board.problems})
+
+
+def _by_dimension(board: Board) -> list[Part]:
+    return [(f"d = {d}", _at(d)) for d in _dimensions(board)]
+
+
+def _by_function(board: Board) -> list[Part]:
+    names = list(dict.fromkeys(problem.function for problem in board.problems))
+    return [(str(name), _of_function(name)) for name in names]
+
+
+def _in_order(found: Sequence[dict[str, float]]) -> list[str]:
+    """Methods by the last column that they are in, those of more columns first."""
+    names = dict.fromkeys(name for known in found for name in known)
+
+    def key(name: str) -> tuple[int, float]:
+        values = [known[name] for known in found if name in known]
+        return -len(values), values[-1]
+
+    return sorted(names, key=key)
+
+
+def _measure(board: Board) -> str:
+    return "share left" if board.problems[0].suite == "real" else "mean log10 gap"
+
+
+def _meaning(board: Board) -> str:
+    if board.problems[0].suite == "real":
+        return (
+            "Mean share of what could be gained that was left: 0 for the least value that any method found on the "
+            "problem and instance, 1 for no gain on the start."
+        )
+    noisy = " of the least value without noise among the queries" if board.problems[0].suite == "bbob-noisy" else ""
+    return f"Mean log10 gap{noisy}, from 1e-8 on, of the methods that were run on all problems of a column."
+
+
+def _better(board: Board) -> str:
+    """Which COBYQA is the better one where."""
+    if not board.better:
+        return ""
+    said = ", ".join(f"{label(method)} at d = {d}" for d, method in sorted(board.better.items()))
+    return f"The better COBYQA is {said}, by mean score. "
+
+
+def _asked(board: Board) -> str:
+    problems = board.problems
+    functions, instances = {p.function for p in problems}, sorted({p.instance for p in problems})
+    budgets = sorted({p.queries // p.dimension for p in problems})
+    spent = "each problem's own budget" if problems[0].suite == "real" else f"{_listed(budgets)} d queries"
+    return f"{len(functions)} functions, instances {_listed(instances)}, {spent}."
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _at(d: int) -> Chosen:
+    return lambda problem: problem.dimension == d
+
+
+def _of_function(function: int | str) -> Chosen:
+    return lambda problem: problem.function == function
+
+
+def _in_group(suite: Suite, group: str) -> Chosen:
+    return lambda problem: suite.group(problem.function) == group
