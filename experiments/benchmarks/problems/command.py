@@ -22,6 +22,7 @@ from experiments.benchmarks.problems import page
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import COCO, Record, Run, make, read
 from experiments.benchmarks.problems.suites import SUITES, chosen
+from experiments.workloads.black_boxes import BLACK_BOXES
 
 PUBLISHED = range(11, 16)
 """The instances of the published tables, which nothing is tuned on."""
@@ -32,10 +33,11 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     if not options.tables:
         runs = _runs(options)
-        disable = None if sys.stderr.isatty() else True
-        with tqdm(total=len(runs), file=sys.stderr, disable=disable, unit="run", dynamic_ncols=True) as bar:
+        made, quiet = list[Record](), not sys.stderr.isatty()
+        with tqdm(total=len(runs), file=sys.stderr, disable=quiet, unit="run", dynamic_ncols=True) as bar:
 
             def told(record: Record) -> None:
+                made.append(record)
                 bar.set_postfix_str(f"{record.run.method} {record.run.problem.name}", refresh=False)
                 bar.update()
                 if record.failure:
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
             try:
                 make(runs, options.out, options.jobs, options.resume, told)
             except KeyboardInterrupt:
-                print(f"\ninterrupted; {bar.n} runs were made and are kept, --resume goes on", file=sys.stderr)
+                print(f"\ninterrupted; {len(made)} runs were made and are kept, --resume goes on", file=sys.stderr)
                 return 130
     return _show(options.out, shlex.join(["python", "-m", "experiments", "benchmark", "problems", *arguments]))
 
@@ -75,16 +77,24 @@ def _runs(options: argparse.Namespace) -> list[Run]:
     found: list[Run] = []
     for name in options.suite:
         suite = SUITES[name]
-        if name != "real":
-            registry.require("problems", f"the suite {name}")
         functions = [_function(text) for text in options.functions]
         problems = chosen(suite, options.dimensions, functions, options.instances, options.budget)
+        if name == "real" and not functions:
+            _say_what_is_missing()
+        elif name != "real":
+            registry.require("problems", f"the suite {name}")
         for problem in problems:
             taking = (r for r in here if options.anywhere or r.takes(problem, suite.functions, options.instances))
             found += [Run(rival.name, problem) for rival in taking]
     if not found:
         raise ValueError("none of these methods is run on any of these problems, as --help says; --anywhere runs them")
     return found
+
+
+def _say_what_is_missing() -> None:
+    for box in BLACK_BOXES.values():
+        if box.missing:
+            print(f"left out: {box.name} needs {', '.join(box.missing)}, not installed here", file=sys.stderr)
 
 
 def _function(text: str) -> int | str:

@@ -37,7 +37,8 @@ class Rival:
     Attributes:
         name: its name.
         run: how it is run.
-        most: the largest d at which it is run.
+        most: the largest d at which it is run on COCO's suites.
+        most_real: the largest d at which it is run on real problems, whose budgets grow less with d.
         every: it is run on each ``every``-th function of a suite.
         instances: it is run on so many instances at most, the first ones asked for; None: all.
         factor: the most queries it is given, over d.
@@ -48,6 +49,7 @@ class Rival:
     name: str
     run: Run
     most: float = math.inf
+    most_real: float = math.inf
     every: int = 1
     instances: int | None = None
     factor: int = 20
@@ -56,9 +58,11 @@ class Rival:
 
     def takes(self, problem: Problem, functions: Sequence[int | str], instances: Sequence[int]) -> bool:
         """Whether it is run on a problem, given the suite's functions and the instances that were asked for."""
-        if problem.suite != "real" and problem.queries > self.factor * problem.dimension:
-            return False
         if problem.instance not in list(instances)[: self.instances]:
+            return False
+        if problem.suite == "real":
+            return problem.dimension <= self.most_real
+        if problem.queries > self.factor * problem.dimension:
             return False
         return problem.dimension <= self.most and functions.index(problem.function) % self.every == 0
 
@@ -76,6 +80,7 @@ class Rival:
     def where(self) -> str:
         """Where it is run, in words."""
         parts = [] if math.isinf(self.most) else [f"d ≤ {self.most:g}"]
+        parts += [] if math.isinf(self.most_real) else [f"d ≤ {self.most_real:g} on real problems"]
         parts += [f"every {_ORDINALS[self.every]} function"] if self.every > 1 else []
         parts += [f"the first {self.instances} instances asked for"] if self.instances else []
         return ", ".join([*parts, f"up to {self.factor} d queries"])
@@ -117,17 +122,24 @@ def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np
 _TABLE = (
     Rival("trust_region", _ours("trust_region"), factor=100, why="ours, the method that is tested"),
     Rival("zord", _ours("zord"), most=320, why="ours, the library's ZoRD with its defaults"),
-    Rival("zord_gated", _ours("zord", active="gated"), most=40, why="ours, with queries that teach"),
+    Rival("zord_gated", _ours("zord", active="gated"), most=40, most_real=400, why="ours, with queries that teach"),
     Rival("rgf", _ours("rgf"), factor=100, why="the papers' baseline"),
     Rival("prgf", _ours("prgf"), factor=100, why="the papers' baseline"),
     Rival("es", _ours("es"), factor=100, why="the papers' baseline"),
     Rival("gld", _ours("gld"), factor=100, why="the papers' baseline"),
-    Rival("least_squares", _ours("least_squares"), most=40, why="a line in the GP's place"),
-    Rival("cobyqa", _outside("cobyqa"), most=40, why="SciPy's best method on values, with its own radius of 1"),
+    Rival("least_squares", _ours("least_squares"), most=40, most_real=400, why="a line in the GP's place"),
+    Rival(
+        "cobyqa",
+        _outside("cobyqa"),
+        most=40,
+        most_real=120,
+        why="SciPy's best method on values, with its own radius of 1",
+    ),
     Rival(
         "cobyqa_wide",
         _outside("cobyqa", initial_tr_radius=OUR_RADIUS * 2 * SIDE),
         most=40,
+        most_real=120,
         why="the same with the first radius that our trust region has, 0.2 of the box",
     ),
     Rival("cma", _outside("cma"), factor=100, why="the standard of evolution strategies, IPOP", needs=("cma",)),
@@ -135,11 +147,14 @@ _TABLE = (
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
     Rival("random", _outside("random"), factor=100, why="the floor"),
     Rival("sobol", _outside("sobol"), factor=100, why="the even floor"),
-    Rival("turbo", _ours("turbo"), most=10, every=2, why="the best known local Bayesian optimization; slow"),
+    Rival(
+        "turbo", _ours("turbo"), most=10, most_real=120, every=2, why="the best known local Bayesian optimization; slow"
+    ),
     Rival(
         "local_entropy",
         local_entropy_search,
         most=10,
+        most_real=12,
         every=2,
         instances=1,
         why="the nearest peer, from BoTorch's community package; by far the slowest",

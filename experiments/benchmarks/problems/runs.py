@@ -32,6 +32,9 @@ RECORDS = "problems.runs"
 COCO = "coco"
 """The folder of COCO's files in a results folder: ``coco/SUITE-20d/METHOD`` is what ``cocopp`` takes."""
 
+WARM = 12
+"""Queries that a method makes before its first run in a process."""
+
 DIED = "its process died"
 
 
@@ -219,7 +222,7 @@ def run_one(run: Run, out: Path) -> Record:
 def _warm(method: str) -> None:
     """What a method imports and compiles is not counted: it runs once on a bowl in each process."""
     side = torch.full((2,), SIDE, dtype=torch.float64)
-    queries = Queries(lambda x: float(x @ x), -side, side, 20, numpy=True)
+    queries = Queries(lambda x: float(x @ x), -side, side, WARM, numpy=True)
     with suppress(Exception):  # the runs themselves have it in their records
         RIVALS[method].run(queries, np.array([1.0, 2.0]), 0)
 

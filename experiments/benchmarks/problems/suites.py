@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import importlib
-import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmarks.problems.coco_files import Progress, progress_in
+from experiments.workloads.black_boxes import BLACK_BOXES
 
 SIDE = 5.0
 """Half of a side of the box."""
@@ -44,7 +43,6 @@ NOISY_GROUPS = {
     "severe noise": range(107, 122),
     "severe noise, multimodal": range(122, 131),
 }
-BLACK_BOXES = "experiments.workloads.black_boxes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Suite:
     def functions(self) -> tuple[int | str, ...]:
         """The functions' numbers, or the names of the black boxes."""
         if self.name == "real":
-            return tuple(black_boxes())
+            return tuple(BLACK_BOXES)
         return tuple(number for group in self.groups.values() for number in group)
 
     def group(self, function: int | str) -> str:
@@ -126,14 +124,6 @@ class Opened:
     progress: Progress | None = None
 
 
-def black_boxes() -> Mapping[str, Any]:
-    """The real problems by name; none where this version has none."""
-    if importlib.util.find_spec(BLACK_BOXES) is None:
-        return {}
-    found: Mapping[str, Any] = importlib.import_module(BLACK_BOXES).BLACK_BOXES
-    return found
-
-
 def chosen(
     suite: Suite,
     dimensions: Sequence[int],
@@ -146,19 +136,22 @@ def chosen(
     Args:
         suite: the suite.
         dimensions: d; all that the suite is run at if empty, and not read for real problems.
-        functions: COCO's numbers or names of black boxes; all if empty.
+        functions: COCO's numbers or names of black boxes; all if empty, of the black boxes those that can be made here.
         instances: COCO's instances, from 4 on, or seeds.
         factor: queries of a COCO problem over d; a black box has its own budget.
 
     Raises:
-        ValueError: for one of COCO's instances 1 to 3, or what the suite does not have.
+        ValueError: for COCO's instances 1 to 3, what the suite does not have, or a black box that cannot be made.
     """
     if unknown := [function for function in functions if function not in suite.functions]:
         raise ValueError(f"{suite.name} has no function {unknown[0]}; it has {_listed(suite.functions)}")
     names = list(functions or suite.functions)
     if suite.name == "real":
-        boxes = black_boxes()
-        return [Problem("real", n, boxes[str(n)].dimension, i, boxes[str(n)].budget) for i in instances for n in names]
+        boxes = [BLACK_BOXES[str(name)] for name in names]
+        if missing := [box for box in boxes if box.missing and functions]:
+            raise ValueError(f"{missing[0].name} needs {', '.join(missing[0].missing)}, not installed here")
+        here = [box for box in boxes if not box.missing]
+        return [Problem("real", box.name, box.dimension, i, box.budget) for i in instances for box in here]
     if early := [instance for instance in instances if instance < FIRST_INSTANCE]:
         raise ValueError(
             f"instance {early[0]} of {suite.name} is refused: nothing here is run or tuned on COCO's instances 1 to 3, "
@@ -197,7 +190,7 @@ def opened(problem: Problem, method: str, folder: Path) -> Iterator[Opened]:
 
 @contextmanager
 def _opened_box(problem: Problem) -> Iterator[Opened]:
-    box = black_boxes()[str(problem.function)]
+    box = BLACK_BOXES[str(problem.function)]
     lower, upper = (np.asarray(side, dtype=float) for side in (box.lower, box.upper))
     fun, values = box.make(problem.instance), list[float]()
 

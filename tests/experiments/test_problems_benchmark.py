@@ -1,0 +1,524 @@
+"""The scoreboard: its arithmetic against SciPy, its runs against the problems, COCO's files against cocopp."""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.benchmarks.problems import local_entropy, page, rivals, runs, suites
+from experiments.benchmarks.problems.board import BETTER_COBYQA, Board, interval
+from experiments.benchmarks.problems.coco_files import TARGETS, Progress, log_spaced, progress_in
+from experiments.benchmarks.problems.figure import drawn, figure, runtimes
+from experiments.benchmarks.problems.rivals import RIVALS
+from experiments.benchmarks.problems.runs import Record, Run
+from experiments.benchmarks.problems.suites import SUITES, Problem, chosen
+from experiments.benchmarks.problems.tables import tables
+from experiments.cli import main
+from experiments.workloads.black_boxes import BLACK_BOXES, BlackBox
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = [
+    name for name in RIVALS if name in ("cobyqa", "cobyqa_wide", "cma", "l_bfgs_b", "nelder_mead", "random", "sobol")
+]
+
+
+def bowl(seed):
+    """Its minimum 0 is inside the box of ``BOX``, and the scales of its variables differ as the box's sides do."""
+    return lambda x: float(np.sum(((x - [1.0, 30.0]) / [1.0, 10.0]) ** 2) + seed)
+
+
+BOX = BlackBox(
+    "bowl",
+    2,
+    np.array([-2.0, 0.0]),
+    np.array([2.0, 40.0]),
+    lambda seed: np.array([-1.0, 10.0 + seed]),
+    bowl,
+    24,
+    "",
+    "",
+    "",
+    (),
+)
+
+
+@pytest.fixture
+def box(monkeypatch):
+    monkeypatch.setitem(BLACK_BOXES, "bowl", BOX)
+    return BOX
+
+
+def bench(*arguments):
+    return main(["benchmark", "problems", *map(str, arguments)])
+
+
+def record(method, final, function=1, d=5, instance=4, suite="bbob", **more):
+    run = Run(method, Problem(suite, function, d, instance, 20 * d))
+    known = {"asked": 20 * d, "seconds": 2.0, "objective_seconds": 1.0, "least": ((1, 50.0), (20 * d, final))}
+    reached = tuple(100 if final <= target else None for target in TARGETS)
+    return Record(run, final=final, **{**known, "reached": reached, **more})
+
+
+# Arithmetic.
+
+
+def made(methods=("trust_region", "cobyqa", "cobyqa_wide", "cma"), dims=(5, 10), functions=(1, 7, 16)):
+    rng = np.random.default_rng(0)
+    return [
+        record(m, float(10 ** rng.uniform(-11, 2)), f, d, i)
+        for m, d, f, i in itertools.product(methods, dims, functions, (4, 5))
+    ]
+
+
+def gaps_of(records):
+    """log10 gaps from 1e-8 on, a row for each method and a column for each problem, as one would write them down."""
+    methods = list(dict.fromkeys(r.run.method for r in records))
+    problems = list(dict.fromkeys(r.run.problem for r in records))
+    found = {(r.run.method, r.run.problem): r.final for r in records}
+    return methods, np.log10([[max(found[m, p], 1e-8) for p in problems] for m in methods])
+
+
+def test_ranks_and_differences_are_scipys():
+    records = made()
+    (methods, gaps), board = gaps_of(records), Board.of(records)
+    ranks = stats.rankdata(gaps, axis=0).mean(axis=1)
+    known = board.mean_ranks()
+    assert [known[m] for m in methods] == pytest.approx(ranks.tolist())
+    assert [board.mean_scores()[m] for m in methods] == pytest.approx(gaps.mean(axis=1).tolist())
+    for k, other in enumerate(methods[1:], 1):
+        theirs = stats.ttest_rel(gaps[0], gaps[k]).confidence_interval(0.95)
+        ours = board.difference("trust_region", other)
+        assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+        assert ours.mean == pytest.approx(float((gaps[0] - gaps[k]).mean())) and ours.problems == 12
+
+
+def test_ties_share_their_rank_and_a_gap_under_the_floor_is_none():
+    board = Board.of([record("cma", 1e-8), record("random", 0.0), record("sobol", 1.0)])
+    assert board.mean_ranks() == {"cma": 1.5, "random": 1.5, "sobol": 3.0}
+    assert board.mean_scores() == {"cma": -8.0, "random": -8.0, "sobol": 0.0}
+
+
+def test_a_run_without_a_value_is_as_bad_as_the_worst():
+    board = Board.of([record("cma", 10.0), record("random", math.inf), record("sobol", 0.1)])
+    assert board.mean_scores() == {"cma": 1.0, "random": 1.0, "sobol": -1.0}
+
+
+def test_the_better_cobyqa_is_better_in_its_dimension_over_all_functions():
+    finals = {("cobyqa", 5): (1e-2, 1e-2), ("cobyqa_wide", 5): (1e-1, 1e-1)}
+    finals |= {("cobyqa", 10): (1e-3, 1e3), ("cobyqa_wide", 10): (1e-1, 1e-1)}
+    records = [record(m, gap, f, d) for (m, d), pair in finals.items() for f, gap in enumerate(pair, 1)]
+    records += [record("trust_region", 1e-2, f, d) for f in (1, 2) for d in (5, 10)]
+    board = Board.of(records)
+    assert board.better == {5: "cobyqa", 10: "cobyqa_wide"}
+    assert board.difference("trust_region", BETTER_COBYQA).mean == pytest.approx((0 + 0 - 1 - 1) / 4)
+    ranks = {(5, 1): 1.5, (5, 2): 1.5, (10, 1): 3.0, (10, 2): 2.0}
+    assert board.mean_ranks()[BETTER_COBYQA] == pytest.approx(np.mean(list(ranks.values())))
+    only = board.where(lambda problem: problem.function == 1)
+    assert only.better == board.better and only.mean_ranks()[BETTER_COBYQA] == pytest.approx((1.5 + 3.0) / 2)
+
+
+def test_methods_that_missed_problems_are_ranked_where_they_were_run():
+    records = [r for r in made() if r.run.method != "cma" or r.run.problem.function == 1]
+    board = Board.of(records)
+    assert "cma" not in board.mean_ranks() and len(board.mean_ranks()) == 4
+    assert "cma" in board.shared("cma").mean_ranks()
+    fewer = {row[0]: row for table in tables(records) for row in table.rows if table.columns[1] == "run at d ="}
+    assert fewer["CMA-ES"][1] == "5, 10, 1 functions, 4 problems"
+
+
+def test_one_problem_has_no_interval():
+    one = interval(np.array([0.5]))
+    assert one.mean == 0.5 and math.isnan(one.low) and str(one) == "0.50"
+    assert interval(np.array([])).problems == 0
+
+
+def test_real_problems_count_by_the_share_of_the_gain_that_was_left():
+    def real(method, first, final):
+        return record(method, final, "bowl", 2, 0, "real", least=((1, first), (40, final)), reached=())
+
+    board = Board.of([real("cma", 9.0, 3.0), real("random", 7.0, 5.0), real("sobol", 7.0, 12.0)])
+    assert board.mean_scores() == {"cma": 0.0, "random": pytest.approx(2 / 6), "sobol": 1.0}
+
+
+def test_progress_is_the_least_so_far():
+    values = [5.0, math.nan, 7.0, 2.0, 2.0, math.inf, 1e-3]
+    progress = Progress.of(values)
+    best = [np.nanmin([v if np.isfinite(v) else np.nan for v in values[: n + 1]]) for n in range(len(values))]
+    assert [progress.at(n + 1) for n in range(len(values))] == best and progress.final == 1e-3
+    assert progress.asked == 7 and progress.reached([10.0, 5.0, 2.5, 1e-4]) == [1, 1, 4, None]
+    assert Progress.of([math.nan, math.inf]).final == math.inf and Progress.of([]).final == math.inf
+    assert Progress.of([math.nan, 3.0]).at(1) == math.inf
+
+
+def test_counts_grow_in_equal_ratios():
+    counts = log_spaced(800)
+    assert counts[0] == 1 and counts[-1] == 800 and counts == sorted(set(counts))
+    assert all(b / a < 10**0.1 * 1.06 for a, b in itertools.pairwise(counts[9:-1]))
+    assert log_spaced(1) == [1] and log_spaced(0) == []
+
+
+def test_runtimes_are_the_share_of_pairs_reached():
+    records = [record("cma", 1e-3, 1), record("cma", 20.0, 2)]
+    x, y = runtimes(records, "cma")
+    reached = sum(t >= 1e-3 for t in TARGETS) + sum(t >= 20.0 for t in TARGETS)
+    assert len(x) == reached and set(x) == {20.0}
+    assert y[-1] == pytest.approx(reached / (2 * len(TARGETS)))
+    assert len(TARGETS) == 51 and TARGETS[0] == 100.0 and TARGETS[-1] == pytest.approx(1e-8)
+
+
+# Problems and rivals.
+
+
+@pytest.mark.parametrize("instances", [["1"], ["2", "4"], ["3-5"]])
+@pytest.mark.parametrize("suite", ["bbob", "bbob-noisy", "bbob-largescale"])
+def test_cocos_first_three_instances_are_refused(suite, instances, tmp_path, capsys):
+    assert bench("--suite", suite, "--instances", *instances, "--out", tmp_path) == 2
+    assert "nothing here is run or tuned on COCO's instances 1 to 3" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_suite_does_not_have_is_refused(tmp_path, capsys):
+    for option, said in ((("--functions", 25), "no function 25"), (("--dimensions", 7), "no dimension 7")):
+        assert bench("--instances", 4, *option, "--out", tmp_path) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_groups_are_cocos():
+    sizes = {name: len(numbers) for name, numbers in SUITES["bbob"].groups.items()}
+    assert list(sizes.values()) == [5, 4, 5, 5, 5] and len(SUITES["bbob"].functions) == 24
+    assert len(SUITES["bbob-noisy"].functions) == 30
+    assert SUITES["bbob"].group(15) == "multimodal" and SUITES["bbob-noisy"].group(107) == "severe noise"
+
+
+def test_a_row_says_where_a_method_is_run():
+    functions, slow = SUITES["bbob"].functions, RIVALS["local_entropy"]
+    problems = chosen(SUITES["bbob"], (), (), (11, 12), 20)
+    taken = [p for p in problems if slow.takes(p, functions, (11, 12))]
+    assert {p.instance for p in taken} == {11} and {p.dimension for p in taken} == {2, 3, 5, 10}
+    assert {p.function for p in taken} == set(range(1, 25, 2))
+    assert all(RIVALS["cma"].takes(p, functions, (11, 12)) for p in problems)
+    long = Problem("bbob", 1, 5, 11, 100 * 5)
+    assert RIVALS["random"].takes(long, functions, (11,)) and not RIVALS["cobyqa"].takes(long, functions, (11,))
+
+
+@pytest.mark.parametrize("method", OUTSIDE)
+def test_outside_methods_have_exactly_the_budget(method, box, tmp_path):
+    if RIVALS[method].missing:
+        pytest.skip(f"{RIVALS[method].missing} not installed")
+    found = runs.run_one(Run(method, Problem("real", "bowl", 2, 3, 150)), tmp_path)
+    assert found.asked == 150 and not found.failure
+    assert 3.0 <= found.final < 3.5 and found.least[-1] == (150, float(f"{found.final:.4g}"))
+
+
+def test_all_begin_at_the_black_boxs_start_in_its_own_box(monkeypatch, tmp_path):
+    asked = []
+
+    def noted(seed):
+        return lambda x: asked.append(x.copy()) or bowl(seed)(x)
+
+    monkeypatch.setitem(BLACK_BOXES, "bowl", dataclasses.replace(BOX, make=noted))
+    for method in ("trust_region", "rgf", "gld", "l_bfgs_b", "nelder_mead", "random", "sobol"):
+        asked.clear()
+        runs.run_one(Run(method, Problem("real", "bowl", 2, 5, 12)), tmp_path)
+        assert asked[0] == pytest.approx([-1.0, 15.0], abs=1e-12), method
+        assert np.all(asked >= BOX.lower - 1e-9) and np.all(asked <= BOX.upper + 1e-9)
+
+
+def test_the_wide_cobyqa_has_our_radius(box, tmp_path):
+    from optimizers.methods.trust_region import surrogate_trust_region
+
+    assert rivals.OUR_RADIUS == surrogate_trust_region.START
+    assert RIVALS["cobyqa_wide"].run.args[1] == {"initial_tr_radius": 2.0}
+
+
+def test_a_failure_is_recorded_with_what_was_found(box, monkeypatch, tmp_path):
+    def breaks(queries, x0, seed):
+        for _ in range(5):
+            queries(x0)
+        raise ArithmeticError("lost\nsecond line")
+
+    monkeypatch.setitem(RIVALS, "random", dataclasses.replace(RIVALS["random"], run=breaks))
+    found = runs.run_one(Run("random", Problem("real", "bowl", 2, 1, 24)), tmp_path)
+    assert found.failure == "ArithmeticError: lost" and found.asked == 5 and math.isfinite(found.final)
+    text = "\n".join(" ".join(row) for table in tables([found]) for row in table.rows)
+    assert "1 (ArithmeticError: lost)" in text
+
+
+def test_local_entropy_search_finds_a_bowls_bottom_within_its_budget(monkeypatch, box, tmp_path):
+    pytest.importorskip("botorch_community.acquisition.local_entropy_search")
+    monkeypatch.setattr(runs, "_warm", lambda method: None)
+    monkeypatch.setattr(local_entropy, "PATHS", 8)
+    monkeypatch.setattr(local_entropy, "STEPS", 32)
+    monkeypatch.setattr(local_entropy, "RATE", 0.02)
+    asked = []
+    monkeypatch.setitem(
+        BLACK_BOXES, "bowl", dataclasses.replace(BOX, make=lambda s: lambda x: asked.append(x) or bowl(s)(x))
+    )
+    once = runs.run_one(Run("local_entropy", Problem("real", "bowl", 2, 0, 9)), tmp_path)
+    points = np.array(asked)
+    assert once.asked == 9 and not once.failure and once.final < 0.5 < min(value for _, value in once.least[:4])
+    assert len(np.unique(points, axis=0)) == 9, "no point twice"
+    assert points[0] == pytest.approx([-1.0, 10.0]) and np.all((points >= BOX.lower) & (points <= BOX.upper))
+
+
+# Runs and resuming.
+
+SCRIPT = """
+import os, signal, sys
+from tests.experiments.test_problems_benchmark import BOX, BLACK_BOXES, bench
+from experiments.benchmarks.problems import runs
+BLACK_BOXES["bowl"] = BOX
+write, left = runs.Journal.write, [7]
+def dies(self, *event):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, *event)
+runs.Journal.write = dies
+bench(*sys.argv[1:])
+"""
+
+
+def timeless(out):
+    return sorted(json.dumps({**r.as_json(), "seconds": 0, "objective_seconds": 0}) for r in runs.read(out))
+
+
+def test_a_killed_benchmark_goes_on_to_the_same_records(box, tmp_path, capsys):
+    asked = [
+        "--suite",
+        "real",
+        "--functions",
+        "bowl",
+        "--instances",
+        "0-2",
+        "--methods",
+        "cma",
+        "random",
+        "gld",
+        "l_bfgs_b",
+    ]
+    whole, killed = ([*asked, "--out", tmp_path / name] for name in ("whole", "killed"))
+    assert bench(*whole) == 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    died = subprocess.run([sys.executable, "-c", SCRIPT, *map(str, killed)], cwd=ROOT, env=environment, check=False)
+    assert died.returncode == -9 and len(runs.read(tmp_path / "killed")) == 6
+    with (tmp_path / "killed" / runs.RECORDS).open("a") as file:
+        file.write('[6,"run",{"suite"')  # the line that a kill cuts
+    assert bench(*killed) == 2, "runs are not lost by mistake"
+    assert "go on from them with --resume" in capsys.readouterr().err
+    assert bench(*killed, "--resume") == 0
+    assert timeless(tmp_path / "killed") == timeless(tmp_path / "whole") and len(timeless(tmp_path / "whole")) == 12
+
+
+def test_an_interrupt_keeps_what_was_made(box, monkeypatch, tmp_path, capsys):
+    made_of, count = runs.run_one, itertools.count()
+
+    def stops(run, out):
+        if next(count) == 2:
+            raise KeyboardInterrupt
+        return made_of(run, out)
+
+    monkeypatch.setattr(runs, "run_one", stops)
+    asked = ["--suite", "real", "--functions", "bowl", "--instances", "0", "--methods", "cma", "random", "gld"]
+    assert bench(*asked, "--out", tmp_path) == 130
+    assert "2 runs were made and are kept" in capsys.readouterr().err and len(runs.read(tmp_path)) == 2
+
+
+def _dies(run, out):
+    if run.method == "gld":
+        os._exit(1)
+    return Record(run, 1, 1.0, 0.0, 0.0, ((1, 1.0),), ())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_that_dies_is_a_failure_of_its_run_alone(box, monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "run_one", _dies)
+    asked = [Run(m, Problem("real", "bowl", 2, 0, 24)) for m in ("gld", "cma")]
+    found = runs.make(asked, tmp_path, 2, False, lambda one: None)
+    assert [(r.run.method, r.failure) for r in found] == [
+        (r.method, runs.DIED if r.method == "gld" else "") for r in asked
+    ]
+
+
+def test_a_record_survives_its_line():
+    for one in (*made(), record("cma", math.inf, least=(), failure="broken")):
+        assert Record.from_json(json.loads(json.dumps(one.as_json()))) == one
+
+
+# The page.
+
+
+def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
+    records = made(("trust_region", "cobyqa", "cobyqa_wide", "cma", "random", "l_bfgs_b", "gld", "rgf", "es"))
+    text = page.write("problems-bbob", records, tmp_path, "typed")
+    assert any("The better COBYQA is" in line for line in text) and any("instances 4, 5" in line for line in text)
+    assert sorted(page.read_records(tmp_path, "problems-bbob"), key=str) == sorted(records, key=str)
+    assert main(["report", "--from", str(tmp_path)]) == 0
+    html = (tmp_path / "index.html").read_text()
+    assert html.count("<table>") >= 6 and "problems-bbob" in html and "ends lower than the better COBYQA" in html
+    assert "no experiment of this version" not in capsys.readouterr().err
+    target = tmp_path / "published"
+    target.mkdir()
+    assert page.take_over(tmp_path, "problems-bbob", target, 100) == f"{len(records)} runs"
+    for name in ("settings.json", "verdicts.json"):
+        path = f"problems-bbob.{name}"
+        assert (target / path).read_text() == (tmp_path / path).read_text()
+
+
+def test_verdicts_are_those_of_the_intervals():
+    ahead = [
+        record(m, g * 10**-i, f, 5, i)
+        for m, g in (("trust_region", 1e-4), ("cobyqa", 1.0), ("cobyqa_wide", 1e-1))
+        for f in (1, 2, 15)
+        for i in (4, 5)
+    ]
+    ahead += [record("cma", 10.0 ** (k % 2 * 2 - 5), f, 5, i) for f in (1, 2, 15) for k, i in enumerate((4, 5))]
+    found = {verdict.claim: verdict for verdict in page.verdicts(ahead)}
+    assert [v.status for c, v in found.items() if "better COBYQA" in c] == ["reproduced"]
+    multimodal = next(v for c, v in found.items() if "multimodal" in c)
+    assert multimodal.status == "undecided" and multimodal.seeds == (4, 5) and multimodal.control
+
+
+def test_the_figure_is_readable_at_seven_inches():
+    methods = list(RIVALS)[:12]
+    shown = figure(made(methods, dims=(2, 5, 10, 20)))
+    assert shown.get_figwidth() == pytest.approx(7.0) and len(shown.axes) == 4
+    assert all(0 < len(axes.get_lines()) <= 7 for axes in shown.axes)
+    chosen_methods = drawn(Board.of(made(methods)))
+    assert {"trust_region", "cobyqa", "cobyqa_wide"} <= set(chosen_methods)
+    texts = [t for axes in shown.axes for t in (axes.title, axes.xaxis.label, *axes.get_xticklabels())]
+    assert min(text.get_fontsize() for text in (*texts, *shown.legends[0].get_texts())) >= 7.0
+
+
+# COCO.
+
+
+def coco(method, problem, out, **more):
+    pytest.importorskip("cocoex")
+    return runs.run_one(Run(method, problem), out, **more)
+
+
+@pytest.mark.parametrize("function", [1, 8, 24])
+def test_gaps_are_those_to_the_optimum_that_coco_knows(function, tmp_path, monkeypatch):
+    cocoex = pytest.importorskip("cocoex")
+    monkeypatch.chdir(tmp_path)
+    problem = Problem("bbob", function, 3, 4, 60)
+    told, opened = [], suites.opened
+
+    def noted(*arguments):
+        made_of = opened(*arguments)
+        entered = made_of.__enter__()
+        fun = entered.fun
+        entered.fun = lambda x: told.append(fun(x)) or told[-1]
+
+        class Again:
+            def __enter__(self):
+                return entered
+
+            def __exit__(self, *error):
+                return made_of.__exit__(*error)
+
+        return Again()
+
+    monkeypatch.setattr(runs, "opened", noted)
+    found = coco("random", problem, tmp_path)
+    theirs = cocoex.Suite("bbob", "instances: 4", f"dimensions: 3 function_indices: {function}")[0]
+    theirs._best_parameter("print")
+    least = theirs(np.loadtxt("._bbob_problem_best_parameter.txt"))
+    assert found.asked == len(told) == 60
+    best = np.minimum.accumulate(told) - least
+    assert found.final == pytest.approx(best[-1], rel=1e-8)
+    assert [gap for _, gap in found.least] == pytest.approx([best[n - 1] for n, _ in found.least], rel=1e-3)
+    hits = [next((n for n, gap in enumerate(best, 1) if gap <= target), None) for target in TARGETS]
+    assert list(found.reached) == hits
+
+
+def test_noise_is_the_problems_alone_and_gaps_have_none(tmp_path):
+    problem = Problem("bbob-noisy", 107, 2, 4, 40)
+    once = coco("gld", problem, tmp_path)
+    coco("random", Problem("bbob-noisy", 113, 3, 4, 30), tmp_path)
+    again = coco("gld", problem, tmp_path)
+    assert (again.final, again.least) == (once.final, once.least)
+    values = []
+    for instance in (4, 4, 5):
+        with suites.opened(dataclasses.replace(problem, instance=instance), "gld", tmp_path / "files") as found:
+            values.append([found.fun(found.start) for _ in range(5)])
+    assert values[0] == values[1] != values[2] and len(set(values[0])) == 5
+    assert found.progress.queries == (1,) and not math.isclose(found.progress.final, min(values[2]), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("method", [name for name in OUTSIDE if name != "cobyqa"])
+def test_coco_counts_the_budget_too(method, tmp_path):
+    found = coco(method, Problem("bbob-noisy", 101, 2, 4, 30), tmp_path)
+    assert found.asked == 30
+    (info,) = (tmp_path / runs.COCO).rglob("*.info")
+    assert "4:30|" in info.read_text() and f"algId = '{method}'" in info.read_text()
+
+
+def test_files_of_several_runs_or_of_another_format_are_not_read(tmp_path):
+    (tmp_path / "a").mkdir()
+    head = "% f evaluations | g evaluations | best noise-free fitness - Fopt (1.0) + sum g_i+ | measured fitness\n"
+    (tmp_path / "a" / "x.dat").write_text(head + "1 0 +2.0 +3.0 +3.0\n5 0 +1.0 +2.0 +2.0\n")
+    assert progress_in(tmp_path) == Progress((1, 5), (2.0, 1.0), 5)
+    (tmp_path / "a" / "x.dat").write_text(head.replace("best noise-free fitness", "fitness"))
+    with pytest.raises(ValueError, match="COCO's format"):
+        progress_in(tmp_path)
+    (tmp_path / "y.dat").write_text(head)
+    with pytest.raises(ValueError, match="several runs"):
+        progress_in(tmp_path)
+
+
+READS = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import matplotlib
+matplotlib.use("Agg")
+import cocopp
+found = cocopp.main(["-o", sys.argv[1], *sys.argv[2:]])
+for (name, _), sets in found.items():
+    for data in sets:
+        for instance, last in zip(data.instancenumbers, data.maxevals):
+            print("SET", name, data.funcId, data.dim, instance, int(last), *(f"{gap:.6e}" for gap in data.finalfunvals))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_cocopp_reads_the_files_and_finds_the_same_gaps(tmp_path):
+    pytest.importorskip("cocoex")
+    pytest.importorskip("cocopp")
+    out = tmp_path / "runs"
+    asked = ["--instances", "4-5", "--dimensions", 2, 3, "--functions", 1, 8, "--methods", "random", "l_bfgs_b"]
+    assert bench(*asked, "--out", out) == 0
+    folders = [str(out / runs.COCO / "bbob-20d" / method) for method in ("random", "l_bfgs_b")]
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    said = subprocess.run(
+        [sys.executable, "-c", READS, str(tmp_path / "ppdata"), *folders],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **nowhere},
+        check=True,
+    ).stdout
+    lines = {line for line in said.splitlines() if line.startswith("SET")}
+    finals = {
+        (r.run.method, r.run.problem.function, r.run.problem.dimension, r.run.problem.instance): r
+        for r in runs.read(out)
+    }
+    assert len(finals) == 16
+    for (method, function, d, instance), one in finals.items():
+        (line,) = [
+            line.split() for line in lines if line.split()[1:5] == [method, str(function), str(d), str(instance)]
+        ]
+        assert int(line[5]) == one.asked == 20 * d
+        assert any(float(gap) == pytest.approx(one.final, rel=1e-5, abs=1e-12) for gap in line[6:])
+    assert list((tmp_path / "ppdata").rglob("pprldmany*.svg"))
