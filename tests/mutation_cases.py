@@ -2900,6 +2900,85 @@ BLACK_BOXES = (
     ),
 )
 
+BOARD, SCOREBOARD = "experiments/benchmarks/problems/", "tests/experiments/test_problems_benchmark.py::"
+RANKS = (SCOREBOARD + "test_ranks_and_differences_are_scipys",)
+
+SCORES = (
+    Mutation(
+        "scoreboard/instances-kept-for-checking",
+        BOARD + "suites.py",
+        "FIRST_INSTANCE = 4",
+        "FIRST_INSTANCE = 3",
+        "instance 3 is run, which is kept for checking",
+        (SCOREBOARD + "test_cocos_first_three_instances_are_refused",),
+    ),
+    Mutation(
+        "scoreboard/floor-of-a-gap",
+        BOARD + "coco_files.py",
+        "FLOOR = 1e-8",
+        "FLOOR = 1e-10",
+        "gaps below COCO's last target are told apart",
+        RANKS,
+    ),
+    Mutation(
+        "scoreboard/interval-of-the-normal",
+        BOARD + "board.py",
+        "stats.t.ppf(0.975, count - 1)",
+        "stats.norm.ppf(0.975)",
+        "the interval is not Student's",
+        RANKS,
+    ),
+    Mutation(
+        "scoreboard/difference-the-other-way",
+        BOARD + "board.py",
+        "pairs = self.score(method) - self.score(other)",
+        "pairs = self.score(other) - self.score(method)",
+        "who is ahead seems behind",
+        RANKS,
+    ),
+    Mutation(
+        "scoreboard/worse-cobyqa",
+        BOARD + "board.py",
+        "both.mean(axis=1).argmin()",
+        "both.mean(axis=1).argmax()",
+        "the worse of the two COBYQAs is compared with",
+        (SCOREBOARD + "test_the_better_cobyqa_is_better_in_its_dimension_over_all_functions",),
+    ),
+    Mutation(
+        "scoreboard/least-with-noise",
+        BOARD + "coco_files.py",
+        "int(row[0]): float(row[2])",
+        "int(row[0]): float(row[3])",
+        "a value is read where the gap stands",
+        (SCOREBOARD + "test_files_of_several_runs_or_of_another_format_are_not_read",),
+    ),
+    Mutation(
+        "scoreboard/one-start-alone",
+        "experiments/harness/outside.py",
+        "if not restarts or len(queries.values) == before:",
+        "if True:",
+        "a method that stops leaves its queries",
+        ("tests/experiments/test_outside.py::test_restarts_spend_the_budget_to_the_last_query",),
+    ),
+    Mutation(
+        "scoreboard/population-of-a-restart",
+        "experiments/harness/outside.py",
+        "search.popsize * 2**number",
+        "search.popsize * 2",
+        "the population does not grow from restart to restart",
+        ("tests/experiments/test_outside.py::test_a_restart_of_cma_has_twice_the_population",),
+    ),
+)
+
 MUTATIONS = (
-    SURROGATES + HESSIANS + BUILDING_BLOCKS + SINGLE_MACHINE + FEDERATED + SCALAR_ONLY + COMPOSITE + RUNS + BLACK_BOXES
+    SURROGATES
+    + HESSIANS
+    + BUILDING_BLOCKS
+    + SINGLE_MACHINE
+    + FEDERATED
+    + SCALAR_ONLY
+    + COMPOSITE
+    + RUNS
+    + BLACK_BOXES
+    + SCORES
 )
