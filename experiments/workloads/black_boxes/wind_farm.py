@@ -121,7 +121,7 @@ PROBLEMS = (
         start,
         partial(_make, *_BOX),
         budget=400,
-        cost="a tenth of a second or two: the wakes of 16 turbines in 36 directions; the half of it sets FLORIS up anew",
+        cost="a tenth of a second or two: the wakes of 16 turbines in 36 directions, half of it FLORIS's set-up",
         noise="none; f has kinks where a turbine passes another one's row or the power curve bends",
         licence="FLORIS BSD 3-clause, its turbine with it; the wind is a formula",
         needs=("floris",),
