@@ -1,6 +1,7 @@
 # make figures      sets up .venv, fits the surrogates and draws the estimation-error figures into results/
 # make test         sets up .venv and runs the test suite
 # make test-flower  adds Flower to .venv and runs its tests, those that start SuperNodes on loopback too
+# make fuzz         mutants of all messages and checkpoints of the federation, for an hour or so
 # make check        ruff, mypy and the contracts on imports
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 FLOWER := $(VENV)/installed-flower
 
-.PHONY: figures test test-flower test-slow check clean
+.PHONY: figures test test-flower test-slow fuzz check clean
 
 figures: $(STAMP)
 	$(BIN)/python -m experiments figures
@@ -23,6 +24,9 @@ test-flower: $(FLOWER)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/federated/flower
+
+fuzz: $(STAMP)
+	MUTANTS=30000 $(BIN)/python -m pytest -n auto tests/federated/test_mutants.py tests/federated/flower/test_mutants.py
 
 check: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
