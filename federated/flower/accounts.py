@@ -18,6 +18,9 @@ from federated.flower.records import ACCOUNT, size_of
 PASSED = ("wire-up", "wire-down")
 """Names of the totals of a node's byte meter in an account."""
 
+MOST_REMARKS = 4
+"""Remarks on a client that are kept until its next service."""
+
 
 @dataclass
 class Asked:
@@ -52,11 +55,16 @@ class ClientAccount:
 
     Ledgers and meters have names. A ledger with a new name (the client is on another machine) counts from 0, a meter
     with a new name (the SuperNode was restarted) from its value when the node was greeted.
+
+    Args:
+        longest: seconds that a client's work on one message may take, which bound what it says that it took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float) -> None:
+        self.longest = longest
         self._booked: dict[tuple[str, str], int] = {}
         self._carried: list[Service] = []
+        self._remarks: list[str] = []
 
     def greet(self, given: Mapping[str, Any]) -> None:
         """Takes a new node's meter as it stands: bytes that passed before were not this run's."""
@@ -66,6 +74,10 @@ class ClientAccount:
     def carry(self, service: Service) -> None:
         """Keeps the costs of a service, to be added to those of the next."""
         self._carried.append(service)
+
+    def remark(self, text: str) -> None:
+        """Keeps a remark for the ledger, to be added to those of the next service; of many the first."""
+        self._remarks = [*self._remarks, text][:MOST_REMARKS]
 
     def service(self, client: int, sent: RecordDict, entry: Asked) -> Service:
         """The costs of a message and its reply, with the reason if the reply has no report.
@@ -85,12 +97,13 @@ class ClientAccount:
             spent = Counter({name: self._added(str(given.get("book", "")), name, given) for name in Spent._fields})
             lost = spent["queries"] - _count(given, "now")
             note = f"{lost} queries are of work whose report was lost" if lost > 0 else ""
-            seconds, reason = _seconds(given), plain(given.get("reason", ""))
+            seconds, reason = min(_seconds(given), self.longest), plain(given.get("reason", ""))
         for earlier in self._carried:
             spent.update(earlier.spent._asdict())
             traffic.update(earlier.traffic)
             note, seconds = "; ".join(filter(None, (earlier.note, note))), seconds + earlier.seconds
-        self._carried = []
+        note = "; ".join(filter(None, (*self._remarks, note)))
+        self._carried, self._remarks = [], []
         costs = Spent(*(spent[name] for name in Spent._fields))
         return Service(client, reason=reason, spent=costs, seconds=seconds, traffic=traffic, note=note)
 

@@ -57,6 +57,9 @@ class RunConfig:
         timeout: seconds in which a client must reply. It is also the time to live of messages, so the machines'
             clocks must agree to well within it.
         wait: seconds to wait for clients: for all N before the first round, for any one of a later round.
+        keys: file on the server's machine with the key of each client's node, a line ``0 ecdsa-sha2-nistp384 AAAA…`` a
+            client (``federated.flower.keys``). Without TLS, on one machine, it may be empty: nodes are then taken at
+            their word.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
             ``federation.pt``; empty for none.
         resume: checkpoint to go on from. Clients begin without a state, which Flower deletes with its run.
@@ -77,6 +80,7 @@ class RunConfig:
     fun: str = ""
     timeout: float = 600.0
     wait: float = 120.0
+    keys: str = ""
     output: str = ""
     resume: str = ""
 

@@ -19,6 +19,7 @@ from federated.core.messages import Message, MessageError, plain
 from federated.core.reception import Content
 from federated.engine.host import Request, Service
 from federated.flower.accounts import Asked, ClientAccount, account_in
+from federated.flower.keys import client_of
 from federated.flower.records import HEADER, HELLO, frame_in, records_of
 
 logger = logging.getLogger(__name__)
@@ -43,23 +44,36 @@ class NoClientError(RuntimeError):
 class GridHost:
     """A ``ClientHost`` that sends phases to SuperNodes and takes the reports from their replies.
 
-    A node is the client that it says it is when it is greeted, and it is greeted when it is first seen. So a client
-    may return on another node. The phase has no report of a client whose node does not reply in time or has gone, or
-    whose process was killed.
+    A node is greeted when it is first seen, and says which client it is. With ``keys`` it is the client that its key
+    belongs to, which Flower has verified (``--enable-supernode-auth``), and no other. While a client's node is there,
+    no other node is that client: it is refused, which the log says and the client's next entry of the ledger, and
+    greeted again when the first has gone. So a client may return on another node. The phase has no report of a client
+    whose node does not reply in time or has gone, or whose process was killed.
 
     Args:
         algorithm: the options.
         grid: Flower's grid.
         timeout: seconds in which a client must reply.
         wait: seconds to wait for clients that are not connected.
+        keys: the clients by their nodes' keys (``read_keys``); None takes nodes at their word.
     """
 
-    def __init__(self, algorithm: Algorithm, grid: Grid, *, timeout: float = 600.0, wait: float = 120.0) -> None:
-        self.algorithm, self.grid, self.timeout, self.wait = algorithm, grid, timeout, wait
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        grid: Grid,
+        *,
+        timeout: float = 600.0,
+        wait: float = 120.0,
+        keys: Mapping[bytes, int] | None = None,
+    ) -> None:
+        self.algorithm, self.grid, self.timeout, self.wait, self.keys = algorithm, grid, timeout, wait, keys
         self._nodes: dict[int, int] = {}
         self._greeted: set[int] = set()
+        self._owners: dict[int, int] = {}
+        self._claimed: dict[int, int] = {}
         self._asked: dict[str, Asked] = {}
-        self._accounts = {c: ClientAccount() for c in range(algorithm.clients)}
+        self._accounts = {c: ClientAccount(timeout) for c in range(algorithm.clients)}
         self._strict = False
         self._looked = -math.inf
 
@@ -191,11 +205,16 @@ class GridHost:
     def _look(self) -> None:
         """Greets new nodes and forgets those that have gone."""
         self._looked = time.monotonic()
-        present = set(self.grid.get_node_ids())
-        for node in (self._greeted | set(self._nodes.values())) - present:
+        present = {info.node_id: info.public_key for info in self.grid.get_nodes()}
+        for node in (self._greeted | set(self._nodes.values())) - set(present):
             self._forget(node)
-        for node in sorted(present - self._greeted):
+        for node in sorted(set(present) - self._greeted):
             self._greeted.add(node)
+            if self.keys is not None:
+                if (owner := client_of(self.keys, present[node])) is None:
+                    self._refuse(f"node {node} cannot take part: its key is none of the list", False)
+                    continue
+                self._owners[node] = owner
             text = json.dumps(self.algorithm.configuration)
             self._push(Asked(node), "query.hello", RecordDict({HELLO: ConfigRecord({"configuration": text})}), 0)
 
@@ -210,15 +229,22 @@ class GridHost:
             self._refuse(f"node {entry.node} cannot take part: {reason}", fatal)
             return
         assert isinstance(client, int)
-        before = self._nodes.get(client)
+        before, owner = self._nodes.get(client), self._owners.get(entry.node, client)
+        if owner != client:
+            self._claim(client, f"node {entry.node} says that it is client {client}, its key is that of client {owner}")
+            return
         if before is not None:
-            self._refuse(f"nodes {before} and {entry.node} are both client {client}", True)
-            for other in self._asked.values():
-                if other.node == before:
-                    other.reason = "the client came back on another node"
+            self._claimed[entry.node] = client
+            self._claim(client, f"nodes {before} and {entry.node} are both client {client}: the first is", True)
+            return
         self._nodes[client] = entry.node
         self._accounts[client].greet(given)
         logger.info("client %d is on node %d", client, entry.node)
+
+    def _claim(self, client: int, reason: str, fatal: bool = False) -> None:
+        """Refuses a node that claims to be a client, and notes it for the client's entry of the ledger."""
+        self._refuse(reason, fatal)
+        self._accounts[client].remark(reason)
 
     def _refuse(self, reason: str, fatal: bool) -> None:
         if self._strict and fatal:
@@ -227,7 +253,12 @@ class GridHost:
 
     def _forget(self, node: int) -> None:
         self._greeted.discard(node)
+        freed = {client for client, n in self._nodes.items() if n == node}
         self._nodes = {client: n for client, n in self._nodes.items() if n != node}
+        self._claimed.pop(node, None)
+        again = {n for n, client in self._claimed.items() if client in freed}
+        self._claimed = {n: client for n, client in self._claimed.items() if n not in again}
+        self._greeted -= again
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
         end = time.monotonic() + self.wait

@@ -18,6 +18,7 @@ from federated.engine.checkpoint import load_checkpoint
 from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
+from federated.flower.keys import read_keys
 from federated.simulate import run_rounds
 from optimizers.core.files import replacing
 
@@ -35,13 +36,20 @@ def main(grid: Grid, context: Context) -> None:
         NoClientError: if clients do not connect, or cannot take part.
     """
     _log_to_run()
-    run(grid, RunConfig.of(context.run_config))
+    config = RunConfig.of(context.run_config)
+    if not config.keys and getattr(grid, "_insecure", True) is False:
+        raise ValueError(
+            "nodes that connect by TLS are taken for the clients that they say they are by their keys alone: say "
+            'keys="FILE", a file on the server\'s machine with a line "0 ecdsa-sha2-nistp384 AAAA..." for each client'
+        )
+    run(grid, config)
 
 
 def run(grid: Grid, config: RunConfig) -> Federation:
     """Does the work of ``main``, also for a ``ServerApp`` of one's own; returns the federation after its rounds."""
     algorithm = config.make_algorithm()
-    host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait)
+    keys = read_keys(Path(config.keys).expanduser(), algorithm.clients) if config.keys else None
+    host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait, keys=keys)
     federation = Federation(algorithm, host, config.global_function(), codec=False)
     if config.resume:
         load_checkpoint(federation, Path(config.resume).expanduser())

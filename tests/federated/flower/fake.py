@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -32,6 +33,7 @@ class Node:
     run_config: dict
     state: RecordDict = field(default_factory=RecordDict)
     act: object = None
+    key: bytes = b""
 
     def reply(self, message):
         act = self.act(message) if self.act else None
@@ -78,6 +80,9 @@ class FakeGrid(Grid):
 
     def get_node_ids(self):
         return list(self.nodes)
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=number, public_key=node.key) for number, node in self.nodes.items()]
 
     def push_messages(self, messages):
         ids = []

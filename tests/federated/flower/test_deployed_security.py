@@ -74,6 +74,11 @@ def test_nodes_join_by_certificate_and_key_alone(tmp_path):
             given = ("register", f"{keys[name]}.pub", "--superlink", deployment.address, *trust)
             subprocess.run(deployment.command(*given), cwd=ROOT, env=deployment.environment, check=True)
 
+        # A line of the list is a client's number and its key's .pub.
+        lines = [f"{client} {(own / f'key-{client}.pub').read_text()}" for client in (0, 1)]
+        (own / "clients.keys").write_text("\n".join(lines))
+        listed = RUN | {"keys": str(own / "clients.keys")}
+
         def node(name, client, *arguments):
             config = {"client": client, "objective": OBJECTIVE, "arguments": f"number = {client}, dimension = 5"}
             return deployment.supernode(name, *arguments, **config)
@@ -93,7 +98,11 @@ def test_nodes_join_by_certificate_and_key_alone(tmp_path):
         node("node-1", 1, *trust, *key("key-1"))
         deployment.wait_for_node("node-0")
         deployment.wait_for_node("node-1")
-        deployment.run("first", *trust, **RUN)
+        deployment.run("no-list", *trust, **RUN)
+        process = deployment.processes["no-list"]
+        wait_for(lambda: process.poll() is not None, "the run without a list to end")
+        assert 'say keys="FILE"' in deployment.log("no-list") and not (deployment.folder / "no-list").exists()
+        deployment.run("first", *trust, **listed)
         _, history, _ = deployment.results("first")
         assert history[-1]["accepted"] == "(0, 1)"
         for name in strangers:
@@ -114,9 +123,18 @@ def test_nodes_join_by_certificate_and_key_alone(tmp_path):
             attempts += 1
             time.sleep(5.0)
         assert attempts > 1
-        deployment.run("second", *trust, **RUN)
+        deployment.run("second", *trust, **listed)
         _, history, _ = deployment.results("second")
         assert history[-1]["accepted"] == "(0, 1)"
+
+        # Keys that are given the other way round are other clients': no node is taken, and the log says why.
+        swapped = "\n".join(f"{client} {line.partition(' ')[2]}" for client, line in zip((1, 0), lines, strict=True))
+        (own / "swapped.keys").write_text(swapped)
+        deployment.run("swapped", *trust, **RUN | {"keys": str(own / "swapped.keys"), "wait": 60.0})
+        process = deployment.processes["swapped"]
+        wait_for(lambda: process.poll() is not None, "the run with a wrong list to end")
+        assert "says that it is client 0, its key is that of client 1" in deployment.log("swapped")
+        assert "clients [0, 1] of 2 have not connected" in deployment.log("swapped")
 
 
 def test_a_superlink_without_certificates_does_not_start(tmp_path):

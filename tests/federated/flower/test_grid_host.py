@@ -299,21 +299,53 @@ def test_clients_that_do_not_connect_are_named(tmp_path):
         federation_over(grid, config).host.connect()
 
 
-def test_a_node_that_returns_while_its_old_self_is_awaited_ends_the_wait(tmp_path):
-    config = run_config("fedzo")
+def test_a_client_keeps_its_number_until_it_is_gone(tmp_path, caplog):
+    """Another node that says it is the client is refused while the first is there, and takes its place then."""
+    config = run_config("fedzo", timeout=60.0)
     grid = grid_of(config, tmp_path)
     over = federation_over(grid, config)
     over.host.connect()
 
-    def gone(message):
+    def claimed(message):
         grid.add(20, node_config(1, tmp_path), config)
-        return SILENT
 
-    grid.nodes[11].act = gone
-    began = grid.now
+    grid.nodes[12].act = lambda message: claimed(message) if phase_of(message)[0] == 1 else None
+    grid.nodes[11].act = lambda message: SILENT if phase_of(message)[0] == 2 else None
+    assert over.run_round().accepted == (0, 1, 2) and 20 not in over.host._nodes.values()
     record = over.run_round()
-    assert record.refused == ((1, "local", "the client came back on another node"),) and grid.now - began < 10.0
-    assert over.run_round().accepted == (0, 1, 2)
+    assert record.refused == ((1, "local", "no reply within 60 s"),) and over.host._nodes[1] == 11
+    assert "nodes 11 and 20 are both client 1: the first is" in caplog.text
+    noted = [row["refused"] for row in over.ledger.to_rows() if row["client"] == 1]
+    assert noted[1].startswith("nodes 11 and 20 are both client 1: the first is; no reply")
+    grid.nodes[20].act = lambda message: None
+    del grid.nodes[11]
+    over.host._look()
+    over.host._look()
+    over.host._poll()
+    assert over.run_round().accepted == (0, 1, 2) and over.host._nodes[1] == 20
+    assert grid.kinds["query.hello"] == 5
+
+
+def test_a_clock_that_jumps_costs_what_was_awaited_and_no_more(tmp_path):
+    config = run_config("fedzo", timeout=60.0)
+    lies = {"reason": "", "seconds": 1e300}
+
+    def jump(message):
+        if phase_of(message) == (2, "train.phase"):
+            grid.now += 1e9
+            return SILENT
+        if phase_of(message) == (3, "train.phase"):
+            return Message(RecordDict({"account": ConfigRecord(lies)}), reply_to=message)
+        return None
+
+    grid = grid_of(config, tmp_path, act=lambda c: jump if c == 1 else None)
+    over = federation_over(grid, config)
+    over.host.connect()
+    records = [over.run_round() for _ in range(4)]
+    assert [1 in r.accepted for r in records] == [True, False, False, True]
+    assert records[1].refused[0] == (1, "local", "no reply within 60 s")
+    rows = {row["round"]: row for row in over.ledger.to_rows() if row["client"] == 1}
+    assert "no reply within 60 s" in rows[2]["refused"] and rows[3]["seconds"] == 60.0
 
 
 def test_errors_of_flower_are_reasons(tmp_path):
