@@ -739,6 +739,7 @@ TURBO = TM + "bayesian/test_turbo.py::"
 COBBO = TM + "bayesian/test_cobbo.py::"
 REGION = TM + "test_trust_region.py::"
 SPAN = TM + "trust_region/test_span.py::"
+BESIDE_STEP = TM + "trust_region/test_beside.py::"
 
 BUILDING_BLOCKS = (
     # Estimators.
@@ -1322,6 +1323,24 @@ SINGLE_MACHINE = (
         ("optimizers/trust_region",),
     ),
     Mutation(
+        "trust-region/beside-without-the-pins-slope",
+        M + "trust_region/beside.py",
+        "* from_z + bend(z.norm()) * z",
+        "* from_z",
+        "the covariance of a slope loses what the pin takes of it",
+        (BESIDE_STEP + "test_covariances_with_slopes_are_the_kernels_derivatives",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/beside-prior-variance",
+        M + "trust_region/beside.py",
+        "prior - white.square().sum(0)",
+        "prior - 0.0 * white.square().sum(0)",
+        "what a query teaches is divided by the prior's variance",
+        (BESIDE_STEP + "test_gains_are_what_a_query_takes_off_the_trace_of_the_slopes_covariance",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
         "trust-region/metric-lost-outside",
         M + "trust_region/span.py",
         "square += c**2 *",
@@ -1345,7 +1364,7 @@ SINGLE_MACHINE = (
         "variance**0.5 * float(((explored - s) @ v).abs())",
         "variance * float(((explored - s) @ v).abs())",
         "a step's doubt is a variance and no standard deviation",
-        (SPAN + "test_what_a_step_explores_is_beside_it_and_its_doubt_is_the_slopes",),
+        (SPAN + "test_what_a_step_explores_is_outside_of_the_span_and_its_doubt_is_the_slopes",),
         ("optimizers/trust_region",),
     ),
     Mutation(

@@ -245,14 +245,17 @@ class PinnedModel:
 
     def gradient_covariance(self) -> Tensor:
         """cov ∇f at the pin, ``d x d``; O(n² d)."""
+        return self.slope_covariance(torch.eye(self.data.U.shape[1], dtype=self.data.U.dtype))
+
+    def slope_covariance(self, directions: Tensor) -> Tensor:
+        """cov of the slopes at the pin along directions, ``d x m``, shape ``m x m``; O(n² m)."""
         a, ell, _ = self.shape
-        U = self.data.U
         s = self.data.norms / ell
         prior = LINEAR + a * 5.0 / (3.0 * ell**2)
-        cross = U * ((LINEAR + a * 5.0 / (3.0 * ell**2) * (1.0 + s) * torch.exp(-s)) / self._deviations)[:, None]
+        weights = (LINEAR + a * 5.0 / (3.0 * ell**2) * (1.0 + s) * torch.exp(-s)) / self._deviations
+        cross = (self.data.U @ directions) * weights[:, None]
         white = torch.linalg.solve_triangular(self._factor, cross, upper=False)
-        covariance = white.mT @ white
-        covariance.neg_().diagonal().add_(prior)
+        covariance = prior * (directions.mT @ directions) - white.mT @ white
         return covariance * (self.scale * self.data.unit) * self.data.unit
 
 

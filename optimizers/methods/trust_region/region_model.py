@@ -83,6 +83,10 @@ class RegionModel:
         e = -e if float(e @ self.gradient) > 0.0 else e
         return -e if self.cut is not None and delta * float(self.cut @ e) > SHARE else e
 
+    def slope_variance(self, e: Tensor) -> float:
+        """The variance of eᵀ∇f(x_b), e of shape ``d``."""
+        return float(self._model.slope_covariance((self._map @ e)[:, None]))
+
     def least_known(self) -> tuple[Tensor, float]:
         """The unit vector along which ∇f(x_b) has most variance, shape ``d``, and that variance."""
         covariance = self._map.mT @ self._model.gradient_covariance() @ self._map

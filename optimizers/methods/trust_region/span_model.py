@@ -10,7 +10,7 @@ from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span import coordinates
 from optimizers.methods.trust_region.step import minimize_in_ball
 
-ROUNDS = 4
+ROUNDS = 3
 """The most steps of which one is taken, each with other variables held at sides of the box."""
 
 LOST = 1e-9
@@ -18,9 +18,6 @@ LOST = 1e-9
 
 GAINFUL = 1.2
 """The η for which a slope N(0, σ²) and a curvature h let f fall most on average at distance η, in units of σ/h."""
-
-BESIDE, WITHIN = 1.0, 0.5
-"""The farthest that a step explores beside itself, in units of its length: outside the span, and in it."""
 
 
 class SpanModel:
@@ -59,7 +56,7 @@ class SpanModel:
         Variables at a side of the box which the mean's gradient leaves are held there. The others, P of them, take
         the step of least mean μ(PBᵀt + h) in the ball, h what is held. Those
         that leave the box are held at its side too; where none does, those are let go whose gradient at the step does
-        not leave it. Of at most four such steps, cut to box and ball, the one of least mean is taken.
+        not leave it. Of at most three such steps, cut to box and ball, the one of least mean is taken.
         """
         best, least = torch.zeros_like(lower), 0.0
         held = self._leaving(best, lower, upper)
@@ -132,17 +129,20 @@ class SpanModel:
         return s if self.cut is None else s * min(1.0, SHARE / max(float(self.cut @ s), SHARE))
 
     def exploring(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
-        """A step and beside it ηe, e the direction along which ∇f(x_b) is least known: the query teaches its slope.
+        """A step and beside it ηe, e the direction outside of the span: the query teaches f's slope along that.
 
-        η = ``GAINFUL`` σ/h for σ the slope's standard deviation and h the mean's curvature along e, at most δ and
-        ``BESIDE`` or ``WITHIN`` times the step's length. Of ±e the one of the lower mean is taken.
+        η = ``GAINFUL`` σ/h for σ the slope's standard deviation and h the mean's curvature along e, at most δ and the
+        step's length. Of ±e the one of the lower mean is taken. Where the span is of all variables the step stays.
 
         Returns:
             The step, shape ``d``, and ση in f's units: the standard deviation that e's slope adds to f there.
         """
-        e, variance = self._model.least_known()
-        curvature, v = float(e @ self._model.hessian @ e), self._whole(e)
-        most = min(delta, (BESIDE if float(e[-1]) ** 2 > 0.5 else WITHIN) * float(s.norm()))
+        if len(self._basis) == len(s):
+            return s, 0.0
+        e = torch.zeros_like(self._model.gradient)
+        e[-1] = 1.0
+        curvature, variance, v = float(self._model.hessian[-1, -1]), self._model.slope_variance(e), self._outside
+        most = min(delta, float(s.norm()))
         eta = min(most, GAINFUL * variance**0.5 / curvature) if curvature > 0.0 else most
         trials = [torch.minimum(torch.maximum(s + sign * eta * v, lower), upper) for sign in (1.0, -1.0)]
         if self.cut is not None:

@@ -14,7 +14,7 @@ WHOLE = 60
 NEEDED = 4
 """The least budget with which all variables are modelled, in units of their number."""
 
-SPANNED_WINDOW = 150
+SPANNED_WINDOW = 128
 """The most queries of a window that spans less than the variables."""
 
 DIRECTIONS = 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
+from optimizers.methods.trust_region.beside import Place
 from optimizers.methods.trust_region.cut import cut_of
 from optimizers.methods.trust_region.local_data import LocalData
 from optimizers.methods.trust_region.metric import metric_of
@@ -44,6 +46,12 @@ LARGEST_WINDOW = 1000
 DOUBTS, UNDECIDED = 2.0, 0.5
 """A step falls short by chance up to so many standard deviations of what it explored; its ratio counts as the other."""
 
+ALONE = ("design", "surround", "scout", "repeat")
+"""The kinds of batches beside which nothing is asked."""
+
+PATIENCE = 2
+"""A query is passed over when so many other answers for each point that is out have come before its own."""
+
 MEMORY = 3
 """Where the model is of a span, at most so many windows of queries are kept."""
 
@@ -70,6 +78,7 @@ class TrustRegionState:
             one), ``"step"``, ``"lesson"`` or ``"repeat"`` (the center again).
         plan: the points of the next batch, ``q x d_free``.
         predicted: the decrease that the model predicts for a step.
+        turn: the number of the plan.
         doubt: the standard deviation that what a step explores beside it adds to that.
     """
 
@@ -89,6 +98,7 @@ class TrustRegionState:
     kind: str
     plan: Tensor
     predicted: float
+    turn: int
     doubt: float
 
 
@@ -116,9 +126,12 @@ class SurrogateTrustRegion(Optimizer):
 
     - *Many variables* (more than 60, or more than a quarter of the budget): the model is of the span of its window's
       rows, in k ≤ n coordinates of an orthonormal basis (``span``, ``SpanModel``); outside of it every slope has mean
-      0 and the prior's variance. The design is x0 and eight random directions. Each step also goes a little along the
-      direction whose slope is least known, mostly one outside (``SpanModel.exploring``), and only falls short where
-      it does by more than that slope may explain. The first radius grows with √d.
+      0 and the prior's variance. The design is x0 and eight random directions. Each step also goes a little along a
+      random direction outside (``SpanModel.exploring``), and has failed only where it falls short by more than the
+      slope along that may explain. The first radius grows with √d.
+    - *Several queries at a time*: idle workers get one query each beside where the step ends, chosen for what they
+      teach about the gradient there, whatever the values of all that are out (``Place``). A step that takes too long
+      is passed over: another one takes its place, and its value joins the others when it comes.
 
     Lengthscale and amplitude are fitted anew every max(5, d/2) queries (n/8 in a span), and the metric of the model to
     the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a window of n, in
@@ -128,7 +141,7 @@ class SurrogateTrustRegion(Optimizer):
         x0: initial point, shape ``d``.
         radius: the first Δ, in search units; None: 0.2 of the least side of the box (2 in a box that is searched as
             [0, 10]^d) times max(1, √(d/20)), and at most 1 where a side is infinite.
-        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 150 in a span.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 128 in a span.
         noise: variance of a value's noise, in f's squared units, 0 for none; None: estimated.
         **common: see ``Optimizer``; there may be bounds, finite or not, and no prox.
 
@@ -187,6 +200,7 @@ class SurrogateTrustRegion(Optimizer):
             kind="design",
             plan=center[None],
             predicted=0.0,
+            turn=0,
             doubt=0.0,
         )
         self.state.plan = self._kept(self._design(center, self._opening.delta))
@@ -247,7 +261,47 @@ class SurrogateTrustRegion(Optimizer):
 
     def _ask(self) -> Batch:
         kind, points = self._planned()
-        return self._points_batch(self._whole(points[: self._next_queries()]), info={"kind": kind})
+        info = {"kind": kind, "turn": self.state.turn, "told": self.iterations}
+        return self._points_batch(self._whole(points[: self._next_queries()]), info=info)
+
+    def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
+        if any(batch.info["kind"] in ALONE for batch in pending):
+            return None
+        if not any(batch.info["turn"] == self.state.turn for batch in pending):
+            return None if self._planned()[0] in ALONE else self._ask()
+        try:
+            points = self.state.points[self.state.pin].cpu() + self._about_plan(pending).informative(self._generator(5))
+        except ArithmeticError:
+            return None
+        out = torch.cat([self._free_part(cast(Tensor, batch.explicit)) for batch in pending])
+        for point in self._free_part(self._whole(self._kept(points))):
+            if not self._is_known(self.state, point[None]) and not bool((out == point).all(dim=1).any()):
+                return self._points_batch(self._whole(point[None]), info={"kind": "beside", "turn": -1})
+        return None
+
+    def _about_plan(self, pending: Sequence[Batch]) -> Place:
+        """What is known about the planned query, the points that are out among it."""
+        state = self.state
+        points, center = state.points.cpu(), state.points[state.pin].cpu()
+        data = LocalData.about(points, state.values.cpu(), state.pin, self._size, state.radius.delta, False)
+        out = torch.cat([self._free_part(cast(Tensor, batch.explicit)) for batch in pending])
+        return Place(
+            rows=data.rows,
+            asked=out - center,
+            end=state.plan[0].cpu() - center if state.kind == "step" else torch.zeros_like(center),
+            metric=state.metric.cpu(),
+            basis=None if state.basis is None else state.basis.cpu(),
+            shape=Shape(*state.shape or Shape()),
+            radius=state.radius.delta,
+            lower=self._lower - center,
+            upper=self._upper - center,
+        )
+
+    def _awaited(self) -> bool:
+        """Whether the planned query is out, and not for so long that another one takes its place."""
+        late = PATIENCE * len(self.pending)
+        ours = [batch for batch in self.pending if batch.info["turn"] == self.state.turn]
+        return any(self.iterations - batch.info["told"] <= late for batch in ours)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         state, kind = self.state, batch.info["kind"]
@@ -260,6 +314,12 @@ class SurrogateTrustRegion(Optimizer):
             failed=torch.cat([state.failed, asked[~succeeded]]),
         )
         told, failed = bool(succeeded.all()), False
+        if kind in ("step", "lesson") and batch.info["turn"] != state.turn:
+            kind = "beside"
+        if kind == "beside" and self._awaited():
+            self.state = now
+            return
+        now.turn = state.turn + 1
         if kind in ("design", "scout"):
             now.first, now.radius, now.lessons = len(state.values), self._opening, 0
         elif kind == "repeat" and told:
@@ -268,7 +328,7 @@ class SurrogateTrustRegion(Optimizer):
             if not now.noisy:
                 now.points, now.values = state.points, state.values
         elif kind == "step" and not (now.noisy and told):
-            place = self._best(state)
+            place = state.pin
             length = float((asked[0] - state.points[place]).norm())
             ratio = _ratio(float(state.values[place]), float(values[0]), state.predicted)
             miss = float(values[0]) - float(state.values[place]) + state.predicted
