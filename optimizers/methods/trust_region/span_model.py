@@ -10,7 +10,7 @@ from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span import coordinates
 from optimizers.methods.trust_region.step import minimize_in_ball
 
-ROUNDS = 3
+ROUNDS = 4
 """The most steps of which one is taken, each with other variables held at sides of the box."""
 
 LOST = 1e-9
@@ -56,7 +56,7 @@ class SpanModel:
         Variables at a side of the box which the mean's gradient leaves are held there. The others, P of them, take
         the step of least mean μ(PBᵀt + h) in the ball, h what is held. Those
         that leave the box are held at its side too; where none does, those are let go whose gradient at the step does
-        not leave it. Of at most three such steps, cut to box and ball, the one of least mean is taken.
+        not leave it. Of at most four such steps, cut to box and ball, the one of least mean is taken.
         """
         best, least = torch.zeros_like(lower), 0.0
         held = self._leaving(best, lower, upper)
