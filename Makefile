@@ -3,13 +3,15 @@
 # make test-flower  adds Flower to .venv and runs its tests, those that start SuperNodes on loopback too
 # make fuzz         mutants of all messages and checkpoints of the federation, for an hour or so
 # make check        ruff, mypy and the contracts on imports
+# make docs         runs the tutorials and builds the site, docs/_build/html, without network
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 FLOWER := $(VENV)/installed-flower
+DOCS := $(VENV)/installed-docs
 
-.PHONY: figures test test-flower test-slow fuzz check clean
+.PHONY: figures test test-flower test-slow fuzz check docs clean
 
 figures: $(STAMP)
 	$(BIN)/python -m experiments figures
@@ -31,6 +33,12 @@ fuzz: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
+# Everything anew: what a page shows depends on the library too, of which Sphinx knows nothing.
+docs: $(DOCS)
+	rm -rf docs/_build docs/reference/generated
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --jobs 2 \
+		--doctree-dir docs/_build/doctrees docs docs/_build/html
+
 # torch goes first: a plain resolve may choose a build that brings gigabytes of CUDA libraries.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
@@ -43,5 +51,9 @@ $(FLOWER): $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[flower]' -c constraints.txt
 	touch $(FLOWER)
 
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[docs]' -c constraints.txt
+	touch $(DOCS)
+
 clean:
-	rm -rf $(VENV) results
+	rm -rf $(VENV) results docs/_build docs/reference/generated

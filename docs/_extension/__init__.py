@@ -1,0 +1,15 @@
+"""What the documentation's build has of its own: docstrings as they are written here, formulas, and checks."""
+
+from __future__ import annotations
+
+from sphinx.application import Sphinx
+
+from _extension import checks, docstrings, formulas
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Registers it."""
+    app.connect("autodoc-process-docstring", docstrings.process)
+    app.connect("build-finished", checks.check)
+    app.add_html_math_renderer("mathml", (formulas.inline, None), (formulas.block, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

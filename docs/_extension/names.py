@@ -1,0 +1,84 @@
+"""The names that the reference has: what is public, and the bases and options of it that stand elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+from federated.registry import ALGORITHMS
+
+PACKAGES = ("surrogates", "optimizers", "optimizers.testing", "federated", "federated.testing")
+"""The packages whose ``__all__`` is public."""
+
+FURTHER = {
+    "federated.flower": ("configuration.RunConfig", "configuration.NodeConfig"),
+    "experiments": (
+        "compare.compare",
+        "compare.Comparison",
+        "registry.get",
+        "harness.experiment.Experiment",
+        "harness.verdicts.Verdict",
+    ),
+}
+"""The public names of the others, which have no ``__all__``."""
+
+FOREIGN = ("Exception", "Kernel", "Model", "Module", "OptimizeResult", "Posterior", "SingleTaskGP", "str", "dict")
+"""Base classes of other projects: what they have is documented there."""
+
+
+def found(path: str) -> Any:
+    """The object of a dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def public() -> dict[str, list[str]]:
+    """The paths of the public names of each package."""
+    whole = {package: [f"{package}.{name}" for name in import_module(package).__all__] for package in PACKAGES}
+    return whole | {package: [f"{package}.{name}" for name in names] for package, names in FURTHER.items()}
+
+
+def path_of(thing: type) -> str:
+    """The path of a class where it is defined."""
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def behind(paths: list[str], known: set[type]) -> list[str]:
+    """The classes of this project that given ones derive from, or whose fields are options of theirs, not yet known."""
+    new: list[str] = []
+    for thing in filter(inspect.isclass, map(found, paths)):
+        options = [kind for base in thing.__mro__ for kind in vars(base).get("option_sets", ())]
+        for base in [*thing.__mro__[1:], *options]:
+            if base not in known and base.__module__.split(".")[0] in ("surrogates", "optimizers", "federated"):
+                known.add(base)
+                new.append(path_of(base))
+    return new
+
+
+def heading(path: str) -> str:
+    """The heading under which a public name is listed."""
+    thing = found(path)
+    if inspect.isclass(thing):
+        return "Exceptions" if issubclass(thing, BaseException) else "Classes"
+    return "Functions" if inspect.isfunction(thing) else "Data"
+
+
+def reference() -> dict[str, dict[str, list[str]]]:
+    """The paths of each package by heading, in the order of the alphabet."""
+    packages = public()
+    known = {thing for paths in packages.values() for thing in map(found, paths) if inspect.isclass(thing)}
+    algorithms = [f"{module}.{name}" for module, name in ALGORITHMS.values()]
+    known |= {found(path) for path in algorithms}
+    listed: dict[str, dict[str, list[str]]] = {}
+    for package, paths in packages.items():
+        groups: dict[str, list[str]] = {name: [] for name in ("Functions", "Classes", "Exceptions", "Data")}
+        for path in paths:
+            groups[heading(path)].append(path)
+        if package == "federated":
+            groups["Algorithms"] = algorithms
+        groups["Bases and options of these"] = behind([*paths, *groups.get("Algorithms", [])], known)
+        listed[package] = {
+            name: sorted(group, key=lambda path: path.rpartition(".")[2].lower()) for name, group in groups.items()
+        }
+    return listed

@@ -1,0 +1,76 @@
+"""The documentation names what there is: its blocks import it, and its reference has every public name.
+
+``make docs`` runs the tutorials, and holds the pages' links to lead somewhere.
+"""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("surrogates", "optimizers", "federated", "experiments")
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
+
+
+def _names():
+    spec = importlib.util.spec_from_file_location("names", ROOT / "docs" / "_extension" / "names.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+NAMES = _names()
+
+
+def _rooms_with_all() -> set[str]:
+    """The packages that say by ``__all__`` what is public in them."""
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("__init__.py")]
+    return {".".join(f.relative_to(ROOT).parts[:-1]) for f in files if "__all__ = " in f.read_text()}
+
+
+def test_the_reference_has_every_public_name():
+    listed = {path for groups in NAMES.reference().values() for paths in groups.values() for path in paths}
+    rooms = _rooms_with_all()
+    assert rooms >= {"surrogates", "optimizers", "federated"}
+    public = {f"{room}.{name}" for room in rooms for name in importlib.import_module(room).__all__}
+    assert public <= listed
+
+
+def test_the_reference_has_the_options_of_what_it_has():
+    paths = [path for groups in NAMES.reference().values() for path in groups["Bases and options of these"]]
+    assert {path.rpartition(".")[2] for path in paths} >= {"EstimatedDescent", "SmoothMethod", "StepOptions"}
+
+
+def test_public_names_say_what_they_are():
+    things = {path: NAMES.found(path) for paths in NAMES.public().values() for path in paths}
+    silent = [
+        path
+        for path, thing in things.items()
+        if (inspect.isclass(thing) and "__doc__" not in vars(thing)) or (callable(thing) and len(thing.__doc__) < 20)
+    ]
+    assert not silent
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_import_what_there_is(page):
+    blocks = re.findall(r"^```(?:python|\{code-cell\})\n((?::.*\n)*)(.*?)^```$", page.read_text(), re.M | re.S)
+    for _, block in blocks:
+        if block.startswith("%%"):
+            continue
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in PACKAGES:
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+def test_the_design_names_the_rooms_that_there_are():
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs" / "design.md").read_text(), re.M)
+    assert [floor for floor, _ in rows] == list(reversed(PACKAGES))
+    for floor, rooms in rows:
+        for room in re.findall(r"`(\w+)`(?= \(|,|;| \(|$)", re.sub(r"\(.*?\)", "", rooms)):
+            assert (ROOT / floor / room).exists(), f"{floor}/{room}"
