@@ -51,7 +51,8 @@ def test_public_names_say_what_they_are():
     silent = [
         path
         for path, thing in things.items()
-        if (inspect.isclass(thing) and "__doc__" not in vars(thing)) or (callable(thing) and len(thing.__doc__) < 20)
+        if (inspect.isclass(thing) or inspect.isfunction(thing))
+        and len(vars(thing).get("__doc__", thing.__doc__) or "") < 20
     ]
     assert not silent
 
