@@ -158,14 +158,15 @@ def _made(runs: list[Run], out: Path, jobs: int) -> Iterator[Record]:
         return
     waiting, suspects = runs[::-1], list[Run]()
     while waiting or suspects:
-        # What was running when a process died runs alone, which tells who ended it.
-        alone = [suspects.pop()] if suspects else []
         lost = list[Run]()
-        yield from _made_in_pool(alone or waiting, lost, out, 1 if alone else jobs)
-        if alone and lost:
-            yield Record(lost.pop(), 0, np.inf, 0.0, 0.0, (), (None,) * len(TARGETS), DIED)
-        else:
+        if not suspects:
+            yield from _made_in_pool(waiting, lost, out, jobs)
             suspects += lost
+            continue
+        # What was running when a process died runs alone, which tells who ended it.
+        yield from _made_in_pool([suspects.pop()], lost, out, 1)
+        for run in lost:
+            yield Record(run, 0, np.inf, 0.0, 0.0, (), (None,) * len(TARGETS), DIED)
 
 
 def _made_in_pool(waiting: list[Run], lost: list[Run], out: Path, jobs: int) -> Iterator[Record]:
