@@ -39,6 +39,8 @@ def test_the_reference_has_every_public_name():
     assert rooms >= {"surrogates", "optimizers", "federated"}
     public = {f"{room}.{name}" for room in rooms for name in importlib.import_module(room).__all__}
     assert public <= listed
+    index = (ROOT / "docs" / "reference" / "index.rst").read_text().split()
+    assert set(NAMES.reference()) <= set(index)
 
 
 def test_the_reference_has_the_options_of_what_it_has():

@@ -8,7 +8,14 @@ from typing import Any
 
 from federated.registry import ALGORITHMS
 
-PACKAGES = ("surrogates", "optimizers", "optimizers.testing", "federated", "federated.testing")
+PACKAGES = (
+    "surrogates",
+    "optimizers",
+    "optimizers.testing",
+    "federated",
+    "federated.testing",
+    "experiments.workloads.black_boxes",
+)
 """The packages whose ``__all__`` is public."""
 
 FURTHER = {
