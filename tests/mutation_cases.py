@@ -1424,8 +1424,8 @@ SINGLE_MACHINE = (
     Mutation(
         "trust-region/repeats-agree-where-they-differ",
         M + "trust_region/surrogate_trust_region.py",
-        "now.noisy = bool(values[0] != state.values[self._best(state)])",
-        "now.noisy = bool(values[0] == state.values[self._best(state)])",
+        "now.noisy = bool(values[0] != state.values[state.pin])",
+        "now.noisy = bool(values[0] == state.values[state.pin])",
         "a rugged function is taken for a noisy one",
         (REGION + "test_a_repeat_tells_noise_from_a_ripple",),
         ("optimizers/trust_region",),

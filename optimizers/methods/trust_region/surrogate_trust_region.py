@@ -34,6 +34,9 @@ GROWTH = 1e3
 FINEST = 5e-8
 """The lower radius that ends a run, in units of the first radius: 1e-8 of a box's side."""
 
+RUGGED = True
+"""Whether a run smoothes over the ripples of an exact function until it cannot see more."""
+
 LESSONS = 5
 """The most queries in a row that only teach the model."""
 
@@ -70,6 +73,7 @@ class TrustRegionState:
         basis: an orthonormal basis of the span of the model's rows, ``k x d_free``; None: all variables are modelled.
         shape: the model's a, ℓ and s², or None before the first fit.
         noisy: whether values have noise; None: not known.
+        smoothing: whether the model has s², of noise or of ripples that it does not follow.
         pin: the number of the query at the center, where values have noise.
         fitted: how many queries had succeeded at the last fit.
         lessons: the number of queries in a row that only taught the model.
@@ -91,6 +95,7 @@ class TrustRegionState:
     basis: Tensor | None
     shape: tuple[float, float, float] | None
     noisy: bool | None
+    smoothing: bool
     pin: int
     fitted: int
     lessons: int
@@ -117,10 +122,11 @@ class SurrogateTrustRegion(Optimizer):
     - *Failed queries* have no place in the model. A plane that parts them from the others about x_b, the farthest from
       x_b that does, bounds the steps (``cut_of``); where there is none, the radius falls under their distance.
     - *Noise* of unknown variance s² is a hyper-parameter of the model. Where a fit finds some, the center is queried
-      again: a value that agrees says that f is exact and only rugged, and the model interpolates from then on. Where it
-      differs, the center is the query of least posterior mean, Δ follows the ratio of falls of that mean, ρ stays where
-      the mean changes by about s within it, and steps too short for a query are queried after five lessons. ``x`` is
-      the center then; ``best_x`` stays the query of the least value, a lucky one.
+      again, and differs. The center is then the query of least posterior mean, Δ follows the ratio of falls of that
+      mean, ρ stays where the mean changes by about s within it, and steps too short for a query are queried after five
+      lessons. ``x`` is the center; ``best_x`` stays the query of the least value, a lucky one.
+    - *Ripples* are what a fit takes for noise where the center's value agrees. They are smoothed over as noise is,
+      until ρ would fall under what the mean shows; then the model interpolates, about the best query.
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
       another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
 
@@ -193,6 +199,7 @@ class SurrogateTrustRegion(Optimizer):
             basis=self._kept(center.new_empty(0, self._d)) if spanning else None,
             shape=None,
             noisy=None if self.noise is None else self.noise > 0.0,
+            smoothing=bool(self.noise),
             pin=0,
             fitted=0,
             lessons=0,
@@ -322,12 +329,13 @@ class SurrogateTrustRegion(Optimizer):
         now.turn = state.turn + 1
         if kind in ("design", "scout"):
             now.first, now.radius, now.lessons = len(state.values), self._opening, 0
+            now.smoothing = now.noisy is not None and (now.noisy or RUGGED)
         elif kind == "repeat" and told:
-            now.noisy = bool(values[0] != state.values[self._best(state)])
-            now.fitted, now.pin = 0, self._best(state)
+            now.noisy = bool(values[0] != state.values[state.pin])
+            now.fitted, now.smoothing = 0, now.noisy or RUGGED
             if not now.noisy:
                 now.points, now.values = state.points, state.values
-        elif kind == "step" and not (now.noisy and told):
+        elif kind == "step" and not (now.smoothing and told):
             place = state.pin
             length = float((asked[0] - state.points[place]).norm())
             ratio = _ratio(float(state.values[place]), float(values[0]), state.predicted)
@@ -347,7 +355,7 @@ class SurrogateTrustRegion(Optimizer):
 
     def _best(self, state: TrustRegionState) -> int:
         """The number of the best query since the last restart; where values have noise, that of least mean."""
-        if state.noisy and state.pin >= state.first:
+        if state.smoothing and state.pin >= state.first:
             return state.pin
         return state.first + int(state.values[state.first :].argmin())
 
@@ -366,7 +374,7 @@ class SurrogateTrustRegion(Optimizer):
         self._forget(now)
         best = self._best(now)
         model = None if kind == "scout" else self._model(now, best)
-        if now.noisy and model is not None:
+        if now.smoothing and model is not None:
             best, model, failed = self._settled(now, best, model, kind)
             at_rho = failed and now.radius.delta <= now.radius.rho
         center = now.points[best].cpu()
@@ -381,7 +389,7 @@ class SurrogateTrustRegion(Optimizer):
         if now.noisy is None and now.shape is not None and now.shape[2] > 0.0:
             now.kind, now.plan = "repeat", self._kept(center[None])
             return
-        if now.noisy and not model.sees(0.5 * now.radius.rho):
+        if now.smoothing and not model.sees(0.5 * now.radius.rho):
             now.radius = now.radius.raised()
         lower, upper = self._lower - center, self._upper - center
         step, mean = model.step(now.radius.delta, lower, upper)
@@ -401,7 +409,11 @@ class SurrogateTrustRegion(Optimizer):
                     now.kind, now.plan, now.lessons = "lesson", lesson, now.lessons + 1
                     return
             if short or at_rho:
-                if now.noisy and not model.sees(0.5 * now.radius.rho):
+                if now.smoothing and not model.sees(0.5 * now.radius.rho):
+                    if not now.noisy:
+                        now.smoothing, now.fitted, now.lessons = False, 0, 0
+                        self._plan(now, "lesson", False, False)
+                        return
                     now.kind, now.plan, now.lessons = "lesson", plan, 0
                     return
                 now.radius = now.radius.lowered()
@@ -501,10 +513,10 @@ class SurrogateTrustRegion(Optimizer):
         before = Shape(*now.shape) if now.shape is not None else None
         if not due and before is not None:
             return RegionModel.of(rows, heights, metric, before, data.unit, variance)
-        shape = before or scaled_data(rows, heights, metric, variance)[0].fitted(None, bool(now.noisy))
+        shape = before or scaled_data(rows, heights, metric, variance)[0].fitted(None, now.smoothing)
         metric = metric_of(RegionModel.of(rows, heights, metric, shape, 1.0, variance).hessian)
         scaled, map = scaled_data(rows, heights, metric, variance)
-        shape = scaled.fitted(shape, now.noisy)
+        shape = scaled.fitted(shape, None if now.noisy is None else now.smoothing)
         model = RegionModel(scaled.model(shape), map, data.unit)
         now.metric, now.fitted = self._kept(metric), len(now.values)
         now.shape = (shape.amplitude, shape.lengthscale, shape.noise)

@@ -173,6 +173,20 @@ def test_a_repeat_tells_noise_from_a_ripple(noisy):
     assert noisy or len(asked) - len(set(asked)) == 1
 
 
+def test_ripples_are_smoothed_over_and_then_followed_to_a_minimum():
+    """A parabola with waves of length 0.3: its slope at the end is 0, and it is lower than most of its minima."""
+    opt = SurrogateTrustRegion([3.2, -1.9, 2.7], bounds=[(-5.0, 5.0)] * 3, max_queries=100)
+    smoothed = set()
+    while not opt.stopped:
+        batch = opt.ask()
+        opt.tell(batch, [float(((x - 0.5) ** 2 + 1.0 - torch.cos(20.0 * (x - 0.5))).sum()) for x in batch.points()])
+        smoothed.add(opt.state.smoothing)
+        assert opt.state.noisy is not True
+    z = opt.best_x - 0.5
+    assert smoothed == {False, True} and opt.best_y < 1.0
+    np.testing.assert_allclose(2.0 * z + 20.0 * torch.sin(20.0 * z), 0.0, atol=1e-3)
+
+
 def test_smooth_functions_are_not_asked_twice():
     opt = SurrogateTrustRegion([2.0, -3.0], bounds=[(-5.0, 5.0)] * 2, max_queries=50, store_points=True)
     x = run(opt, lambda x: float(smooth(x))).history.x
