@@ -739,6 +739,7 @@ TURBO = TM + "bayesian/test_turbo.py::"
 COBBO = TM + "bayesian/test_cobbo.py::"
 REGION = TM + "test_trust_region.py::"
 SPAN = TM + "trust_region/test_span.py::"
+COMPOSITE = TM + "trust_region/test_composite.py::"
 BESIDE_STEP = TM + "trust_region/test_beside.py::"
 
 BUILDING_BLOCKS = (
@@ -1338,6 +1339,33 @@ SINGLE_MACHINE = (
         "prior - 0.0 * white.square().sum(0)",
         "what a query teaches is divided by the prior's variance",
         (BESIDE_STEP + "test_gains_are_what_a_query_takes_off_the_trace_of_the_slopes_covariance",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/prox-of-another-unit",
+        M + "trust_region/composite.py",
+        "size, y, momentum = 1.0 / (L * self._model.unit), s, 1.0",
+        "size, y, momentum = 1.0 / L, s, 1.0",
+        "proximal steps of a model in another unit than f's take psi for more or less than it is",
+        (COMPOSITE + "test_the_lasso_and_the_elastic_net_are_solved_as_by_coordinate_descent",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/best-without-psi",
+        M + "trust_region/surrogate_trust_region.py",
+        "return state.values[numbers] + cast(Prox, self.prox).value(self._whole(state.points[numbers])).to(state.values)",
+        "return state.values[numbers]",
+        "the best point and the ratio are of f alone",
+        (COMPOSITE + "test_over_a_simplex_and_a_ball_the_minimum_is_a_general_solvers",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/quadratic-bends-alike-outside",
+        M + "trust_region/span_model.py",
+        "return (H @ inside - outside * inside) @ self._basis + outside * v",
+        "return (H @ inside) @ self._basis",
+        "a span's quadratic has no curvature outside of it",
+        (COMPOSITE + "test_quadratics_of_a_span_are_those_of_all_variables",),
         ("optimizers/trust_region",),
     ),
     Mutation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -64,6 +65,11 @@ class RegionModel:
         g, H = self._model.derivatives(self._map @ s)
         return self._map.mT @ g, self._map.mT @ H @ self._map
 
+    def quadratic(self, s: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor], float]:
+        """The mean's gradient at a step, shape ``d``, products with its Hessian, and the largest |curvature|."""
+        g, H = self.derivatives(s)
+        return g, lambda v: H @ v, float(torch.linalg.eigvalsh(H).abs().max())
+
     def step(self, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
         """The step to the least mean in the ball of radius δ, the box and before a cut; the mean there in f's units."""
         s, mean = minimize_in_ball(self.mean, self.derivatives, delta, lower, upper, (self.gradient, self.hessian))
@@ -71,16 +77,17 @@ class RegionModel:
             s, mean = minimize_before(self.mean, self.derivatives, delta, lower, upper, self.cut)
         return s, self.unit * mean
 
-    def lesson(self, delta: float) -> Tensor | None:
+    def lesson(self, delta: float, slope: Tensor | None = None) -> Tensor | None:
         """The unit vector along which ∇f(x_b) is least known; None if it is known better than it is long.
 
         It points downhill, or from the cut where δ along it is behind that. Known: its variance along the vector is at
-        most the squared length of its mean.
+        most the squared length of its mean, or of ``slope`` in that one's place.
         """
+        slope = self.gradient if slope is None else slope
         e, variance = self.least_known()
-        if not variance > float(self.gradient.square().sum()):
+        if not variance > float(slope.square().sum()):
             return None
-        e = -e if float(e @ self.gradient) > 0.0 else e
+        e = -e if float(e @ slope) > 0.0 else e
         return -e if self.cut is not None and delta * float(self.cut @ e) > SHARE else e
 
     def slope_variance(self, e: Tensor) -> float:

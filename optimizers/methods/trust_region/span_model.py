@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -37,6 +39,7 @@ class SpanModel:
         self.cut: Tensor | None = None
         self.numbers = torch.arange(0)
         self._model, self._basis, self._outside = model, basis, outside
+        self.unit = model.unit
 
     def mean(self, s: Tensor) -> float:
         """The posterior mean at a step, shape ``d``, relative to f(x_b)."""
@@ -49,6 +52,22 @@ class SpanModel:
     def sees(self, length: float) -> bool:
         """Whether the mean changes by more than a value's noise within a distance, as ``RegionModel.sees`` has it."""
         return self._model.sees(length)
+
+    def quadratic(self, s: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor], float]:
+        """The mean's gradient at a step, shape ``d``, products with its Hessian, and the largest |curvature|.
+
+        A step that leaves the span is taken for the nearest one in it: outside it the curvatures are all alike.
+        """
+        at = coordinates(self._basis, s)
+        at[-1] = 0.0
+        g, H = self._model.derivatives(at)
+        H, outside = H[:-1, :-1], float(H[-1, -1])
+
+        def product(v: Tensor) -> Tensor:
+            inside = self._basis @ v
+            return (H @ inside - outside * inside) @ self._basis + outside * v
+
+        return g[:-1] @ self._basis, product, max(float(torch.linalg.eigvalsh(H).abs().max()), abs(outside))
 
     def step(self, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
         """A step to a low mean in the ball of radius δ and the box, shape ``d``, and the mean there in f's units.
@@ -75,7 +94,7 @@ class SpanModel:
             if torch.equal(before, held):
                 break
             fixed = torch.where(held, s.clamp(lower, upper), 0.0)
-        return best, self._model.unit * least
+        return best, self.unit * least
 
     def _leaving(self, s: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """Which variables are at a side of the box that they leave against the mean's gradient at s, shape ``d``."""
@@ -148,11 +167,11 @@ class SpanModel:
         if self.cut is not None:
             trials = [trial for trial in trials if float(self.cut @ trial) <= SHARE] or [s]
         explored = min(trials, key=self.mean)
-        return explored, self._model.unit * variance**0.5 * float(((explored - s) @ v).abs())
+        return explored, self.unit * variance**0.5 * float(((explored - s) @ v).abs())
 
-    def lesson(self, delta: float) -> Tensor | None:
+    def lesson(self, delta: float, slope: Tensor | None = None) -> Tensor | None:
         """The unit vector along which ∇f(x_b) is least known, as ``RegionModel.lesson`` has it."""
-        if (e := self._model.lesson(delta)) is None:
+        if (e := self._model.lesson(delta, None if slope is None else coordinates(self._basis, slope))) is None:
             return None
         v = self._whole(e)
         return -v if self.cut is not None and delta * float(self.cut @ v) > SHARE else v

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack, cast
+from typing import Any, TypeAlias, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
 from optimizers.methods.trust_region.beside import Place
+from optimizers.methods.trust_region.composite import CompositeModel
 from optimizers.methods.trust_region.cut import cut_of
 from optimizers.methods.trust_region.local_data import LocalData
 from optimizers.methods.trust_region.metric import metric_of
@@ -23,6 +24,7 @@ from optimizers.methods.trust_region.region_model import RegionModel, scaled_dat
 from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, direction_outside
 from optimizers.methods.trust_region.span_model import SpanModel
 from optimizers.methods.trust_region.spanning import SPANNED_WINDOW, is_spanning, nearest, random_design, widened
+from optimizers.prox import Prox
 from surrogates.threads import small_algebra
 
 START = 0.2
@@ -57,6 +59,9 @@ PATIENCE = 2
 
 MEMORY = 3
 """Where the model is of a span, at most so many windows of queries are kept."""
+
+
+AnyModel: TypeAlias = RegionModel | SpanModel | CompositeModel
 
 
 @dataclass
@@ -135,6 +140,9 @@ class SurrogateTrustRegion(Optimizer):
       0 and the prior's variance. The design is x0 and eight random directions. Each step also goes a little along a
       random direction outside (``SpanModel.exploring``), and has failed only where it falls short by more than the
       slope along that may explain. The first radius grows with √d.
+    - *With a prox* the best point, the ratio and the model are of f + ψ, ψ itself known (``CompositeModel``). Steps are
+      in ψ's domain; the design and lessons may be outside, where f is asked and f + ψ is infinite. An x0 outside is
+      moved into it.
     - *Several queries at a time*: idle workers get one query each beside where the step ends, chosen for what they
       teach about the gradient there, whatever the values of all that are out (``Place``). A step that takes too long
       is passed over: another one takes its place, and its value joins the others when it comes.
@@ -149,10 +157,10 @@ class SurrogateTrustRegion(Optimizer):
             [0, 10]^d) times max(1, √(d/20)), and at most 1 where a side is infinite.
         window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 128 in a span.
         noise: variance of a value's noise, in f's squared units, 0 for none; None: estimated.
-        **common: see ``Optimizer``; there may be bounds, finite or not, and no prox.
+        **common: see ``Optimizer``; there may be bounds, finite or not; a prox needs a method ``value``.
 
     Raises:
-        ValueError: with a prox, for bounds that leave nothing to search, or for an option out of range.
+        ValueError: for a prox without values, for bounds that leave nothing to search, or for an option out of range.
     """
 
     method = "trust_region"
@@ -174,7 +182,10 @@ class SurrogateTrustRegion(Optimizer):
 
     def _start(self) -> None:
         if self.prox is not None:
-            raise ValueError("SurrogateTrustRegion has no step with a prox: zord, rgf and others have one")
+            if not hasattr(self.prox, "value"):
+                raise ValueError("SurrogateTrustRegion compares values of f + ψ: its prox needs a method value(x)")
+            if not math.isfinite(float(cast(Prox, self.prox).value(self._x))):
+                self._x = self._prox(self._x, 1.0)
         self._free = torch.arange(self.dimension, device=self._x.device)
         if self.domain is None:
             lower = torch.full((self.dimension,), -math.inf, dtype=torch.float64)
@@ -338,8 +349,9 @@ class SurrogateTrustRegion(Optimizer):
         elif kind == "step" and not (now.smoothing and told):
             place = state.pin
             length = float((asked[0] - state.points[place]).norm())
-            ratio = _ratio(float(state.values[place]), float(values[0]), state.predicted)
-            miss = float(values[0]) - float(state.values[place]) + state.predicted
+            before, after = self._totals(now, torch.tensor([place, len(now.values) - 1])).tolist()
+            ratio = _ratio(before, after if told else math.nan, state.predicted)
+            miss = after - before + state.predicted
             if ratio <= FAILED and miss <= DOUBTS * state.doubt:
                 ratio = UNDECIDED
             failed = not ratio > FAILED
@@ -357,7 +369,14 @@ class SurrogateTrustRegion(Optimizer):
         """The number of the best query since the last restart; where values have noise, that of least mean."""
         if state.smoothing and state.pin >= state.first:
             return state.pin
-        return state.first + int(state.values[state.first :].argmin())
+        return state.first + int(self._totals(state, torch.arange(state.first, len(state.values))).argmin())
+
+    def _totals(self, state: TrustRegionState, numbers: Tensor) -> Tensor:
+        """f + ψ at the queries of the given numbers, shape ``n``; inf outside of ψ's domain."""
+        numbers = numbers.to(state.values.device)
+        if self.prox is None:
+            return state.values[numbers]
+        return state.values[numbers] + cast(Prox, self.prox).value(self._whole(state.points[numbers])).to(state.values)
 
     def _plan(self, now: TrustRegionState, kind: str, failed: bool, at_rho: bool) -> None:
         """Sets the center, the model's hyper-parameters and the next batch.
@@ -461,7 +480,10 @@ class SurrogateTrustRegion(Optimizer):
         if len(now.failed) and len(now.points):
             nearest = [torch.cdist(spots, asked.cpu()).min(dim=1).values for asked in (now.points, now.failed)]
             chosen = int((nearest[0] < nearest[1]).int().argmax())
-        now.kind, now.plan = "scout", self._kept(spots[chosen][None])
+        spot = spots[chosen][None]
+        if self.prox is not None:
+            spot = self._free_part(self._prox(self._whole(spot), 1.0))
+        now.kind, now.plan = "scout", self._kept(spot)
 
     def _lesson(self, center: Tensor, direction: Tensor, delta: float) -> Tensor:
         """The point at δ along a direction, or against it where the box cuts less of that, ``1 x d_free``."""
@@ -471,7 +493,7 @@ class SurrogateTrustRegion(Optimizer):
         better = enough or float((there - center).norm()) >= float((back - center).norm())
         return self._kept((there if better else back)[None])
 
-    def _model(self, now: TrustRegionState, best: int) -> RegionModel | SpanModel | None:
+    def _model(self, now: TrustRegionState, best: int) -> AnyModel | None:
         """The model of the queries near the best one, its hyper-parameters fitted where it is time; None without any.
 
         Raises nothing for points that are too near to each other: a model of half of them takes its place.
@@ -484,10 +506,27 @@ class SurrogateTrustRegion(Optimizer):
             try:
                 model = self._fitted(now, data, due) if now.basis is None else self._spanned(now, data, due)
                 model.cut, model.numbers = cut, data.numbers
-                return model
+                return model if self.prox is None else self._composed(now, model, best, data.rows)
             except ArithmeticError:
                 data = data.halved()
         return None
+
+    def _composed(
+        self, now: TrustRegionState, model: RegionModel | SpanModel, best: int, rows: Tensor
+    ) -> CompositeModel:
+        """The model of f + ψ, for ψ and its prox of steps from the best point."""
+        center, whole = now.points[best].cpu(), self._whole(now.points[best][None])[0].double().cpu()
+        psi = cast(Prox, self.prox)
+
+        def at(s: Tensor) -> Tensor:
+            x = whole.clone()
+            x[self._free.cpu()] = center + s
+            return x
+
+        def prox(s: Tensor, size: float) -> Tensor:
+            return psi(at(s), size)[self._free.cpu()] - center
+
+        return CompositeModel(model, lambda s: float(psi.value(at(s))), prox, rows)
 
     def _spanned(self, now: TrustRegionState, data: LocalData, due: bool) -> SpanModel:
         """The model of the data in the span of their rows, which the state's basis is made to cover."""
@@ -522,9 +561,7 @@ class SurrogateTrustRegion(Optimizer):
         now.shape = (shape.amplitude, shape.lengthscale, shape.noise)
         return model
 
-    def _settled(
-        self, now: TrustRegionState, best: int, model: RegionModel | SpanModel, kind: str
-    ) -> tuple[int, RegionModel | SpanModel, bool]:
+    def _settled(self, now: TrustRegionState, best: int, model: AnyModel, kind: str) -> tuple[int, AnyModel, bool]:
         """The query of least posterior mean, the model pinned there, and whether a step to the last one has failed.
 
         The radius follows the ratio of the fall of the mean, given the new value, to the one that was predicted.

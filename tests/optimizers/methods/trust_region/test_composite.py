@@ -1,0 +1,120 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize as scipy_minimize
+
+from optimizers import L1, ElasticNet, L2Ball, Simplex, SurrogateTrustRegion, run
+from optimizers.methods.trust_region.composite import CompositeModel
+from optimizers.methods.trust_region.pinned_model import Shape
+from optimizers.methods.trust_region.region_model import RegionModel
+from optimizers.methods.trust_region.span import coordinates, covering, direction_outside
+from optimizers.methods.trust_region.span_model import SpanModel
+
+
+def normal(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+
+
+def least_squares(d=6, n=12, seed=0):
+    """½‖Ax − b‖² with a sparse signal: A and b."""
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((n, d)) / math.sqrt(n)
+    return A, A @ np.where(np.arange(d) < 2, 2.0, 0.0) + 0.1 * rng.standard_normal(n)
+
+
+def coordinate_descent(A, b, l1, l2=0.0, lower=-np.inf):
+    """argmin ½‖Ax − b‖² + l1‖x‖₁ + l2/2‖x‖² over x ≥ lower ≤ 0, coordinate by coordinate until nothing moves."""
+    x, squares = np.zeros(A.shape[1]), (A**2).sum(0)
+    for _ in range(10000):
+        before = x.copy()
+        for j in range(len(x)):
+            slope = A[:, j] @ (b - A @ x) + squares[j] * x[j]
+            x[j] = max(np.sign(slope) * max(abs(slope) - l1, 0.0) / (squares[j] + l2), lower)
+        if np.abs(x - before).max() < 1e-14:
+            return x
+    raise AssertionError("coordinate descent did not end")
+
+
+def loss(A, b):
+    return lambda x: 0.5 * float(np.square(A @ x.numpy() - b).sum())
+
+
+@pytest.mark.parametrize("l1, l2, lower", [(0.3, 0.0, -math.inf), (0.05, 0.3, 0.0)])
+def test_the_lasso_and_the_elastic_net_are_solved_as_by_coordinate_descent(l1, l2, lower):
+    A, b = least_squares()
+    known = torch.from_numpy(coordinate_descent(A, b, l1, l2, lower))
+    prox = ElasticNet(l1, l2) if l2 else L1(l1)
+    bounds = None if lower == -math.inf else [(lower, 3.0)] * 6
+    opt = SurrogateTrustRegion(torch.full((6,), 1.0, dtype=torch.float64), prox=prox, bounds=bounds, max_queries=50)
+    result = run(opt, loss(A, b))
+    least = loss(A, b)(known) + float(prox.value(known))
+    assert least - 1e-9 <= result.fun <= least + 1e-6
+    assert ((result.x.abs() < 1e-12) == (known.abs() < 1e-12)).all()
+
+
+def test_over_a_simplex_and_a_ball_the_minimum_is_a_general_solvers():
+    H, g = normal(4, 4), normal(4, seed=1)
+    H = (H @ H.mT + torch.eye(4)).numpy()
+    value = lambda x: float(0.5 * x @ H @ x + g.numpy() @ x)  # noqa: E731
+    on = {"type": "eq", "fun": lambda x: x.sum() - 1.0}
+    within = {"type": "ineq", "fun": lambda x: 0.3**2 - x @ x}
+    for prox, limits, box in ((Simplex(), on, [(0, None)] * 4), (L2Ball(0.3), within, None)):
+        known = scipy_minimize(value, np.full(4, 0.1), method="SLSQP", bounds=box, constraints=limits, tol=1e-12)
+        opt = SurrogateTrustRegion(torch.ones(4, dtype=torch.float64), prox=prox, max_queries=40)
+        result = run(opt, lambda x: value(x.numpy()))
+        assert known.fun - 1e-8 <= result.fun <= known.fun + 1e-6
+        assert math.isfinite(float(prox.value(result.x)))
+
+
+def test_many_variables_with_a_prox_descend_in_its_domain():
+    d, prox = 80, Simplex()
+    target = torch.zeros(d, dtype=torch.float64)
+    target[:3] = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    opt = SurrogateTrustRegion(torch.full((d,), 1.0 / d), prox=prox, max_queries=40)
+    result = run(opt, lambda x: float((x - target).square().sum()))
+    assert math.isfinite(float(prox.value(result.x)))
+    assert result.fun < 0.98 * float((1.0 / d - target).square().sum())
+
+
+def models():
+    """The same model in all variables and in the span of its rows."""
+    rows = normal(8, 12)
+    y = (rows.sin() + 0.3 * rows.square()).sum(1)
+    basis = covering(rows.new_empty(0, 12), rows)[0]
+    full = RegionModel.of(rows, y, torch.eye(12, dtype=torch.float64), Shape())
+    inner = RegionModel.of(coordinates(basis, rows), y, torch.eye(9, dtype=torch.float64), Shape())
+    return full, SpanModel(inner, basis, direction_outside(basis, normal(12, seed=1))), rows
+
+
+def test_quadratics_of_a_span_are_those_of_all_variables():
+    full, span, _ = models()
+    s = 0.3 * span._basis.sum(0)
+    (g, product, largest), (h, by, most) = full.quadratic(s), span.quadratic(s)
+    np.testing.assert_allclose(h, g, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(by(normal(12, seed=2)), product(normal(12, seed=2)), rtol=1e-7, atol=1e-7)
+    assert most == pytest.approx(largest, rel=1e-8)
+
+
+def test_a_step_with_a_prox_is_nearly_as_low_as_any_of_a_search_and_keeps_to_ball_and_box():
+    full, span, rows = models()
+    center, psi = normal(12, seed=3), L1(0.4)
+    lower, upper = torch.full((12,), -0.15, dtype=torch.float64), torch.full((12,), 0.3, dtype=torch.float64)
+    for model in (full, span):
+        both = CompositeModel(
+            model, lambda s: float(psi.value(center + s)), lambda s, size: psi(center + s, size) - center, rows
+        )
+        step, reached = both.step(0.5, lower, upper)
+        assert float(step.norm()) <= 0.5 * (1 + 1e-9) and bool((step >= lower).all() and (step <= upper).all())
+        assert reached == pytest.approx(full.mean(step) + float(psi.value(center + step) - psi.value(center)), rel=1e-7)
+        generator = np.random.default_rng(0)
+        for size in np.geomspace(1e-4, 0.3, 300):
+            other = torch.clamp(step + size * torch.from_numpy(generator.standard_normal(12)), lower, upper)
+            other = other * min(1.0, 0.5 / float(other.norm()))
+            assert both.mean(other) >= both.mean(step) - 0.05 * abs(reached)
+
+
+def test_a_prox_without_values_is_refused():
+    with pytest.raises(ValueError, match="value"):
+        SurrogateTrustRegion([0.0, 1.0], max_queries=10, prox=lambda z, step: z)
