@@ -18,6 +18,7 @@ from torch import Tensor
 
 from federated.core.codec import MAX_HEADER, Entry, Frame, header_of, read_header, tensor_bytes
 from federated.core.messages import Message, MessageError
+from federated.core.reception import refusing
 
 ARRAYS = "arrays"
 HEADER = "header"
@@ -46,16 +47,17 @@ def frame_in(content: RecordDict) -> Frame:
     Raises:
         MessageError: if ``records_of`` cannot have made the records, with the reason.
     """
-    described, arrays = content.get(HEADER), content.get(ARRAYS)
-    if not isinstance(described, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-        raise MessageError(f"the records are {sorted(content)!r:.200}, a message has {ARRAYS!r} and {HEADER!r}")
-    text = described.get("header")
-    if not isinstance(text, bytes) or len(text) > MAX_HEADER:
-        raise MessageError(f"the header is no bytes, or more than {MAX_HEADER}")
-    header, entries = read_header(text)
-    if [entry.name for entry in entries] != list(arrays):
-        raise MessageError(f"the arrays are {list(arrays)!r:.200}, the header lists {[e.name for e in entries]}")
-    return Frame(header, entries, [_numbers(arrays[entry.name], entry) for entry in entries])
+    with refusing():
+        described, arrays = content.get(HEADER), content.get(ARRAYS)
+        if not isinstance(described, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+            raise MessageError(f"the records are {sorted(content)!r:.200}, a message has {ARRAYS!r} and {HEADER!r}")
+        text = described.get("header")
+        if not isinstance(text, bytes) or len(text) > MAX_HEADER:
+            raise MessageError(f"the header is no bytes, or more than {MAX_HEADER}")
+        header, entries = read_header(text)
+        if [entry.name for entry in entries] != list(arrays):
+            raise MessageError(f"the arrays are {list(arrays)!r:.200}, the header lists {[e.name for e in entries]}")
+        return Frame(header, entries, [_numbers(arrays[entry.name], entry) for entry in entries])
 
 
 def size_of(content: RecordDict) -> int:
