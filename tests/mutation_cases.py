@@ -2807,6 +2807,8 @@ HESSIANS = (
 )
 
 FAULTS = "tests/faults/"
+TRUST = "tests/federated/core/test_reception.py::"
+KEPT = "tests/federated/test_checkpoint.py::"
 CORE = TO + "core/test_optimizer.py::"
 BATTERY = TO + "test_battery.py::test_battery"
 
@@ -2858,6 +2860,78 @@ RUNS = (
         "or not self._optimizer.whole",
         "a state claims a value that the method has not taken",
         (FAULTS + "test_resume.py", FAULTS + "test_interrupts.py"),
+    ),
+    Mutation(
+        "trust/another-sender",
+        F + "core/reception.py",
+        "if isinstance(header, Report) and header.client != sender:",
+        "if isinstance(header, Report) and sender is None:",
+        "a client reports in another's name",
+        (TRUST + "test_impersonation_replay_and_another_phase_are_refused_ledgered_and_the_round_goes_on",),
+    ),
+    Mutation(
+        "trust/an-old-report",
+        F + "core/server.py",
+        "if (report.round, report.phase) != (self.round, self.phase):",
+        "if report.phase != self.phase:",
+        "a report of an earlier round counts again",
+        (TRUST + "test_impersonation_replay_and_another_phase_are_refused_ledgered_and_the_round_goes_on",),
+    ),
+    Mutation(
+        "trust/a-round-without-directions",
+        F + "core/reception.py",
+        "if not 0 <= header.round <= algorithm.last_round:",
+        "if header.round < 0:",
+        "a broadcast is received whose steps have no directions",
+        (TRUST + "test_a_round_whose_directions_have_no_address_is_refused",),
+    ),
+    Mutation(
+        "trust/elements-past-a-length-of-0",
+        F + "core/codec.py",
+        "if math.prod(n for n in shape if n) > MAX_MESSAGE:",
+        "if math.prod(shape) > MAX_MESSAGE:",
+        "a shape of no bytes overflows torch's count of elements",
+        (TRUST + "test_a_shape_whose_elements_overflow_is_refused_everywhere",),
+    ),
+    Mutation(
+        "trust/a-tensor-before-its-layout",
+        F + "core/reception.py",
+        "if isinstance(given, Frame):\n            specification",
+        "if not isinstance(given, Frame | Message):\n            specification",
+        "a tensor is made of any shape that a sender names",
+        (TRUST + "test_a_header_is_read_before_a_tensor_is_made",),
+    ),
+    Mutation(
+        "trust/a-senders-words",
+        F + "core/messages.py",
+        "c if c.isprintable() else",
+        "c if c.isascii() else",
+        "a sender writes lines of its own to the log",
+        (TRUST + "test_free_text_is_cut_and_escaped_before_log_and_ledger",),
+    ),
+    Mutation(
+        "trust/a-state-of-another-length",
+        F + "core/restoring.py",
+        " or shape[free:] != wanted[free:]:",
+        ":",
+        "a checkpoint with an x of length 3 is loaded into d = 5",
+        (KEPT + "test_an_x_of_another_length_is_named", KEPT + "test_a_tensor_of_another_length_or_dtype_is_refused"),
+    ),
+    Mutation(
+        "trust/half-of-a-state",
+        F + "engine/workers.py",
+        'self._call("hold_states", {w: (share,) for w, share in shares.items()})',
+        'self._call("load_states", {w: (share,) for w, share in shares.items()})',
+        "one worker's clients are loaded where another's cannot be",
+        (KEPT + "test_half_of_a_state_is_never_taken",),
+    ),
+    Mutation(
+        "trust/a-file-not-on-the-device",
+        O + "core/files.py",
+        "            os.fsync(file.fileno())\n",
+        "",
+        "a file takes another's place before it is on the device",
+        (KEPT + "test_a_full_disk_leaves_the_older_file_and_is_said",),
     ),
     Mutation(
         "runs/retries-beyond-the-budget",
