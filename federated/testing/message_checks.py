@@ -17,7 +17,7 @@ from federated.engine.federation import Federation
 from federated.testing.harness import Factory, Promises, make, problem, quiet, run, states_equal
 from optimizers.testing.harness import raises
 
-RANDOM_MESSAGES = 1000
+RANDOM_MESSAGES = 200
 
 
 def check_idempotence(factory: Factory, promises: Promises) -> None:

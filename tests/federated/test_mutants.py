@@ -21,7 +21,7 @@ from federated.testing.mutants import Mutator, attack, bounded, json_of, sealed,
 from optimizers.core.files import read_state, write_state
 from tests.faults.harness import forked
 
-COUNT = int(os.environ.get("MUTANTS", "24"))
+COUNT = int(os.environ.get("MUTANTS", "16"))
 FZOOS = {"num_features": 32, "initial_queries": 3, "active_queries": 2, "candidates": 8}
 CASES = {name: (name, FZOOS if name == "fzoos" else {}) for name in ALGORITHMS} | {
     "fedzo-monotone": ("fedzo", {"accept": "monotone"}),
@@ -36,7 +36,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 ABOUT = st.dictionaries(st.sampled_from(["round", "phase", "client", "values", "tensors", "x"]), JSON, min_size=1)
-BRISK = settings(max_examples=max(40, COUNT), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+BRISK = settings(max_examples=max(25, COUNT), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 def federation(case):
