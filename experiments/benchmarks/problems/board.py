@@ -1,9 +1,9 @@
 """The arithmetic of the tables: gaps, ranks and paired differences of methods on the problems that they share.
 
-On COCO's suites a run counts by log10 of its gap, from 1e-8 on. A real problem has no known optimum: there it is the
-share of what could be gained that was left, (least value − l)/(f₀ − l), where l is the least value that any method
-found on the problem and f₀ what its start has; from 0, the best, to 1, no gain. A run without a success counts as the
-worst one on its problem.
+On COCO's suites a run counts by log10 of its gap, from 1e-8 on. A real problem has no known optimum: there it is how
+many percent of what could be gained were left, 100 (least value − l)/(f₀ − l), where l is the least value that any
+method found on the problem and f₀ what its start has; from 0, the best, to 100, no gain. A run without a success counts
+as the worst one on its problem.
 
 Ranks are among methods that were run on all of the same problems, the mean rank for ties. A difference is paired
 problem by problem, its interval Student's over them.
@@ -68,7 +68,7 @@ class Board:
         for column, problem in enumerate(problems):
             there = [row for row, method in enumerate(methods) if (method, problem) in found]
             runs = [found[methods[row], problem] for row in there]
-            scores[there, column] = shares_left(runs) if problem.suite == "real" else log_gaps(runs)
+            scores[there, column] = percent_left(runs) if problem.suite == "real" else log_gaps(runs)
         return Board(methods, problems, scores, _better(methods, problems, scores))
 
     def where(self, chosen: Callable[[Problem], bool]) -> Board:
@@ -152,19 +152,19 @@ def log_gaps(runs: Sequence[Record]) -> np.ndarray:
     return gaps
 
 
-def shares_left(runs: Sequence[Record]) -> np.ndarray:
-    """The share of what could be gained that runs on one problem have left."""
+def percent_left(runs: Sequence[Record]) -> np.ndarray:
+    """The percentage of what could be gained that runs on one problem have left."""
     finals = np.array([run.final for run in runs])
     known = finals[np.isfinite(finals)]
     if not len(known):
-        return np.ones(len(runs))
+        return np.full(len(runs), 100.0)
     least = known.min()
     start = max((run.least[0][1] for run in runs if run.least and run.least[0][0] == 1), default=known.max())
     scale = start - least
     if scale <= 0:
         return np.zeros(len(runs))
-    shares: np.ndarray = np.clip((np.where(np.isfinite(finals), finals, known.max()) - least) / scale, 0.0, 1.0)
-    return shares
+    shares: np.ndarray = (np.where(np.isfinite(finals), finals, known.max()) - least) / scale
+    return 100.0 * np.clip(shares, 0.0, 1.0)
 
 
 def interval(differences: np.ndarray) -> Difference:

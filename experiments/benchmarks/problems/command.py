@@ -21,7 +21,7 @@ from experiments import registry
 from experiments.benchmarks.problems import page
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import COCO, Record, Run, make, read
-from experiments.benchmarks.problems.suites import SUITES, chosen
+from experiments.benchmarks.problems.suites import SUITES, Suite, chosen
 from experiments.workloads.black_boxes import BLACK_BOXES
 
 PUBLISHED = range(11, 16)
@@ -101,6 +101,10 @@ def _function(text: str) -> int | str:
     return int(text) if text.isdigit() else text
 
 
+def _queries(suite: Suite) -> str:
+    return f"{suite.factor} d queries" if suite.dimensions else "their own budgets"
+
+
 def _numbers(text: str) -> list[int]:
     """``5`` or ``11-15``."""
     first, _, last = text.partition("-")
@@ -112,7 +116,9 @@ def _numbers(text: str) -> list[int]:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     rows = "\n".join(f"  {rival.name:14} {rival.where}: {rival.why}" for rival in RIVALS.values())
-    suites = "\n".join(f"  {s.name:16} d = {', '.join(map(str, s.dimensions)) or 'their own'}" for s in SUITES.values())
+    suites = "\n".join(
+        f"  {s.name:16} d = {', '.join(map(str, s.dimensions)) or 'their own'}; {_queries(s)}" for s in SUITES.values()
+    )
     parser = argparse.ArgumentParser(
         prog="python -m experiments benchmark problems",
         description=__doc__,
@@ -128,14 +134,14 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--functions", nargs="+", default=[], metavar="F", help="numbers, or names of black boxes; default: all")
     instances = f"numbers or ranges from 4 on, seeds of the real ones; default: {PUBLISHED[0]}-{PUBLISHED[-1]}"
     add("--instances", nargs="+", type=_numbers, default=[list(PUBLISHED)], metavar="I", help=instances)
-    add("--budget", type=int, default=page.USUAL, metavar="K", help="K d queries a run, COCO's suites; default: 20")
+    add("--budget", type=int, metavar="K", help="K d queries a run on COCO's suites; default: the suite's, below")
     add("--jobs", type=int, default=1, metavar="J", help="processes, each with one thread; default: 1")
     add("--resume", action="store_true", help="keep the runs that DIR has")
     add("--tables", action="store_true", help="make no runs: tables and page of those that DIR has")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     options = parser.parse_args(arguments)
     options.instances = [number for numbers in options.instances for number in numbers]
-    if options.jobs < 1 or options.budget < 1:
+    if options.jobs < 1 or (options.budget is not None and options.budget < 1):
         parser.error("--jobs and --budget must be at least 1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return options

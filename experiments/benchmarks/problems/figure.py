@@ -19,6 +19,9 @@ MOST = 7
 """Curves of a panel."""
 
 FLOOR = "random"
+LEAST = 0.1
+"""The least percentage that is drawn."""
+
 SMALL = 7.5
 
 
@@ -48,7 +51,7 @@ def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.nda
 
 
 def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over a black box's runs of the share that a method has left, at shares of the budget.
+    """The mean over a black box's runs of the percentage that a method has left, at shares of the budget.
 
     The least value and the start's are those of all methods on the same instance, as on the board.
     """
@@ -63,8 +66,8 @@ def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray
                 counts, values = zip(*record.least, strict=True)
                 at = np.searchsorted(counts, grid * problem.queries, side="right") - 1
                 shares = (np.array(values)[np.maximum(at, 0)] - least) / (start - least)
-                curves.append(np.clip(np.where(at < 0, 1.0, shares), 0.0, 1.0))
-    return grid, np.mean(curves, axis=0) if curves else np.ones_like(grid)
+                curves.append(np.clip(100.0 * np.where(at < 0, 1.0, shares), LEAST, 100.0))
+    return grid, np.mean(curves, axis=0) if curves else np.full_like(grid, 100.0)
 
 
 def figure(records: Sequence[Record]) -> Figure:
@@ -85,9 +88,13 @@ def figure(records: Sequence[Record]) -> Figure:
         panel.set_title(str(key) if real else f"d = {key}, {len({r.run.problem for r in own})} problems", fontsize=8)
         panel.tick_params(labelsize=SMALL)
         panel.set_xscale("log")
-        panel.set_ylim(0.0, 1.05 if real else None)
+        if real:
+            panel.set_yscale("log")
+            panel.set_ylim(LEAST, 130.0)
+        else:
+            panel.set_ylim(0.0)
     for row in axes:
-        row[0].set_ylabel("share left" if real else "share of targets", fontsize=SMALL)
+        row[0].set_ylabel("% left" if real else "share of targets", fontsize=SMALL)
     for panel in axes[-1] if len(keys) % columns == 0 else axes.flat[: len(keys)][-columns:]:
         panel.set_xlabel("queries over the budget" if real else "queries / d", fontsize=SMALL)
     handles, labels = axes.flat[0].get_legend_handles_labels()

@@ -26,9 +26,6 @@ from experiments.harness.verdicts import Status, Verdict
 from experiments.running import results
 from experiments.running.results import ResultsError
 
-USUAL = 20
-"""Queries over d of the main tables, which their names leave out."""
-
 SHOWS = {
     "bbob": "COCO's 24 noiseless functions",
     "bbob-noisy": "COCO's 30 noisy functions",
@@ -45,7 +42,7 @@ def name_of(record: Record) -> str:
     """The id of the results that a record belongs to: its suite and, where it is not the usual one, its budget."""
     problem = record.run.problem
     factor = problem.queries // problem.dimension
-    usual = problem.suite == "real" or factor == USUAL
+    usual = problem.suite == "real" or factor == SUITES[problem.suite].factor
     return f"problems-{problem.suite}" if usual else f"problems-{problem.suite}-{factor}d"
 
 
@@ -156,7 +153,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
 def _below(board: Board, other: str, claim: str) -> Verdict:
     mean, low, high, count = board.difference(OURS, other)
     status: Status = "reproduced" if high < 0 else "not reproduced" if low > 0 else "undecided"
-    what = "share left" if board.problems[0].suite == "real" else "log10 gap"
+    what = "percentage left" if board.problems[0].suite == "real" else "log10 gap"
     return Verdict(
         claim=f"{label(OURS)} {claim}",
         status=status,

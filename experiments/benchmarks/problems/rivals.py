@@ -121,7 +121,7 @@ def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np
 
 _TABLE = (
     Rival("trust_region", _ours("trust_region"), factor=100, why="ours, the method that is tested"),
-    Rival("zord", _ours("zord"), most=320, why="ours, the library's ZoRD with its defaults"),
+    Rival("zord", _ours("zord"), why="ours, the library's ZoRD with its defaults"),
     Rival("zord_gated", _ours("zord", active="gated"), most=40, most_real=400, why="ours, with queries that teach"),
     Rival("rgf", _ours("rgf"), factor=100, why="the papers' baseline"),
     Rival("prgf", _ours("prgf"), factor=100, why="the papers' baseline"),

@@ -54,12 +54,14 @@ class Suite:
         dimensions: those that are run by default; none for the real ones, which have their own.
         groups: COCO's groups of functions.
         known: the dimensions that there are.
+        factor: queries over d by default; a black box has its own budget.
     """
 
     name: str
     dimensions: tuple[int, ...]
     groups: Mapping[str, range]
     known: tuple[int, ...]
+    factor: int = 20
 
     @property
     def functions(self) -> tuple[int | str, ...]:
@@ -78,7 +80,7 @@ SUITES = {
     for suite in (
         Suite("bbob", (2, 3, 5, 10, 20, 40), NOISELESS_GROUPS, (2, 3, 5, 10, 20, 40)),
         Suite("bbob-noisy", (5, 10, 20), NOISY_GROUPS, (2, 3, 5, 10, 20, 40)),
-        Suite("bbob-largescale", (80, 160, 320, 640), NOISELESS_GROUPS, (20, 40, 80, 160, 320, 640)),
+        Suite("bbob-largescale", (80, 160, 320, 640), NOISELESS_GROUPS, (20, 40, 80, 160, 320, 640), 2),
         Suite("real", (), {}, ()),
     )
 }
@@ -129,7 +131,7 @@ def chosen(
     dimensions: Sequence[int],
     functions: Sequence[int | str],
     instances: Sequence[int],
-    factor: int,
+    factor: int | None = None,
 ) -> list[Problem]:
     """The problems of a suite, in the order of instances, dimensions, functions: a run that is cut has whole instances.
 
@@ -138,7 +140,7 @@ def chosen(
         dimensions: d; all that the suite is run at if empty, and not read for real problems.
         functions: COCO's numbers or names of black boxes; all if empty, of the black boxes those that can be made here.
         instances: COCO's instances, from 4 on, or seeds.
-        factor: queries of a COCO problem over d; a black box has its own budget.
+        factor: queries of a COCO problem over d; None: the suite's; a black box has its own budget.
 
     Raises:
         ValueError: for COCO's instances 1 to 3, what the suite does not have, or a black box that cannot be made.
@@ -160,7 +162,7 @@ def chosen(
     if other := [d for d in dimensions if d not in suite.known]:
         raise ValueError(f"{suite.name} has no dimension {other[0]}; it has {_listed(suite.known)}")
     return [
-        Problem(suite.name, function, d, instance, factor * d)
+        Problem(suite.name, function, d, instance, (factor or suite.factor) * d)
         for instance in instances
         for d in dimensions or suite.dimensions
         for function in names

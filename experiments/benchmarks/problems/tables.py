@@ -28,7 +28,8 @@ def tables(records: Sequence[Record]) -> list[Table]:
     suite = SUITES[board.problems[0].suite]
     if suite.name == "real":
         parts = _by_function(board)
-        found = [ranks(board, parts), scores(board, parts), differences(board, parts)]
+        found = [ranks(board, parts, "problem"), scores(board, parts), differences(board, parts, "problem")]
+        found += [values(records)]
     else:
         parts = _by_dimension(board)
         groups: list[Part] = [(name, _in_group(suite, name)) for name in suite.groups]
@@ -62,6 +63,23 @@ def scores(board: Board, parts: Sequence[Part]) -> Table:
     return Table((_measure(board), *(name for name, _ in columns)), tuple(rows), f"{_meaning(board)} {_asked(board)}")
 
 
+def values(records: Sequence[Record]) -> Table:
+    """The mean least value of each method on each black box, over its instances, with its standard error."""
+    names = list(dict.fromkeys(record.run.problem.function for record in records))
+    rows = []
+    for method in dict.fromkeys(record.run.method for record in records):
+        own = [[r.final for r in records if r.run.method == method and r.run.problem.function == n] for n in names]
+        rows.append((label(method), *(_mean(finals) if finals else "" for finals in own)))
+    caption = "Mean least value over a problem's instances, with its standard error."
+    return Table(("least value", *map(str, names)), tuple(rows), caption)
+
+
+def _mean(finals: Sequence[float]) -> str:
+    if len(finals) < 2 or not np.isfinite(finals).all():
+        return f"{np.mean(finals):.4g}"
+    return f"{np.mean(finals):.4g} ± {np.std(finals, ddof=1) / np.sqrt(len(finals)):.2g}"
+
+
 def differences(board: Board, parts: Sequence[Part], by: str = "dimension") -> Table:
     """Paired differences of our method to each rival, over the problems that both were run on."""
     columns = [*parts, ("all", lambda problem: True)]
@@ -89,8 +107,8 @@ def on_fewer(board: Board) -> Table | None:
         known, means = mine.mean_ranks(), mine.mean_scores()
         order = sorted(known, key=lambda name: known[name])
         said = ", ".join(f"{label(name)} {known[name]:.2f} / {means[name]:.2f}" for name in order)
-        functions = len({problem.function for problem in mine.problems})
-        where = f"{_listed(_dimensions(mine))}, {functions} functions, {len(mine.problems)} problems"
+        functions = _count(len({problem.function for problem in mine.problems}), "function")
+        where = f"{_listed(_dimensions(mine))}; {functions}, {_count(len(mine.problems), 'problem')}"
         rows.append((label(method), where, said))
     columns = ("method", "run at d =", f"mean rank / {_measure(board)} of all methods on these problems")
     return Table(columns, tuple(rows), "The methods that were run on some problems of a dimension only.")
@@ -174,14 +192,14 @@ def _in_order(found: Sequence[dict[str, float]]) -> list[str]:
 
 
 def _measure(board: Board) -> str:
-    return "share left" if board.problems[0].suite == "real" else "mean log10 gap"
+    return "% left" if board.problems[0].suite == "real" else "mean log10 gap"
 
 
 def _meaning(board: Board) -> str:
     if board.problems[0].suite == "real":
         return (
-            "Mean share of what could be gained that was left: 0 for the least value that any method found on the "
-            "problem and instance, 1 for no gain on the start."
+            "Mean percentage of what could be gained that was left: 0 for the least value that any method found on "
+            "the problem and instance, 100 for no gain on the start."
         )
     noisy = " of the least value without noise among the queries" if board.problems[0].suite == "bbob-noisy" else ""
     return f"Mean log10 gap{noisy}, from 1e-8 on, of the methods that were run on all problems of a column."
@@ -191,8 +209,9 @@ def _better(board: Board) -> str:
     """Which COBYQA is the better one where."""
     if not board.better:
         return ""
-    said = ", ".join(f"{label(method)} at d = {d}" for d, method in sorted(board.better.items()))
-    return f"The better COBYQA is {said}, by mean score. "
+    where = {m: [d for d in sorted(board.better) if board.better[d] == m] for m in board.better.values()}
+    said = "; ".join(f"{label(method)} at d = {_listed(dims)}" for method, dims in where.items())
+    return f"The better COBYQA, by mean score: {said}. "
 
 
 def _asked(board: Board) -> str:
@@ -200,7 +219,11 @@ def _asked(board: Board) -> str:
     functions, instances = {p.function for p in problems}, sorted({p.instance for p in problems})
     budgets = sorted({p.queries // p.dimension for p in problems})
     spent = "each problem's own budget" if problems[0].suite == "real" else f"{_listed(budgets)} d queries"
-    return f"{len(functions)} functions, instances {_listed(instances)}, {spent}."
+    return f"{_count(len(functions), 'function')}, instances {_listed(instances)}, {spent}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _listed(values: Iterable[object]) -> str:
