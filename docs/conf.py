@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -20,6 +21,9 @@ templates_path = ["_templates"]
 html_theme = "furo"
 html_title = "gradient-surrogates"
 html_copy_source = False
+html_show_copyright = False
+html_use_index = False
+html_domain_indices = False
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
@@ -33,6 +37,7 @@ nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
+os.environ["TQDM_DISABLE"] = "1"  # the kernels' bars, of which a page would keep every state
 
 autosummary_context = {"reference": reference(), "foreign": ", ".join(FOREIGN)}
 autodoc_member_order = "bysource"
