@@ -201,8 +201,8 @@ class Client(ABC):
             self.state, self.round, self._phase = loaded, state["round"], state["phase"]
             self._reported, self._began = state["reported"], Spent(*state["marks"])
             if self._reported and self._phase is not None:
-                phase = self._present_phase()
-                a.specification(Report, phase).check(self.report())
+                report = self.report()
+                a.specification(Report, report.phase).check_layout(report.layout, report.values)
 
     # Parts.
 

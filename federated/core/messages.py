@@ -67,6 +67,11 @@ class Message:
         """Bytes of the tensors, the communication that papers count."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
+    @property
+    def layout(self) -> dict[str, Layout]:
+        """Dtype and shape of each tensor, by name."""
+        return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self.tensors.items()}
+
     def to(self, device: torch.device) -> Self:
         """The same message with its tensors on a device."""
         if all(t.device == device for t in self.tensors.values()):
@@ -164,7 +169,7 @@ class MessageSpec:
 
     def check(self, message: Message) -> None:
         """Raises ``MessageError`` with the first name that is missing, unknown or does not fit."""
-        self.check_layout({k: (t.dtype, tuple(t.shape)) for k, t in message.tensors.items()}, message.values)
+        self.check_layout(message.layout, message.values)
         for name, tensor in message.tensors.items():
             self.tensors[name].check(name, tensor)
 

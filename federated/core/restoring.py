@@ -33,7 +33,7 @@ def check_saved(
         current: what a new object has.
         saved: what ``optimizers.core.state.save`` made of it.
         vectors: specifications of tensors by name.
-        growing: whether tensors of several rows, and those that are empty in a new object, may have other lengths.
+        growing: whether tensors of several rows may have others; those of none in a new object always may.
         hint: the type that a dataclass declares, by which values are known that a new object lacks; None: it has none.
     """
     if hasattr(current, "load_state_dict"):
@@ -75,7 +75,7 @@ def check_integers(name: str, values: Any, stop: int, start: int = 0) -> None:
 def _check_tensor(name: str, current: Tensor, saved: Any, growing: bool) -> None:
     _check_like(name, saved, (Tensor,))
     shape, wanted = tuple(saved.shape), tuple(current.shape)
-    free = growing and (len(wanted) > 1 or wanted == (0,))
+    free = wanted[:1] == (0,) or (growing and len(wanted) > 1)
     if saved.dtype != current.dtype or len(shape) != len(wanted) or shape[free:] != wanted[free:]:
         raise MessageError(f"{name} is {saved.dtype} of shape {shape}, accepted is {current.dtype} of {wanted}")
 

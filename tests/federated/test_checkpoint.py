@@ -125,6 +125,18 @@ def test_a_part_that_is_missing_is_refused(name, saved):
             assert refused(made, changed(state, part, {k: v for k, v in at(state, part).items() if k != inner})), inner
 
 
+def test_a_client_that_has_diverged_is_no_broken_state(tmp_path):
+    """A server refuses its report, which has inf; the run goes on from the checkpoint as it would have."""
+    made, again = (federation("fedprox", participation=4) for _ in range(2))
+    run(made, 1)
+    optimizer = made.host.client(1).optimizer
+    optimizer._x = optimizer._x / 0.0
+    save_checkpoint(made, tmp_path / "f.pt")
+    load_checkpoint(again, tmp_path / "f.pt")
+    run(made, 1), run(again, 1)
+    assert trace(made) == trace(again)
+
+
 BROKEN = {
     "ledger of another length": lambda s: s["ledger"]["queries"].pop(),
     "ledger of text": lambda s: s["ledger"]["queries"].__setitem__(0, "many"),
