@@ -14,8 +14,8 @@ WHOLE = 60
 NEEDED = 4
 """The least budget with which all variables are modelled, in units of their number."""
 
-SPANNED_WINDOW = 128
-"""The most queries of a window that spans less than the variables."""
+SPANNED_WINDOW = 100
+"""The most queries of a window where there are more variables than ``WHOLE``."""
 
 DIRECTIONS = 8
 """The random directions of a design."""

@@ -23,7 +23,7 @@ from optimizers.methods.trust_region.radius import FAILED, Radius
 from optimizers.methods.trust_region.region_model import RegionModel, scaled_data
 from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, direction_outside
 from optimizers.methods.trust_region.span_model import SpanModel
-from optimizers.methods.trust_region.spanning import SPANNED_WINDOW, is_spanning, nearest, random_design, widened
+from optimizers.methods.trust_region.spanning import SPANNED_WINDOW, WHOLE, is_spanning, nearest, random_design, widened
 from optimizers.prox import Prox
 from surrogates.threads import small_algebra
 
@@ -155,7 +155,7 @@ class SurrogateTrustRegion(Optimizer):
         x0: initial point, shape ``d``.
         radius: the first Δ, in search units; None: 0.2 of the least side of the box (2 in a box that is searched as
             [0, 10]^d) times max(1, √(d/20)), and at most 1 where a side is infinite.
-        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 128 in a span.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60.
         noise: variance of a value's noise, in f's squared units, 0 for none; None: estimated.
         **common: see ``Optimizer``; there may be bounds, finite or not; a prox needs a method ``value``.
 
@@ -227,7 +227,7 @@ class SurrogateTrustRegion(Optimizer):
     def _size(self) -> int:
         """The most queries in a model."""
         most = (self._d + 1) * (self._d + 2) // 2 + 2 * self._d
-        return self.window or min(most, LARGEST_WINDOW if self.state.basis is None else SPANNED_WINDOW)
+        return self.window or min(most, LARGEST_WINDOW if self._d <= WHOLE else SPANNED_WINDOW)
 
     def _first_radius(self) -> Radius:
         least = float(self._sides.min())
