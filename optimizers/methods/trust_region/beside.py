@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.pinned_model import JITTER, LINEAR, ROOT5, Shape, matern
-from optimizers.methods.trust_region.span import carried_metric, coordinates, covering
+from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, extended
 
 MOST = 8
 """The most directions of candidates, and of those outside of a span that are looked at."""
@@ -146,7 +146,7 @@ class Place:
         if basis is not None:
             wider, grown = covering(basis, near)
             fresh = torch.from_numpy(generator.standard_normal((MOST, len(self.end))))
-            widest = covering(wider, fresh)[0] if len(wider) < len(self.end) else wider
+            widest = extended(wider, fresh)
             metric = carried_metric(carried_metric(metric, basis, wider, grown), wider, widest, True)
             basis = widest
         inside = self._seen(near, basis)

@@ -22,20 +22,24 @@ def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
     """An orthonormal basis whose span holds all rows, ``k x d``, and whether it is one that only grew.
 
     The vectors that it had stay the first ones, unless they are many more than the rows; then it is made of the rows
-    alone. It grows by what is outside of it of the row that is farthest outside for its length, until none is: O(n k d)
-    for the distances, and O((n + k) d) for a vector.
+    alone.
 
     Args:
         basis: an orthonormal basis, ``k x d``, k ≥ 0.
         rows: ``n x d``, none of them 0.
     """
-    grown = _grown(basis, rows)
+    grown = extended(basis, rows)
     if len(grown) > SLACK * len(rows) + 10:
-        return _grown(basis[:0], rows), False
+        return extended(basis[:0], rows), False
     return grown, True
 
 
-def _grown(basis: Tensor, rows: Tensor) -> Tensor:
+def extended(basis: Tensor, rows: Tensor) -> Tensor:
+    """An orthonormal basis, ``k' x d``, that begins with another one's vectors, and whose span holds all rows.
+
+    It grows by what is outside of it of the row that is farthest outside for its length, until none is: O(n k d) for
+    the distances, and O((n + k) d) for a vector.
+    """
     count, d = len(basis), rows.shape[1]
     held = torch.cat([basis, basis.new_empty(min(len(rows), d - count), d)])
     squares = rows.square().sum(1)

@@ -11,7 +11,7 @@ from torch import Tensor
 WHOLE = 60
 """The most variables of which all are modelled, whatever the budget."""
 
-NEEDED = 4
+NEEDED = 6
 """The least budget with which all variables are modelled, in units of their number."""
 
 SPANNED_WINDOW = 100

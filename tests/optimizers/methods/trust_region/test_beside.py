@@ -82,6 +82,18 @@ def test_in_a_span_points_go_outside_of_what_is_known():
     assert float(inside.norm()) < 0.2 * float(first.norm())
 
 
+def test_several_are_out_in_a_span_of_many_rows():
+    x0 = torch.full((62,), -2.0, dtype=torch.float64)
+    opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 62, max_queries=60)
+    while not opt.stopped:
+        out = []
+        while sum(map(len, out)) < 8 and (batch := opt.ask_another()) is not None:
+            out.append(batch)
+        for batch in out:
+            opt.tell(batch, [quadratic(x) for x in batch])
+    assert len(opt.state.basis) > 40 and opt.best_y < 0.5 * quadratic(x0)
+
+
 def quadratic(x):
     return float((torch.logspace(0, 2, len(x), dtype=torch.float64) * (x - 0.7).square()).sum())
 
