@@ -30,7 +30,7 @@ LOOK = """<pre id="found"></pre><script>
     await new Promise((done) => { frame.onload = done; frame.src = page; document.body.append(frame); });
     const inside = frame.contentDocument, width = inside.documentElement.scrollWidth;
     const broken = [...inside.images].filter((image) => image.naturalWidth === 0).map((image) => image.src);
-    if (width > WIDTH || broken.length || !inside.querySelector("h1")) found.push([page, width, ...broken]);
+    if (width > WIDTH || broken.length || !inside.querySelector("article")) found.push([page, width, ...broken]);
     frame.remove();
   }
   document.getElementById("found").textContent = JSON.stringify(found);

@@ -12,14 +12,23 @@ from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.pycode import ModuleAnalyzer
 
-from _extension.names import found, public
+from _extension.names import found, reference
 
 SECTION = re.compile(r"(Args|Attributes|Examples?|Raises|References|Returns|Yields):$")
 CODE = re.compile(r"(``.+?``)")
 STYLE = Config(napoleon_numpy_docstring=False, napoleon_use_ivar=True)
 
-LINKS = {path.rpartition(".")[2]: path for paths in reversed(public().values()) for path in paths}
-"""The path of each public name."""
+LISTED = [path for groups in reversed(reference().values()) for paths in groups.values() for path in paths]
+"""The paths of the reference; of the same names in several packages the first package's comes last."""
+
+
+def links(floor: str) -> dict[str, str]:
+    """The path of each name of the reference, as the docstrings of a floor mean it."""
+    own = [path for path in LISTED if path.startswith(f"{floor}.")]
+    return {path.rpartition(".")[2]: path for path in LISTED + own}
+
+
+LINKS = {floor: links(floor) for floor in {path.partition(".")[0] for path in LISTED}}
 
 
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -27,7 +36,7 @@ def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
     if what == "data":
         lines[:] = described(name, obj)
     # Google's sections alone are of interest: of a property the text before a colon would be taken for a type.
-    lines[:] = GoogleDocstring(plain(lines), STYLE).lines()
+    lines[:] = GoogleDocstring(plain(lines, LINKS[name.partition(".")[0]]), STYLE).lines()
 
 
 def described(name: str, obj: Any) -> list[str]:
@@ -41,8 +50,8 @@ def described(name: str, obj: Any) -> list[str]:
     return []
 
 
-def plain(lines: list[str]) -> list[str]:
-    """The lines with formulas as literal blocks, and public names as links."""
+def plain(lines: list[str], known: dict[str, str]) -> list[str]:
+    """The lines with formulas as literal blocks, and known names as links."""
     text: list[str] = []
     section = literal = False
     for i, line in enumerate(lines):
@@ -56,29 +65,29 @@ def plain(lines: list[str]) -> list[str]:
         if literal:
             text.append(line.replace("``", ""))
         else:
-            text.append(line if line.lstrip().startswith(">>>") else marked(line))
+            text.append(line if line.lstrip().startswith(">>>") else marked(line, known))
     return text
 
 
-def marked(line: str) -> str:
+def marked(line: str, known: dict[str, str]) -> str:
     """A line that reStructuredText reads as it is meant: a bar is Unicode's, three dots in code are one sign."""
     parts = CODE.split(line)
     for i, part in enumerate(parts):
         if i % 2:
             follows = parts[i + 1][:1]
-            parts[i] = linked(part.replace("...", "…")) + ("\\ " if follows.isalnum() else "")
+            parts[i] = linked(part.replace("...", "…"), known) + ("\\ " if follows.isalnum() else "")
         else:
             parts[i] = part.replace("|", "∣")
     return "".join(parts)
 
 
-def linked(code: str) -> str:
-    """A name in code as a link, where it is public."""
+def linked(code: str, known: dict[str, str]) -> str:
+    """A name in code as a link, where it is known."""
     name = code.strip("`").removesuffix("()")
     owner, _, member = name.rpartition(".")
-    path = LINKS.get(member) if name in (member, LINKS.get(member)) else None
-    if path is None and owner in LINKS and has_entry(found(LINKS[owner]), member):
-        path = f"{LINKS[owner]}.{member}"
+    path = known.get(member) if name in (member, known.get(member)) else None
+    if path is None and owner in known and has_entry(found(known[owner]), member):
+        path = f"{known[owner]}.{member}"
     return code if path is None else f":py:obj:`{code.strip('`')} <{path}>`"
 
 
