@@ -50,13 +50,14 @@ def check_saved(
     elif dataclasses.is_dataclass(current) or isinstance(current, Mapping):
         _check_like(name, saved, (Mapping,))
         fields = current if isinstance(current, Mapping) else vars(current)
-        hints = {} if isinstance(current, Mapping) else get_type_hints(type(current))
+        hints = _hints(current)
         if fields and set(saved) != set(fields):
             raise MessageError(f"{name} has {sorted(map(str, saved))}, accepted are {sorted(map(str, fields))}")
         for key, value in fields.items():
             check_saved(str(key), value, saved[key], vectors, growing=growing, hint=hints.get(key, Any))
     else:
-        _check_like(name, saved, (type(current),))
+        number = type(current) in (int, float) and hint is not int
+        _check_like(name, saved, (int, float) if number else (type(current),))
         if isinstance(current, list | tuple) and current and len(current) == len(saved):
             for one, other in zip(current, saved, strict=True):
                 check_saved(name, one, other, vectors, growing=growing, hint=Any)
@@ -70,6 +71,14 @@ def check_integers(name: str, values: Any, stop: int, start: int = 0) -> None:
     _check_like(name, values, (list, tuple))
     if not all(type(value) is int and start <= value < stop for value in values):
         raise MessageError(f"{name} are {values!r:.80}, accepted are integers from {start} to under {stop}")
+
+
+def _hints(state: Any) -> Mapping[str, Any]:
+    """The types that a dataclass declares; none where it names types that only a type checker imports."""
+    try:
+        return {} if isinstance(state, Mapping) else get_type_hints(type(state))
+    except NameError:
+        return {}
 
 
 def _check_tensor(name: str, current: Tensor, saved: Any, growing: bool) -> None:

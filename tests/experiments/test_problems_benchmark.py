@@ -360,7 +360,9 @@ def test_a_record_survives_its_line():
 def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
     records = made(("trust_region", "cobyqa", "cobyqa_wide", "cma", "random", "l_bfgs_b", "gld", "rgf", "es"))
     text = page.write("problems-bbob", records, tmp_path, "typed")
-    assert any("The better COBYQA, by mean score" in line for line in text) and any("instances 4, 5" in line for line in text)
+    assert any("The better COBYQA, by mean score" in line for line in text) and any(
+        "instances 4, 5" in line for line in text
+    )
     assert sorted(page.read_records(tmp_path, "problems-bbob"), key=str) == sorted(records, key=str)
     assert main(["report", "--from", str(tmp_path)]) == 0
     html = (tmp_path / "index.html").read_text()

@@ -4,11 +4,14 @@ import copy
 import errno
 import logging
 import os
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 
 from federated import Fault, FaultPlan, make_federation, simulate
+from federated.core.messages import MessageError
+from federated.core.restoring import check_saved
 from federated.engine.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 from federated.testing import Quadratic
 from federated.testing.harness import run, states_equal, trace
@@ -135,6 +138,23 @@ def test_a_client_that_has_diverged_is_no_broken_state(tmp_path):
     load_checkpoint(again, tmp_path / "f.pt")
     run(made, 1), run(again, 1)
     assert trace(made) == trace(again)
+
+
+@dataclass
+class Declared:
+    """A state of a third party's, whose declarations only a type checker can read."""
+
+    step: "Unknown | None" = None  # noqa: F821
+    rate: float = 0
+    known: "list[int]" = field(default_factory=list)
+
+
+def test_a_number_may_be_whole_and_a_type_unknown():
+    saved_ = {"step": torch.ones(3), "rate": 0.5, "known": [1]}
+    check_saved("state", Declared(), saved_, {})
+    for bad in ({"rate": True}, {"rate": "0.5"}, {"known": 3}, {"step": object()}):
+        with pytest.raises(MessageError):
+            check_saved("state", Declared(), saved_ | bad, {})
 
 
 BROKEN = {
