@@ -82,6 +82,7 @@ BENCHMARKS = {
     "workers": "experiments.benchmarks.workers",
     "threads": "experiments.benchmarks.threads",
     "problems": "experiments.benchmarks.problems.command",
+    "trust-region": "experiments.benchmarks.trust_region",
 }
 
 SCOREBOARDS = "problems-"

@@ -1308,7 +1308,7 @@ SINGLE_MACHINE = (
     Mutation(
         "trust-region/curvature-not-shared",
         M + "trust_region/pinned_model.py",
-        "alpha=0.25 * LINEAR",
+        "alpha=SHARED * LINEAR",
         "alpha=0.0 * LINEAR",
         "directions share no curvature in the data's covariance, and do in the mean",
         (REGION + "test_the_mean_is_that_of_the_kernel_written_out_and_interpolates",),

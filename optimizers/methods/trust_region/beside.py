@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.pinned_model import JITTER, LINEAR, ROOT5, Shape, matern
+from optimizers.methods.trust_region.pinned_model import JITTER, LINEAR, ROOT5, SHARED, Shape, matern
 from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, extended
 
 MOST = 8
@@ -36,7 +36,7 @@ def kernel(U: Tensor, V: Tensor, shape: Shape) -> Tensor:
     distances = torch.cdist(U, V, compute_mode="donot_use_mm_for_euclid_dist")
     norms = [matern(ROOT5 * part.sqrt(), ell) for part in squares]
     bent = matern(ROOT5 * distances, ell) - norms[0][:, None] - norms[1] + 1.0
-    return inner * (LINEAR + 0.5 * inner) + 0.25 * LINEAR * torch.outer(*squares) + a * bent + noise
+    return inner * (LINEAR + 0.5 * inner) + SHARED * LINEAR * torch.outer(*squares) + a * bent + noise
 
 
 def slopes(U: Tensor, z: Tensor, shape: Shape) -> Tensor:
@@ -48,7 +48,7 @@ def slopes(U: Tensor, z: Tensor, shape: Shape) -> Tensor:
         return a * 5.0 / (3.0 * ell**2) * (1.0 + s) * torch.exp(-s)
 
     from_z = U - z
-    linear = (LINEAR + U @ z)[:, None] * U + 0.5 * LINEAR * U.square().sum(1, keepdim=True) * z
+    linear = (LINEAR + U @ z)[:, None] * U + 2.0 * SHARED * LINEAR * U.square().sum(1, keepdim=True) * z
     return linear + bend(torch.linalg.vector_norm(from_z, dim=1))[:, None] * from_z + bend(z.norm()) * z
 
 

@@ -24,6 +24,9 @@ LINEAR = 100.0
 """w, the prior variance of a gradient's coordinate and of the curvature that all directions share, in units of a
 mixed second derivative's."""
 
+QUADRATIC, SHARED = 1.0, 0.25
+"""The weights of the quadratic form, and of ‖u‖² in units of w: 0 takes them away."""
+
 JITTER = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """What is added to the correlation matrix's diagonal: the first with which it has a Cholesky factor."""
 
@@ -81,7 +84,7 @@ class PinnedData:
         distances = torch.add(squares[:, None], squares).sub_(gram, alpha=2.0).clamp_min_(0.0)
         distances.fill_diagonal_(0.0)
         distances.mul_(5.0).sqrt_()
-        polynomial = gram.mul(0.5).add_(LINEAR).mul_(gram).addr_(squares, squares, alpha=0.25 * LINEAR)
+        polynomial = gram.mul(0.5 * QUADRATIC).add_(LINEAR).mul_(gram).addr_(squares, squares, alpha=SHARED * LINEAR)
         return cls(U, values / unit, unit, polynomial, distances, (5.0 * squares).sqrt(), variance / unit / unit)
 
     def factored(self, shape: Shape) -> tuple[Tensor, Tensor, float]:
@@ -152,7 +155,10 @@ class PinnedData:
         """The pattern search of ``fitted`` with ``left`` likelihoods; s² stays 0 where it is."""
         limits = [(math.log(low), math.log(high)) for low, high in (AMPLITUDES, LENGTHSCALES, NOISES)]
         factors = (10.0, 2.0, 10.0) if start.noise else (10.0, 2.0)
-        now = [math.log(number) for number in start[: len(factors)]]
+        now = [
+            min(max(math.log(number), low), high)
+            for number, (low, high) in zip(start[: len(factors)], limits, strict=False)
+        ]
 
         def shape(logarithms: list[float]) -> Shape:
             return Shape(*map(math.exp, logarithms))
@@ -204,8 +210,8 @@ class PinnedModel:
         self.data, self.shape, self.scale = data, shape, scale
         self._factor, self._deviations, self._alpha = factor, deviations, alpha
         self._linear = LINEAR * (alpha @ data.U)
-        self._quadratic = (data.U * alpha[:, None]).mT @ data.U
-        self._quadratic.diagonal().add_(0.5 * LINEAR * float(alpha @ data.U.square().sum(1)))
+        self._quadratic = QUADRATIC * (data.U * alpha[:, None]).mT @ data.U
+        self._quadratic.diagonal().add_(2.0 * SHARED * LINEAR * float(alpha @ data.U.square().sum(1)))
         total = float(alpha.sum())
         self._total, self._offset = total, total - float(alpha @ matern(data.norms, shape.lengthscale))
 

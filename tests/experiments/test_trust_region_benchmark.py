@@ -1,0 +1,53 @@
+"""The ablation of the trust region: constants are changed for a row and no longer, and rows are compared in pairs."""
+
+import json
+
+import pytest
+import torch
+
+from experiments.benchmarks import trust_region
+from experiments.cli import main
+from optimizers import SurrogateTrustRegion, run
+
+
+def asked(changes):
+    """The queries of a short run."""
+    with trust_region.changed(changes):
+        opt = SurrogateTrustRegion([2.0, -3.0], bounds=[(-5.0, 5.0)] * 2, max_queries=30, store_points=True)
+        return run(opt, lambda x: float((x.sin() + 0.3 * x.square()).sum() + torch.floor(x).abs().sum())).history.x
+
+
+@pytest.mark.parametrize("name", [name for name, changes in trust_region.ROWS.items() if changes])
+def test_constants_are_changed_for_a_row_only(name):
+    changes = trust_region.ROWS[name]
+    before = [getattr(module, constant) for module, constant, _ in changes]
+    with trust_region.changed(changes):
+        assert all(getattr(module, constant) is value for module, constant, value in changes)
+    assert [getattr(module, constant) for module, constant, _ in changes] == before
+
+
+def test_rows_ask_other_queries_than_all_ingredients():
+    whole = asked([])
+    assert torch.equal(whole, asked([]))
+    for name in (
+        "without the Matérn part",
+        "without the quadratic form",
+        "without the metric",
+        "half the first radius",
+    ):
+        assert not torch.equal(whole, asked(trust_region.ROWS[name]))
+
+
+def test_the_summary_is_of_pairs():
+    lines = trust_region.summary({"all": [0.0, 2.0], "less": [1.0, 3.0], "more": [0.0, 1.0]})
+    assert "over 2 problems" in lines[0]
+    assert lines[2].split()[-3:] == ["+1.000", "±", "0.000"] and lines[3].split()[-3:] == ["-0.500", "±", "0.500"]
+
+
+def test_the_command_runs_problems_of_coco(tmp_path):
+    pytest.importorskip("cocoex")
+    arguments = ["--dimensions", "2", "--functions", "1", "--instances", "4", "5", "--rows", "without lessons"]
+    assert main(["benchmark", "trust-region", *arguments, "--out", str(tmp_path)]) == 0
+    gaps = json.loads((tmp_path / "benchmark-trust-region.json").read_text())["gaps"]
+    assert {name: len(found) for name, found in gaps.items()} == {"all": 2, "without lessons": 2}
+    assert main(["benchmark", "trust-region", "--instances", "3"]) != 0
