@@ -40,6 +40,7 @@ class FirstOrder:
                 "update_rule must make a torch optimizer of the parameter it is given, as in "
                 f"lambda p: torch.optim.Adam([p], lr=0.1); got {type(self._rule).__name__}"
             )
+        self._rates = [group["lr"] for group in self._rule.param_groups]
 
     @property
     def step_size(self) -> float:
@@ -67,8 +68,12 @@ class FirstOrder:
     def reset(self, scale: float = 1.0) -> None:
         """Makes the rule anew: no moments, counts or schedule, and ``scale`` times the factory's learning rates."""
         self._rule = self._factory(self._parameter)
-        for group in self._rule.param_groups:
-            group["lr"] *= scale
+        self.rescale(scale)
+
+    def rescale(self, scale: float) -> None:
+        """Makes the learning rates ``scale`` times those that the factory's rule began with."""
+        for group, rate in zip(self._rule.param_groups, self._rates, strict=True):
+            group["lr"] = scale * rate
 
     def mark(self) -> tuple[TorchOptimizer, dict[str, Any]]:
         """A mark at which ``roll_back`` restores the rule, whatever steps and resets follow."""

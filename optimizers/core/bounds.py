@@ -143,3 +143,16 @@ def _pairs(bounds: Any, d: int) -> tuple[np.ndarray, np.ndarray]:
         except (TypeError, ValueError) as error:
             raise ValueError(f"bounds: entry {j} must be a pair (lower, upper), got {pair!r}") from error
     return lower, upper
+
+
+def search_width(domain: Domain | None) -> float | None:
+    """The mean of the box's sides in search coordinates, those of length 0 left out; None where there is no finite box.
+
+    Returns:
+        10 for a rescaled box.
+    """
+    if domain is None:
+        return None
+    sides = domain.search_upper.double() - domain.search_lower.double()
+    sides = sides[sides > 0]
+    return float(sides.mean()) if sides.numel() and bool(torch.isfinite(sides).all()) else None

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Unpack
+from functools import partial
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
 from optimizers.core.batch import Batch
+from optimizers.core.bounds import search_width
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions
 from optimizers.estimators.estimator import GradientEstimator, check_draw
 from optimizers.first_order import FirstOrder, UpdateRule, adam
+
+STEP = 0.2
+"""The length of Adam's first step by default, in units of the box's side."""
+
+MOST_POWER = 2.0
+"""The largest p of the default rates' fall."""
 
 
 @dataclass
@@ -30,25 +39,34 @@ class EstimatedDescent(Optimizer):
 
     Args:
         x0: initial point, shape ``d``.
-        directions: n, directions a step.
+        directions: n, directions a step; None: the class's ``default_directions``, few, so that a budget of some tens
+            of queries a variable has enough steps.
         smoothing_radius: λ, in search units.
-        update_rule: factory of the first-order rule, a torch optimizer.
+        update_rule: factory of the first-order rule, a torch optimizer. None: Adam that suits the box and the budget.
+            Its first rate is w/(5√d) in a box of mean side w, so that the first step is a fifth of the side long, and
+            0.1 where a side is infinite. Once q of B queries are spent it is (1 − q/B)ᵖ of that, p = B/(100 d) but at
+            most 2.
         **common: see ``Optimizer``.
+
+    ZoRD's figures have n = 10, λ = 0.01 and a constant rate, 0.1 or tuned (Appx. C), which
+    ``experiments.papers.zord.descent`` gives.
     """
 
+    default_directions: ClassVar[int] = 2
     state: DescentState
 
     def __init__(
         self,
         x0: Any,
         *,
-        directions: int = 10,
+        directions: int | None = None,
         smoothing_radius: float = 0.01,
-        update_rule: UpdateRule = adam,
+        update_rule: UpdateRule | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
-        self.directions, self.smoothing_radius, self.update_rule = directions, smoothing_radius, update_rule
-        check_draw(directions, smoothing_radius, 0)
+        self.directions = self.default_directions if directions is None else directions
+        self.smoothing_radius, self.update_rule = smoothing_radius, update_rule
+        check_draw(self.directions, smoothing_radius, 0)
         super().__init__(x0, **common)
 
     @property
@@ -57,7 +75,18 @@ class EstimatedDescent(Optimizer):
         """The estimator of the next step, with as many directions as the budget holds."""
 
     def _start(self) -> None:
-        self.state = DescentState(FirstOrder(self.update_rule, self._x))
+        self.state = DescentState(self._first_order())
+
+    def _first_order(self) -> FirstOrder:
+        """The rule that was given, or the default one for the box."""
+        return FirstOrder(self.update_rule or box_adam(search_width(self.domain), self.dimension), self._x)
+
+    def _move(self, batch: Batch, gradient: Tensor) -> None:
+        """A step of the rule along the estimate of a batch that is told, and the prox."""
+        if self.update_rule is None:
+            left = (self.remaining + len(batch)) / self.max_queries
+            self.state.rule.rescale(left ** min(self.max_queries / (100.0 * self.dimension), MOST_POWER))
+        self._descend(self.state.rule, gradient)
 
     def _next_queries(self) -> int:
         return self._estimator.queries_needed(self.dimension)
@@ -70,4 +99,9 @@ class EstimatedDescent(Optimizer):
         if estimate is None:
             self.retreat()
         else:
-            self._descend(self.state.rule, estimate.gradient)
+            self._move(batch, estimate.gradient)
+
+
+def box_adam(width: float | None, d: int) -> UpdateRule:
+    """Adam whose first step is ``STEP`` of a box's side long in d variables, or ``adam`` where there is no width."""
+    return adam if width is None else partial(adam, lr=STEP * width / math.sqrt(d))

@@ -31,10 +31,12 @@ class ES(EstimatedDescent):
         query_iterate: query f(x) in every iteration, not in the first alone, which the estimate does not need;
             None: only where queried points may be infeasible (a prox, or ``confine_queries=False``) and none but
             x0 might count as best otherwise.
+        smoothing_radius: λ, in search units; wider than that of differences, as ranks need no small one.
         **options: see ``EstimatedDescent``, for failed queries too.
     """
 
     method = "es"
+    default_directions = 10
 
     def __init__(
         self,
@@ -44,11 +46,12 @@ class ES(EstimatedDescent):
         distribution: str = "normal",
         shaping: Shaping = "centred_ranks",
         query_iterate: bool | None = None,
+        smoothing_radius: float = 0.1,
         **options: Any,
     ) -> None:
         self.antithetic, self.shaping, self.query_iterate = bool(antithetic), shaping, query_iterate
         self.distribution = check_choice("distribution", distribution, DISTRIBUTIONS)
-        super().__init__(x0, **options)
+        super().__init__(x0, smoothing_radius=smoothing_radius, **options)
 
     @property
     def _estimator(self) -> SearchGradient:

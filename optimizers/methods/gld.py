@@ -11,7 +11,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import CommonOptions, positive
+from optimizers.core.options import CommonOptions, optional, positive
 
 
 def halved_radii(widest: float, narrowest: float) -> list[float]:
@@ -37,7 +37,8 @@ class GLD(Optimizer):
     Args:
         x0: initial point, shape ``d``.
         widest: R, in search units (half of a rescaled box by default).
-        narrowest: r, which the last radius reaches.
+        narrowest: r, which the last radius reaches. None: 2Rd/B, at most R, for a budget of B queries, so that few
+            queries a variable are spent on wide radii and many on narrow ones too.
         **common: see ``Optimizer``.
     """
 
@@ -45,15 +46,16 @@ class GLD(Optimizer):
     state: GLDState
 
     def __init__(
-        self, x0: Any, *, widest: float = 5.0, narrowest: float = 0.1, **common: Unpack[CommonOptions]
+        self, x0: Any, *, widest: float = 5.0, narrowest: float | None = None, **common: Unpack[CommonOptions]
     ) -> None:
-        self.widest, self.narrowest = positive("widest", widest), positive("narrowest", narrowest)
-        if narrowest > widest:
+        self.widest, self.narrowest = positive("widest", widest), optional(positive, "narrowest", narrowest)
+        if narrowest is not None and narrowest > widest:
             raise ValueError(f"narrowest must not exceed widest, got {narrowest} > {widest}")
-        self.radii = halved_radii(self.widest, self.narrowest)
         super().__init__(x0, **common)
 
     def _start(self) -> None:
+        narrowest = min(self.widest, 2.0 * self.widest * self.dimension / self.max_queries)
+        self.radii = halved_radii(self.widest, self.narrowest or narrowest)
         self.state = GLDState()
 
     def _next_queries(self) -> int:

@@ -12,7 +12,6 @@ from optimizers.core.batch import Batch
 from optimizers.core.options import check_choice
 from optimizers.estimators.finite_differences import FiniteDifferences
 from optimizers.estimators.prior_guided import PriorGuidedDifferences, Scaling
-from optimizers.first_order import FirstOrder
 from optimizers.methods.estimated_descent import DescentState, EstimatedDescent
 
 
@@ -41,6 +40,7 @@ class PRGF(EstimatedDescent):
     """
 
     method = "prgf"
+    default_directions = 8
     state: PRGFState
 
     def __init__(self, x0: Any, *, scaling: Scaling = "projection", **options: Any) -> None:
@@ -48,7 +48,7 @@ class PRGF(EstimatedDescent):
         super().__init__(x0, **options)
 
     def _start(self) -> None:
-        self.state = PRGFState(FirstOrder(self.update_rule, self._x))
+        self.state = PRGFState(self._first_order())
 
     @property
     def _estimator(self) -> FiniteDifferences | PriorGuidedDifferences:
@@ -68,4 +68,4 @@ class PRGF(EstimatedDescent):
         norm = torch.linalg.vector_norm(gradient)
         if bool(norm > 0) and bool(norm.isfinite()):
             self.state.prior = gradient / norm
-            self._descend(self.state.rule, estimate.gradient)
+            self._move(batch, estimate.gradient)

@@ -23,7 +23,7 @@ def test_numpy_batched_and_plain_calls_give_one_run():
 
 
 def test_run_goes_on_after_an_exception_of_the_callback():
-    opt = RGF(start(), max_queries=44)
+    opt = RGF(start(), max_queries=44, directions=10)
 
     def fails(intermediate_result):
         raise KeyError("mine")
@@ -32,7 +32,7 @@ def test_run_goes_on_after_an_exception_of_the_callback():
         run(opt, quadratic, callback=fails)
     assert opt.queries == 11
     result = run(opt, quadratic)
-    assert torch.equal(result.x, minimize(quadratic, start(), "rgf", max_queries=44).x)
+    assert torch.equal(result.x, minimize(quadratic, start(), "rgf", max_queries=44, directions=10).x)
 
 
 def test_callbacks_see_the_run():
@@ -42,6 +42,7 @@ def test_callbacks_see_the_run():
         start(),
         "rgf",
         max_queries=33,
+        directions=10,
         callback=lambda r: seen.append((r.nfev, r.fun, r.x.clone())),
     )
     assert [nfev for nfev, _, _ in seen] == [11, 22, 33]

@@ -28,6 +28,7 @@ from experiments.workloads.cache import cached
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import Optimizer, TuRBO, registry, run
 from optimizers.evaluation import Evaluator
+from optimizers.first_order import adam
 from optimizers.registry import method_class, named_class
 
 LENGTHSCALE = 0.67
@@ -142,6 +143,12 @@ def as_printed(dim: int) -> dict[str, Any]:
     return {"uncertainty": "spectral_norm", "lengthscale": LENGTHSCALE * math.sqrt(dim), "step_decay": 1.0}
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    **{name: {"directions": 10, "smoothing_radius": 0.01, "update_rule": adam} for name in ("rgf", "prgf", "es")},
+    "gld": {"widest": 5.0, "narrowest": 0.1},
+}
+"""The baselines' options in the figures: n, λ and Adam's rate as in Appx. C.1 and C.2; GLD has radii of ours."""
+
 CLASSES = {"zord_kept": "zord", "turbo1": "turbo", "turbom": "turbo"}
 """The optimizer's name where the figures have another."""
 
@@ -156,7 +163,7 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
         radius: root mean square distance of a query from the iterate, of the initial design's in ZoRD; None: its own.
         **options: for the optimizer; they override what is said here.
     """
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = dict(SETTINGS.get(method, {}))
     if method not in ("gld", "turbo1", "turbom"):
         given["update_rule"] = lambda p: torch.optim.Adam([p], lr=rate)
         if radius is not None and method.startswith("zord"):
@@ -220,9 +227,9 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "zord_kept": ours("zord", lambda problem, start: {}),
     "zord_gated": ours("zord_probability_gate", lambda problem, start: {"active": "gated"}),
     "least_squares_gradient": ours("least_squares", lambda problem, start: {}),
-    "rgf": ours("rgf", lambda problem, start: {}),
-    "prgf": ours("prgf", lambda problem, start: {}),
-    "gld": ours("gld", lambda problem, start: {}),
+    "rgf": ours("rgf", lambda problem, start: SETTINGS["rgf"]),
+    "prgf": ours("prgf", lambda problem, start: SETTINGS["prgf"]),
+    "gld": ours("gld", lambda problem, start: SETTINGS["gld"]),
     "gradient_descent": ours("gradient_descent", lambda problem, start: {"jac": problem.gradient, "rescale": True}),
     "cobbo": ours("cobbo", lambda problem, start: {}),
     "turbo1": _go_on,

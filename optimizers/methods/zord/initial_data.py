@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.core.bounds import Domain
+from optimizers.core.bounds import Domain, search_width
 from optimizers.core.values import parse_values
 
 
@@ -18,12 +18,9 @@ def search_lengths(domain: Domain | None, radius: float | None) -> tuple[float, 
     The width is the mean of the box's sides that have a length, and the radius 0.03 of it unless it is given. Where
     there is no finite box, the radius is 0.1 unless it is given, and the width ten radii.
     """
-    if domain is not None:
-        widths = domain.search_upper.double() - domain.search_lower.double()
-        widths = widths[widths > 0]
-        if widths.numel() and bool(torch.isfinite(widths).all()):
-            width = float(widths.mean())
-            return width, radius or 0.03 * width
+    width = search_width(domain)
+    if width is not None:
+        return width, radius or 0.03 * width
     return 10.0 * (radius or 0.1), radius or 0.1
 
 

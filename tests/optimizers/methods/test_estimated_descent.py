@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from optimizers import ES, PRGF, RGF
+from optimizers.first_order import adam
 from optimizers.testing import quadratic
 from tests.optimizers.estimates import step
 
@@ -66,3 +67,40 @@ def test_where_nothing_succeeded_the_iterate_stays():
         opt = method(X0, max_queries=1000, **options)
         step(opt, lambda x: math.nan)
         assert torch.equal(opt.x, X0)
+
+
+@pytest.mark.parametrize(("queries", "power"), [(40, 0.1), (200, 0.5), (2000, 2.0)])
+def test_steps_of_the_default_rule_are_a_fifth_of_the_side_and_fall_with_the_budget(queries, power):
+    """Along a constant gradient, which d orthonormal directions give, Adam moves each variable by its rate."""
+    opt = RGF(torch.full((4,), 3.0).double(), bounds=[(-8.0, 4.0)] * 4, max_queries=queries, directions=4)
+    for k in range(1, 4):
+        before = opt.x
+        step(opt, lambda x: x.sum())
+        moved = 12.0 / 5.0 * (1.0 - 5.0 * (k - 1) / queries) ** power
+        expected = torch.clamp(before - moved / 2.0, min=-8.0)
+        torch.testing.assert_close(opt.x, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_rule_that_is_given_keeps_its_rate():
+    opt = RGF(X0, max_queries=24, directions=5, update_rule=lambda p: torch.optim.SGD([p], lr=0.5))
+    for _ in range(3):
+        before = opt.x
+        step(opt, lambda x: x.sum())
+        torch.testing.assert_close(opt.x, before - 0.5, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("method", [RGF, PRGF, ES])
+def test_defaults_reach_more_of_a_box_than_zord_s_settings(method):
+    """A sphere whose minimum is 4 away in each of 5 variables, 20 queries a variable, over seeds."""
+    printed = {"directions": 10, "smoothing_radius": 0.01, "update_rule": adam}
+    differences = []
+    for seed in range(8):
+        best = []
+        for options in ({}, printed):
+            opt = method(X0, bounds=[(-5.0, 5.0)] * 5, max_queries=100, seed=seed, **options)
+            while not opt.stopped:
+                step(opt, lambda x: (x + 2.0).square().sum())
+            best.append(math.log10(opt.best_y))
+        differences.append(best[0] - best[1])
+    mean, error = torch.tensor(differences).mean(), torch.tensor(differences).std() / math.sqrt(8)
+    assert float(mean + 3.0 * error) < 0.0

@@ -24,7 +24,7 @@ def test_points_lie_on_the_spheres():
 
 
 def test_it_moves_to_the_best_and_never_up():
-    opt = GLD(X0, max_queries=200)
+    opt = GLD(X0, max_queries=200, narrowest=0.1)
     best = math.inf
     while not opt.stopped:
         batch = opt.ask()
@@ -39,10 +39,16 @@ def test_it_moves_to_the_best_and_never_up():
 
 
 def test_x0_is_queried_first_and_once():
-    opt = GLD(X0, max_queries=100)
+    opt = GLD(X0, max_queries=100, narrowest=0.1)
     assert torch.equal(opt.ask().points()[0], X0) and len(opt.ask()) == 8
     step(opt, quadratic)
     assert len(opt.ask()) == 7
+
+
+@pytest.mark.parametrize(("queries", "radii"), [(5, 1), (10, 1), (20, 2), (100, 5), (800, 8)])
+def test_narrowest_radius_follows_the_queries_a_variable(queries, radii):
+    """2Rd/B for d = 5, and at most R: R, R, R/2, R/10 and R/80."""
+    assert len(GLD(X0, max_queries=queries).radii) == radii
 
 
 def test_bounded_and_simplex_iterates_are_what_was_queried():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from optimizers import RGF
+from optimizers.first_order import adam
 from tests.optimizers.estimates import assert_mean, estimate, step
 
 A = torch.tensor([1.0, -2.0, 0.5, 3.0, 0.0, 1.5], dtype=torch.float64)
@@ -42,10 +43,10 @@ def test_directions_are_drawn_anew_after_a_failure():
 
 
 def test_the_last_batch_fits_the_budget():
-    opt = RGF(X0, max_queries=16)
+    opt = RGF(X0, max_queries=16, directions=10)
     step(opt, linear)
     assert len(opt.ask()) == 5
-    opt = RGF(X0, max_queries=12)
+    opt = RGF(X0, max_queries=12, directions=10)
     step(opt, linear)
     assert opt.stop_reason == "budget" and opt.remaining == 1
 
@@ -61,7 +62,9 @@ def test_options_out_of_range(option):
 @pytest.mark.parametrize("start", [0.0, 0.5, 1.0])
 def test_bounds_reach_the_constrained_minimum(start):
     target = torch.tensor([-1.0, 0.2, 0.5, 2.0], dtype=torch.float64)
-    opt = RGF(torch.full((4,), start).double(), bounds=[(0.0, 1.0)] * 4, max_queries=1500, directions=4)
+    opt = RGF(
+        torch.full((4,), start).double(), bounds=[(0.0, 1.0)] * 4, max_queries=1500, directions=4, update_rule=adam
+    )
     while not opt.stopped:
         step(opt, lambda x: (x - target).square().sum())
     torch.testing.assert_close(opt.best_x, target.clamp(0.0, 1.0), rtol=0, atol=5e-3)
