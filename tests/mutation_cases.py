@@ -986,7 +986,7 @@ BUILDING_BLOCKS = (
         "lr=STEP * width / math.sqrt(d)",
         "lr=STEP * width / d",
         "the default rule's first step is not a fifth of the side",
-        (TM + "test_estimated_descent.py::test_steps_of_the_default_rule_are_a_fifth_of_the_side_and_fall_with_the_budget",),
+        (TM + "test_estimated_descent.py::test_steps_of_the_default_rule_suit_box_and_budget",),
     ),
     Mutation(
         "estimated-descent/rate-falls-too-soon",
@@ -994,7 +994,7 @@ BUILDING_BLOCKS = (
         "left = (self.remaining + len(batch)) / self.max_queries",
         "left = self.remaining / self.max_queries",
         "the last step of the default rule has no length",
-        (TM + "test_estimated_descent.py::test_steps_of_the_default_rule_are_a_fifth_of_the_side_and_fall_with_the_budget",),
+        (TM + "test_estimated_descent.py::test_steps_of_the_default_rule_suit_box_and_budget",),
     ),
     Mutation(
         "gld/narrowest-radius",

@@ -70,7 +70,7 @@ def test_where_nothing_succeeded_the_iterate_stays():
 
 
 @pytest.mark.parametrize(("queries", "power"), [(40, 0.1), (200, 0.5), (2000, 2.0)])
-def test_steps_of_the_default_rule_are_a_fifth_of_the_side_and_fall_with_the_budget(queries, power):
+def test_steps_of_the_default_rule_suit_box_and_budget(queries, power):
     """Along a constant gradient, which d orthonormal directions give, Adam moves each variable by its rate."""
     opt = RGF(torch.full((4,), 3.0).double(), bounds=[(-8.0, 4.0)] * 4, max_queries=queries, directions=4)
     for k in range(1, 4):
