@@ -20,8 +20,8 @@ from optimizers.first_order import FirstOrder, UpdateRule, adam
 STEP = 0.2
 """The length of Adam's first step by default, in units of the box's side."""
 
-MOST_POWER = 2.0
-"""The largest p of the default rates' fall."""
+HALVED = 50.0
+"""The queries a variable after which the default rate is half of the first one."""
 
 
 @dataclass
@@ -44,8 +44,8 @@ class EstimatedDescent(Optimizer):
         smoothing_radius: λ, in search units.
         update_rule: factory of the first-order rule, a torch optimizer. None: Adam that suits the box and the budget.
             Its first rate is w/(5√d) in a box of mean side w, so that the first step is a fifth of the side long, and
-            0.1 where a side is infinite. Once q of B queries are spent it is (1 − q/B)ᵖ of that, p = B/(100 d) but at
-            most 2.
+            0.1 where a side is infinite. Once q queries are spent the rate is 1/(1 + q/(50 d)) of that: it falls as the
+            queries a variable grow, however many are to come, so that a run may be given more.
         **common: see ``Optimizer``.
 
     ZoRD's figures have n = 10, λ = 0.01 and a constant rate, 0.1 or tuned (Appx. C), which
@@ -84,8 +84,8 @@ class EstimatedDescent(Optimizer):
     def _move(self, batch: Batch, gradient: Tensor) -> None:
         """A step of the rule along the estimate of a batch that is told, and the prox."""
         if self.update_rule is None:
-            left = (self.remaining + len(batch)) / self.max_queries
-            self.state.rule.rescale(left ** min(self.max_queries / (100.0 * self.dimension), MOST_POWER))
+            spent = self.queries - len(batch)
+            self.state.rule.rescale(1.0 / (1.0 + spent / (HALVED * self.dimension)))
         self._descend(self.state.rule, gradient)
 
     def _next_queries(self) -> int:

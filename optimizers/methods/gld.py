@@ -37,8 +37,8 @@ class GLD(Optimizer):
     Args:
         x0: initial point, shape ``d``.
         widest: R, in search units (half of a rescaled box by default).
-        narrowest: r, which the last radius reaches. None: 2Rd/B, at most R, for a budget of B queries, so that few
-            queries a variable are spent on wide radii and many on narrow ones too.
+        narrowest: r, which the last radius reaches. None: 2Rd/(q + 5d) once q queries are spent, so that few queries a
+            variable are spent on wide radii and many on narrow ones too.
         **common: see ``Optimizer``.
     """
 
@@ -54,9 +54,13 @@ class GLD(Optimizer):
         super().__init__(x0, **common)
 
     def _start(self) -> None:
-        narrowest = min(self.widest, 2.0 * self.widest * self.dimension / self.max_queries)
-        self.radii = halved_radii(self.widest, self.narrowest or narrowest)
         self.state = GLDState()
+
+    @property
+    def radii(self) -> list[float]:
+        """The radii of the next step, the widest first."""
+        d = self.dimension
+        return halved_radii(self.widest, self.narrowest or 2.0 * self.widest * d / (self.queries + 5.0 * d))
 
     def _next_queries(self) -> int:
         first = int(self.iterations == 0)

@@ -24,15 +24,15 @@ def test_objectives_cannot_reach_the_state():
         x.zero_()
         return value
 
-    plain = minimize(quadratic, start(), "rgf", max_queries=60)
-    assert torch.equal(minimize(vandal, start(), "rgf", max_queries=60).x, plain.x)
+    plain = minimize(quadratic, start(), "rgf", max_queries=60, directions=10)
+    assert torch.equal(minimize(vandal, start(), "rgf", max_queries=60, directions=10).x, plain.x)
 
 
 @pytest.mark.slow
 def test_processes():
-    plain = minimize(numpy_quadratic, start(), "rgf", max_queries=33, numpy=True)
+    plain = minimize(numpy_quadratic, start(), "rgf", max_queries=33, directions=10, numpy=True)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-        pooled = minimize(numpy_quadratic, start(), "rgf", max_queries=33, numpy=True, executor=executor)
+        pooled = minimize(numpy_quadratic, start(), "rgf", max_queries=33, directions=10, numpy=True, executor=executor)
     assert np.array_equal(plain.x, pooled.x) and np.array_equal(plain.history.y, pooled.history.y)
 
 
@@ -57,18 +57,18 @@ def test_failure_policies():
             raise ArithmeticError("no value")
         return math.nan if len(calls) == 5 else quadratic(x)
 
-    result = minimize(flaky, start(), "rgf", max_queries=30)
+    result = minimize(flaky, start(), "rgf", max_queries=30, directions=10)
     assert result.nfev == len(calls) == 30 and result.nfail == 4
     calls.clear()
-    result = minimize(flaky, start(), "rgf", max_queries=30, on_failure="retry", retries=2)
+    result = minimize(flaky, start(), "rgf", max_queries=30, directions=10, on_failure="retry", retries=2)
     assert result.nfev == len(calls) <= 30 and result.nfail == 4
     assert not result.history.y[:11].isnan().any()
     with pytest.raises(ArithmeticError, match="no value") as caught:
         calls.clear()
-        minimize(flaky, start(), "rgf", max_queries=30, on_failure="raise")
+        minimize(flaky, start(), "rgf", max_queries=30, directions=10, on_failure="raise")
     assert "point 1" in caught.value.__notes__[0]
     with pytest.raises(FailedQueryError, match="query 1 \\(point 0 of batch 0\\)"):
-        minimize(lambda x: math.inf, start(), "rgf", max_queries=30, on_failure="raise")
+        minimize(lambda x: math.inf, start(), "rgf", max_queries=30, directions=10, on_failure="raise")
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -101,7 +101,9 @@ def test_retries_stay_within_the_budget(batched):
         calls += 1 if x.ndim == 1 else len(x)
         return torch.full(x.shape[:-1], math.nan)
 
-    result = minimize(always_nan, start(), "rgf", max_queries=25, batched=batched, on_failure="retry", retries=5)
+    result = minimize(
+        always_nan, start(), "rgf", max_queries=25, directions=10, batched=batched, on_failure="retry", retries=5
+    )
     assert result.nfev == calls == 25 and result.stop_reason == "all queries failed"
 
 
@@ -115,7 +117,7 @@ def test_a_batch_that_raises_is_failed_whole():
             raise ValueError("outside of the domain")
         return quadratic(x)
 
-    result = minimize(broken, start(), "rgf", max_queries=33, batched=True)
+    result = minimize(broken, start(), "rgf", max_queries=33, directions=10, batched=True)
     assert result.nfail == 11 and result.history.y[11:22].isnan().all()
 
 
@@ -128,7 +130,7 @@ def test_an_exception_on_the_first_query_is_raised(policy, threads):
         raise ZeroDivisionError("a bug")
 
     workers = 3 if threads else None
-    opt = RGF(start(), max_queries=30)
+    opt = RGF(start(), max_queries=30, directions=10)
     with pytest.raises(ZeroDivisionError, match="a bug") as caught:
         run(opt, Evaluator(broken, on_failure=policy), workers=workers)
     assert "the first of the run" in caught.value.__notes__[0] and opt.queries == 0
@@ -147,9 +149,9 @@ def test_an_exception_on_the_first_query_is_raised(policy, threads):
 def test_wrong_returns_are_mistakes_and_no_failures(returned, error):
     for policy in ("skip", "retry", "raise"):
         with pytest.raises(error, match="values"):
-            minimize(lambda x: returned, start(), "rgf", max_queries=22, on_failure=policy)
+            minimize(lambda x: returned, start(), "rgf", max_queries=22, directions=10, on_failure=policy)
         with ThreadPoolExecutor(2) as executor, pytest.raises(error, match="values"):
-            minimize(lambda x: returned, start(), "rgf", max_queries=22, executor=executor)
+            minimize(lambda x: returned, start(), "rgf", max_queries=22, directions=10, executor=executor)
 
 
 def test_evaluator_arguments():
@@ -159,7 +161,7 @@ def test_evaluator_arguments():
         Evaluator(quadratic, on_failure="ignore")
     with pytest.raises(ValueError, match="retries"):
         Evaluator(quadratic, retries=-1)
-    opt = RGF(start(), max_queries=30)
+    opt = RGF(start(), max_queries=30, directions=10)
     with pytest.raises(TypeError, match="executor"):
         run(opt, quadratic, executor=3)
     with pytest.raises(ValueError, match="workers must be at least 1"):
@@ -184,7 +186,7 @@ def with_gradient(x):
     ],
 )
 def test_what_is_no_value_is_no_failed_query(policy, threads, fun, says):
-    opt = RGF(start(), max_queries=30)
+    opt = RGF(start(), max_queries=30, directions=10)
     with ThreadPoolExecutor(2) as executor, pytest.raises(InvalidValueError, match=says) as caught:
         run(opt, Evaluator(fun, on_failure=policy), executor=executor if threads else None)
     assert "query 1 (point" in caught.value.__notes__[0]
@@ -203,7 +205,7 @@ def test_a_loss_of_a_module_that_is_no_value_is_no_failed_query():
 
 def test_a_run_goes_on_within_a_batch_that_was_told_in_part():
     """The rest of its points are queried, each once, and the run is that of whole batches."""
-    whole, parts = (RGF(start(), max_queries=33, seed=1) for _ in range(2))
+    whole, parts = (RGF(start(), max_queries=33, directions=10, seed=1) for _ in range(2))
     batch = parts.ask()
     parts.tell(batch, [quadratic(batch[2]), quadratic(batch[0])], which=[2, 0])
     asked = []

@@ -121,6 +121,8 @@ class OneNumber(RGF):
 
 
 class Overflows(RGF):
+    default_directions = 10
+
     def _tell(self, batch, values):
         self._x = self._x - (values.nan_to_num().to(self._x).sum()) * 1e10
 

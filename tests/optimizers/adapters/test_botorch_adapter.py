@@ -30,7 +30,7 @@ def test_a_maximizing_loop_is_minimize_with_the_sign_changed(method):
 
 
 def test_a_minimizing_loop_keeps_the_sign():
-    generator = CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=22, maximize=False)
+    generator = CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=22, directions=10, maximize=False)
     while not generator.stopped:
         X = generator.generate_candidates()
         generator.observe(X, -concave(X))
@@ -86,8 +86,8 @@ def test_the_model_is_shared_with_botorchs_acquisitions():
 
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"\(2, 3\)"):
-        CandidateGenerator("rgf", X0, bounds=BOUNDS.T, max_queries=20)
-    generator = CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=20)
+        CandidateGenerator("rgf", X0, bounds=BOUNDS.T, max_queries=20, directions=10)
+    generator = CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=20, directions=10)
     X = generator.generate_candidates()
     with pytest.raises(ValueError, match="Y must have shape"):
         generator.observe(X, torch.zeros(3))
@@ -106,7 +106,7 @@ def test_bad_input_is_refused():
 
 def test_rows_are_matched_in_the_dtype_they_come_in():
     """A loop in float32 around a float64 run, where rounding X once must not keep the run waiting."""
-    generator = CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=20)
+    generator = CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=20, directions=10)
     X = generator.generate_candidates().float()
     assert not torch.equal(X.double(), generator.generate_candidates())
     generator.observe(X, concave(X))

@@ -19,17 +19,17 @@ def fun(x, center=1.0):
 
 
 def test_results_are_those_of_minimize_in_numpy():
-    result = minimize(fun, X0, method=scipy_method("rgf"), options={"max_queries": 99, "seed": 3})
-    ours = our_minimize(fun, X0, "rgf", max_queries=99, seed=3, numpy=True)
+    result = minimize(fun, X0, method=scipy_method("rgf", directions=10), options={"max_queries": 99, "seed": 3})
+    ours = our_minimize(fun, X0, "rgf", directions=10, max_queries=99, seed=3, numpy=True)
     assert isinstance(result, OptimizeResult) and isinstance(result.x, np.ndarray)
     assert np.array_equal(result.x, ours.x) and result.fun == ours.fun
     assert isinstance(result.history.y, np.ndarray) and result.nfev == 99 and result.status == 1
 
 
 def test_default_budget_and_defaults_of_the_method():
-    result = minimize(fun, X0, method=scipy_method("rgf"))
+    result = minimize(fun, X0, method=scipy_method("rgf", directions=10))
     assert result.nfev == 500 and result.fun < 0.05
-    method = scipy_method("rgf", max_queries=66, smoothing_radius=0.1)
+    method = scipy_method("rgf", directions=10, max_queries=66, smoothing_radius=0.1)
     assert minimize(fun, X0, method=method).nfev == 66
     assert minimize(fun, X0, method=method, options={"max_queries": 33}).nfev == 33
 
@@ -43,44 +43,46 @@ def test_scipys_names_of_the_budget(name):
         return fun(x)
 
     for method, options in (
-        (scipy_method("rgf"), {name: 66}),
-        (scipy_method("rgf"), {name: 66.0, "max_queries": None}),
-        (scipy_method("rgf", max_queries=33), {name: 66}),
-        (scipy_method("rgf", **{name: 66}), {}),
+        (scipy_method("rgf", directions=10), {name: 66}),
+        (scipy_method("rgf", directions=10), {name: 66.0, "max_queries": None}),
+        (scipy_method("rgf", directions=10, max_queries=33), {name: 66}),
+        (scipy_method("rgf", directions=10, **{name: 66}), {}),
     ):
         calls.clear()
         result = minimize(counted, X0, method=method, options=options)
         assert result.nfev == len(calls) == 66 and result.status == 1
-        assert np.array_equal(result.x, our_minimize(fun, X0, "rgf", max_queries=66, numpy=True).x)
+        assert np.array_equal(result.x, our_minimize(fun, X0, "rgf", directions=10, max_queries=66, numpy=True).x)
 
 
 def test_one_budget_has_one_name():
     for names in (("max_queries", "maxfev"), ("maxfev", "maxfun")):
         both = dict.fromkeys(names, 33)
         with pytest.raises(ValueError, match=f"{names[0]} and {names[1]} are names of one budget"):
-            minimize(fun, X0, method=scipy_method("rgf"), options=both)
+            minimize(fun, X0, method=scipy_method("rgf", directions=10), options=both)
         with pytest.raises(ValueError, match="one budget"):
-            scipy_method("rgf", **both)
+            scipy_method("rgf", directions=10, **both)
     for name in ("maxfev", "maxfun", "maxiter"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            minimize(fun, X0, method=scipy_method("rgf"), options={name: 0})
+            minimize(fun, X0, method=scipy_method("rgf", directions=10), options={name: 0})
         with pytest.raises(TypeError, match=f"{name} must be an integer, got 2.5"):
-            minimize(fun, X0, method=scipy_method("rgf"), options={name: 2.5})
+            minimize(fun, X0, method=scipy_method("rgf", directions=10), options={name: 2.5})
 
 
 def test_maxiter_ends_the_run_with_scipys_message():
     scipys = minimize(fun, X0, method="BFGS", options={"maxiter": 1})
-    result = minimize(fun, X0, method=scipy_method("rgf"), options={"maxiter": 3})
+    result = minimize(fun, X0, method=scipy_method("rgf", directions=10), options={"maxiter": 3})
     assert (result.status, result.message) == (scipys.status, scipys.message)
     assert result.nit == 3 and result.nfev == len(result.history.y) == 33 and result.success
     assert result.stop_reason == "iterations"
-    assert np.array_equal(result.x, minimize(fun, X0, method=scipy_method("rgf"), options={"maxfev": 33}).x)
-    aimed = minimize(fun, X0, method=scipy_method("rgf", maxiter=3, target=-1.0))
+    assert np.array_equal(
+        result.x, minimize(fun, X0, method=scipy_method("rgf", directions=10), options={"maxfev": 33}).x
+    )
+    aimed = minimize(fun, X0, method=scipy_method("rgf", directions=10, maxiter=3, target=-1.0))
     assert aimed.status == 1 and not aimed.success
-    spent = minimize(fun, X0, method=scipy_method("rgf"), options={"maxiter": 100, "maxfev": 33})
+    spent = minimize(fun, X0, method=scipy_method("rgf", directions=10), options={"maxiter": 100, "maxfev": 33})
     assert spent.nfev == 33 and spent.stop_reason == "budget"
     seen = []
-    minimize(fun, X0, method=scipy_method("rgf"), callback=seen.append, options={"maxiter": 3})
+    minimize(fun, X0, method=scipy_method("rgf", directions=10), callback=seen.append, options={"maxiter": 3})
     assert len(seen) == 3
 
 
@@ -88,12 +90,12 @@ def test_a_callback_that_stops_at_maxiter_has_stopped_the_run():
     def last(xk):
         raise StopIteration
 
-    result = minimize(fun, X0, method=scipy_method("rgf"), callback=last, options={"maxiter": 1})
+    result = minimize(fun, X0, method=scipy_method("rgf", directions=10), callback=last, options={"maxiter": 1})
     assert (result.status, result.nit) == (99, 1)
 
 
 def test_disp_prints_what_scipys_methods_print(capsys):
-    result = minimize(fun, X0, method=scipy_method("rgf"), options={"disp": True, "maxfev": 33})
+    result = minimize(fun, X0, method=scipy_method("rgf", directions=10), options={"disp": True, "maxfev": 33})
     ours = capsys.readouterr()
     scipys = minimize(fun, X0, method="Nelder-Mead", options={"disp": True})
     theirs = capsys.readouterr().out.splitlines()
@@ -105,7 +107,7 @@ def test_disp_prints_what_scipys_methods_print(capsys):
         "         Function evaluations: 33",
     ]
     for options in ({}, {"disp": False}):
-        minimize(fun, X0, method=scipy_method("rgf"), options={"maxfev": 33, **options})
+        minimize(fun, X0, method=scipy_method("rgf", directions=10), options={"maxfev": 33, **options})
         assert capsys.readouterr() == ("", "")
 
 
@@ -118,7 +120,7 @@ def test_disp_asks_for_the_progress_of_minimize(monkeypatch):
 
     monkeypatch.setattr("optimizers.adapters.scipy_method.minimize", watched)
     for options in ({}, {"disp": True}, {"disp": False}, {"disp": True, "progress": False}):
-        minimize(fun, X0, method=scipy_method("rgf", maxfev=11), options=options)
+        minimize(fun, X0, method=scipy_method("rgf", directions=10, maxfev=11), options=options)
     assert shown == [False, "auto", False, False]
 
 
@@ -127,7 +129,7 @@ def in_a_process(method, center):
 
 
 def test_it_is_pickled():
-    method = scipy_method("rgf", seed=3, maxiter=4)
+    method = scipy_method("rgf", directions=10, seed=3, maxiter=4)
     again = pickle.loads(pickle.dumps(method))
     assert again == method
     expected, result = in_a_process(method, 1.5), in_a_process(again, 1.5)
@@ -139,7 +141,7 @@ def other(x, center):
 
 
 def test_a_checkpoint_knows_a_function_with_args_by_its_name(tmp_path):
-    method = scipy_method("rgf", checkpoint=tmp_path / "run.pt", store_points=True)
+    method = scipy_method("rgf", directions=10, checkpoint=tmp_path / "run.pt", store_points=True)
     first = minimize(fun, X0, args=(1.5,), method=method, options={"maxfev": 33})
     more = minimize(fun, X0, args=(1.5,), method=method, options={"maxfev": 66})
     assert np.array_equal(more.history.x[:33], first.history.x) and more.nfev == 66
@@ -164,7 +166,9 @@ def test_a_function_with_args_goes_to_an_executor_of_processes():
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         method = scipy_method("rgf", executor=pool, maxfev=22)
         result = minimize(fun, X0, args=(1.5,), method=method)
-    assert np.array_equal(result.x, minimize(fun, X0, args=(1.5,), method=scipy_method("rgf", maxfev=22)).x)
+    assert np.array_equal(
+        result.x, minimize(fun, X0, args=(1.5,), method=scipy_method("rgf", directions=10, maxfev=22)).x
+    )
 
 
 def test_bounds_and_args():
@@ -178,9 +182,9 @@ def test_bounds_and_args():
         result = minimize(logged, X0, args=(1.5,), method=scipy_method("prgf"), bounds=bounds)
         assert np.min(points) >= 2.0 and np.max(points) <= 4.0
         assert result.fun == pytest.approx(4 * 0.25, rel=1e-2)
-    single = minimize(fun, X0, args=1.5, method=scipy_method("rgf"))
-    assert single.fun == minimize(fun, X0, args=(1.5,), method=scipy_method("rgf")).fun
-    half = minimize(fun, X0, method=scipy_method("rgf"), bounds=[(2.0, None)] * 4)
+    single = minimize(fun, X0, args=1.5, method=scipy_method("rgf", directions=10))
+    assert single.fun == minimize(fun, X0, args=(1.5,), method=scipy_method("rgf", directions=10)).fun
+    half = minimize(fun, X0, method=scipy_method("rgf", directions=10), bounds=[(2.0, None)] * 4)
     assert half.x.min() >= 2.0 and half.fun == pytest.approx(4.0, rel=1e-2)
 
 
@@ -194,8 +198,8 @@ def test_both_callback_signatures():
         results.append(intermediate_result)
 
     options = {"max_queries": 33}
-    minimize(fun, X0, method=scipy_method("rgf"), callback=old, options=options)
-    minimize(fun, X0, method=scipy_method("rgf"), callback=new, options=options)
+    minimize(fun, X0, method=scipy_method("rgf", directions=10), callback=old, options=options)
+    minimize(fun, X0, method=scipy_method("rgf", directions=10), callback=new, options=options)
     assert len(points) == len(results) == 3
     for x, result in zip(points, results, strict=True):
         assert isinstance(x, np.ndarray) and np.array_equal(x, result.x) and fun(x) == result.fun
@@ -209,14 +213,16 @@ def test_stop_iteration(keyword):
     def new(*, intermediate_result):
         raise StopIteration
 
-    result = minimize(fun, X0, method=scipy_method("rgf"), callback=new if keyword else old)
+    result = minimize(fun, X0, method=scipy_method("rgf", directions=10), callback=new if keyword else old)
     scipys = minimize(fun, X0, method="nelder-mead", callback=new if keyword else old)
     assert (result.status, result.success, result.message) == (99, False, scipys.message)
     assert scipys.status == 99 and result.nfev == 11
 
 
 def test_what_a_callback_returns_is_not_read():
-    result = minimize(fun, X0, method=scipy_method("rgf"), callback=lambda xk: True, options={"max_queries": 33})
+    result = minimize(
+        fun, X0, method=scipy_method("rgf", directions=10), callback=lambda xk: True, options={"max_queries": 33}
+    )
     assert result.nfev == 33
 
 
@@ -241,17 +247,17 @@ def test_jac_reaches_gradient_descent(together):
 
 def test_what_is_not_used_is_said():
     with pytest.warns(RuntimeWarning, match="jac"):
-        minimize(fun, X0, jac=lambda x: x, method=scipy_method("rgf"), options={"max_queries": 33})
+        minimize(fun, X0, jac=lambda x: x, method=scipy_method("rgf", directions=10), options={"max_queries": 33})
     with pytest.warns(RuntimeWarning, match="Hessian"):
-        minimize(fun, X0, hess=lambda x: x, method=scipy_method("rgf"), options={"max_queries": 33})
+        minimize(fun, X0, hess=lambda x: x, method=scipy_method("rgf", directions=10), options={"max_queries": 33})
     with pytest.raises(ValueError, match="constraints"):
-        minimize(fun, X0, constraints={"type": "eq", "fun": sum}, method=scipy_method("rgf"))
+        minimize(fun, X0, constraints={"type": "eq", "fun": sum}, method=scipy_method("rgf", directions=10))
     with pytest.raises(ValueError, match="tol"):
-        minimize(fun, X0, tol=1e-3, method=scipy_method("rgf"))
+        minimize(fun, X0, tol=1e-3, method=scipy_method("rgf", directions=10))
     with pytest.raises(ValueError, match="tol"):
-        minimize(fun, X0, method=scipy_method("rgf"), options={"tol": 1e-3})
+        minimize(fun, X0, method=scipy_method("rgf", directions=10), options={"tol": 1e-3})
     with pytest.raises(TypeError, match="did you mean 'smoothing_radius'"):
-        minimize(fun, X0, method=scipy_method("rgf"), options={"radus": 0.1})
+        minimize(fun, X0, method=scipy_method("rgf", directions=10), options={"radus": 0.1})
     with pytest.raises(ValueError, match="unknown method"):
         scipy_method("nelder")
 

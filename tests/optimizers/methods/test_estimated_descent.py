@@ -69,14 +69,14 @@ def test_where_nothing_succeeded_the_iterate_stays():
         assert torch.equal(opt.x, X0)
 
 
-@pytest.mark.parametrize(("queries", "power"), [(40, 0.1), (200, 0.5), (2000, 2.0)])
-def test_steps_of_the_default_rule_suit_box_and_budget(queries, power):
+@pytest.mark.parametrize("queries", [40, 2000])
+def test_steps_of_the_default_rule_suit_box_and_budget(queries):
     """Along a constant gradient, which d orthonormal directions give, Adam moves each variable by its rate."""
     opt = RGF(torch.full((4,), 3.0).double(), bounds=[(-8.0, 4.0)] * 4, max_queries=queries, directions=4)
     for k in range(1, 4):
         before = opt.x
         step(opt, lambda x: x.sum())
-        moved = 12.0 / 5.0 * (1.0 - 5.0 * (k - 1) / queries) ** power
+        moved = 12.0 / 5.0 / (1.0 + 5.0 * (k - 1) / 200.0)
         expected = torch.clamp(before - moved / 2.0, min=-8.0)
         torch.testing.assert_close(opt.x, expected, rtol=1e-6, atol=1e-6)
 

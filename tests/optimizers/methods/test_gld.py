@@ -45,10 +45,16 @@ def test_x0_is_queried_first_and_once():
     assert len(opt.ask()) == 7
 
 
-@pytest.mark.parametrize(("queries", "radii"), [(5, 1), (10, 1), (20, 2), (100, 5), (800, 8)])
-def test_narrowest_radius_follows_the_queries_a_variable(queries, radii):
-    """2Rd/B for d = 5, and at most R: R, R, R/2, R/10 and R/80."""
-    assert len(GLD(X0, max_queries=queries).radii) == radii
+def test_narrowest_radius_follows_the_queries_a_variable():
+    """2Rd/(q + 5d) for d = 5 and R = 5 is 2 at first, 1 after 25 queries and 1/4 after 175."""
+    opt, seen = GLD(X0, max_queries=300), {}
+    while not opt.stopped:
+        seen[opt.queries] = min(opt.radii)
+        step(opt, quadratic)
+    for queries, narrowest in seen.items():
+        wanted = 50.0 / (queries + 25.0)
+        assert wanted / 2.0 < narrowest <= wanted * (1 + 1e-9)
+    assert seen[0] == 1.25
 
 
 def test_bounded_and_simplex_iterates_are_what_was_queried():
