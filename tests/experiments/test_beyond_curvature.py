@@ -39,6 +39,7 @@ def test_quadratics_are_what_they_are_called(family):
     assert narrow == (family != "rotated")
 
 
+@pytest.mark.slow
 def test_logistic_regression_ends_at_its_minimum():
     problem = problem_of("logistic", 0, 2)
     assert len(problem.x0) == 31

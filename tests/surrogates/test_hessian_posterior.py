@@ -729,6 +729,7 @@ for call in (
 
 
 @reads_peak
+@pytest.mark.slow
 def test_memory_in_a_hundred_thousand_inputs():
     """No d x d (80 GB), no copy of the data (120 MB): blocks of rows and some vectors of 0.8 MB."""
     gradient, *others = printed(LARGE)

@@ -152,7 +152,9 @@ print(posterior(60, 100_000))
 
 
 @reads_peak
-@pytest.mark.parametrize(("route", "metric"), [("compiled", "isotropic"), ("torch", "ard")])
+@pytest.mark.parametrize(
+    ("route", "metric"), [("compiled", "isotropic"), pytest.param("torch", "ard", marks=pytest.mark.slow)]
+)
 def test_memory_at_a_hundred_thousand_inputs_is_one_copy_of_the_data_and_little_more(route, metric):
     """The copy is the conditioning's, which keeps its data whatever happens to the model's."""
     for _ in range(3):  # pages of libraries that come back in the meantime only ever add

@@ -30,6 +30,7 @@ def test_it_converges_free_and_stalls_in_a_box():
     assert min(last_gap(box, 1600, seed=s) for s in range(2)) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_printed_sign_is_slower_than_no_momentum():
     problem = quadratic(PROXES["none"])
     for seed in range(3):

@@ -59,6 +59,7 @@ def test_expected_potential_falls_as_promised(mu):
         assert float(ratios.mean() + 2.6 * ratios.std() / math.sqrt(len(ratios))) <= 1.0
 
 
+@pytest.mark.slow
 def test_faster_than_descent_without_a_constraint():
     problem = quadratic(PROXES["none"], d=4, kappa=100.0)
     common = {"smoothness": 100.0, "strong_convexity": 1.0}
