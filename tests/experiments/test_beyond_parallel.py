@@ -19,6 +19,7 @@ def function(x):
     return (x.square() * torch.linspace(1.0, 3.0, x.shape[-1], dtype=x.dtype)).sum(-1)
 
 
+@pytest.mark.slow
 def test_a_batch_takes_one_round_and_a_design_as_many_as_workers_need():
     opt = LeastSquaresGradient(X0, max_queries=25, queries_per_step=4)
     assert parallel.told(opt, function, 4, None) == [3] * 10 + [4] * 4 + [5] * 4 + [6] * 4 + [7] * 3

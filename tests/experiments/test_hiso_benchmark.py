@@ -8,6 +8,7 @@ from experiments.benchmarks.timing import Timing
 from optimizers import Displacement
 
 
+@pytest.mark.slow
 def test_benchmark_writes_what_it_measured(tmp_path, capsys):
     size = ["--dimension", "200000", "--repetitions", "2", "--replay-dimension", "2000", "--rounds", "5"]
     assert hiso.main([*size, "--out", str(tmp_path)]) == 0
