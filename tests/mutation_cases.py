@@ -1376,9 +1376,9 @@ SINGLE_MACHINE = (
     ),
     Mutation(
         "trust-region/best-without-psi",
-        M + "trust_region/surrogate_trust_region.py",
-        "return state.values[numbers] + cast(Prox, self.prox).value(self._whole(state.points[numbers])).to(",
-        "return state.values[numbers] + 0.0 * cast(Prox, self.prox).value(self._whole(state.points[numbers])).to(",
+        M + "trust_region/modeller.py",
+        "return values + self._psi.value(",
+        "return values + 0.0 * self._psi.value(",
         "the best point and the ratio are of f alone",
         (COMPOSITE + "test_over_a_simplex_and_a_ball_the_minimum_is_a_general_solvers",),
         ("optimizers/trust_region",),

@@ -22,7 +22,7 @@ from experiments import registry
 from experiments.benchmarks import output
 from experiments.benchmarks.problems.suites import SIDE, SUITES, Problem, chosen, opened
 from optimizers import SurrogateTrustRegion, run
-from optimizers.methods.trust_region import cut, pinned_model, radius, step, surrogate_trust_region
+from optimizers.methods.trust_region import cut, free_box, modeller, pinned_model, radius, step, surrogate_trust_region
 
 FUNCTIONS = (1, 2, 6, 7, 8, 10, 12, 13, 15, 17, 20, 22)
 LEAST = 1e-8
@@ -44,13 +44,13 @@ ROWS: dict[str, list[Change]] = {
     "without the Matérn part": [(pinned_model, "AMPLITUDES", (1e-6, 1e-6))],
     "without the quadratic form": [(pinned_model, "QUADRATIC", 0.0)],
     "without the shared curvature": NO_SHARED,
-    "without the metric": [(surrogate_trust_region, "metric_of", _identity)],
+    "without the metric": [(modeller, "metric_of", _identity)],
     "without lessons": [(surrogate_trust_region, "LESSONS", 0)],
     "without Newton steps after the first": [(step, "NEWTON", 0)],
     "without noise and ripples": NO_NOISE,
     "ripples told from noise, not smoothed over": [(surrogate_trust_region, "RUGGED", False)],
     "without searches of hyper-parameters after the first": [(pinned_model, "LATER", 0)],
-    "half the first radius": [(surrogate_trust_region, "START", 0.1)],
+    "half the first radius": [(free_box, "START", 0.1)],
     "radius grows at any decrease": [(radius, "POOR", 0.1)],
     "the prototype's model": [*NO_NOISE, *NO_SHARED, (cut, "REACH", 0.0)],
 }

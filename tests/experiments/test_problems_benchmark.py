@@ -233,9 +233,9 @@ def test_all_begin_at_the_black_boxs_start_in_its_own_box(monkeypatch, tmp_path)
 
 
 def test_the_wide_cobyqa_has_our_radius(box, tmp_path):
-    from optimizers.methods.trust_region import surrogate_trust_region
+    from optimizers.methods.trust_region import free_box
 
-    assert rivals.OUR_RADIUS == surrogate_trust_region.START
+    assert rivals.OUR_RADIUS == free_box.START
     assert RIVALS["cobyqa_wide"].run.args[1] == {"initial_tr_radius": 2.0}
 
 

@@ -166,7 +166,7 @@ def test_a_larger_budget_goes_on_as_if_it_had_been_there(method, keep, tmp_path)
     assert same(summary(ours), summary(whole))
 
 
-@pytest.mark.parametrize("method", ["es", "gld", "decomfl"])
+@pytest.mark.parametrize("method", ["trust_region", "es", "gld", "decomfl"])
 def test_batches_that_the_budget_of_then_made_smaller_stay_so(method, tmp_path):
     """The journal is told again under the budgets under which its batches were asked."""
     found = []

@@ -1,0 +1,185 @@
+"""The model that a trust region's state has: of which queries, in which coordinates, with which hyper-parameters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from optimizers.methods.trust_region.beside import Place
+from optimizers.methods.trust_region.composite import CompositeModel
+from optimizers.methods.trust_region.cut import cut_of
+from optimizers.methods.trust_region.free_box import FreeBox
+from optimizers.methods.trust_region.local_data import LocalData
+from optimizers.methods.trust_region.metric import metric_of
+from optimizers.methods.trust_region.pinned_model import Shape
+from optimizers.methods.trust_region.radius import FAILED
+from optimizers.methods.trust_region.region_model import RegionModel, scaled_data
+from optimizers.methods.trust_region.region_state import TrustRegionState
+from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, direction_outside
+from optimizers.methods.trust_region.span_model import SpanModel
+from optimizers.methods.trust_region.spanning import SPANNED_WINDOW, WHOLE, nearest
+from optimizers.prox import Prox
+
+LARGEST_WINDOW = 1000
+"""The most queries of a window, whatever d."""
+
+MEMORY = 3
+"""Where the model is of a span, at most so many windows of queries are kept."""
+
+AnyModel: TypeAlias = RegionModel | SpanModel | CompositeModel
+
+
+class Modeller:
+    """What makes models of a state's queries, and what of the state is fitted to them.
+
+    Args:
+        box: the free coordinates.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60.
+        noise: variance of a value's noise; None: estimated.
+        psi: ψ and its prox, or None.
+    """
+
+    def __init__(self, box: FreeBox, window: int | None, noise: float | None, psi: Prox | None) -> None:
+        self._box, self._noise, self._psi = box, noise, psi
+        most = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
+        self.size = window or min(most, LARGEST_WINDOW if box.d <= WHOLE else SPANNED_WINDOW)
+
+    @property
+    def flops(self) -> int:
+        """About how many operations the largest of a model's products takes."""
+        return self.size * min(self.size, self._box.d) ** 2
+
+    def totals(self, state: TrustRegionState, numbers: Tensor) -> Tensor:
+        """f + ψ at the queries of the given numbers, shape ``n``; inf outside of ψ's domain."""
+        values = state.values[numbers.to(state.values.device)]
+        if self._psi is None:
+            return values
+        points = state.points[numbers.to(state.points.device)]
+        return values + self._psi.value(self._box.whole(points)).to(values)
+
+    def best(self, state: TrustRegionState) -> int:
+        """The number of the best query since the last restart; where values have noise, that of least mean."""
+        if state.smoothing and state.pin >= state.first:
+            return state.pin
+        return state.first + int(self.totals(state, torch.arange(state.first, len(state.values))).argmin())
+
+    def cut(self, state: TrustRegionState, best: int) -> Tensor | None:
+        """The plane before the failed queries near the best one, see ``cut_of``."""
+        if len(state.failed) == 0:
+            return None
+        center = state.points[best]
+        return cut_of((state.failed - center).cpu(), (state.points - center).cpu(), state.radius.delta)
+
+    def forget(self, now: TrustRegionState) -> None:
+        """Where the model is of a span, drops the queries far from the best one, as soon as they are too many."""
+        if now.basis is None or len(now.values) <= MEMORY * self.size:
+            return
+        last = torch.tensor([len(now.values) - 1], device=now.values.device)
+        kept = torch.cat([nearest(now.points, self.best(now), self.size), last]).unique()
+        now.fitted -= len(now.values) - len(kept)
+        now.first, now.pin = int((kept < now.first).sum()), int((kept < now.pin).sum())
+        now.points, now.values = now.points[kept], now.values[kept]
+
+    def model(self, now: TrustRegionState, best: int, normal: Tensor) -> AnyModel | None:
+        """The model of the queries near the best one, its hyper-parameters fitted where it is time; None without any.
+
+        Of points that are too near to each other it is a model of half of them.
+
+        Args:
+            now: the state, whose hyper-parameters, metric and basis are set.
+            best: the number of the query at the centre.
+            normal: a random vector, shape ``d_free``, for a direction outside of a span.
+        """
+        data = LocalData.about(now.points.cpu(), now.values.cpu(), best, self.size, now.radius.delta, bool(now.noisy))
+        cut = self.cut(now, best)
+        every = self._box.d // 2 if now.basis is None else min(self._box.d, len(data)) // 8
+        due = now.shape is None or len(now.values) - now.fitted >= max(5, every)
+        while len(data):
+            try:
+                model = self._fitted(now, data, due) if now.basis is None else self._spanned(now, data, due, normal)
+                model.cut, model.numbers = cut, data.numbers
+                return model if self._psi is None else self._composed(now, model, best, data.rows)
+            except ArithmeticError:
+                data = data.halved()
+        return None
+
+    def settled(
+        self, now: TrustRegionState, best: int, model: AnyModel, kind: str, normal: Tensor
+    ) -> tuple[int, AnyModel, bool]:
+        """The query of least posterior mean, the model pinned there, and whether a step to the last one has failed.
+
+        The radius follows the ratio of the fall of the mean, given the new value, to the one that was predicted.
+        """
+        means, numbers, failed = model.means(), model.numbers, False
+        last = (numbers == len(now.values) - 1).nonzero().flatten()
+        if kind == "step" and len(last):
+            length = float((now.points[-1] - now.points[best]).norm())
+            ratio = -float(means[last[0]]) / max(now.predicted, 1e-300)
+            failed, now.lessons = not ratio > FAILED, 0
+            now.radius = now.radius.after(ratio, length)
+        means = torch.where(numbers >= now.first, means, math.inf)
+        place = int(means.argmin())
+        if not float(means[place]) < 0.0:
+            return best, model, failed
+        best = int(numbers[place])
+        return best, self.model(now, best, normal) or model, failed
+
+    def place(self, state: TrustRegionState, asked: Tensor) -> Place:
+        """What is known about the planned query, given points that are out, ``p x d_free``."""
+        points, center = state.points.cpu(), state.points[state.pin].cpu()
+        data = LocalData.about(points, state.values.cpu(), state.pin, self.size, state.radius.delta, False)
+        return Place(
+            rows=data.rows,
+            asked=asked - center,
+            end=state.plan[0].cpu() - center if state.kind == "step" else torch.zeros_like(center),
+            metric=state.metric.cpu(),
+            basis=None if state.basis is None else state.basis.cpu(),
+            shape=Shape(*state.shape or Shape()),
+            radius=state.radius.delta,
+            lower=self._box.lower - center,
+            upper=self._box.upper - center,
+        )
+
+    def _fitted(self, now: TrustRegionState, data: LocalData, due: bool) -> RegionModel:
+        """The model of the data; where it is due, after a fit of metric and shape."""
+        rows, heights, metric = data.rows, data.heights, now.metric.cpu()
+        variance = (self._noise or 0.0) / data.unit / data.unit
+        before = Shape(*now.shape) if now.shape is not None else None
+        if not due and before is not None:
+            return RegionModel.of(rows, heights, metric, before, data.unit, variance)
+        shape = before or scaled_data(rows, heights, metric, variance)[0].fitted(None, now.smoothing)
+        metric = metric_of(RegionModel.of(rows, heights, metric, shape, 1.0, variance).hessian)
+        scaled, map = scaled_data(rows, heights, metric, variance)
+        shape = scaled.fitted(shape, None if now.noisy is None else now.smoothing)
+        model = RegionModel(scaled.model(shape), map, data.unit)
+        now.metric, now.fitted = self._box.kept(metric), len(now.values)
+        now.shape = (shape.amplitude, shape.lengthscale, shape.noise)
+        return model
+
+    def _spanned(self, now: TrustRegionState, data: LocalData, due: bool, normal: Tensor) -> SpanModel:
+        """The model of the data in the span of their rows, which the state's basis is made to cover."""
+        basis = cast(Tensor, now.basis).cpu()
+        wider, grown = covering(basis, data.rows)
+        now.metric = self._box.kept(carried_metric(now.metric.cpu(), basis, wider, grown))
+        now.basis = self._box.kept(wider)
+        inside = replace(data, rows=coordinates(wider, data.rows))
+        return SpanModel(self._fitted(now, inside, due), wider, direction_outside(wider, normal))
+
+    def _composed(
+        self, now: TrustRegionState, model: RegionModel | SpanModel, best: int, rows: Tensor
+    ) -> CompositeModel:
+        """The model of f + ψ, for ψ and its prox of steps from the best point."""
+        center, psi = now.points[best].cpu(), cast(Prox, self._psi)
+        x_b = self._box.whole(now.points[best][None])[0].double().cpu()
+
+        def at(s: Tensor) -> Tensor:
+            return self._box.replaced(x_b, center + s)
+
+        def prox(s: Tensor, size: float) -> Tensor:
+            return self._box.part(psi(at(s), size)) - center
+
+        return CompositeModel(model, lambda s: float(psi.value(at(s))), prox, rows)
