@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.pinned_model import JITTER, LINEAR, ROOT5, SHARED, Shape, matern
+from optimizers.methods.trust_region.pinned_model import LINEAR, ROOT5, SHARED, Shape, factored, matern
 from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, extended
 
 MOST = 8
@@ -76,14 +76,7 @@ class Known:
         self._P, self._z, self._shape = P, z, shape
         K = kernel(P, P, shape)
         K.diagonal().add_(shape.noise)
-        self._deviations = K.diagonal().sqrt()
-        K = K / self._deviations[:, None] / self._deviations
-        for jitter in JITTER:
-            self._factor, failed = torch.linalg.cholesky_ex(K + jitter * torch.eye(len(K), dtype=K.dtype))
-            if not int(failed):
-                break
-        else:
-            raise ArithmeticError("the points are too near to each other for a factorization")
+        self._factor, self._deviations = factored(K)
         self._white_slopes = self._white(slopes(P, z, shape))
 
     def _white(self, columns: Tensor) -> Tensor:

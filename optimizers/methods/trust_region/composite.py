@@ -24,7 +24,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.cut import SHARE
+from optimizers.methods.trust_region.cut import confined
 from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span_model import SpanModel
 
@@ -101,7 +101,7 @@ class CompositeModel:
         before = s
         for _ in range(ITERATIONS):
             z = self._prox(y - (gradient + product(y - s)) / L, size)
-            z = self._kept_within(z, delta, lower, upper)
+            z = confined(z, delta, lower, upper, self._model.cut)
             if float((z - y).norm()) <= SETTLED * delta:
                 return z
             if float((y - z) @ (z - before)) > 0.0:
@@ -109,13 +109,6 @@ class CompositeModel:
             after = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum**2))
             y, before, momentum = z + (momentum - 1.0) / after * (z - before), z, after
         return before
-
-    def _kept_within(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> Tensor:
-        """The step, clipped to the box and drawn back to x_b into the ball and before the cut."""
-        s = torch.minimum(torch.maximum(s, lower), upper)
-        s = s * min(1.0, delta / max(float(s.norm()), 1e-300))
-        cut = self._model.cut
-        return s if cut is None else s * min(1.0, SHARE / max(float(cut @ s), SHARE))
 
     def lesson(self, delta: float) -> Tensor | None:
         """The unit vector along which ∇f(x_b) is least known; None if it is known better than G is long."""

@@ -49,6 +49,13 @@ def cut_of(failed: Tensor, rows: Tensor, delta: float) -> Tensor | None:
     return torch.from_numpy(residual[:-1] / -residual[-1]) / delta
 
 
+def confined(s: Tensor, delta: float, lower: Tensor, upper: Tensor, cut: Tensor | None) -> Tensor:
+    """A step, shape ``d``, clipped to the box, and drawn back to 0 into the ball of radius δ and before a cut."""
+    s = torch.minimum(torch.maximum(s, lower), upper)
+    s = s * min(1.0, delta / max(float(s.norm()), 1e-300))
+    return s if cut is None else s * min(1.0, SHARE / max(float(cut @ s), SHARE))
+
+
 def minimize_before(
     value: Callable[[Tensor], float],
     derivatives: Callable[[Tensor], tuple[Tensor, Tensor]],

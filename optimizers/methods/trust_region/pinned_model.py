@@ -98,17 +98,8 @@ class PinnedData:
         K = torch.add(self.polynomial, matern(self.distances, ell), alpha=a).add_(lost[:, None] - a).add_(lost)
         if noise:
             K.add_(noise).diagonal().add_(noise)
-        deviations = K.diagonal().sqrt()
-        K.mul_(1.0 / deviations[:, None]).mul_(1.0 / deviations)
-        if bool(torch.isfinite(deviations).all()):
-            before = 0.0
-            for jitter in JITTER:
-                K.diagonal().add_(jitter - before)
-                factor, failed = torch.linalg.cholesky_ex(K)
-                if not int(failed):
-                    return factor, deviations, 2.0 * float((factor.diagonal() * deviations).log().sum())
-                before = jitter
-        raise ArithmeticError("the points of the window are too near to each other for a factorization")
+        factor, deviations = factored(K)
+        return factor, deviations, 2.0 * float((factor.diagonal() * deviations).log().sum())
 
     def loss(self, shape: Shape) -> float:
         """−2 log marginal likelihood but for a constant, at the scale of ``_scale``; inf where k has no factor."""
@@ -263,6 +254,27 @@ class PinnedModel:
         white = torch.linalg.solve_triangular(self._factor, cross, upper=False)
         covariance = prior * (directions.mT @ directions) - white.mT @ white
         return covariance * (self.scale * self.data.unit) * self.data.unit
+
+
+def factored(K: Tensor) -> tuple[Tensor, Tensor]:
+    """The Cholesky factor of a covariance's correlations, ``n x n``, and its standard deviations, shape ``n``.
+
+    The covariance is overwritten.
+
+    Raises:
+        ArithmeticError: if no jitter makes it positive definite.
+    """
+    deviations = K.diagonal().sqrt()
+    K.mul_(1.0 / deviations[:, None]).mul_(1.0 / deviations)
+    if bool(torch.isfinite(deviations).all()):
+        before = 0.0
+        for jitter in JITTER:
+            K.diagonal().add_(jitter - before)
+            factor, failed = torch.linalg.cholesky_ex(K)
+            if not int(failed):
+                return factor, deviations
+            before = jitter
+    raise ArithmeticError("the points of the window are too near to each other for a factorization")
 
 
 def matern(distances: Tensor, lengthscale: float) -> Tensor:

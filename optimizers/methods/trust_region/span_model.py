@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.cut import SHARE
+from optimizers.methods.trust_region.cut import SHARE, confined
 from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span import coordinates
 from optimizers.methods.trust_region.step import minimize_in_ball
@@ -85,7 +85,7 @@ class SpanModel:
             if left <= 0.0:
                 break
             moved = self._moved(held, fixed, left**0.5)
-            s = self._kept_within(moved, delta, lower, upper)
+            s = confined(moved, delta, lower, upper, self.cut)
             mean = self.mean(s)
             if mean < least:
                 best, least = s, mean
@@ -140,12 +140,6 @@ class SpanModel:
         t, _ = minimize_in_ball(value, derivatives, radius, -free, free)
         t = torch.linalg.solve_triangular(C.mT, t[:, None], upper=True)[:, 0] if some else t
         return torch.where(held, fixed, t @ B)
-
-    def _kept_within(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> Tensor:
-        """The step, projected onto the box and shortened into the ball and before the cut."""
-        s = torch.minimum(torch.maximum(s, lower), upper)
-        s = s * min(1.0, delta / max(float(s.norm()), 1e-300))
-        return s if self.cut is None else s * min(1.0, SHARE / max(float(self.cut @ s), SHARE))
 
     def exploring(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
         """A step and beside it ηe, e the direction outside of the span: the query teaches f's slope along that.
