@@ -48,7 +48,7 @@ class EstimatedDescent(Optimizer):
             queries a variable grow, however many are to come, so that a run may be given more.
         **common: see ``Optimizer``.
 
-    ZoRD's figures have n = 10, λ = 0.01 and a constant rate, 0.1 or tuned (Appx. C), which
+    ZoRD's figures have n = 10, λ = 0.01 and a constant rate (Appx. C), which
     ``experiments.papers.zord.descent`` gives.
     """
 
