@@ -1,9 +1,10 @@
-"""The command line: ``python -m experiments list | run | figures | report | publish | benchmark``."""
+"""The command line: ``gradient-surrogates``, or ``python -m experiments``, and its commands."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import shlex
 import sys
@@ -16,14 +17,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tqdm import tqdm
 
-from experiments import registry
+from experiments import __version__, registry
 from experiments.harness.experiment import PAPERS, SCALES, paper_of
 from experiments.harness.verdicts import Status, Verdict
+from experiments.program import SCRIPT, program
 
 if TYPE_CHECKING:
     from experiments.running.runner import Outcome
 
 _CLAIMS: dict[Status, str] = {status: status for status in get_args(Status)}
+SHELLS = ("bash", "zsh", "tcsh")
 _CONTROLS: dict[Status, str] = {
     "reproduced": "hold",
     "partly": "hold partly",
@@ -55,9 +58,9 @@ def main(argv: Sequence[str]) -> int:
 def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> int:
     match arguments.command:
         case "list":
-            from experiments.running.listing import listing
-
-            print(listing(arguments.paper, arguments.data))
+            _list(arguments)
+        case "completion":
+            print(_completion(arguments.shell))
         case "benchmark":
             if arguments.name not in registry.BENCHMARKS:
                 raise registry.UnknownNameError("benchmark", arguments.name, registry.BENCHMARKS)
@@ -80,12 +83,53 @@ def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> i
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+def _list(arguments: argparse.Namespace) -> None:
+    from experiments.running.listing import console, described, listing
+
+    found = described(arguments.paper, arguments.data)
+    if arguments.json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+        return
+    terminal = console()
+    for table in listing(found):
+        terminal.print(table)
+        terminal.print()
+    terminal.print(f"Times are of all seeds of a scale, of one processor. Benchmarks: {', '.join(found['benchmarks'])}")
+
+
+def _completion(shell: str) -> str:
+    """A script after which a shell completes commands, options, ids and paths."""
+    import shtab
+
+    parser = _parser(SCRIPT, complete=True)
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for command in commands.choices.values():
+        for action in command._actions:
+            if action.type is Path:
+                kind = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE
+                action.complete = kind
+    return shtab.complete(parser, shell)
+
+
+def _parser(name: str | None = None, complete: bool = False) -> argparse.ArgumentParser:
+    """The parser.
+
+    Args:
+        name: the program's; by default what the user typed.
+        complete: for a shell's completion: ids are choices, which are looked up with a better answer elsewhere.
+    """
+    parser = argparse.ArgumentParser(
+        prog=name or program(),
+        description="Run the figures and tables of the papers again, each with a verdict on what its paper claims.",
+        epilog="COMMAND --help says more of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"{SCRIPT} {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    ids: Any = {"nargs": "*", "metavar": "ID", "choices": list(registry.MODULES) if complete else None}
     known = commands.add_parser("list", help="the experiments: what they show, cost and need")
+    known.add_argument("--json", action="store_true", help="as JSON")
     run = commands.add_parser("run", help="run experiments: by id, a paper's, or all")
-    run.add_argument("names", nargs="*", metavar="ID", help="see list")
+    run.add_argument("names", help="see list", **ids)
     run.add_argument("--all", action="store_true", help="every experiment")
     for subparser in (known, run):
         subparser.add_argument("--paper", choices=PAPERS, help="those of one paper")
@@ -104,11 +148,18 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--from", default=Path("results"), help="default: results", **made)
     report.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/index.html")
     publish = commands.add_parser("publish", help="take results over into experiments/published, with its page")
-    publish.add_argument("names", nargs="*", metavar="ID", help="default: all finished ones of the folder")
+    publish.add_argument("names", help="default: all finished ones of the folder", **ids)
     again = "what run wrote to; default: the committed results, which are made anew from their records"
     publish.add_argument("--from", default=None, help=again, **made)
     benchmark = commands.add_parser("benchmark", help="time our pieces against their peers", add_help=False)
-    benchmark.add_argument("name", metavar="NAME", help=", ".join(registry.BENCHMARKS))
+    benchmark.add_argument(
+        "name",
+        metavar="NAME",
+        choices=list(registry.BENCHMARKS) if complete else None,
+        help=", ".join(registry.BENCHMARKS),
+    )
+    completion = commands.add_parser("completion", help="print what completes this command's words in a shell")
+    completion.add_argument("shell", choices=SHELLS, help="the shell")
     return parser
 
 
@@ -150,6 +201,7 @@ def _say_what_stands_in(names: list[str], data: Path | None) -> None:
 
 
 def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
+    from experiments.running.listing import console, finished
     from experiments.running.runner import Interrupted, run_experiments
 
     start = time.perf_counter()
@@ -169,6 +221,9 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
         for outcome in interrupted.outcomes:
             print(f"  {outcome.experiment.id}: {outcome.finished} seeds", file=sys.stderr)
         return 130
+    terminal = console()
+    terminal.print()
+    terminal.print(finished(outcomes, arguments.out))
     verdicts = [verdict for outcome in outcomes for verdict in outcome.verdicts]
     claims = _tally((verdict for verdict in verdicts if not verdict.control), _CLAIMS)
     controls = _tally((verdict for verdict in verdicts if verdict.control), _CONTROLS)
@@ -179,7 +234,7 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     print(f"claims of the papers: {claims}; controls of ours: {controls}")
     print(f"see {arguments.out}/ID.png, with .pdf, .csv, .settings.json and .verdicts.json beside it;")
-    print(f"one page of all: python -m experiments report --from {shlex.quote(str(arguments.out))}")
+    print(f"one page of all: {program()} report --from {shlex.quote(str(arguments.out))}")
     return 1 if failed or left_out else 0
 
 

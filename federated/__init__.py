@@ -1,5 +1,7 @@
 """Federated zeroth-order optimization: clients keep their functions to themselves, and the server gets messages."""
 
+from importlib.metadata import version as _version
+
 from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError, RoundSkipped, client_seed
 from federated.core.client import Client
 from federated.core.codec import decode, encode
@@ -44,3 +46,5 @@ __all__ = [
     "make_federation",
     "simulate",
 ]
+
+__version__ = _version("gradient-surrogates")

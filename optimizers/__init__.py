@@ -1,5 +1,7 @@
 """Zeroth-order optimizers behind one ask/tell interface."""
 
+from importlib.metadata import version as _version
+
 from optimizers.adapters.candidate_generator import CandidateGenerator
 from optimizers.adapters.module_objective import ModuleObjective
 from optimizers.adapters.ray_executor import RayExecutor
@@ -97,3 +99,5 @@ __all__ = [
     "scipy_method",
     "sobol",
 ]
+
+__version__ = _version("gradient-surrogates")

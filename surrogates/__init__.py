@@ -1,5 +1,7 @@
 """Gaussian surrogates of a function and of its gradient, fitted to function values only."""
 
+from importlib.metadata import version as _version
+
 from surrogates.conditioning import Conditioning
 from surrogates.fourier.features import FingerprintError, FourierFeatures
 from surrogates.fourier.surrogate import FourierGradientPosterior, FourierSurrogate, NotFittedError
@@ -55,3 +57,5 @@ __all__ = [
     "register_kernel",
     "sample_hyperparameters",
 ]
+
+__version__ = _version("gradient-surrogates")

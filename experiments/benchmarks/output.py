@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from experiments.program import plain, program
 from experiments.running.results import machine, versions
 
 
@@ -39,7 +40,7 @@ def options_of(
         **known: each option's default and help; a default that is a tuple takes several values, False makes a flag.
     """
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(prog=f"python -m experiments benchmark {name}", description=description)
+    parser = argparse.ArgumentParser(prog=f"{program()} benchmark {name}", description=plain(description))
     parser.add_argument("--out", type=Path, default=Path("results"))
     for option, (default, said) in known.items():
         shape: dict[str, Any] = {"type": type(default)}

@@ -1,65 +1,143 @@
-"""What can be run: each experiment with what it shows, costs and needs."""
+"""What can be run, and what has been: each experiment with what it shows, costs and needs, and each result's claims."""
 
 from __future__ import annotations
 
-import textwrap
+import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, get_args
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from experiments import registry
-from experiments.harness.experiment import PAPERS, SCALES, Experiment, cost_of
+from experiments.harness.experiment import PAPERS, SCALES, Experiment, cost_of, paper_of
+from experiments.harness.verdicts import Status
+from experiments.running.runner import Outcome
+
+PUBLISHED = Path(__file__).parents[1] / "published"
+PIPED = 120
+"""Columns where standard output is no terminal."""
 
 
-def listing(paper: str | None = None, data: Path | None = None) -> str:
-    """The experiments under their papers, as text; what they show is the paper scale's.
+def console() -> Console:
+    """Standard output as rich writes to it: links and colours on a terminal, plain text of a fixed width elsewhere."""
+    return Console(width=None if sys.stdout.isatty() else PIPED, highlight=False, markup=False)
+
+
+def described(paper: str | None = None, data: Path | None = None) -> dict[str, Any]:
+    """The experiments and benchmarks, as JSON has them; what they show is the paper scale's.
 
     Args:
         paper: only this one's.
         data: the folder in which data sets are looked for.
     """
-    found: dict[str, list[str]] = {name: [] for name in PAPERS}
-    broken: list[str] = []
-    width = max(map(len, registry.MODULES))
-    for name in registry.MODULES:
-        try:
-            experiment = registry.get(name)
-        except registry.MissingExtraError as error:
-            broken.append(str(error))
-            continue
-        found[experiment.paper].append(_entry(experiment, width, data))
-    blocks = [
-        "\n".join([PAPERS[name], *entries]) for name, entries in found.items() if entries and paper in (None, name)
-    ]
-    if broken:
-        blocks.append("\n".join(["Not to be run here", *(f"  {line}" for line in broken)]))
-    blocks.append(f"benchmarks: {', '.join(registry.BENCHMARKS)}")
-    return "\n\n".join(blocks)
+    names = [name for name in registry.MODULES if paper in (None, paper_of(name))]
+    return {"experiments": [_described(name, data) for name in names], "benchmarks": list(registry.BENCHMARKS)}
 
 
-def _entry(experiment: Experiment, width: int, data: Path | None) -> str:
-    indent = " " * (width + 4)
-    lines = [f"  {experiment.id:<{width}}  {experiment.source}: {experiment.shown(experiment.settings())}"]
-    known = [(scale, cost_of(experiment, scale)) for scale in SCALES]
-    lines.append(f"{indent}cost: " + ", ".join(f"{scale} {cost or 'not measured'}" for scale, cost in known))
-    if experiment.data:
-        lines.append(indent + "data: " + ", ".join(_whereabouts(name, data) for name in experiment.data))
-        if experiment.stand_in:
-            lines.append(f"{indent}stand-in without them: {experiment.stands_in(experiment.settings())}")
-    if experiment.extra:
-        lines.append(f"{indent}needs: {_extra(experiment.extra)}")
-    return "\n".join(
-        textwrap.fill(line, 118, initial_indent="", subsequent_indent=indent, drop_whitespace=True) for line in lines
-    )
-
-
-def _whereabouts(name: str, data: Path | None) -> str:
-    if data is None:
-        return f"{name} (--data DIR, in DIR/{name})"
-    return f"{name} ({'here' if (data / name).exists() else f'not in {data}'})"
-
-
-def _extra(extra: str) -> str:
+def _described(name: str, data: Path | None) -> dict[str, Any]:
     try:
-        registry.require(extra, extra)
+        experiment = registry.get(name)
+    except registry.MissingExtraError as error:
+        return {"id": name, "paper": paper_of(name), "missing": str(error)}
+    folders = {wanted: None if data is None else (data / wanted).exists() for wanted in experiment.data}
+    return {
+        "id": name,
+        "paper": experiment.paper,
+        "source": experiment.source,
+        "shows": experiment.shown(experiment.settings()),
+        "claim": experiment.claim,
+        "cost": {scale: cost_of(experiment, scale) for scale in SCALES},
+        "data": folders,
+        "stand_in": experiment.stands_in(experiment.settings()) if experiment.stand_in else "",
+        "extra": experiment.extra,
+        "missing": _missing(experiment),
+    }
+
+
+def _missing(experiment: Experiment) -> str:
+    """What is not installed of an experiment's extra, with the command that installs it; empty where nothing is."""
+    try:
+        registry.require(experiment.extra, experiment.id)
     except registry.MissingExtraError as error:
         return str(error)
-    return f"extra '{extra}', installed"
+    return ""
+
+
+def listing(found: dict[str, Any]) -> list[Table]:
+    """A table for each paper, whose ids are links to the committed figures where these are here.
+
+    Args:
+        found: what ``described`` gives.
+    """
+    tables = []
+    for paper, title in PAPERS.items():
+        rows = [one for one in found["experiments"] if one["paper"] == paper]
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
+        table.add_column("id", no_wrap=True)
+        table.add_column("shows", ratio=1)
+        for scale in SCALES:
+            table.add_column(scale, max_width=12, justify="right")
+        for one in rows:
+            costs = [one.get("cost", {}).get(scale) or "" for scale in SCALES]
+            table.add_row(_linked(one["id"], PUBLISHED / f"{one['id']}.png"), _shown(one, costs), *map(_brief, costs))
+        if rows:
+            tables.append(table)
+    return tables
+
+
+def _brief(cost: str) -> str:
+    """A cost that is a time; one that says more stands below what the experiment shows."""
+    return cost if cost[:1].isdigit() else "see left" if cost else "–"
+
+
+def _shown(one: dict[str, Any], costs: Sequence[str]) -> str:
+    if "source" not in one:
+        return one["missing"]
+    lines = [f"{one['source']}: {one['shows']}"]
+    lines += [f"{scale}: {cost}" for scale, cost in zip(SCALES, costs, strict=True) if _brief(cost) not in (cost, "–")]
+    if one["data"]:
+        lines.append("data: " + ", ".join(f"{name} ({_whereabouts(name, at)})" for name, at in one["data"].items()))
+    if one["stand_in"]:
+        lines.append(f"stand-in without them: {one['stand_in']}")
+    if one["missing"]:
+        lines.append(one["missing"])
+    return "\n".join(lines)
+
+
+def _whereabouts(name: str, here: bool | None) -> str:
+    return f"--data DIR, in DIR/{name}" if here is None else "here" if here else "not in the folder given"
+
+
+def _linked(text: str, path: Path) -> Text:
+    """A text that a terminal which can opens a file from; plain where there is no such file."""
+    return Text(text, style=f"link {path.absolute().as_uri()}") if path.exists() else Text(text)
+
+
+def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
+    """What a run came to: how many claims of each experiment came out which way, controls apart, and the picture."""
+    statuses: tuple[Status, ...] = get_args(Status)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("experiment", no_wrap=True)
+    table.add_column("seeds", justify="right")
+    for status in statuses:
+        table.add_column(status, justify="right")
+    table.add_column("controls hold", justify="right")
+    table.add_column("figure", overflow="fold")
+    for outcome in outcomes:
+        claims = Counter(verdict.status for verdict in outcome.verdicts if not verdict.control)
+        controls = Counter(verdict.status for verdict in outcome.verdicts if verdict.control)
+        held = f"{controls['reproduced']} of {controls.total()}" if controls else ""
+        picture = out / f"{outcome.experiment.id}.png"
+        table.add_row(
+            outcome.experiment.id,
+            str(outcome.finished),
+            *(str(claims[status] or "") for status in statuses),
+            held,
+            "failed" if outcome.failure else _linked(str(picture), picture),
+        )
+    return table

@@ -2,15 +2,27 @@
 
 import dataclasses
 import errno
+import io
+import json
+import shlex
+import shutil
 import subprocess
 import sys
 import types
+from importlib import metadata
 
 import pytest
+from rich.console import Console
 
+import experiments
+import federated
+import optimizers
+import surrogates
 from experiments import registry
-from experiments.cli import main
+from experiments.cli import SHELLS, main
 from experiments.harness.records import to_csv
+from experiments.program import MODULE
+from experiments.running import listing
 from tests.experiments import quick, toy
 
 
@@ -20,23 +32,85 @@ def toy_only(monkeypatch):
     monkeypatch.setattr(registry, "ESTIMATION_ERROR", ("toy-fig1",))
 
 
+def listed(capsys, *arguments):
+    """What ``list --json`` prints."""
+    assert main(["list", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)["experiments"]
+
+
 def test_list_says_what_is_needed_and_whether_it_is_here(monkeypatch, tmp_path, capsys):
     needy = dataclasses.replace(toy.experiment(), data=("mnist",), stand_in="digits for MNIST", extra="absent")
-    monkeypatch.setattr(toy, "EXPERIMENT", dataclasses.replace(needy, cost={"paper": "3 h"}))
+    monkeypatch.setattr(toy, "EXPERIMENT", dataclasses.replace(needy, cost={"paper": "3 h", "quick": "days on a GPU"}))
     monkeypatch.setattr(registry, "MODULES", {"toy-fig1": "tests.experiments.toy"})
     monkeypatch.setitem(registry.EXTRAS, "absent", ("no_such_module",))
     assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    assert "Toy, Fig. 1: numbers near their index" in text and "paper 3 h" in text
+    text = " ".join(capsys.readouterr().out.split())
+    assert "toy-fig1 Toy, Fig. 1: numbers near their index see left – 3 h" in text and "quick: days on a GPU" in text
     assert "mnist (--data DIR, in DIR/mnist)" in text and "digits for MNIST" in text
     assert "no_such_module, not installed here; pip install '.[absent]'" in text
-    assert main(["list", "--data", str(tmp_path)]) == 0
-    assert f"mnist (not in {tmp_path})" in capsys.readouterr().out
+    (found,) = listed(capsys)
+    assert (found["paper"], found["source"], found["extra"]) == ("ours", "Toy, Fig. 1", "absent")
+    assert found["cost"] == {"quick": "days on a GPU", "reduced": "", "paper": "3 h"}
+    assert found["data"] == {"mnist": None} and "no_such_module" in found["missing"]
+    assert listed(capsys, "--data", str(tmp_path))[0]["data"] == {"mnist": False}
     (tmp_path / "mnist").mkdir()
-    assert main(["list", "--data", str(tmp_path), "--paper", "ours"]) == 0
+    assert listed(capsys, "--data", str(tmp_path), "--paper", "ours")[0]["data"] == {"mnist": True}
+    assert main(["list", "--data", str(tmp_path)]) == 0
     assert "mnist (here)" in capsys.readouterr().out
-    assert main(["list", "--paper", "zord"]) == 0
-    assert "toy-fig1" not in capsys.readouterr().out
+    assert listed(capsys, "--paper", "zord") == []
+    monkeypatch.setattr(registry, "MODULES", {"hiso-y": "cma_missing"})
+    monkeypatch.setitem(registry.EXTRAS, "absent", ("cma_missing",))
+    assert "cma_missing, not installed here" in listed(capsys)[0]["missing"]
+    assert main(["list"]) == 0
+    assert "pip install '.[absent]'" in capsys.readouterr().out
+
+
+def test_help_has_no_markup_and_the_name_that_was_typed(monkeypatch, capsys):
+    names = {"/usr/bin/gradient-surrogates": "gradient-surrogates", "/x/experiments/__main__.py": MODULE}
+    for typed, name in names.items():
+        monkeypatch.setattr(sys, "argv", [typed])
+        pages = ([], ["list"], ["run"], ["figures"], ["report"], ["publish"], ["completion"], ["benchmark", "threads"])
+        for command in pages:
+            with pytest.raises(SystemExit) as ended:
+                main([*command, "--help"])
+            page = capsys.readouterr().out
+            assert ended.value.code == 0 and page.startswith(f"usage: {' '.join([name, *command])}"), page
+            assert "`" not in page and "**" not in page and ":class:" not in page
+        with pytest.raises(SystemExit):
+            main(["run", "--sedes"])
+        assert f"{name}: error: unrecognized arguments: --sedes" in capsys.readouterr().err
+
+
+def test_the_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"gradient-surrogates {metadata.version('gradient-surrogates')}\n"
+    for package in (experiments, federated, optimizers, surrogates):
+        assert package.__version__ == metadata.version("gradient-surrogates")
+
+
+def test_bash_completes_commands_ids_options_and_folders(tmp_path, capsys):
+    """A real bash, with the script that is printed, asked as its Tab key asks."""
+    pytest.importorskip("shtab")
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    for shell in SHELLS:
+        assert main(["completion", shell]) == 0
+        (tmp_path / shell).write_text(capsys.readouterr().out)
+
+    def completed(*words):
+        typed = " ".join(map(shlex.quote, ("gradient-surrogates", *words)))
+        ask = f"source {tmp_path}/bash; COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _shtab_gradient_surrogates; "
+        done = subprocess.run([bash, "-c", ask + 'echo "${COMPREPLY[@]}"'], capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert completed("li") == ["list"]
+    assert completed("run", "zord-fig2") == ["zord-fig2a", "zord-fig2b"]
+    assert completed("list", "--j") == ["--json"] and completed("run", "--scale", "re") == ["reduced"]
+    assert completed("benchmark", "dir") == ["directions"]
+    (tmp_path / "folder").mkdir()
+    assert completed("run", "zord-fig1", "--out", str(tmp_path / "fol")) == [str(tmp_path / "folder")]
 
 
 def test_a_missing_extra_is_answered_with_the_pip_command(monkeypatch, tmp_path, capsys):
@@ -96,6 +170,16 @@ def test_list_names_every_experiment_and_benchmark(capsys):
     text = capsys.readouterr().out
     for name in (*registry.MODULES, *registry.BENCHMARKS):
         assert name in text
+    assert [one["id"] for one in listed(capsys)] == list(registry.MODULES)
+
+
+def test_a_terminal_gets_links_to_the_committed_figures():
+    """As OSC 8 has them; what is piped has none."""
+    text = io.StringIO()
+    (table, *_) = listing.listing(listing.described("zord"))
+    Console(file=text, force_terminal=True, width=100, legacy_windows=False).print(table)
+    target = (listing.PUBLISHED / "zord-fig1.png").as_uri()
+    assert f";{target}\x1b\\" in text.getvalue()
 
 
 def test_every_registered_module_defines_the_experiment_of_its_id():
@@ -125,7 +209,11 @@ def test_run_writes_to_out_and_closes_with_a_summary(toy_only, tmp_path, capsys)
     assert (tmp_path / "here" / "toy-fig1.png").exists()
     text = capsys.readouterr().out
     assert "reproduced: values are positive" in text and "1 reproduced, 0 partly, 0 undecided, 0 not reproduced" in text
-    assert str(tmp_path / "here") in text
+    picture = str(tmp_path / "here" / "toy-fig1.png")
+    table = text[text.index("\nexperiment ") :].split()
+    heads = "experiment seeds reproduced partly undecided not reproduced controls hold figure"
+    assert " ".join(table).startswith(heads) and table[len(heads.split()) + 1 :][:3] == ["toy-fig1", "2", "1"]
+    assert picture in "".join(table)
 
 
 def test_figures_writes_to_results_by_default(toy_only, tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from experiments.benchmarks.problems import page
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import COCO, Record, Run, make, read
 from experiments.benchmarks.problems.suites import SUITES, Suite, chosen
+from experiments.program import plain, program
 from experiments.workloads.black_boxes import BLACK_BOXES
 
 PUBLISHED = range(11, 16)
@@ -120,8 +121,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         f"  {s.name:16} d = {', '.join(map(str, s.dimensions)) or 'their own'}; {_queries(s)}" for s in SUITES.values()
     )
     parser = argparse.ArgumentParser(
-        prog="python -m experiments benchmark problems",
-        description=__doc__,
+        prog=f"{program()} benchmark problems",
+        description=plain(__doc__),
         epilog=f"suites, and the dimensions that they are run at by default:\n{suites}\n\n"
         f"methods, and where they are run:\n{rows}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
