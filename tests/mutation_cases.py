@@ -2999,6 +2999,35 @@ RUNS = (
     ),
 )
 
+LEDGER = TF + "core/test_ledger.py::"
+
+SCALE = (
+    Mutation(
+        "scale/totals-forget-the-wire",
+        F + "core/ledger.py",
+        "self._totals[name] = (self._totals[name] or 0) + count",
+        "self._totals[name] = self._totals[name] and self._totals[name] + count",
+        "the running total of what is None or 0 at first stays so",
+        (LEDGER + "test_running_totals_are_those_of_the_rows_in_any_order",),
+    ),
+    Mutation(
+        "scale/an-old-round-is-begun-again",
+        F + "core/ledger.py",
+        "if round_number <= self._last:",
+        "if round_number < self._present:",
+        "a second entry of the same client and round",
+        (LEDGER + "test_running_totals_are_those_of_the_rows_in_any_order",),
+    ),
+    Mutation(
+        "scale/changed-entries-are-not-seen",
+        F + "core/ledger.py",
+        "self.oldest_change = min(self.oldest_change, row)",
+        "self.oldest_change = row",
+        "an entry that was written to a file and has changed since is not written again",
+        (LEDGER + "test_what_has_changed_is_known",),
+    ),
+)
+
 BOXES = "experiments/workloads/black_boxes/"
 TB = "tests/experiments/black_boxes/"
 
@@ -3124,6 +3153,7 @@ MUTATIONS = (
     + SCALAR_ONLY
     + COMPOSITE
     + RUNS
+    + SCALE
     + BLACK_BOXES
     + SCORES
 )

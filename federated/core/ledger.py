@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import os
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args, get_type_hints
+
+import numpy as np
 
 from federated.core.messages import plain
 from optimizers.core.archive import load_archive, save_archive
@@ -75,25 +78,42 @@ MOST_NOTED = 2000
 
 COLUMNS = tuple(field.name for field in fields(Entry))
 COUNTS = COLUMNS[2:-1]
+WIRE = tuple(name for name in COLUMNS if name.startswith("wire"))
+NONE = -1
+"""What stands for None in a column of integers."""
 
 
 class Ledger:
-    """The entries of all clients and rounds, in the order in which they were begun."""
+    """The entries of all clients and rounds, in the order in which they were begun.
+
+    Entries are held in columns, some 100 bytes each, and totals of all of them are added up as the counts come: neither
+    adding nor ``total(name)`` looks at the entries of earlier rounds.
+
+    Attributes:
+        oldest_change: the number of the first entry that has changed since this was last set to ``len(ledger)``; who
+            writes entries to a file as they come sees by it whether those written before still stand.
+    """
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[int, int], Entry] = {}
+        self._columns: dict[str, Any] = {name: array("d" if name == "seconds" else "q") for name in COLUMNS[:-1]}
+        self._refused: dict[int, str] = {}
+        self._totals: dict[str, Any] = dict.fromkeys(COUNTS, 0)
+        self._present, self._last, self._at = 0, 0, dict[int, int]()
+        self.oldest_change = 0
+
+    def __len__(self) -> int:
+        return len(self._columns["round"])
 
     def __repr__(self) -> str:
         spent = {name: self.total(name) for name in COUNTS}
-        rounds, clients = ({key[i] for key in self._entries} for i in (0, 1))
-        refused = sum(bool(entry.refused) for entry in self._entries.values())
+        rounds, clients = (len(np.unique(self._column(name))) for name in ("round", "client"))
         return "\n".join(
             [
-                f"Ledger of {len(rounds)} rounds and {len(clients)} clients, {spent['seconds']:.6g} s of work:",
+                f"Ledger of {rounds} rounds and {clients} clients, {spent['seconds']:.6g} s of work:",
                 "  " + ", ".join(f"{name}: {spent[name]}" for name in ("queries", "failures", "gradients")),
                 f"  payload bytes: {spent['payload_up']} up, {spent['payload_down']} down",
                 f"  message bytes: {spent['message_up']} up, {spent['message_down']} down",
-                f"  reports refused or missing in {refused} of {len(self._entries)} entries",
+                f"  reports refused or missing in {len(self._refused)} of {len(self)} entries",
             ]
         )
 
@@ -106,18 +126,21 @@ class Ledger:
         unknown = set(counts) - set(COUNTS)
         if unknown:
             raise TypeError(f"the ledger counts {', '.join(COUNTS)}; got {', '.join(sorted(unknown))}")
-        entry = self._entry(round_number, client)
+        row = self._row(round_number, client)
         for name, count in counts.items():
             if count is not None:
-                setattr(entry, name, (getattr(entry, name) or 0) + count)
+                column = self._columns[name]
+                column[row] = count if column[row] == NONE else column[row] + count
+                self._totals[name] = (self._totals[name] or 0) + count
 
     def refuse(self, round_number: int, client: int, reason: str) -> None:
         """Notes in a client's entry of a round why a report was refused or is missing.
 
         Reasons may be another party's words: of all that an entry has, the first ``MOST_NOTED`` letters are kept.
         """
-        entry, reason = self._entry(round_number, client), plain(reason)
-        entry.refused = plain(f"{entry.refused}; {reason}" if entry.refused else reason, MOST_NOTED)
+        row, reason = self._row(round_number, client), plain(reason)
+        if noted := plain("; ".join(filter(None, (self._refused.get(row, ""), reason))), MOST_NOTED):
+            self._refused[row] = noted
 
     def total(self, name: str, *, round: int | None = None, client: int | None = None) -> Any:
         """The sum of a count over all entries, or those of a round or client; None for wire bytes without a wire.
@@ -127,17 +150,17 @@ class Ledger:
         """
         if name not in COUNTS:
             raise ValueError(f"the ledger counts {', '.join(COUNTS)}; got {name!r}")
-        found = [
-            getattr(entry, name)
-            for entry in self._entries.values()
-            if round in (None, entry.round) and client in (None, entry.client)
-        ]
-        known = [count for count in found if count is not None]
-        return sum(known) if known or not found or not name.startswith("wire") else None
+        if round is None and client is None:
+            return self._totals[name]
+        wanted = np.ones(len(self), dtype=bool)
+        for column, value in (("round", round), ("client", client)):
+            if value is not None:
+                wanted &= self._column(column) == value
+        return _sum(name, self._column(name)[wanted])
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The entries as dictionaries with the keys of ``COLUMNS``, sorted by round and client."""
-        return [asdict(self._entries[key]) for key in sorted(self._entries)]
+        return [self._entry(row) for row in self._sorted()]
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The entries, with the columns of ``COLUMNS``, sorted by round and client; None is ``pandas.NA``.
@@ -145,8 +168,12 @@ class Ledger:
         Raises:
             ImportError: if pandas is not installed.
         """
-        frame = import_pandas().DataFrame(self.to_rows(), columns=list(COLUMNS))
-        return frame.astype({name: "Int64" for name in COLUMNS if name.startswith("wire")})
+        order = self._sorted()
+        columns: dict[str, Any] = {name: self._column(name)[order] for name in self._columns}
+        frame = import_pandas().DataFrame(columns | {"refused": [self._refused.get(row, "") for row in order.tolist()]})
+        for name in WIRE:
+            frame[name] = frame[name].astype("Int64").mask(frame[name] == NONE)
+        return frame
 
     def plot(self, ax: Axes | None = None, against: str = "rounds") -> Axes:
         """Draws what all clients had spent after each round, and marks rounds with failures.
@@ -163,15 +190,13 @@ class Ledger:
             ValueError: if ``against`` is none of these.
         """
         check_against(against)
-        spent = {"rounds": [0], "queries": [0], "bytes": [0]}
-        failed = []
-        for number in sorted({entry.round for entry in self._entries.values()}):
-            entries = [entry for entry in self._entries.values() if entry.round == number]
-            spent["rounds"].append(number)
-            spent["queries"].append(spent["queries"][-1] + sum(e.queries for e in entries))
-            spent["bytes"].append(spent["bytes"][-1] + sum(e.payload_up + e.payload_down for e in entries))
-            if any(e.failures or e.refused for e in entries):
-                failed.append(spent[against][-1])
+        rounds, of_round = np.unique(self._column("round"), return_inverse=True)
+        queries, *payload = (self._sums(name, of_round) for name in ("queries", "payload_up", "payload_down"))
+        costs = {"queries": queries, "bytes": np.sum(payload, axis=0)}
+        spent = {name: [0, *cost.cumsum().tolist()] for name, cost in costs.items()} | {"rounds": [0, *rounds.tolist()]}
+        failing = self._column("failures") > 0
+        failing[list(self._refused)] = True
+        failed = [spent[against][1 + i] for i in np.unique(of_round[failing])]
         drawn, ax = "queries" if against == "bytes" else "bytes", axes_or_new(ax)
         ax.plot(spent[against], spent[drawn], label=AGAINST[drawn])
         mark_failures(ax, failed, "rounds with failures")
@@ -195,17 +220,21 @@ class Ledger:
 
     def to_csv(self, path: str | Path) -> None:
         """Writes the rows to a CSV file, in which None is an empty cell."""
-        write_csv(path, COLUMNS, self.to_rows())
+        write_csv(path, COLUMNS, (self._entry(row) for row in self._sorted()))
 
     def state_dict(self) -> dict[str, Any]:
         """The entries in lists, one for each of ``COLUMNS``."""
-        return {name: [getattr(e, name) for e in self._entries.values()] for name in COLUMNS}
+        columns: dict[str, Any] = {name: column.tolist() for name, column in self._columns.items()}
+        for name in WIRE:
+            columns[name] = [None if count == NONE else count for count in columns[name]]
+        return columns | {"refused": [self._refused.get(row, "") for row in range(len(self))]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the entries of a ``state_dict``.
 
         Raises:
-            ValueError: if it has other columns, one of another length, or values of other types; nothing is taken then.
+            ValueError: if it has other columns, one of another length, values of other types or under 0, or an entry
+                twice; nothing is taken then.
         """
         if set(state) != set(COLUMNS):
             raise ValueError(f"the ledger's columns are {list(COLUMNS)}, got {sorted(state)}")
@@ -213,8 +242,18 @@ class Ledger:
             kinds = get_args(hint) or (hint,)
             if not isinstance(state[name], list) or not all(type(value) in kinds for value in state[name]):
                 raise ValueError(f"the ledger's column {name} is no list of {getattr(hint, '__name__', hint)}")
-        entries = [Entry(*row) for row in zip(*(state[name] for name in COLUMNS), strict=True)]
-        self._entries = {(entry.round, entry.client): entry for entry in entries}
+            if kinds != (str,) and any(not 0 <= value < 2**63 for value in state[name] if value is not None):
+                raise ValueError(f"the ledger's column {name} has a number that is no count")
+        if len({len(state[name]) for name in COLUMNS}) > 1:
+            raise ValueError("the ledger's columns are of different lengths")
+        if len(set(zip(state["round"], state["client"], strict=True))) < len(state["round"]):
+            raise ValueError("the ledger has two entries of one client and round")
+        for name, column in self._columns.items():
+            self._columns[name] = array(column.typecode, [NONE if count is None else count for count in state[name]])
+        self._refused = {row: reason for row, reason in enumerate(state["refused"]) if reason}
+        self._totals = {name: _sum(name, self._column(name)) for name in COUNTS}
+        self.oldest_change, self._last = 0, max(state["round"], default=0)
+        self._go_to(self._last)
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
@@ -223,8 +262,55 @@ class Ledger:
         ledger.load_state_dict(state)
         return ledger
 
-    def _entry(self, round_number: int, client: int) -> Entry:
-        return self._entries.setdefault((round_number, client), Entry(round_number, client))
+    def _row(self, round_number: int, client: int) -> int:
+        """The number of a client's entry of a round, which is begun where there is none."""
+        if round_number != self._present:
+            self._go_to(round_number)
+        row = self._at.get(client)
+        if row is None:
+            row = self._at[client] = len(self)
+            for name, column in self._columns.items():
+                column.append(NONE if name in WIRE else 0)
+            self._columns["round"][row], self._columns["client"][row] = round_number, client
+            for name in WIRE if row == 0 else ():
+                self._totals[name] = None
+        self.oldest_change = min(self.oldest_change, row)
+        return row
+
+    def _go_to(self, round_number: int) -> None:
+        """Finds the entries of a round; one that is later than all before has none."""
+        self._present, self._at = round_number, {}
+        if round_number <= self._last:
+            rows = np.flatnonzero(self._column("round") == round_number)
+            self._at = dict(zip(self._column("client")[rows].tolist(), rows.tolist(), strict=True))
+        self._last = max(self._last, round_number)
+
+    def _column(self, name: str) -> np.ndarray:
+        """A copy of a column: a view would keep it from growing."""
+        column = self._columns[name]
+        return np.array(column, dtype=column.typecode)
+
+    def _sums(self, name: str, groups: np.ndarray) -> np.ndarray:
+        """The sums of a count in each group of entries, which are numbered from 0."""
+        sums = np.zeros(groups.max(initial=-1) + 1, dtype=np.int64)
+        np.add.at(sums, groups, self._column(name))
+        return sums
+
+    def _sorted(self) -> np.ndarray:
+        """The numbers of the entries, by round and client."""
+        return np.lexsort((self._column("client"), self._column("round")))
+
+    def _entry(self, row: int) -> dict[str, Any]:
+        entry: dict[str, Any] = {name: column[row] for name, column in self._columns.items()}
+        return (
+            entry | {name: None for name in WIRE if entry[name] == NONE} | {"refused": self._refused.get(int(row), "")}
+        )
+
+
+def _sum(name: str, counts: np.ndarray) -> Any:
+    """The sum of a column's counts; None where there are some and none is known."""
+    known = counts[counts != NONE]
+    return known.sum().item() if len(known) or not len(counts) else None
 
 
 def check_against(against: str) -> None:

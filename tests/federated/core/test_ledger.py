@@ -1,4 +1,5 @@
 import csv
+import random
 
 import pytest
 
@@ -33,6 +34,92 @@ def test_csv_reads_back(tmp_path):
     assert list(rows[0]) == list(COLUMNS)
     assert rows[0]["refused"] == "late, by one; NaN" and rows[0]["wire_up"] == "150"
     assert rows[1]["wire_up"] == "" and rows[1]["queries"] == "5"
+
+
+def reference(calls):
+    """The rows after calls of ``add`` (round, client, counts), by a dictionary of dictionaries."""
+    rows = {}
+    for number, client, counts in calls:
+        entry = dict.fromkeys(COLUMNS[2:], 0) | {"wire_up": None, "wire_down": None, "seconds": 0.0, "refused": ""}
+        row = rows.setdefault((number, client), {"round": number, "client": client} | entry)
+        for name, count in counts.items():
+            if isinstance(count, str):
+                row[name] = f"{row[name]}; {count}" if row[name] else count
+            elif count is not None:
+                row[name] = (row[name] or 0) + count
+    return rows
+
+
+def test_running_totals_are_those_of_the_rows_in_any_order():
+    draw = random.Random(0)
+    ledger, resumed, calls = Ledger(), Ledger(), []
+    for i in range(400):
+        if i == 200:
+            resumed.load_state_dict(ledger.state_dict())
+        number, client = draw.randint(1, 6), draw.randint(0, 5)
+        counts = {name: draw.randint(0, 9) for name in draw.sample(COLUMNS[2:10], 3)} | {"seconds": draw.random()}
+        if number == 2:
+            counts |= {"wire_up": draw.choice([None, 7])}
+        if draw.random() < 0.1:
+            ledger.refuse(number, client, "late"), resumed.refuse(number, client, "late")
+            calls.append((number, client, {"refused": "late"}))
+        ledger.add(number, client, **counts), resumed.add(number, client, **counts)
+        calls.append((number, client, counts))
+    rows = reference(calls)
+    assert ledger.to_rows() == [rows[key] for key in sorted(rows)]
+    assert resumed.state_dict() == ledger.state_dict()
+    assert list(zip(*(ledger.state_dict()[name] for name in ("round", "client")), strict=True)) == list(rows)
+    for name in COLUMNS[2:-1]:
+        for where in ({}, {"round": 2}, {"client": 3}, {"round": 5, "client": 0}):
+            found = [r[name] for r in rows.values() if all(r[k] == v for k, v in where.items())]
+            known = [count for count in found if count is not None]
+            wanted = sum(known) if known or not found else None
+            for each in (ledger, resumed):
+                assert each.total(name, **where) == (pytest.approx(wanted) if name == "seconds" else wanted)
+
+
+def test_a_new_round_and_the_totals_look_at_no_earlier_entry(monkeypatch):
+    ledger = filled()
+    monkeypatch.setattr(Ledger, "_column", None)  # all that reads a column
+    for number in range(3, 6):
+        for client in range(3):
+            ledger.add(number, client, queries=2, seconds=0.1)
+            ledger.refuse(number, client, "late")
+        ledger.add(number, 1, queries=1)
+    assert ledger.total("queries") == 12 + 3 * 7 and len(ledger) == 2 + 9 and ledger.total("wire_down") is None
+
+
+def test_what_has_changed_is_known():
+    ledger = filled()
+    assert ledger.oldest_change == 0
+    ledger.oldest_change = len(ledger)
+    ledger.add(3, 0)
+    assert ledger.oldest_change == 2
+    ledger.oldest_change = len(ledger)
+    ledger.refuse(1, 0, "again")
+    ledger.add(3, 0, queries=1)
+    assert ledger.oldest_change == 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda s: s["queries"].__setitem__(0, -1),
+        lambda s: s["queries"].__setitem__(0, 2**63),
+        lambda s: s["round"].__setitem__(0, True),
+        lambda s: s["wire_up"].__setitem__(0, -1),
+        lambda s: s["seconds"].__setitem__(1, float("nan")),
+        lambda s: s["refused"].append("more"),
+        lambda s: s.update({name: column * 2 for name, column in s.items()}),
+    ],
+)
+def test_states_that_are_none_are_refused(spoil):
+    ledger = filled()
+    state, before = ledger.state_dict(), ledger.state_dict()
+    spoil(state)
+    with pytest.raises(ValueError, match="the ledger"):
+        ledger.load_state_dict(state)
+    assert ledger.state_dict() == before
 
 
 def test_states_come_back():
