@@ -154,7 +154,8 @@ def table(settings: Settings, rows: Rows) -> Table:
             line += [with_sd(last(settings, rows, name, method)), printed[name]]
         cells.append(tuple(line))
     after = f"after {settings.max_queries:,} queries and a Latin hypercube of {settings.design:,}"
-    caption = f"Best mean return of {settings.episodes} episodes {after}, mean ± sd of the trials."
+    returned = "return of an episode" if settings.episodes == 1 else f"mean return of {settings.episodes} episodes"
+    caption = f"Best {returned} {after}, mean ± sd of the trials."
     return Table(columns, tuple(cells), caption)
 
 
@@ -168,7 +169,7 @@ EXPERIMENT = Experiment(
     claim="ZoRD's controllers earn more reward than those of ES, RGF and PRGF in every environment.",
     scales={
         "paper": Settings(),
-        "reduced": Settings(episodes=3, design=50, max_queries=100, every=5, turbo_candidates=500),
+        "reduced": Settings(episodes=1, design=50, max_queries=100, every=5, turbo_candidates=500),
         "quick": Settings(TWO, FEW, episodes=1, design=6, max_queries=8, every=4, horizon=10),
     },
     run_seed=run_seed,
