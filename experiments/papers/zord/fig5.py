@@ -20,7 +20,7 @@ from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, log10_gap, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge_pairs
-from experiments.papers.zord.descent import HALF_WIDTHS, box
+from experiments.papers.zord.descent import HALF_WIDTHS, SETTINGS, box
 from experiments.workloads.problems import standard_problem
 from optimizers import run
 from optimizers.evaluation import Evaluator
@@ -47,8 +47,8 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         angle = 2 * math.pi * torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         unit = (problem.upper - problem.lower) / 10.0
         x0 = problem.minimizer + unit * settings.distance * torch.cat([angle.cos(), angle.sin()])
-        cls = method_class(method)
-        optimizer = cls(x0, bounds=box(problem), max_queries=settings.queries, seed=seed, store_points=True)
+        common = {"bounds": box(problem), "max_queries": settings.queries, "seed": seed, "store_points": True}
+        optimizer = method_class(method)(x0, **SETTINGS.get(method, {}), **common)
         history = run(optimizer, Evaluator(problem, batched=True)).history
         scaled = 10.0 * (history.x - problem.lower) / (problem.upper - problem.lower)
         facts: Row = {"seed": seed, "problem": name, "method": method}
