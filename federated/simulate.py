@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from federated.core.algorithm import Algorithm
-from federated.engine.checkpoint import check_path, load_checkpoint, save_checkpoint
+from federated.engine.checkpoint import Checkpoint, check_path, load_checkpoint
 from federated.engine.faults import FaultPlan
 from federated.engine.federation import ClientHost, Federation, RoundRecord
 from federated.engine.host import Host, prepared
@@ -53,7 +52,9 @@ def simulate(
         rounds: R, the number of rounds, those before a resume included.
         callback: called after each round with its record and the model; it stops the run by returning True or
             raising StopIteration.
-        checkpoint: file that the whole federation is saved to.
+        checkpoint: file that the whole federation is saved to, beside two that only grow: the ledger's entries,
+            ``<checkpoint>.ledger.csv``, and the rounds' records, ``<checkpoint>.history.jsonl``, which can be read
+            while the run goes on.
         checkpoint_every: number of rounds from one save to the next.
         resume: checkpoint to go on from.
         progress: ``"auto"``: a bar over the rounds in terminals and notebooks, and else lines of the log every 30 s;
@@ -77,9 +78,8 @@ def simulate(
         rounds = check_integer("rounds", rounds, 0)
         every = positive_integer("checkpoint_every", checkpoint_every)
         check_path("checkpoint", checkpoint)
-        if resume is not None:
-            load_checkpoint(federation, resume)
-        message = run_rounds(federation, rounds, callback, checkpoint, every, progress)
+        resumed = None if resume is None else load_checkpoint(federation, resume)
+        message = run_rounds(federation, rounds, callback, kept_in(checkpoint, resumed), every, progress)
     finally:
         federation.host.close()
     ledger, history = federation.ledger, federation.history
@@ -156,7 +156,7 @@ def run_rounds(
     federation: Federation,
     rounds: int,
     callback: Callback | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: Checkpoint | None = None,
     every: int = 1,
     progress: ProgressMode = False,
 ) -> str:
@@ -179,12 +179,20 @@ def run_rounds(
     return f"{federation.rounds} rounds done.{unsaved}"
 
 
-def _unsaved(federation: Federation, path: str | os.PathLike[str]) -> str:
+def kept_in(path: str | Path | None, resumed: Checkpoint | None) -> Checkpoint | None:
+    """The checkpoint at a path: that from which a run was resumed, where it is the same file."""
+    if path is None:
+        return None
+    same = resumed is not None and resumed.path.absolute() == Path(path).absolute()
+    return resumed if same else Checkpoint(path)
+
+
+def _unsaved(federation: Federation, checkpoint: Checkpoint) -> str:
     """Saves a federation; the sentence that says why it could not be saved, or nothing."""
     try:
-        save_checkpoint(federation, path)
+        checkpoint.save(federation)
     except OSError as error:
-        logger.error("%s cannot be written (%s): the older one stays, and the run goes on", path, error)
+        logger.error("%s cannot be written (%s): the older one stays, and the run goes on", checkpoint.path, error)
         return f" The checkpoint could not be written: {error}."
     return ""
 

@@ -2952,8 +2952,8 @@ RUNS = (
     Mutation(
         "trust/a-file-not-on-the-device",
         O + "core/files.py",
-        "            os.fsync(file.fileno())\n",
-        "",
+        "            os.fsync(file.fileno())\n        os.replace",
+        "        os.replace",
         "a file takes another's place before it is on the device",
         (KEPT + "test_a_full_disk_leaves_the_older_file_and_is_said",),
     ),
@@ -2999,7 +2999,7 @@ RUNS = (
     ),
 )
 
-LEDGER = TF + "core/test_ledger.py::"
+LEDGER, GROWN = TF + "core/test_ledger.py::", TF + "test_growing_checkpoints.py::"
 
 SCALE = (
     Mutation(
@@ -3025,6 +3025,38 @@ SCALE = (
         "self.oldest_change = row",
         "an entry that was written to a file and has changed since is not written again",
         (LEDGER + "test_what_has_changed_is_known",),
+    ),
+    Mutation(
+        "scale/what-an-interrupted-save-left-stays",
+        O + "core/files.py",
+        "                file.truncate()\n",
+        "",
+        "the rest of a torn line stays behind what is appended",
+        (GROWN + "test_a_run_that_ended_while_it_was_saved_goes_on_bitwise",),
+    ),
+    Mutation(
+        "scale/a-growing-file-of-another-run",
+        O + "core/files.py",
+        "if made.size != size or made.sha256 != sha256:",
+        "if made.size != size:",
+        "a checkpoint takes the ledger of another run",
+        (GROWN + "test_files_that_do_not_fit_are_refused_by_their_names",),
+    ),
+    Mutation(
+        "scale/what-has-changed-is-not-written-again",
+        F + "engine/checkpoint.py",
+        "same and self._ledger.oldest_change >= self._entries and",
+        "same and",
+        "costs that a host learned of later are not in the checkpoint",
+        (GROWN + "test_entries_that_change_after_they_were_written_are_written_again",),
+    ),
+    Mutation(
+        "scale/the-old-files-go-first",
+        F + "engine/checkpoint.py",
+        "while not self._files or any(file.path.exists() for file in self._files.values()):",
+        "while not self._files:",
+        "a new run writes over the files of the older checkpoint before its own is whole",
+        (GROWN + "test_a_new_run_at_an_old_path_leaves_the_old_one_until_it_is_saved",),
     ),
 )
 

@@ -39,9 +39,9 @@
   strings, lists, dicts, objects with ``state_dict``), a client's beside its optimizer. A client whose optimizer holds
   everything has none. ``_aggregate`` assigns a new dataclass and writes to no tensor in place.
 - **Queries** are asked and counted by the client's optimizer, which is made with ``common_options()``: no limit on
-  queries or failures, no best point, and the client's own seed. Directions are best addressed by round and step, so
-  that a client that lost its state draws new ones. A client without anything to report, such as one whose queries all
-  failed, raises ``NoReportError`` in ``_report``.
+  queries or failures, no best point, no list of values, and the client's own seed. Directions are best addressed by
+  round and step, so that a client that lost its state draws new ones. A client without anything to report, such as one
+  whose queries all failed, raises ``NoReportError`` in ``_report``.
 - **Acceptance.** An algorithm whose clients receive x each round may set ``self.asks_acceptance``, as FedZO does by its
   option ``accept``. The base then adds a phase in which clients say whether F fell, and where it did not puts x back by
   ``Server._take_back``.
@@ -248,6 +248,7 @@ class Algorithm(ABC):
             "max_failures": None,
             "rescale": False,
             "track_best": False,
+            "store_values": False,
         }
 
     def server(self) -> Any:

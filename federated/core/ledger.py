@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args, get_type_hints
@@ -161,6 +161,10 @@ class Ledger:
     def to_rows(self) -> list[dict[str, Any]]:
         """The entries as dictionaries with the keys of ``COLUMNS``, sorted by round and client."""
         return [self._entry(row) for row in self._sorted()]
+
+    def entries(self, start: int = 0) -> Iterator[dict[str, Any]]:
+        """Those from a number on, in the order in which they were begun, with the keys of ``COLUMNS``."""
+        return map(self._entry, range(start, len(self)))
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The entries, with the columns of ``COLUMNS``, sorted by round and client; None is ``pandas.NA``.

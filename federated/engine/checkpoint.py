@@ -1,40 +1,207 @@
-"""Checkpoints of a federation: files that are written whole or not at all, and loaded whole or not at all."""
+"""Checkpoints of a federation: written whole or not at all, loaded whole or not at all, at a cost that does not grow.
+
+A checkpoint ``run.pt`` is three files. ``run.pt`` has all that a round changes, and is replaced by each save. Two
+others only grow: ``run.pt.ledger.csv`` takes the ledger's entries since the last save, in the order in which they were
+begun, and ``run.pt.history.jsonl`` the rounds' records, a JSON object a line. Both can be read while the run goes on.
+``run.pt`` says which bytes of the two belong to it: what an interrupted save has appended beyond them is not read, and
+files that do not fit it are refused. A copy of a checkpoint takes all three.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
+from federated.core.ledger import COLUMNS, Entry, Ledger
 from federated.core.messages import plain
-from federated.engine.federation import Federation
-from optimizers.core.files import read_state, write_state
+from federated.core.reception import refusing
+from federated.engine.federation import Federation, History
+from optimizers.core.files import GrowingFile, read_state, write_state
 
-FORMAT = 1
+FORMAT = 2
+GROWING = {"ledger": "csv", "history": "jsonl"}
+"""What only grows, and how the names of its files end."""
+
+
+class Checkpoint:
+    """The checkpoint that a run saves its federation to, again and again.
+
+    Args:
+        path: the file; those that only grow are beside it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._files: dict[str, GrowingFile] = {}
+        self._ledger, self._history = Ledger(), History()
+        self._entries = self._records = 0
+
+    def save(self, federation: Federation) -> None:
+        """Saves a federation between two rounds, of which it writes the entries and records since the last save.
+
+        Raises:
+            OSError: if a file cannot be written, with its path; the older checkpoint stays then.
+        """
+        going_on = self._goes_on(federation)
+        if not going_on:
+            self._begin(federation)
+        try:
+            self._append(federation)
+            files = {name: [f.path.name, f.size, f.sha256] for name, f in self._files.items()}
+            write_state(self.path, federation.present_state() | files, FORMAT)
+        except BaseException:
+            if not going_on:
+                _remove(file.path for file in self._files.values())
+                self._files = {}
+            raise
+        if not going_on:
+            _remove(self._older())
+
+    def load(self, federation: Federation) -> None:
+        """Makes a federation go on from the checkpoint; later saves go on with its files.
+
+        Raises:
+            OSError, ValueError: as ``load_checkpoint``.
+        """
+        state, files = _read(self.path)
+        federation.load_state_dict(state)
+        self._files, self._ledger, self._history = files, federation.ledger, federation.history
+        self._wrote_all()
+
+    def _goes_on(self, federation: Federation) -> bool:
+        """Whether what was written before is the beginning of what is to be written."""
+        same = self._ledger is federation.ledger and self._history is federation.history
+        unchanged = same and self._ledger.oldest_change >= self._entries and len(self._history) >= self._records
+        return bool(self._files) and unchanged and all(file.there for file in self._files.values())
+
+    def _begin(self, federation: Federation) -> None:
+        """Takes names for new files: the older checkpoint, if there is one, keeps its own until it is replaced."""
+        number, self._files = 1, {}
+        while not self._files or any(file.path.exists() for file in self._files.values()):
+            part = "" if number == 1 else f"-{number}"
+            names = {name: f"{self.path.name}.{name}{part}.{ending}" for name, ending in GROWING.items()}
+            self._files = {name: GrowingFile(self.path.with_name(file)) for name, file in names.items()}
+            number += 1
+        self._ledger, self._history, self._entries, self._records = federation.ledger, federation.history, 0, 0
+
+    def _append(self, federation: Federation) -> None:
+        ledger, history, files = self._ledger, self._history, self._files
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        if not files["ledger"].size:
+            writer.writeheader()
+        writer.writerows(ledger.entries(self._entries))
+        files["ledger"].append(text.getvalue().encode())
+        self._entries = ledger.oldest_change = len(ledger)
+        lines = [json.dumps(asdict(record)) + "\n" for record in history[self._records :]]
+        files["history"].append("".join(lines).encode())
+        self._records = len(history)
+
+    def _wrote_all(self) -> None:
+        self._entries = self._ledger.oldest_change = len(self._ledger)
+        self._records = len(self._history)
+
+    def _older(self) -> list[Path]:
+        """The growing files of this checkpoint's name that are no more its own."""
+        own = {file.path.name for file in self._files.values()}
+        endings = "|".join(rf"{name}(-\d+)?\.{ending}" for name, ending in GROWING.items())
+        pattern = re.compile(rf"{re.escape(self.path.name)}\.({endings})")
+        there = self.path.absolute().parent.iterdir()
+        return [path for path in there if pattern.fullmatch(path.name) and path.name not in own]
 
 
 def save_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> None:
-    """Saves a federation between two rounds.
+    """Saves a federation between two rounds to a new checkpoint.
 
     Raises:
-        OSError: if the file cannot be written, with its path; an older one stays then.
+        OSError: if a file cannot be written, with its path; an older checkpoint stays then.
     """
-    write_state(path, federation.state_dict(), FORMAT)
+    Checkpoint(path).save(federation)
 
 
-def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> None:
+def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Checkpoint:
     """Makes a federation go on from a checkpoint, of one in this process or over Flower.
+
+    Returns:
+        The checkpoint, to be saved to again.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is none of ``save_checkpoint``, is damaged, or does not fit the federation's options, with
-            the path; the federation is then unchanged.
+        ValueError: if it is none of ``save_checkpoint``, is damaged, has not the files beside it that were written with
+            it, or does not fit the federation's options, with the path; the federation is then unchanged.
         TypeError: if the argument is no path.
     """
     check_path("resume", path)
+    checkpoint = Checkpoint(path)
     try:
-        federation.load_state_dict(read_state(path, FORMAT))
+        checkpoint.load(federation)
     except ValueError as error:
         raise ValueError(f"{plain(path)} is no checkpoint of this federation: {error}") from error
+    return checkpoint
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The ``Federation.state_dict`` in a checkpoint.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it is damaged, or has not the files beside it that were written with it.
+    """
+    return _read(Path(path))[0]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile]]:
+    state, files = read_state(path, FORMAT), {}
+    for name, parse in (("ledger", _ledger_of), ("history", _history_of)):
+        match state.get(name):
+            case [str(file), int(size), str(sha256)] if Path(file).name == file and size >= 0:
+                beside = path.with_name(file)
+            case _:
+                raise ValueError(f"it does not say which file has its {name}")
+        try:
+            files[name], data = GrowingFile.opened(beside, size, sha256)
+        except OSError as error:
+            raise ValueError(f"the file with its {name}, {plain(beside)}, cannot be read: {error.strerror}") from error
+        with refusing():
+            state[name] = parse(data.decode())
+    return state, files
+
+
+def _ledger_of(text: str) -> dict[str, list[Any]]:
+    """``Ledger.state_dict`` of the entries in lines of CSV."""
+    header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    if header != list(COLUMNS) or any(len(row) != len(header) for row in rows):
+        raise ValueError(f"the ledger's columns are {list(COLUMNS)}, got {header!r:.200}")
+    columns = {name: list(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)} if rows else {}
+    made: dict[str, list[Any]] = {}
+    for name, hint in get_type_hints(Entry).items():
+        kind, *others = get_args(hint) or (hint,)
+        made[name] = [None if others and cell == "" else kind(cell) for cell in columns.get(name, ())]
+    return made
+
+
+def _history_of(text: str) -> list[dict[str, Any]]:
+    """The records in lines of JSON, with tuples where a ``RoundRecord`` has them."""
+    records = [json.loads(line) for line in text.splitlines()]
+    for record in records:
+        for name in ("participants", "accepted"):
+            record[name] = tuple(record[name])
+        record["refused"] = tuple(tuple(refusal) for refusal in record["refused"])
+    return records
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()
 
 
 def check_path(name: str, path: str | os.PathLike[str] | None) -> None:

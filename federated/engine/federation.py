@@ -181,13 +181,16 @@ class Federation:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole federation between two rounds, in tensors and plain values that ``torch.save`` can write."""
+        history = [asdict(record) for record in self.history]
+        return self.present_state() | {"ledger": self.ledger.state_dict(), "history": history}
+
+    def present_state(self) -> dict[str, Any]:
+        """``state_dict`` without what only grows: the ledger and the history."""
         return {
             "version": STATE_VERSION,
             "configuration": self.algorithm.configuration,
             "server": self.server.state_dict(),
             "clients": self.host.states(),
-            "ledger": self.ledger.state_dict(),
-            "history": [asdict(record) for record in self.history],
             "down": sorted(self._down),
             "in_flight": [[due, client, _as_tensor(content)] for due, client, content in self._delayed],
         }

@@ -61,7 +61,7 @@ class RunConfig:
             client (``federated.flower.keys``). Without TLS, on one machine, it may be empty: nodes are then taken at
             their word.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
-            ``federation.pt``; empty for none.
+            ``federation.pt`` with the files beside it, to which each round is appended; empty for none.
         resume: checkpoint to go on from. Clients begin without a state, which Flower deletes with its run.
     """
 

@@ -19,7 +19,7 @@ from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
 from federated.flower.keys import read_keys
-from federated.simulate import run_rounds
+from federated.simulate import kept_in, run_rounds
 from optimizers.core.files import replacing
 
 logger = logging.getLogger(__name__)
@@ -51,14 +51,13 @@ def run(grid: Grid, config: RunConfig) -> Federation:
     keys = read_keys(Path(config.keys).expanduser(), algorithm.clients) if config.keys else None
     host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait, keys=keys)
     federation = Federation(algorithm, host, config.global_function(), codec=False)
-    if config.resume:
-        load_checkpoint(federation, Path(config.resume).expanduser())
+    resumed = load_checkpoint(federation, Path(config.resume).expanduser()) if config.resume else None
     folder = Path(config.output).expanduser().resolve() if config.output else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     host.connect()
     try:
-        checkpoint = None if folder is None else folder / "federation.pt"
+        checkpoint = kept_in(None if folder is None else folder / "federation.pt", resumed)
         logger.info("%s", run_rounds(federation, config.rounds, _say, checkpoint))
         federation.settle(host.accounts())
     finally:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and states in them."""
+"""Files that are written whole or not at all, states in them, and files that only grow."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self, cast
 
 import torch
 
@@ -33,8 +33,77 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException as error:
         partial.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None:
-            raise type(error)(error.errno, os.strerror(error.errno), str(target)) from error
+            raise _named(error, target) from error
         raise
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """The error of a device, which knows no path, with one."""
+    return OSError(error.errno, os.strerror(error.errno or 0), str(path))
+
+
+class GrowingFile:
+    """A file that is appended to, and of which is known what it holds: so many bytes, with this SHA-256.
+
+    What stands in it beyond these, such as the beginning of a line that could not be written whole, is cut off when
+    more is appended, and is not read.
+
+    Args:
+        path: the file, which is made anew by what is appended first.
+
+    Attributes:
+        size: bytes that it holds.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path, self.size, self._digest = Path(path), 0, hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of what it holds, in hexadecimal."""
+        return self._digest.hexdigest()
+
+    @property
+    def there(self) -> bool:
+        """Whether the file is where it was, and no shorter."""
+        return self.path.is_file() and self.path.stat().st_size >= self.size
+
+    def append(self, data: bytes) -> None:
+        """Appends bytes, which are on the device at the end.
+
+        Raises:
+            OSError: if they cannot be written, with the path; the file then holds what it held.
+        """
+        try:
+            with self.path.open("r+b" if self.size else "wb") as file:
+                file.seek(self.size)
+                file.truncate()
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, self.size)
+            raise (error if error.errno is None else _named(error, self.path)) from error
+        self.size += len(data)
+        self._digest.update(data)
+
+    @classmethod
+    def opened(cls, path: str | os.PathLike[str], size: int, sha256: str) -> tuple[Self, bytes]:
+        """The file as it was when it held so many bytes, to be appended to, and these bytes.
+
+        Raises:
+            OSError: if it cannot be read.
+            ValueError: if it does not begin with bytes of this SHA-256.
+        """
+        made = cls(path)
+        with made.path.open("rb") as file:
+            data = file.read(size)
+        made.size = len(data)
+        made._digest.update(data)
+        if made.size != size or made.sha256 != sha256:
+            raise ValueError(f"{made.path.name} does not begin with the {size} bytes that were written with it")
+        return made, data
 
 
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: int) -> None:
@@ -43,12 +112,27 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: in
     Raises:
         OSError: as ``replacing``.
     """
-    payload = io.BytesIO()
-    torch.save(dict(state), payload)
-    data = payload.getbuffer()
     with replacing(path) as file:
-        file.write(f"checkpoint {form} {hashlib.sha256(data).hexdigest()}\n".encode())
-        file.write(data)
+        hashing = _Hashing(file)
+        file.write(f"checkpoint {form} {hashing.sha256}\n".encode())
+        torch.save(dict(state), cast(BinaryIO, hashing))
+        file.seek(0)
+        file.write(f"checkpoint {form} {hashing.sha256}\n".encode())
+
+
+class _Hashing(io.RawIOBase):
+    """What is written to a file, and its SHA-256; nothing of it is held."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest = file, hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        return self._file.write(data)
 
 
 def read_state(path: str | os.PathLike[str], form: int) -> dict[str, Any]:

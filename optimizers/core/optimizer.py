@@ -103,6 +103,7 @@ class Optimizer(MethodTools, ABC):
         confine_queries: whether queried points are projected onto the box.
         track_best: whether the best point and x0 are kept; if not, ``best_x`` is the current iterate.
         store_points: whether every queried point is kept, for ``result().history.x``.
+        store_values: whether the value of every query is kept, for ``result().history``; if not, it is empty.
 
     Raises:
         TypeError: for a misspelt option, with the nearest name.
@@ -130,6 +131,7 @@ class Optimizer(MethodTools, ABC):
         confine_queries: bool = True,
         track_best: bool = True,
         store_points: bool = False,
+        store_values: bool = True,
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown)
@@ -139,6 +141,7 @@ class Optimizer(MethodTools, ABC):
         self.max_queries, self.seed, self.target = int(max_queries), int(seed), target
         self.stagnation, self.max_failures = stagnation, max_failures
         self.confine_queries, self.track_best, self.store_points = confine_queries, track_best, store_points
+        self.store_values = store_values
         self.rescale = (prox is None and self.rescale_by_default) if rescale is None else bool(rescale)
         self.prox = prox
         self.domain: Domain | None = None
@@ -363,7 +366,8 @@ class Optimizer(MethodTools, ABC):
         whole = len(answers.told) + len(rows) == len(batch)
         back = self._marked(answers, rows, whole)
         try:
-            self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, keep=self.store_points)
+            kept = {"keep_values": self.store_values, "keep_points": self.store_points and self.store_values}
+            self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, **kept)
             answers.add(rows, y)
             if whole:
                 self._out = [*self._out[:place], *self._out[place + 1 :]]

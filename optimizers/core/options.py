@@ -53,6 +53,7 @@ class CommonOptions(TypedDict, total=False):
     confine_queries: bool
     track_best: bool
     store_points: bool
+    store_values: bool
 
 
 def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:

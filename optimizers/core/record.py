@@ -27,7 +27,7 @@ class Record:
         best_x: the point of least f + ψ in user units, shape ``d``; None before the first success.
         best_y: the least f + ψ.
         best_place: the batch and the number in it of that point.
-        values: f of each query, NaN for a failed one, in the order in which they came.
+        values: f of each query, NaN for a failed one, in the order in which they came; empty unless values are kept.
         totals: f + ψ of each query, NaN for a failed one.
         places: the batch of each query, and the point's number in it; q for a retry in a batch of q.
         points: the points that were told together, ``k x d``; empty unless points are kept.
@@ -54,7 +54,8 @@ class Record:
         retries: int,
         *,
         track_best: bool,
-        keep: bool,
+        keep_values: bool = True,
+        keep_points: bool = False,
     ) -> None:
         """Adds some of the queries of a batch.
 
@@ -67,7 +68,8 @@ class Record:
             totals: f + ψ at these points, shape ``k``; inf at an infeasible point, NaN for a failed query.
             retries: the number of failed queries beyond k.
             track_best: whether the best point is kept.
-            keep: whether all points are kept.
+            keep_values: whether each query has an entry.
+            keep_points: whether all points are kept.
         """
         for i, value, total in zip(which, values.tolist(), totals.tolist(), strict=True):
             self.queries += 1
@@ -79,12 +81,13 @@ class Record:
                     self.last_improvement = self.queries
                 self.best_y, self.best_place = total, place
                 self.best_x = batch.point(i) if track_best else None
-            self._enter(value, total, place)
+            if keep_values:
+                self._enter(value, total, place)
         self.queries += retries
         self.failures += retries
-        for _ in range(retries):
+        for _ in range(retries if keep_values else 0):
             self._enter(math.nan, math.nan, (batch.id, len(batch)))
-        if keep:
+        if keep_points:
             points = batch.points(which) if which else batch.base.new_empty(0, batch.dimension)
             self.points += [points, points.new_full((retries, points.shape[1]), math.nan)]
 

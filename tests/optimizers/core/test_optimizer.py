@@ -335,3 +335,17 @@ def test_retreat_moves_to_the_best_point():
     opt.tell(batch, torch.tensor([2.0, 1.0, 3.0], dtype=torch.float64))
     opt.retreat()
     assert torch.equal(opt.x, batch.point(1))
+
+
+def test_values_are_kept_unless_they_are_not_wanted():
+    """Without them a state does not grow with the queries; counts, best point and iterates are the same."""
+    f, states = lambda x: float((x - 1.0).square().sum()), []
+    kept, none = (RGF(torch.zeros(3, dtype=torch.float64), max_queries=40, store_values=s) for s in (True, False))
+    while not kept.stopped:
+        for opt in (kept, none):
+            batch = opt.ask()
+            opt.tell(batch, [f(x) if i != 1 else math.nan for i, x in enumerate(batch.points())])
+        states.append(sum(v.numel() for v in none.state_dict()["record"].values() if torch.is_tensor(v)))
+    assert torch.equal(kept.x, none.x) and torch.equal(kept.best_x, none.best_x) and kept.best_y == none.best_y
+    assert (kept.queries, kept.failures) == (none.queries, none.failures) and len(set(states)) == 1
+    assert len(kept.result().history.y) == kept.queries and len(none.result().history.y) == 0

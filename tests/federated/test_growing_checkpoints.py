@@ -1,0 +1,195 @@
+"""Checkpoints at a cost that does not grow: entries and records are appended, and fit the file that is replaced."""
+
+import csv
+import errno
+import json
+import os
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from federated import make_federation, simulate
+from federated.core.ledger import COLUMNS
+from federated.engine import checkpoint
+from federated.engine.checkpoint import Checkpoint, load_checkpoint, read_checkpoint, save_checkpoint
+from federated.testing import Quadratic
+from federated.testing.harness import run, states_equal, trace
+from optimizers.core import files
+from optimizers.core.files import GrowingFile, read_state, write_state
+
+X0 = torch.linspace(0.2, 0.8, 5, dtype=torch.float64)
+OPTIONS = {"local_steps": 1, "directions": 3, "participation": 3}
+NAMES = ["f.pt", "f.pt.history.jsonl", "f.pt.ledger.csv"]
+GROWING = NAMES[1:]
+
+
+def federation(failing=0, **options):
+    return make_federation("fedzo", [Quadratic(i, failing=failing) for i in range(4)], X0, **OPTIONS | options)
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_save_writes_what_is_new_and_a_state_of_the_same_size(tmp_path):
+    made, kept = federation(), Checkpoint(tmp_path / "f.pt")
+    before, sizes = dict.fromkeys(GROWING, b""), []
+    for _ in range(12):
+        run(made, 1)
+        kept.save(made)
+        after = {name: (tmp_path / name).read_bytes() for name in GROWING}
+        assert all(after[name].startswith(before[name]) for name in GROWING)
+        entries = after["f.pt.ledger.csv"][len(before["f.pt.ledger.csv"]) :].decode().splitlines()
+        records = after["f.pt.history.jsonl"][len(before["f.pt.history.jsonl"]) :].decode().splitlines()
+        sizes.append((len(entries), len(records), (tmp_path / "f.pt").stat().st_size))
+        before = after
+    assert [s[:2] for s in sizes] == [(4, 2)] + [(3, 1)] * 11  # first a line with the columns, and the start
+    assert sizes[3][2] == sizes[-1][2]
+    assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
+
+
+def test_both_are_read_while_the_run_goes_on(tmp_path):
+    seen, made = [], federation(failing=7)
+
+    def look(record, x):
+        if record.round > 1:
+            with (tmp_path / "f.pt.ledger.csv").open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            history = [json.loads(line) for line in (tmp_path / "f.pt.history.jsonl").read_text().splitlines()]
+            seen.append((record.round, rows, history))
+
+    simulate("fedzo", [Quadratic(i, failing=7) for i in range(4)], X0, rounds=4, checkpoint=tmp_path / "f.pt",
+             callback=look, progress=False, **OPTIONS)  # fmt: skip
+    run(made, 4)
+    for number, rows, history in seen:
+        known = [row for row in made.ledger.to_rows() if row["round"] < number]
+        assert list(rows[0]) == list(COLUMNS)
+        for row, wanted in zip(rows, known, strict=True):
+            assert {**row, "seconds": 0} == {k: "" if v is None else str(v) for k, v in wanted.items()} | {"seconds": 0}
+        assert [h["queries"] for h in history] == [record.queries for record in made.history[:number]]
+
+
+@pytest.mark.parametrize("torn", [b"", b"4,2,7\n" * 200, b'4,2,7,0,0,8,8,1,1,,,0.5,"half of a rea', b"\xff\n\n{"])
+def test_a_run_that_ended_while_it_was_saved_goes_on_bitwise(torn, tmp_path):
+    """What is beyond the last whole save, a torn line or whole rounds, is not read, and is cut off by the next."""
+    path = tmp_path / "f.pt"
+    whole, made, kept = federation(), federation(), Checkpoint(path)
+    run(whole, 6), run(made, 3)
+    kept.save(made)
+    for name in GROWING:
+        with (tmp_path / name).open("ab") as file:
+            file.write(torn)
+    again = federation()
+    kept = load_checkpoint(again, path)
+    assert states_equal(again.state_dict(), made.state_dict())
+    run(again, 3)
+    kept.save(again)
+    assert trace(again) == trace(whole) and sorted(os.listdir(tmp_path)) == NAMES
+    lines = (tmp_path / "f.pt.ledger.csv").read_bytes().count(b"\n")
+    assert lines == 1 + len(whole.ledger) and len(read_checkpoint(path)["history"]) == 7
+
+
+def test_a_save_that_fails_after_it_has_appended_leaves_the_older_one(tmp_path, monkeypatch):
+    made, kept = federation(), Checkpoint(tmp_path / "f.pt")
+    run(made, 2)
+    kept.save(made)
+    older = made.state_dict()
+    run(made, 1)
+    for broken in ((checkpoint, "write_state"), (files.os, "fsync")):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="space"):
+            patch.setattr(*broken, full_disk)
+            kept.save(made)
+        assert states_equal(read_checkpoint(tmp_path / "f.pt"), older)
+        assert sorted(os.listdir(tmp_path)) == NAMES
+    kept.save(made)
+    assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
+
+
+def test_a_new_run_at_an_old_path_leaves_the_old_one_until_it_is_saved(tmp_path, monkeypatch):
+    path, old, new = tmp_path / "f.pt", federation(), federation(seed=1)
+    run(old, 3), run(new, 1)
+    save_checkpoint(old, path)
+    for broken in ((checkpoint, "write_state"), (files.os, "fsync")):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="space"):
+            patch.setattr(*broken, full_disk)
+            save_checkpoint(new, path)
+        assert sorted(os.listdir(tmp_path)) == NAMES
+        assert states_equal(read_checkpoint(path), old.state_dict())
+    save_checkpoint(new, path)
+    assert states_equal(read_checkpoint(path), new.state_dict())
+    assert sorted(os.listdir(tmp_path)) == ["f.pt", "f.pt.history-2.jsonl", "f.pt.ledger-2.csv"]
+    save_checkpoint(old, path)
+    assert states_equal(read_checkpoint(path), old.state_dict()) and sorted(os.listdir(tmp_path)) == NAMES
+
+
+def spoil(path, change):
+    state = read_state(path, checkpoint.FORMAT)
+    change(state)
+    write_state(path, state, checkpoint.FORMAT)
+
+
+OTHERS = {
+    "cut": lambda folder, name: (folder / name).write_bytes((folder / name).read_bytes()[:-1]),
+    "another byte": lambda folder, name: (folder / name).write_bytes(
+        (folder / name).read_bytes().replace(b"1", b"7", 1)
+    ),
+    "gone": lambda folder, name: (folder / name).unlink(),
+    "a folder": lambda folder, name: ((folder / name).unlink(), (folder / name).mkdir()),
+    "of another run": lambda folder, name: (folder / name).write_bytes((folder / "other" / name).read_bytes()),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+def test_files_that_do_not_fit_are_refused_by_their_names(name, change, tmp_path):
+    (tmp_path / "other").mkdir()
+    made, other = federation(), federation(seed=1)
+    run(made, 2), run(other, 3)
+    save_checkpoint(made, tmp_path / "f.pt")
+    save_checkpoint(other, tmp_path / "other" / "f.pt")
+    change(tmp_path, name)
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=rf"f\.pt is no checkpoint of this federation: .*{name}"):
+        load_checkpoint(other, tmp_path / "f.pt")
+    assert states_equal(other.state_dict(), before)
+
+
+def test_a_checkpoint_that_names_no_file_beside_it_is_refused(tmp_path):
+    made, path = federation(), tmp_path / "f.pt"
+    run(made, 1)
+    for wrong in (["../f.pt.ledger.csv", 1, "a"], ["f.pt.ledger.csv", -1, "a"], ["f.pt.ledger.csv", 1], None, []):
+        save_checkpoint(made, path)
+        spoil(path, lambda state, wrong=wrong: state.update(ledger=wrong))
+        with pytest.raises(ValueError, match="does not say which file has its ledger"):
+            load_checkpoint(made, path)
+
+
+@pytest.mark.parametrize("text", ["", "round\n", "a,b\n1,2\n", '"', "\x00"])
+def test_entries_that_are_none_are_refused(text, tmp_path):
+    made, path = federation(), tmp_path / "f.pt"
+    run(made, 1)
+    before = made.state_dict()
+    save_checkpoint(made, path)
+    growing = GrowingFile(tmp_path / "any")
+    growing.append(text.encode())
+    for name in ("ledger", "history"):
+        if name == "ledger" or text:
+            spoil(path, lambda state, name=name: state.update({name: ["any", growing.size, growing.sha256]}))
+            with pytest.raises(ValueError, match="is no checkpoint"):
+                load_checkpoint(made, path)
+    assert states_equal(made.state_dict(), before)
+
+
+def test_entries_that_change_after_they_were_written_are_written_again(tmp_path):
+    made, kept = federation(), Checkpoint(tmp_path / "f.pt")
+    run(made, 2)
+    kept.save(made)
+    made.ledger.add(1, made.ledger.to_rows()[0]["client"], wire_up=11)
+    kept.save(made)
+    assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
+    (tmp_path / "f.pt.ledger-2.csv").unlink()
+    run(made, 1)
+    kept.save(made)
+    assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
+    assert repr([asdict(r) for r in made.history]) == repr(read_checkpoint(tmp_path / "f.pt")["history"])
