@@ -74,7 +74,7 @@ def markdown(entries: Sequence[Entry], page: str = "index.html") -> str:
     """
     blocks = []
     for i, (heading, items) in enumerate(parts(entries)):
-        blocks += [f"# {heading}", *([INTRODUCTION] if i == 0 else [])]
+        blocks += [f"# {heading}", *([INTRODUCTION, short_table(entries, page).rstrip()] if i == 0 else [])]
         for item, grounds in items:
             listed = [
                 f"- [{f.entry.facts['source']}]({page}#{f.entry.id}): {f.verdict.claim}: **{f.word}**; {f.measured}"
@@ -85,7 +85,7 @@ def markdown(entries: Sequence[Entry], page: str = "index.html") -> str:
 
 
 def short_table(entries: Sequence[Entry], page: str) -> str:
-    """A row for each advice, for the README, with the experiments that decide something for it."""
+    """A row for each advice, with the experiments that decide something for it."""
     rows = [
         (
             item,

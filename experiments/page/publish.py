@@ -18,7 +18,7 @@ from typing import Any, get_args
 from PIL import Image
 
 from experiments import registry
-from experiments.harness.experiment import SCALES, Experiment
+from experiments.harness.experiment import PAPERS, SCALES, Experiment
 from experiments.harness.verdicts import ON_STAND_IN, Status
 from experiments.page import guide, report
 from experiments.page.entries import Entry, names_in, natural, read_all
@@ -44,7 +44,7 @@ def publish(
         folder: what ``run`` wrote to, or ``target``.
         names: ids; all that are finished there by default.
         target: the committed results.
-        readme: where the tables of verdicts and of advice stand, each between its marks.
+        readme: where the counts of each paper stand, between their marks.
 
     Returns:
         A line for each experiment: what was taken over, or why not.
@@ -68,13 +68,10 @@ def publish(
     _write_costs(target, folder, chosen)
     page, wrong = report.write_page(target, target / "index.html")
     entries, _ = read_all(target)
-    table = verdict_table(entries)
-    results.replace(target / "verdicts.md", table.encode())
+    results.replace(target / "verdicts.md", verdict_table(entries).encode())
     results.replace(target / "which-method.md", guide.markdown(entries).encode())
     if readme is not None and readme.exists():
-        text = with_table(readme.read_text(), table, "verdicts")
-        advice = guide.short_table(entries, "experiments/published/index.html")
-        results.replace(readme, with_table(text, advice, "which method").encode())
+        results.replace(readme, with_counts(readme.read_text(), entries).encode())
     size = sum(path.stat().st_size for path in target.iterdir())
     return [*lines, *wrong, f"{page}: {len(entries)} experiments, {size / 1e6:.1f} MB in all"]
 
@@ -177,8 +174,28 @@ def verdict_table(entries: Sequence[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_table(text: str, table: str, name: str) -> str:
-    """A text with a table between ``<!-- name -->`` and ``<!-- /name -->``; unchanged without these marks."""
-    head, begin, rest = text.partition(f"<!-- {name} -->\n")
-    _, end, tail = rest.partition(f"<!-- /{name} -->")
-    return f"{head}{begin}\n{table}\n{end}{tail}" if begin and end else text
+def paper_table(entries: Sequence[Entry]) -> str:
+    """How many claims of each paper came out which way, and the command that repeats its runs, as a Markdown table."""
+    statuses = get_args(Status)
+    lines = [f"| | {' | '.join(statuses)} | on stand-ins | |", f"|---|{':-:|' * len(statuses)}:-:|---|"]
+    for paper, name in PAPERS.items():
+        if paper == "ours":
+            continue
+        tallies = {where: Counter[str]() for where in (False, True)}
+        for entry in entries:
+            if entry.facts["paper"] == paper:
+                tallies[bool(entry.facts.get("stand_in"))] += entry.tally()
+        total = tallies[True].total()
+        stood_in = f"{tallies[True]['reproduced']} of {total} reproduced" if total else ""
+        counts = " | ".join(str(tallies[False][status]) for status in statuses)
+        if tallies[False] or tallies[True]:
+            again = f"`gradient-surrogates run --paper {paper} --scale reduced`"
+            lines.append(f"| {name} | {counts} | {stood_in} | {again} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_counts(text: str, entries: Sequence[Entry]) -> str:
+    """A text with each paper's counts between its marks ``<!-- reproduced -->``; unchanged without them."""
+    head, begin, rest = text.partition("<!-- reproduced -->\n")
+    _, end, tail = rest.partition("<!-- /reproduced -->")
+    return f"{head}{begin}{paper_table(entries)}{end}{tail}" if begin and end else text

@@ -16,7 +16,7 @@ from experiments import registry
 from experiments.harness.records import to_csv
 from experiments.harness.verdicts import Table, with_interval, with_sd
 from experiments.page import entries, report
-from experiments.page.publish import PUBLISHED, README, publish, settings_of, verdict_table, with_table
+from experiments.page.publish import PUBLISHED, publish, settings_of, verdict_table
 from experiments.running import results
 from experiments.running.results import ResultsError
 from experiments.running.runner import run_experiments
@@ -141,9 +141,7 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     target = tmp_path / "published"
     before = (folder / "toy-fig1.csv").read_bytes()
     (folder / "toy-fig1.verdicts.json").write_text("[]")
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- verdicts -->\nold\n<!-- /verdicts -->\nafter\n")
-    lines = publish(folder, target=target, readme=readme)
+    lines = publish(folder, target=target)
     assert "toy-fig1: paper, 3 seeds, 1 verdicts" in lines
     assert (target / "toy-fig1.csv").read_bytes() == before
     (verdict,) = results.read_verdicts(target, "toy-fig1")
@@ -156,25 +154,24 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
         "| all on the papers' problems and data | | 0 | 0 | 0 | 0 |\n| all on the stand-ins | | 1 | 0 | 0 | 0 |"
         in table
     )
-    assert readme.read_text() == f"before\n<!-- verdicts -->\n\n{table}\n<!-- /verdicts -->\nafter\n"
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
-    assert publish(tmp_path / "quick", target=target, readme=None)[0] == "toy-fig1: quick, only its cost is noted"
+    assert publish(tmp_path / "quick", target=target)[0] == "toy-fig1: quick, only its cost is noted"
     assert (target / "toy-fig1.csv").read_bytes() == before
     monkeypatch.setattr("experiments.page.publish.PACKED_FROM", 10)
-    publish(folder, target=target, readme=None)
+    publish(folder, target=target)
     assert not (target / "toy-fig1.csv").exists()
     assert to_csv(results.read_rows(target, "toy-fig1")).encode() == before
 
 
 def test_publishing_the_published_makes_all_that_follows_from_the_records_anew(folder, tmp_path, monkeypatch):
     target = tmp_path / "published"
-    publish(folder, target=target, readme=None)
+    publish(folder, target=target)
     before = {path.name: path.read_bytes() for path in target.iterdir()}
-    assert publish(target, target=target, readme=None)[0] == "toy-fig1: paper, 3 seeds, 1 verdicts"
+    assert publish(target, target=target)[0] == "toy-fig1: paper, 3 seeds, 1 verdicts"
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
     words = dataclasses.replace(FULL, shows=lambda settings: f"{len(settings.num_queries)} panels", stand_in="")
     monkeypatch.setattr(toy, "EXPERIMENT", words)
-    publish(target, target=target, readme=None)
+    publish(target, target=target)
     after = {path.name: path.read_bytes() for path in target.iterdir()}
     assert {name for name in after if after[name] == before[name]} == {"toy-fig1.csv", "costs.json", "which-method.md"}
     assert "2 panels" in (target / "index.html").read_text() and "stand-in:" not in (target / "verdicts.md").read_text()
@@ -217,9 +214,7 @@ def test_the_committed_page_is_built_from_the_committed_files():
     assert not wrong
     assert text.encode() == (PUBLISHED / "index.html").read_bytes()
     found, _ = entries.read_all(PUBLISHED)
-    table = verdict_table(found)
-    assert table == (PUBLISHED / "verdicts.md").read_text()
-    assert README.read_text() == with_table(README.read_text(), table, "verdicts") and table in README.read_text()
+    assert verdict_table(found) == (PUBLISHED / "verdicts.md").read_text()
     assert sum(path.stat().st_size for path in PUBLISHED.iterdir()) < LIMIT
 
 
