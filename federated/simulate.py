@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from federated.core.algorithm import Algorithm
 from federated.engine.checkpoint import Checkpoint, check_path, load_checkpoint
 from federated.engine.faults import FaultPlan
 from federated.engine.federation import ClientHost, Federation, RoundRecord
-from federated.engine.host import Host, prepared
+from federated.engine.host import Host, MadeWhenAsked, prepared
 from federated.engine.result import FederatedResult
 from federated.engine.workers import WorkerPool
 from federated.registry import algorithm_class
@@ -121,7 +121,8 @@ def make_federation(
         algorithm: a name in ``federated.registry.ALGORITHMS``, or an ``Algorithm`` subclass.
         objectives: the clients' functions fᵢ of one point, shape ``d``, or with ``batched`` of ``q x d``. An
             algorithm that needs gradients calls their method ``gradient(x)``, or differentiates them automatically
-            if they have none. An integer attribute ``dimension`` must equal d.
+            if they have none. An integer attribute ``dimension`` must equal d. Those in a list or tuple are checked at
+            once. Of another sequence the length is asked, and item i when client i is first sampled.
         x0: initial point, shape ``d``.
         fun: F, evaluated once a round for the history and not counted as queries.
         numpy: whether objectives are given NumPy arrays instead of tensors.
@@ -138,7 +139,7 @@ def make_federation(
     Raises:
         ValueError, TypeError: as ``simulate``.
     """
-    given = dict(enumerate(objectives))
+    given = _by_number(objectives)
     if not given:
         raise ValueError("there are no clients: objectives is empty")
     made = algorithm_class(algorithm)(x0, clients=len(given), **options)
@@ -150,6 +151,12 @@ def make_federation(
     else:
         host = WorkerPool(made, *clients, workers=workers, start_method=start_method)
     return Federation(made, host, fun, faults or FaultPlan(), codec)
+
+
+def _by_number(objectives: Sequence[Callable[[Any], Any]]) -> Mapping[int, Callable[[Any], Any]]:
+    if isinstance(objectives, list | tuple) or not isinstance(objectives, Sequence):
+        return dict(enumerate(objectives))
+    return MadeWhenAsked(len(objectives), objectives.__getitem__)
 
 
 def run_rounds(

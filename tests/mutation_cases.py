@@ -1822,9 +1822,9 @@ FEDERATED = (
     Mutation(
         "scaffold2/forgets-who-is-absent",
         C + "scaffold.py",
-        "controls = s.controls.clone()",
-        "controls = torch.zeros_like(s.controls)",
-        "c_i of a client that is absent is 0 (FZooS eq. 93)",
+        "controls = s.controls.replaced(",
+        "controls = LatestVectors(self.algorithm.weights, self.algorithm.vector).replaced(",
+        "c_i of a client that is absent is lost (FZooS eq. 93)",
         (SCAFFOLD + "test_type_2_keeps_the_control_of_a_client_that_is_absent",),
         ("federated/scaffold2",),
     ),
@@ -2013,8 +2013,8 @@ FEDERATED = (
     Mutation(
         "fzoos/mean-of-those-present",
         C + "fzoos/exchange.py",
-        "for client in known})",
-        "for client in present})",
+        "w = w_present = mean_of_latest(surrogates)",
+        "w = w_present = mean_of(sent)",
         "w forgets the clients that are absent (eq. 4)",
         (TF + "methods/fzoos/test_fzoos.py::test_the_last_surrogate_of_an_absent_client_counts",),
         ("federated/fzoos",),
@@ -2999,6 +2999,7 @@ RUNS = (
     ),
 )
 
+LATEST = TF + "core/test_latest.py::"
 LEDGER, GROWN = TF + "core/test_ledger.py::", TF + "test_growing_checkpoints.py::"
 
 SCALE = (
@@ -3057,6 +3058,30 @@ SCALE = (
         "while not self._files:",
         "a new run writes over the files of the older checkpoint before its own is whole",
         (GROWN + "test_a_new_run_at_an_old_path_leaves_the_old_one_until_it_is_saved",),
+    ),
+    Mutation(
+        "scale/a-mean-of-the-last-block",
+        F + "core/latest.py",
+        "                total.add_(child.total)\n",
+        "                total = child.total\n",
+        "the mean is of the last clients' vectors",
+        (LATEST + "test_the_mean_is_that_of_a_table",),
+    ),
+    Mutation(
+        "scale/weights-of-others",
+        F + "core/latest.py",
+        "alpha=float(self.weights[client]))",
+        "alpha=float(self.weights[client - first]))",
+        "a client's vector has the weight of another",
+        (LATEST + "test_the_mean_is_that_of_a_table",),
+    ),
+    Mutation(
+        "scale/all-clients-are-made",
+        F + "simulate.py",
+        "return MadeWhenAsked(len(objectives), objectives.__getitem__)",
+        "return dict(enumerate(objectives))",
+        "clients that are never sampled are made",
+        (TF + "test_simulate.py::test_clients_that_are_not_sampled_are_not_touched",),
     ),
 )
 

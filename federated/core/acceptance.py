@@ -92,11 +92,11 @@ class Acceptance:
 
     def broadcast(self, x: Tensor, participants: tuple[int, ...]) -> dict[str, Tensor]:
         """The tensors of the phase's broadcast: x_r, and x_{r−1} unless its value is known of all participants."""
-        return {"x": x} if self._known(participants) else {"x": x, "previous": self.previous}
+        return {"x": x} if self.knows(participants) else {"x": x, "previous": self.previous}
 
-    def check(self, report: Report, participants: tuple[int, ...]) -> None:
-        """Raises ``MessageError`` unless the report has a value at x_{r−1} exactly where the broadcast had x_{r−1}."""
-        if ("previous_value" in report.tensors) == self._known(participants):
+    def check(self, report: Report, known: bool) -> None:
+        """Raises ``MessageError`` unless the report has a value at x_{r−1} exactly where those of all are not known."""
+        if ("previous_value" in report.tensors) == known:
             raise MessageError("previous_value is wanted where previous was sent, and only there")
 
     def decide(self, reports: Mapping[int, Report], weights: tuple[float, ...]) -> bool:
@@ -108,5 +108,6 @@ class Acceptance:
         self.values = after if fell else before
         return fell
 
-    def _known(self, participants: tuple[int, ...]) -> bool:
+    def knows(self, participants: tuple[int, ...]) -> bool:
+        """Whether values at x_{r−1} are known of all."""
         return all(client in self.values for client in participants)

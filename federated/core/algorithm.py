@@ -259,7 +259,7 @@ class Algorithm(ABC):
         """A new client i, given its number i, 0 … N − 1, and ∇fᵢ if the algorithm has ``needs_gradient``."""
         return self.client_class(self, number, gradient)
 
-    @property
+    @cached_property
     def configuration(self) -> dict[str, Any]:
         """All that server and clients must agree on, in plain values; not x0, which the server sends."""
         names = sorted(option_names(type(self)))

@@ -16,6 +16,7 @@ from federated.core.acceptance import Acceptance
 from federated.core.aggregation import combine
 from federated.core.algorithm import ACCEPT, Algorithm, RoundSkipped
 from federated.core.configuration import sample_clients
+from federated.core.latest import LatestVectors, among
 from federated.core.messages import Broadcast, MessageError, Plain, Report
 from federated.core.reception import Content, received, refusing
 from federated.core.restoring import check_integers, check_saved
@@ -81,6 +82,7 @@ class Server(ABC):
     round: int
     participants: tuple[int, ...]
     _phase: int
+    _looked: tuple[Any, Any, bool] | None = None
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
@@ -264,6 +266,10 @@ class Server(ABC):
         weights = [a.weights[client] for client in vectors]
         return combine(a.aggregation, list(vectors.values()), weights, a.trim)
 
+    def mean_of_latest(self, vectors: LatestVectors) -> Tensor:
+        """``mean_of`` of the latest vectors of all clients; a plain mean looks at none that did not change."""
+        return vectors.mean() if self.algorithm.aggregation == "mean" else self.mean_of(dict(vectors.items()))
+
     def moved(self, x: Tensor, mean: Tensor) -> Tensor:
         """x + η_s (mean − x), projected onto the bounds; the mean itself for η_s = 1.
 
@@ -336,7 +342,11 @@ class Server(ABC):
 
     def _check_whole(self, report: Report) -> None:
         if self._acceptance is not None and self.phase == ACCEPT:
-            self._acceptance.check(report, self.participants)
+            looked = self._looked
+            if looked is None or looked[0] is not self.participants or looked[1] is not self._acceptance.values:
+                values = self._acceptance.values
+                self._looked = looked = (self.participants, values, self._acceptance.knows(self.participants))
+            self._acceptance.check(report, looked[2])
         else:
             self._check(self.phase, report)
 
@@ -344,7 +354,7 @@ class Server(ABC):
         """Raises ``MessageError`` unless the report is of a participant, with counts that go together."""
         if report.round > self.round:
             raise MessageError(f"the {report.phase} is of round {report.round}, this is round {self.round}")
-        if report.client not in self.participants:
+        if not among(report.client, self.participants):
             raise MessageError(f"client {report.client} was not asked in this phase")
         if not report.failures <= report.queries <= report.total_queries:
             raise MessageError(

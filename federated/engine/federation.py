@@ -21,7 +21,7 @@ from federated.core.server import Arrival, Outcome, Server
 from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class ClientHost(Protocol):

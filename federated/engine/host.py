@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +18,8 @@ from federated.core.reception import Content
 from federated.methods.local_descent import autograd
 from optimizers.core.batch import SMALL, Batch
 from optimizers.evaluation import Evaluator
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -169,26 +171,57 @@ class Host:
         return crash_after is None
 
 
+class MadeWhenAsked(Mapping[int, T]):
+    """What a function makes of each number under a count, made when it is first asked for and then kept."""
+
+    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+        self._count, self._make = count, make
+        self._made: dict[int, T] = {}
+
+    def __getitem__(self, number: int) -> T:
+        if number not in self._made:
+            if not 0 <= number < self._count:
+                raise KeyError(number)
+            self._made[number] = self._make(number)
+        return self._made[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._count))
+
+    def __len__(self) -> int:
+        return self._count
+
+
 def prepared(
     algorithm: Algorithm, objectives: Mapping[int, Callable[[Any], Any]], **evaluation: Any
-) -> tuple[dict[int, Evaluator], dict[int, Gradient]]:
+) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
     """The evaluators and gradients of clients' objectives, by number.
 
     Args:
         algorithm: the options; gradients are empty unless it needs them.
-        objectives: the clients' functions, by number.
+        objectives: the clients' functions, by number; of a ``MadeWhenAsked`` each is looked at when it is asked for.
         **evaluation: options of ``Evaluator``.
 
     Raises:
         ValueError: if an objective's attribute ``dimension`` is not the algorithm's.
         TypeError: if an objective is not callable.
     """
-    for number, objective in objectives.items():
+
+    def evaluator(number: int) -> Evaluator:
+        objective = objectives[number]
         dimension = getattr(objective, "dimension", None)
         if isinstance(dimension, int) and dimension != algorithm.dimension:
             raise ValueError(f"client {number} has dimension {dimension}, x0 has {algorithm.dimension}")
-    evaluators = {number: Evaluator(objective, **evaluation) for number, objective in objectives.items()}
-    return evaluators, {i: autograd(f) for i, f in objectives.items()} if algorithm.needs_gradient else {}
+        return Evaluator(objective, **evaluation)
+
+    def gradient(number: int) -> Gradient:
+        return autograd(objectives[number])
+
+    count = len(objectives) if algorithm.needs_gradient else 0
+    if isinstance(objectives, MadeWhenAsked):
+        return MadeWhenAsked(len(objectives), evaluator), MadeWhenAsked(count, gradient)
+    evaluators = {number: evaluator(number) for number in objectives}
+    return evaluators, {number: gradient(number) for number in objectives if count}
 
 
 def _made(batch: Batch, evaluator: Evaluator) -> Batch:

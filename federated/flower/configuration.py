@@ -188,7 +188,7 @@ class NodeConfig:
             raise ValueError('the node config names no objective: objective="package.module:name"')
         return config
 
-    def prepared(self, algorithm: Algorithm) -> tuple[dict[int, Evaluator], dict[int, Gradient]]:
+    def prepared(self, algorithm: Algorithm) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
         """The client's evaluator and, if the algorithm needs it, its gradient, by the client's number.
 
         Raises:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from federated.core.latest import LatestVectors
 from federated.core.messages import Broadcast, MessageSpec, Report
-from federated.core.restoring import check_integers
 from federated.core.server import Server
 from federated.methods.fedzo import DescentClient, FedZO
 
@@ -30,11 +30,10 @@ class ControlState:
 
 @dataclass
 class TableState:
-    """A server's model x_r, the clients' last cᵢ, ``N x d`` and zero before the first, and who has reported one."""
+    """A server's model x_r, and the last cᵢ of each client that has reported one, each of shape ``d``."""
 
     x: Tensor
-    controls: Tensor
-    known: list[int]
+    controls: LatestVectors
 
 
 @dataclass
@@ -117,8 +116,8 @@ class TableServer(Server):
     state: TableState
 
     def _start(self) -> None:
-        x = self.algorithm.x0
-        self.state = TableState(x, x.new_zeros(self.algorithm.clients, x.numel()), [])
+        a = self.algorithm
+        self.state = TableState(a.x0, LatestVectors(a.weights, a.vector))
 
     def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
         return {"x": self.state.x, "control": self._mean_control()}
@@ -126,21 +125,13 @@ class TableServer(Server):
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
         s = self.state
         x = self.moved(s.x, self.combine("x", reports))
-        controls = s.controls.clone()
-        for client, report in reports.items():
-            controls[client] = report.tensors["control"]
-        self.state = TableState(x, controls, sorted({*s.known, *reports}))
-
-    def _check_loaded(self) -> None:
-        check_integers("known", self.state.known, self.algorithm.clients)
-        super()._check_loaded()
+        controls = s.controls.replaced({client: report.tensors["control"] for client, report in reports.items()})
+        self.state = TableState(x, controls)
 
     def _mean_control(self) -> Tensor:
         """Σᵢ pᵢ cᵢ over the clients that have reported one, by the aggregation chosen; zero while none has."""
         s = self.state
-        if not s.known:
-            return torch.zeros_like(s.x)
-        return self.mean_of({client: s.controls[client] for client in s.known})
+        return self.mean_of_latest(s.controls) if len(s.controls) else torch.zeros_like(s.x)
 
 
 class TableClient(DescentClient):

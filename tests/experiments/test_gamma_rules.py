@@ -36,7 +36,7 @@ def test_gamma_over_several_points_and_its_one_number(count):
     after, server = federation.server.x, federation.server.state
     numerator = denominator = 0.0
     for x in (before, after) if count == 2 else (before, (before + after) / 2, after):
-        g = torch.stack([federation.algorithm.features.gradient(x[None], w)[0] for w in server.table])
+        g = torch.stack([federation.algorithm.features.gradient(x[None], w)[0] for _, w in server.surrogates.items()])
         c = g.mean(0) - g
         m = torch.stack([federation.host.client(i).optimizer.state.models.gradient(x) for i in range(4)])
         numerator, denominator = numerator - (m * c).sum(), denominator + c.square().sum()

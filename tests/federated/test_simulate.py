@@ -1,4 +1,5 @@
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -243,3 +244,41 @@ def test_float32_stays_float32_with_any_default():
     finally:
         torch.set_default_dtype(before)
     assert torch.equal(doubled.x, simulate("scaffold1", clients(), X0, rounds=2, **OPTIONS).x)
+
+
+class Sequenced(Sequence):
+    """Clients that are made when they are asked for, and those that were."""
+
+    def __init__(self, count):
+        self.count, self.made = count, []
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        self.made.append(i)
+        return Quadratic(i)
+
+
+@pytest.mark.parametrize("name", ["fzoos", "scaffold2", "hiso", "fedavg"])
+def test_clients_that_are_not_sampled_are_not_touched(name):
+    small = {"num_features": 16, "initial_queries": 2, "active_queries": 1, "candidates": 2} if name == "fzoos" else {}
+    options = {"local_steps": 1, "participation": 2} | small
+    objectives = Sequenced(10_000)
+    made = make_federation(name, objectives, X0, **options)
+    assert objectives.made == []
+    for _ in range(3):
+        made.run_round()
+    asked = sorted({client for record in made.history for client in record.participants})
+    assert sorted(objectives.made) == asked == sorted(made.host.states()) and len(asked) == 6
+    listed = make_federation(name, [Quadratic(i) for i in range(10_000)], X0, **options)
+    for _ in range(3):
+        listed.run_round()
+    assert trace(listed) == trace(made)
+
+
+def test_a_client_that_is_made_late_is_checked():
+    objectives = Sequenced(3)
+    objectives.__class__ = type("Wrong", (Sequenced,), {"__getitem__": lambda self, i: Quadratic(i, 3)})
+    with pytest.raises(ValueError, match="client 0 has dimension 3, x0 has 5"):
+        simulate("fedzo", objectives, X0, rounds=1, **OPTIONS)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from federated.core.algorithm import RoundSkipped
+from federated.core.latest import LatestVectors, among
 from federated.core.messages import BehindError, Broadcast, Plain
 
 
@@ -63,11 +64,10 @@ class ServerState:
     Attributes:
         x: x_r, shape ``d``.
         before: x_{r−1}, shape ``d``.
-        table: row i is the last wᵢ of client i, ``N x M``; empty where none are sent.
+        surrogates: the last wᵢ of each client that has sent one, shape ``M``.
         x_version: how often x has changed.
         x_holders: clients that were sent it.
-        known: clients that have sent a wᵢ.
-        w: Σ pᵢ wᵢ over them, shape ``M``; None before there is any.
+        w: Σ pᵢ wᵢ over these clients, shape ``M``; None before there is any.
         w_version: how often w has changed.
         w_holders: clients that were sent it.
         present: clients whose wᵢ came in this round.
@@ -78,10 +78,9 @@ class ServerState:
 
     x: Tensor
     before: Tensor
-    table: Tensor
+    surrogates: LatestVectors
     x_version: int = 0
     x_holders: list[int] = field(default_factory=list)
-    known: list[int] = field(default_factory=list)
     w: Tensor | None = None
     w_version: int = 0
     w_holders: list[int] = field(default_factory=list)
@@ -95,41 +94,46 @@ class ServerState:
         return replace(self, x=x, before=before, x_version=self.x_version + 1, x_holders=[])
 
     def with_surrogates(
-        self, sent: Mapping[int, Tensor], mean_of: Callable[[Mapping[int, Tensor]], Tensor]
+        self,
+        sent: Mapping[int, Tensor],
+        mean_of: Callable[[Mapping[int, Tensor]], Tensor],
+        mean_of_latest: Callable[[LatestVectors], Tensor],
     ) -> ServerState:
         """The state with the clients' new wᵢ, and the mean of the latest of all and of those that were sent.
 
         Raises:
             RoundSkipped: if a mean is not finite.
         """
-        table = self.table.clone()
-        for client, weights in sent.items():
-            table[client] = weights
-        known, present = sorted({*self.known, *sent}), sorted(sent)
-        w = w_present = mean_of({client: table[client] for client in known})
-        if present != known:
+        surrogates, present = self.surrogates.replaced(sent), sorted(sent)
+        w = w_present = mean_of_latest(surrogates)
+        if len(present) != len(surrogates):
             w_present = mean_of(sent)
         if not bool(torch.isfinite(w).all() and torch.isfinite(w_present).all()):
             raise RoundSkipped("the mean of the surrogates is not finite")
-        changed = replace(self, table=table, known=known, present=present, w=w, w_present=w_present)
+        changed = replace(self, surrogates=surrogates, present=present, w=w, w_present=w_present)
         return replace(changed, w_version=self.w_version + 1, w_holders=[])
+
+    @property
+    def all_present(self) -> bool:
+        """Whether the clients of this round are all that have sent a wᵢ."""
+        return len(self.present) == len(self.surrogates)
 
     def with_holders(self, phase: str, clients: Collection[int]) -> ServerState:
         """The state after a phase in which these clients were sent what the phase sends, and answered."""
         if phase == "surrogate":
             return replace(self, x_holders=sorted(clients))
         if phase == "gamma":
-            return replace(self, w_holders=sorted(clients) if self.present == self.known else [])
+            return replace(self, w_holders=sorted(clients) if self.all_present else [])
         return self
 
     def lacking(self, client: int | None) -> dict[str, Tensor]:
         """x and w, as far as a client does not hold them; None: a client that holds nothing."""
-        lacking = {} if client in self.x_holders else {"x": self.x}
-        return lacking if self.w is None or client in self.w_holders else lacking | {"w": self.w}
+        lacking = {} if among(client, self.x_holders) else {"x": self.x}
+        return lacking if self.w is None or among(client, self.w_holders) else lacking | {"w": self.w}
 
     def versions(self, phase: str) -> dict[str, Plain]:
         """Versions of what a phase sends; 0 for a w that is the mean of this round's clients only."""
         if phase == "gamma":
-            return {"w_version": self.w_version if self.present == self.known else 0}
+            return {"w_version": self.w_version if self.all_present else 0}
         x_version: dict[str, Plain] = {"x_version": self.x_version}
         return x_version if phase == "surrogate" else x_version | {"w_version": self.w_version}

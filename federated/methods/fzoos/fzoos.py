@@ -17,6 +17,7 @@ from torch import Tensor
 
 from federated.core.algorithm import NoReportError
 from federated.core.client import Client
+from federated.core.latest import LatestVectors
 from federated.core.messages import Broadcast, Plain, Report
 from federated.core.restoring import check_integers
 from federated.core.server import Server
@@ -30,6 +31,9 @@ from optimizers.first_order import FirstOrder
 from surrogates.window.local_options import LEAST_DATA
 
 logger = logging.getLogger(__name__)
+
+CLIENTS_AT_ONCE = 256
+"""Clients whose surrogates' gradients the server finds in one product."""
 
 
 @dataclass
@@ -242,7 +246,7 @@ class FZooSServer(Server):
 
     def _start(self) -> None:
         a, x = self.algorithm, self.algorithm.x0
-        self.state = ServerState(x, x, x.new_zeros(a.clients if a.corrects else 0, a.num_features))
+        self.state = ServerState(x, x, LatestVectors(a.weights, a.scalars(a.num_features)))
 
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
         a, s = self.algorithm, self.state
@@ -250,7 +254,7 @@ class FZooSServer(Server):
             s = s.with_model(self.moved(s.x, self.combine("x", reports)), s.x)  # line 10: x_r = Σ pᵢ xᵢ
         if a.corrects and phase == a.phase_of_weights:
             sent = {client: report.tensors["w"] for client, report in reports.items()}
-            s = s.with_surrogates(sent, self.mean_of)  # line 10: w_r = Σ pᵢ wᵢ
+            s = s.with_surrogates(sent, self.mean_of, self.mean_of_latest)  # line 10: w_r = Σ pᵢ wᵢ
         if phase == a.rule.phase:
             s = self._with_gamma(s, reports)
         self.state = s.with_holders(phase, reports.keys())
@@ -282,7 +286,7 @@ class FZooSServer(Server):
         self.state = self.state.with_model(previous, self.state.before)
 
     def _check_loaded(self) -> None:
-        for name in ("x_holders", "known", "w_holders", "present"):
+        for name in ("x_holders", "w_holders", "present"):
             check_integers(name, getattr(self.state, name), self.algorithm.clients)
         super()._check_loaded()
 
@@ -297,13 +301,21 @@ class FZooSServer(Server):
         points = [a.search(x)[None] for x in rule.points(s.x, s.before)]
         gamma = rule.estimate(
             torch.stack([report.tensors[rule.measured] for report in reports.values()]),
-            torch.stack([a.features.jacobian_product(x, s.table[s.present]) for x in points]),
+            torch.stack([self._gradients(x, s) for x in points]),
             torch.tensor([a.weights[client] for client in s.present], dtype=torch.float64),
         )
         if math.isfinite(gamma):
             return replace(s, gamma=gamma)
         logger.warning("round %d: the estimate of gamma is not finite, 0 is used", self.round)
         return replace(s, gamma=0.0, fallbacks=s.fallbacks + 1)
+
+    def _gradients(self, x: Tensor, s: ServerState) -> Tensor:
+        """∇μ̂ᵢ(x) of the clients that are present, ``N x d``, of a few clients at a time."""
+        products = []
+        for start in range(0, len(s.present), CLIENTS_AT_ONCE):
+            rows = torch.stack([s.surrogates[client] for client in s.present[start : start + CLIENTS_AT_ONCE]])
+            products.append(self.algorithm.features.jacobian_product(x, rows))
+        return torch.cat(products)
 
 
 class FZooS(FZooSOptions):
@@ -317,8 +329,9 @@ class FZooS(FZooSOptions):
     where ∇μᵢ is the mean gradient of a Gaussian process that is conditioned on the client's own queries nearest to x
     (eq. 8, which has all of them), and μ̂ᵢ = φᵀwᵢ the Fourier surrogate of all of them as of the client's last round
     (eq. 3). The server sets x_r = Σ pᵢ xᵢ and μ̂ = φᵀw, w = Σ pᵢ wᵢ (eq. 4). That sum is over all clients that have
-    sent a wᵢ; the server keeps the latest of each (N·M numbers). The features φ are a pure function of few numbers, on
-    which both sides agree by fingerprint. A client that has sent no wᵢ takes no correction, as none does in round 1.
+    sent a wᵢ; the server keeps the latest of each (N·M numbers), and a round costs it what the round's clients sent.
+    The features φ are a pure function of few numbers, on which both sides agree by fingerprint. A client that has sent
+    no wᵢ takes no correction, as none does in round 1.
 
     **Queries.** Each step queries f at the point that it leaves. (Alg. 2 prints no query of a step; as Sec. 3.1 counts
     D_{r,t−1}, the paper's steps query the point that they reach: as many, one step later; here the first step has a

@@ -111,7 +111,7 @@ class ServerState:
         model: x_r, and H_r where there is one; moved in place.
         digest: of it.
         log: the last rounds.
-        known: for each client, the round at whose start it is known to be.
+        known: for each client, the round at whose start it is known to be; changed in place.
     """
 
     model: ScalarModel
@@ -180,8 +180,9 @@ class ScalarOnlyServer(Server):
         s, mean = self.state, self.combine("scalars", reports)
         s.log.append(LoggedRound(self.round, mean, s.digest))
         s.model.follow(self.round, mean)
-        known = [self.round if c in reports else at for c, at in enumerate(s.known)]
-        self.state = replace(s, digest=s.model.digest(), known=known)
+        for client in reports:
+            s.known[client] = self.round
+        self.state = replace(s, digest=s.model.digest())
 
     def _check_loaded(self) -> None:
         a, s = self.algorithm, self.state

@@ -389,9 +389,10 @@ def test_the_last_surrogate_of_an_absent_client_counts():
     for _ in range(5):
         federation.run_round()
     state = federation.server.state
-    assert state.known == [0, 1, 2, 3]
+    clients, vectors = zip(*state.surrogates.items(), strict=True)
+    assert clients == (0, 1, 2, 3)
     kept = torch.stack([federation.host.client(i).optimizer.state.weights for i in range(4)])
-    assert torch.equal(state.table, kept)
+    assert torch.equal(torch.stack(vectors), kept)
     torch.testing.assert_close(state.w, kept.mean(0), atol=1e-12, rtol=0)
 
 
