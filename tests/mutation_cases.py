@@ -3076,6 +3076,14 @@ SCALE = (
         (LATEST + "test_the_mean_is_that_of_a_table",),
     ),
     Mutation(
+        "scale/features-that-are-dropped-stay",
+        C + "fzoos/client_surrogates.py",
+        "            other.forget()\n",
+        "            _kept.pop(other)\n",
+        "a process keeps more features than it may",
+        (TF + "methods/fzoos/test_kept_features.py",),
+    ),
+    Mutation(
         "scale/all-clients-are-made",
         F + "simulate.py",
         "return MadeWhenAsked(len(objectives), objectives.__getitem__)",

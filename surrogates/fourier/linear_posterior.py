@@ -61,6 +61,12 @@ class LinearPosterior:
         self._solved = None
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the rows and the factors that are held: p·M and p², and once rows were absorbed M²."""
+        factors = self._cholesky.nbytes + (0 if self._base is None else self._base.nbytes)
+        return len(self._rows) * self.num_weights * self._rows.dtype.itemsize + factors
+
+    @property
     def mean(self) -> Tensor:
         """w̄ of each target, ``M x k``, float64."""
         return self._solution()[0]

@@ -119,6 +119,11 @@ class FourierSurrogate:
         return 0 if self._linear is None else self._linear.num_rows
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the data's features and of their factor: n·M in X's dtype and n², or M² once n has exceeded M."""
+        return 0 if self._linear is None else self._linear.nbytes
+
+    @property
     def mean(self) -> float:
         """m, which is 0 before ``fit`` where it is estimated."""
         return self._offset + self._beyond_offset

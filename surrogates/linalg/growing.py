@@ -90,6 +90,11 @@ class GrowingCholesky:
         return self._n
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of its storage."""
+        return self._storage.nbytes
+
+    @property
     def L(self) -> Tensor:
         """The factor, ``n x n``, zero above the diagonal: a view that must not be written to."""
         return self._storage[: self._n, : self._n]

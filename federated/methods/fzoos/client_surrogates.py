@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,29 @@ from torch import Tensor
 
 from surrogates import FourierFeatures, FourierSurrogate
 from surrogates.window.local_options import LocalSurrogateOptions
+
+KEPT_BYTES = 2 << 30
+"""Bytes of Fourier surrogates that the clients of a process keep from one round to the next, together."""
+
+_kept: weakref.WeakKeyDictionary[ClientSurrogates, int] = weakref.WeakKeyDictionary()
+"""Bytes of those that are kept, in the order in which they were last asked."""
+
+
+def keep(asked: ClientSurrogates, size: int) -> None:
+    """Keeps the Fourier surrogate that was asked, and drops others as long as all are more than ``KEPT_BYTES``.
+
+    Clients come in turn: who was asked last will be asked again after all others, and is dropped first. One that is
+    larger than all that may be kept is dropped itself.
+    """
+    _kept.pop(asked, None)
+    if size <= KEPT_BYTES:
+        for other in reversed(list(_kept)):
+            if sum(_kept.values()) + size <= KEPT_BYTES:
+                break
+            other.forget()
+        _kept[asked] = size
+    else:
+        asked.forget()
 
 
 class ClientSurrogates:
@@ -19,9 +43,10 @@ class ClientSurrogates:
     ``FourierSurrogate`` with an estimated mean gives wᵢ (eq. 3): of all queries, where new ones are appended in
     O(n² + nM) each, or of the nearest ``feature_window``, where it is fitted anew. Both are in f's units.
 
-    The Fourier surrogate holds n·M numbers of features and n² of their factor until n exceeds M, then 2M². They are no
-    part of the state, which has the sizes of the blocks that were appended together instead: the last bits of wᵢ
-    depend on these, and so the surrogate is made again as it was.
+    The Fourier surrogate holds n·M numbers of features and n² of their factor until n exceeds M, then 2M²: 80 KB a
+    query for M = 10,000. All clients of a process keep ``KEPT_BYTES`` of them together, and make again what was
+    dropped. They are no part of the state, which has the sizes of the blocks that were appended together instead: the
+    last bits of wᵢ depend on these, and so a surrogate is made again as it was.
 
     Args:
         like: a point, shape ``d``, whose dtype and device the queries have.
@@ -84,16 +109,22 @@ class ClientSurrogates:
         if self.feature_window is not None:
             rows = trajectory.nearest(x, self.feature_window).sort().values
             return self._new().fit(X[rows], y[rows]).weights
-        if self._fourier is None:
-            self._fourier = self._new()
+        fourier = self._new() if self._fourier is None else self._fourier
         fresh, start = len(trajectory) - sum(self._blocks), 0
         if fresh:
             self._blocks.append(fresh)
         for size in self._blocks:
-            if start >= self._fourier.num_data:
-                self._fourier.append(X[start : start + size], y[start : start + size])
+            if start >= fourier.num_data:
+                fourier.append(X[start : start + size], y[start : start + size])
             start += size
-        return self._fourier.weights
+        self._fourier = fourier
+        keep(self, fourier.nbytes)
+        return fourier.weights
+
+    def forget(self) -> None:
+        """Drops the Fourier surrogate, which is made again when it is next asked."""
+        self._fourier = None
+        _kept.pop(self, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Queries, window and the sizes of the blocks that the Fourier surrogate took."""
@@ -109,7 +140,8 @@ class ClientSurrogates:
         blocks = [int(m) for m in state["blocks"]]
         if any(m < 1 for m in blocks) or sum(blocks) > len(self.local.trajectory):
             raise ValueError(f"blocks are {blocks!r:.80} of {len(self.local.trajectory)} queries")
-        self._blocks, self._fourier = blocks, None
+        self._blocks = blocks
+        self.forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ClientSurrogates:
         """A copy that shares the features, which never change, and makes its Fourier surrogate again."""
