@@ -1,9 +1,9 @@
 """ZoRD, Figure 5: the surfaces of Ackley's and Levy's functions, d = 2.
 
 In the coordinates that are searched, [0, 10]². The paper's figure is an illustration and has the surfaces alone. The
-best queries of ZoRD (the library's defaults) and of RGF from the first seed's start, 2.5 from the minimum, which are
-drawn over them here, each with the same number of queries, are ours to add: what Section 5.2 measures in more
-dimensions. So is the verdict.
+best queries of ZoRD (the library's defaults) and of RGF (the paper's settings) from the first seed's start, 2.5 from
+the minimum, which are drawn over them here, each with the same number of queries, are ours to add: what Section 5.2
+measures in more dimensions. So is the verdict.
 """
 
 from __future__ import annotations
