@@ -66,9 +66,9 @@ def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> i
                 raise registry.UnknownNameError("benchmark", arguments.name, registry.BENCHMARKS)
             return int(importlib.import_module(registry.BENCHMARKS[arguments.name]).main(rest) or 0)
         case "report":
-            from experiments.page.report import write_page
+            from experiments.page.report import write_pages
 
-            page, left_out = write_page(arguments.folder, arguments.out or arguments.folder / "index.html")
+            page, left_out = write_pages(arguments.folder)
             for line in left_out:
                 print(f"left out: {line}", file=sys.stderr)
             print(f"see {page}")
@@ -143,11 +143,10 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
         subparser.add_argument("--jobs", type=int, metavar="J", help="processes; default: one for each core")
         subparser.add_argument("--scale", default="paper", choices=SCALES, help="default: paper")
         subparser.add_argument("--resume", action="store_true", help="keep what is finished, seeds and experiments")
-    report = commands.add_parser("report", help="one page of all results in a folder")
+    report = commands.add_parser("report", help="pages of all results in a folder, written there")
     made: Any = {"dest": "folder", "type": Path, "metavar": "DIR"}
     report.add_argument("--from", default=Path("results"), help="default: results", **made)
-    report.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/index.html")
-    publish = commands.add_parser("publish", help="take results over into experiments/published, with its page")
+    publish = commands.add_parser("publish", help="take results over into experiments/published, with the pages")
     publish.add_argument("names", help="default: all finished ones of the folder", **ids)
     again = "what run wrote to; default: the committed results, which are made anew from their records"
     publish.add_argument("--from", default=None, help=again, **made)

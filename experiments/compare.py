@@ -93,13 +93,13 @@ class Comparison:
         named = {title: [m for m in names if m in self.methods] for title, names in {**PANELS, "others": own}.items()}
         families = [(title, names) for title, names in named.items() if names]
         with style.applied():
-            figure, axes = style.panels(1, len(families), width=3.8, height=3.6, sharey=True)
+            figure, axes = style.panels(1, len(families), height=3.2, sharey=True)
             for panel, (title, names) in zip(axes[0], families, strict=True):
                 for name in names:
                     look = style.METHODS[_LOOKS.get(name.lower(), name.lower())]
                     style.draw(panel, look, curve(self.rows, "queries", method=name))
                 panel.set(title=title, xlabel="queries")
-                panel.legend(fontsize=7)
+                panel.legend()
             if all(float(row["value"]) > 0 for row in self.rows):
                 axes[0, 0].set_yscale("log")
             axes[0, 0].set_ylabel("least value found")

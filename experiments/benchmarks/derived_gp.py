@@ -217,7 +217,7 @@ def _plot(rows: list[Row], out: Path) -> None:
         return
     out.mkdir(parents=True, exist_ok=True)
     with style.applied():
-        figure, axes = style.panels(1, 3, width=4.3, height=4.2, sharey=True)
+        figure, axes = style.panels(1, 3, height=3.0, sharey=True)
         for axis, gives in zip(axes[0], ("mean", "mean+trace", "covariance"), strict=True):
             shown = [row for row in timed if row["n"] == sizes[0] and row["gives"] in (gives, "–")]
             for i, name in enumerate(dict.fromkeys(row["name"] for row in shown)):
@@ -232,7 +232,7 @@ def _plot(rows: list[Row], out: Path) -> None:
                     label=name,
                 )
             axis.set(xscale="log", yscale="log", xlabel="dimension d", title=f"{gives}, n = {sizes[0]}, one point")
-            axis.legend(fontsize=8)
+            axis.legend()
         axes[0, 0].set_ylabel("seconds, median, one thread")
         for suffix in ("png", "pdf"):
             figure.savefig(out / f"benchmark-derived-gp.{suffix}", dpi=150)

@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 
 from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, CurvatureProblem, problem_of
 from experiments.harness import style
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
 from experiments.harness.verdicts import Table, Verdict, judge, never, with_interval
 from experiments.papers.hiso.controls import ScalarDisplacement
@@ -240,9 +240,9 @@ def _curve_rows(rows: Rows, name: str, method: str) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each problem: mean and standard error of the log over seeds, against queries."""
-    columns = min(5, len(settings.problems))
+    columns = min(4, len(settings.problems))
     lines = -(-len(settings.problems) // columns)
-    figure, axes = style.panels(lines, columns, width=3.2, height=2.7)
+    figure, axes = style.panels(lines, columns, height=1.8)
     for panel in axes.flat[len(settings.problems) :]:
         panel.set_axis_off()
     for panel, name in zip(axes.flat, settings.problems, strict=False):
@@ -252,10 +252,11 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         panel.set_title(TITLES[name])
         panel.set_xlabel("queries of a client" if name in FEDERATED else "queries")
         network = name in NETWORKS or name in FEDERATED
-        panel.set_ylabel("log₁₀ of the training loss" if network else "log₁₀ of (f − f*)/(f₀ − f*)")
+        panel.set_ylabel("log₁₀ of the loss" if network else "log₁₀ of the gap")
+        panel.locator_params(axis="x", nbins=3)
         if network:
             panel.set_ylim(top=0.6)
-    style.shared_legend(figure, axes[0, 0], 3)
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -369,6 +370,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=run_seed,
     plot=plot,
+    caption=f"{MEANS} The gap is (f − f*)/(f₀ − f*), the loss that of training.",
     claims=claims,
     table=table,
     extra="experiments",

@@ -219,29 +219,40 @@ def label(cell: Cell) -> str:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A panel for each C and noise: the last gap against fixed γ, and the rules at the mean γ that they took."""
-    noises = sorted({noise for size in settings.sizes for noise in size.noises})
-    figure, axes = style.panels(len(noises), len(settings.heterogeneities), width=3.6, height=2.7, sharex=True)
-    for (line, noise), (column, c) in itertools.product(enumerate(noises), enumerate(settings.heterogeneities)):
+    """The first dimension: a panel for each C and noise, the last gap against fixed γ, the rules at their mean γ."""
+    return _drawn(settings, rows, settings.sizes[0])
+
+
+def plot_more(settings: Settings, rows: Rows) -> Figure | None:
+    """The second dimension."""
+    return _drawn(settings, rows, settings.sizes[1]) if len(settings.sizes) > 1 else None
+
+
+def _drawn(settings: Settings, rows: Rows, size: Size) -> Figure:
+    # Quick runs may have no seed of a size.
+    own = where(rows, dim=size.dim)
+    figure, axes = style.panels(
+        len(size.noises), len(settings.heterogeneities), height=1.6, width=style.PAGE, sharex=True, sharey="col"
+    )
+    cells = itertools.product(enumerate(size.noises), enumerate(settings.heterogeneities))
+    for (line, noise), (column, c) in cells:
         panel = axes[line, column]
-        for size, dashes in zip(settings.sizes, ("-", "--"), strict=False):
-            if noise in size.noises and where(rows, dim=size.dim):
-                _draw(panel, size.rules, rows, (size.dim, c, noise), dashes, len(settings.sizes) > 1)
-        panel.set_title(f"C = {c:g}, noise {noise:g}")
+        if own:
+            _draw(panel, size.rules, own, (size.dim, c, noise))
+        panel.set_title(f"d = {size.dim}, C = {c:g}, noise {noise:g}")
         panel.set_xlim(-0.06, 1.06)
     for panel in axes[-1]:
         panel.set_xlabel("γ, mean over rounds")
     for panel in axes[:, 0]:
         panel.set_ylabel("log₁₀ of the last gap")
-    style.shared_legend(figure, axes[0, 0], 4)
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 
-def _draw(panel: Any, rules: tuple[str, ...], rows: Rows, cell: Cell, dashes: str, name_size: bool) -> None:
+def _draw(panel: Any, rules: tuple[str, ...], rows: Rows, cell: Cell) -> None:
     found = np.array([finals(rows, cell, name_of(g)) for g in FIXED])
     mean, error = found.mean(1), found.std(1, ddof=1) / np.sqrt(found.shape[1])
-    at = f", d = {cell[0]}" if name_size else ""
-    panel.plot(FIXED, mean, color=style.GREY, ls=dashes, marker=".", label=f"fixed γ{at}", zorder=1)
+    panel.plot(FIXED, mean, color=style.GREY, marker=".", label="fixed γ", zorder=1)
     panel.fill_between(FIXED, mean - error, mean + error, color=style.GREY, alpha=0.2, lw=0)
     for rule in rules:
         how, values = style.METHODS[rule], finals(rows, cell, rule)
@@ -251,10 +262,9 @@ def _draw(panel: Any, rules: tuple[str, ...], rows: Rows, cell: Cell, dashes: st
             [values.std(ddof=1) / np.sqrt(len(values))],
             color=how.color,
             marker=how.marker,
-            ms=9 if rule == "fzoos_adaptive" else 6,
+            ms=7 if rule == "fzoos_adaptive" else 5,
             ls="none",
-            mfc=how.color if dashes == "-" else "none",
-            label=f"{how.label}{at}",
+            label=how.label,
             zorder=4 if rule == "fzoos_adaptive" else 3,
         )
 
@@ -341,6 +351,9 @@ EXPERIMENT = Experiment(
     },
     run_seed=run_seed,
     plot=plot,
+    plot_more=plot_more,
+    caption="The line and the marks are means over the seeds, the band and the bars one standard error to either side. "
+    "A rule stands at the mean γ that it took.",
     claims=claims,
     table=table,
     seeds={"quick": 3, "reduced": 10, "paper": 10},

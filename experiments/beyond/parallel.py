@@ -168,16 +168,28 @@ def look(rule: str, q: int) -> style.MethodStyle:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Equal queries above, equal rounds below, a column for each problem."""
+    """One at a time, batches that are chosen, and workers; equal queries above, equal rounds below."""
+    return _drawn(settings, rows, [(rule, q) for rule, q in runs(settings) if rule != "random"])
+
+
+def plot_more(settings: Settings, rows: Rows) -> Figure:
+    """Batches that are chosen and random ones."""
+    return _drawn(settings, rows, [(rule, q) for rule, q in runs(settings) if q > 1 and rule != "workers"])
+
+
+def _drawn(settings: Settings, rows: Rows, shown: list[tuple[str, int]]) -> Figure:
     with_panels = [(axis, name) for axis in ("queries", "rounds") for name in settings.problems]
-    figure, panels = style.panels(2, len(settings.problems), width=2.9, height=2.9)
+    figure, panels = style.panels(2, len(settings.problems), height=1.7, sharey="col")
     for panel, (axis, name) in zip(panels.flat, with_panels, strict=True):
-        for rule, q in runs(settings):
+        for rule, q in shown:
             style.draw(panel, look(rule, q), curve(rows, "x", axis=axis, problem=name, method=rule, q=q))
-        panel.set(title=title(settings, name), xlabel=axis)
+        panel.set_xlabel(axis)
+        panel.locator_params(axis="x", nbins=3)
+    for panel, name in zip(panels[0], settings.problems, strict=True):
+        panel.set_title(title(settings, name).replace(", d", ",\nd"))
     for row in panels:
         row[0].set_ylabel("log₁₀ of the gap")
-    style.shared_legend(figure, panels[0, 0], 4)
+    style.shared_legend(figure, panels[0, 0])
     return figure
 
 
@@ -261,6 +273,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=run_seed,
     plot=plot,
+    plot_more=plot_more,
     claims=claims,
     table=table,
 )

@@ -63,6 +63,9 @@ GRIDS: dict[str, tuple[float, ...]] = {
 """Adam's step, CMA-ES's first standard deviation and COBYQA's first radius in [0, 10]^d; TuRBO's first side."""
 
 OURS = ("zord_kept", "zord_gated")
+OUTSIDE = ("least_squares_gradient", "cma_es", "cobyqa", "turbo1")
+"""What the second figure has beside ours."""
+
 PROBLEMS = ("ackley", "levy", "rosenbrock", "ill", "noisy")
 MARGIN = -0.3
 """What kept information's log10 gap is to be below RGF's on the ill-conditioned quadratic."""
@@ -229,17 +232,22 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A panel for each problem."""
-    columns = min(3, len(settings.problems))
+    """ZoRD's rules and RGF: a panel for each problem."""
+    return _drawn(settings, rows, [method for method in settings.methods if method not in OUTSIDE])
+
+
+def plot_more(settings: Settings, rows: Rows) -> Figure:
+    """Ours and the outside methods."""
+    return _drawn(settings, rows, [method for method in settings.methods if method in (*OURS, *OUTSIDE)])
+
+
+def _drawn(settings: Settings, rows: Rows, methods: list[str]) -> Figure:
     return style.grid(
         {title(settings, name): name for name in settings.problems},
-        lambda axes, name: style.draw_methods(axes, rows, "queries", settings.methods, problem=name),
-        columns=columns,
+        lambda axes, name: style.draw_methods(axes, rows, "queries", methods, problem=name),
         xlabel="queries",
         ylabel="log₁₀ of the gap",
-        legend=min(columns + 1, 4),
-        width=4.0,
-        height=3.2,
+        height=1.9,
     )
 
 
@@ -324,6 +332,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=run_seed,
     plot=plot,
+    plot_more=plot_more,
     claims=claims,
     table=table,
     extra="experiments",

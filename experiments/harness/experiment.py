@@ -17,7 +17,9 @@ What every experiment promises, and ``tests/experiments/test_figures.py`` asks o
   ``seed``, a finite ``value``, and text or numbers that tell it apart; a method stands in the column ``method``, under
   a name whose look is in ``style.METHODS`` (methods of one experiment have colours of their own) or any other name.
 * ``plot`` labels its axes: below where x is the panels' own or in the last row, at the left in the first column. The
-  figure has a legend (``style.grid`` and ``style.shared_legend`` make it).
+  figure has a legend (``style.grid`` and ``style.shared_legend`` make it), is 3.4 or 7 inches wide (``style.panels``),
+  has no text under 7 points at that size and no more than seven methods in a panel; ``plot_more`` draws the others.
+  What bands and bars are is said in ``caption``.
 * ``claims`` gives verdicts over all seeds with finite numbers, at least one of them no control where the source claims
   what can be measured. A claim that fails is reported as it came out.
 * Numbers in ``shows``, in verdicts and in a table's caption are those of the settings: where they name one that the
@@ -38,6 +40,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from experiments.harness import style
 from experiments.harness.records import Rows, plain
 from experiments.harness.verdicts import Table, Verdict
 
@@ -49,12 +52,18 @@ PAPERS = {
     "ours": "Beside the papers",
 }
 SCALES = ("quick", "reduced", "paper")
+MORE = "-more"
+"""What the name of a second figure has after the id."""
 
 
 def paper_of(name: str) -> str:
     """The paper that an id begins with, else ``ours``."""
     prefix = name.partition("-")[0]
     return prefix if prefix in PAPERS else "ours"
+
+
+MEANS = "Lines are means over the seeds, bands one standard error to either side."
+"""The caption of most figures."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Experiment:
             where the paper's takes more than its share of a night.
         run_seed: settings and a seed to long-form records. A seed is the unit of repetition, of parallel work and of
             the bootstrap.
-        plot: settings and records to a figure.
+        plot: settings and records to a figure; None where a table says all.
         claims: settings and records of at least two seeds to verdicts.
         seeds: how many seeds by default, or that for some scales, ``{"reduced": 5, "paper": 10}``; where quick
             is not named, at most 3.
@@ -81,6 +90,9 @@ class Experiment:
         cost: processor time at a scale, in words, such as ``{"paper": "3 h"}``; measured times go before it.
         table: settings and records to the paper's table with our values beside the printed ones.
         extra: the pip extra that it needs, a key of ``registry.EXTRAS``.
+        caption: what lines, bands and marks of the figure are, one sentence or two; or a function of the settings.
+        plot_more: settings and records to a second figure, of controls or what else would crowd the first; None where a
+            scale has nothing for it.
     """
 
     id: str
@@ -89,7 +101,7 @@ class Experiment:
     claim: str
     scales: Mapping[str, Any]
     run_seed: Callable[[Any, int], Rows]
-    plot: Callable[[Any, Rows], Figure]
+    plot: Callable[[Any, Rows], Figure] | None
     claims: Callable[[Any, Rows], list[Verdict]]
     seeds: int | Mapping[str, int] = 10
     data: tuple[str, ...] = ()
@@ -98,6 +110,8 @@ class Experiment:
     cost: Mapping[str, str] = dataclasses.field(default_factory=dict)
     table: Callable[[Any, Rows], Table] | None = None
     extra: str = ""
+    caption: str | Callable[[Any], str] = MEANS
+    plot_more: Callable[[Any, Rows], Figure | None] | None = None
 
     @property
     def paper(self) -> str:
@@ -147,14 +161,29 @@ class Experiment:
             return self.stand_in(settings)
         return "" if getattr(settings, "data", "") else self.stand_in
 
+    def captioned(self, settings: Any) -> str:
+        """What lines, bands and marks are in the figure of a run with these settings."""
+        return self.caption(settings) if callable(self.caption) else self.caption
+
     def draw(self, settings: Any, rows: Rows) -> Figure:
-        """``plot`` with the stand-in's name above it."""
-        figure = self.plot(settings, rows)
+        """``plot`` with the stand-in's name above it.
+
+        Raises:
+            ValueError: if the source has no figure here, a table alone.
+        """
+        if self.plot is None:
+            raise ValueError(f"{self.id} has no figure")
+        return self._titled(self.plot(settings, rows), settings)
+
+    def figures(self, settings: Any, rows: Rows) -> dict[str, Figure]:
+        """The figures by what the names of their files have after the id: none, one, or a second one too."""
+        plots = {"": self.plot, MORE: self.plot_more}
+        drawn = {name: plot(settings, rows) for name, plot in plots.items() if plot is not None}
+        return {name: self._titled(figure, settings) for name, figure in drawn.items() if figure is not None}
+
+    def _titled(self, figure: Figure, settings: Any) -> Figure:
         if name := self.stands_in(settings):
-            above = figure.get_suptitle()
-            figure.suptitle(f"{above}\nstand-in: {name}" if above else f"stand-in: {name}", fontsize=9)
-            for legend in figure.legends:  # the layout gives a title and a legend above the panels the same place
-                legend.set_loc("outside lower center")
+            style.head(figure, f"stand-in: {name}")
         return figure
 
     def run(self, settings: Any, seeds: Iterable[int]) -> Rows:

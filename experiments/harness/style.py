@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from experiments.harness.records import Curve, Rows, Value, curve
 
@@ -90,8 +91,8 @@ METHODS = Styles(
         "fzoos_adaptive_five": MethodStyle("FZooS, adaptive γ at five points", MAGENTA, "X"),
         "fzoos_eb": MethodStyle("FZooS, one-way γ", ORANGE, "s"),
         "fzoos_oracle": MethodStyle("FZooS, oracle γ", GREEN, "^"),
-        "fzoos_start": MethodStyle("FZooS, γ = 1/t, x' = x_{r−1}", INDIGO, "X", ":"),
-        "fzoos_one_start": MethodStyle("FZooS, γ = 1, x' = x_{r−1}", WINE, "h", ":"),
+        "fzoos_start": MethodStyle("FZooS, γ = 1/t, x' = xᵣ₋₁", INDIGO, "X", ":"),
+        "fzoos_one_start": MethodStyle("FZooS, γ = 1, x' = xᵣ₋₁", WINE, "h", ":"),
         "fedzo": MethodStyle("FedZO", VERMILION, "s"),
         "fedprox": MethodStyle("FedProx, γ = 1", ORANGE, "P", "--"),
         "fedprox_d": MethodStyle("FedProx, γ = d (authors' program)", OLIVE, "<", "-."),
@@ -134,20 +135,40 @@ METHODS = Styles(
 )
 """Every method that a figure of this project draws, by its name in the records."""
 
+COLUMN, PAGE = 3.4, 7.0
+"""Printed widths in inches: a column of a paper, and both."""
+
+SMALL = 7
+"""Points of the smallest text."""
+
+MOST = 7
+"""Methods in a panel, at most."""
+
 _RC: Any = {
-    "font.size": 9,
-    "axes.titlesize": 9,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.columnspacing": 1.4,
+    "legend.handlelength": 2.4,
+    "axes.linewidth": 0.6,
+    "axes.titlepad": 4.0,
+    "axes.labelpad": 2.0,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
     "axes.grid": True,
     "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.6,
+    "grid.linewidth": 0.5,
     "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
     "legend.frameon": False,
     "figure.dpi": 100,
-    "savefig.dpi": 160,
+    "savefig.dpi": 200,
     "pdf.fonttype": 42,
 }
 
@@ -161,9 +182,20 @@ def applied() -> Iterator[None]:
         yield
 
 
-def panels(rows: int, columns: int, *, width: float = 3.4, height: float = 2.6, **options: Any) -> tuple[Figure, Any]:
-    """A figure without pyplot (nothing global) and its ``rows x columns`` array of axes."""
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+def panels(
+    rows: int, columns: int, *, height: float = 1.75, width: float | None = None, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure without pyplot (nothing global), as wide as it is printed, and its ``rows x columns`` array of axes.
+
+    Args:
+        rows: rows of panels.
+        columns: panels in a row.
+        height: of a row, in inches; a legend and a title come on top of it.
+        width: of the figure, in inches: ``COLUMN`` for one panel in a row, else ``PAGE``.
+        **options: for matplotlib's ``subplots``.
+    """
+    size = (width or (COLUMN if columns == 1 else PAGE), height * rows)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03))
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
@@ -174,10 +206,10 @@ def grid(
     xlabel: str,
     ylabel: str,
     columns: int = 3,
-    legend: int = 4,
+    legend: bool = True,
     **options: Any,
 ) -> Figure:
-    """A figure with a panel for each cell, row by row, and one legend above them from the first panel's entries.
+    """A figure with a panel for each cell, row by row, and one legend below them, of the first panel's entries.
 
     Args:
         cells: a panel's title to what ``draw_cell(axes, cell)`` draws in it.
@@ -185,7 +217,7 @@ def grid(
         xlabel: of every panel.
         ylabel: of the first panel in each row.
         columns: the most panels in a row.
-        legend: columns of the legend.
+        legend: whether there is one; none where an axis names the methods.
         **options: for ``panels``.
     """
     columns = min(columns, len(cells))
@@ -197,7 +229,8 @@ def grid(
         panel.set(title=title, xlabel=xlabel)
     for row in axes:
         row[0].set_ylabel(ylabel)
-    shared_legend(figure, axes[0, 0], legend)
+    if legend:
+        shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -226,7 +259,7 @@ def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None 
     look: Any = {"color": style.color, "marker": style.marker, "ls": style.line, "label": label or style.label}
     axes.plot(found.x, found.mean, markevery=max(1, len(found.x) // 6), **look)
     low, high = found.mean - found.standard_error, found.mean + found.standard_error
-    axes.fill_between(found.x, low, high, color=style.color, alpha=0.2, lw=0)
+    axes.fill_between(found.x, low, high, color=style.color, alpha=0.15, lw=0)
 
 
 def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], /, **conditions: Value) -> None:
@@ -235,7 +268,28 @@ def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], /, **co
         draw(axes, method, curve(rows, x, method=method, **conditions))
 
 
-def shared_legend(figure: Figure, axes: Axes, columns: int) -> None:
-    """One legend above all panels, from the entries of one of them."""
+def shared_legend(figure: Figure, axes: Axes) -> None:
+    """One legend below all panels, from the entries of one of them, in as few lines as the width allows.
+
+    The figure grows by its height, so that the panels keep theirs.
+    """
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns)
+    for lines in range(1, len(labels) + 1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(labels) // lines))
+        box = legend.get_window_extent()
+        if box.width <= figure.bbox.width or lines == len(labels):
+            break
+        legend.remove()
+    _grow(figure, box.height / figure.dpi)
+
+
+def head(figure: Figure, text: str) -> None:
+    """A line above all panels, below what stands there; the figure grows by it."""
+    above = figure.get_suptitle()
+    title = figure.suptitle(f"{above}\n{text}" if above else text, fontsize=8)
+    _grow(figure, title.get_window_extent().height / figure.dpi / (2 if above else 1) + 0.05)
+
+
+def _grow(figure: Figure, inches: float) -> None:
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + inches)

@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from PIL import Image
 
 from experiments.harness.experiment import PAPERS
 from experiments.harness.verdicts import Verdict
@@ -15,6 +17,22 @@ from experiments.running import results
 from experiments.running.results import ResultsError
 
 NEEDED = ("format", "experiment", "paper", "source", "shows", "claim", "settings", "seeds", "versions", "machine")
+
+
+class Picture(NamedTuple):
+    """A picture beside the results.
+
+    Attributes:
+        name: of the file, in the folder of the results.
+        width: in pixels.
+        height: in pixels.
+        inches: its printed width.
+    """
+
+    name: str
+    width: int
+    height: int
+    inches: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +43,13 @@ class Entry:
         id: its id.
         facts: what ``ID.settings.json`` holds.
         verdicts: what came out.
-        picture: the bytes of ``ID.png``.
+        pictures: the figure, and a second one where there is one; none where a table says all.
     """
 
     id: str
     facts: Mapping[str, Any]
     verdicts: Sequence[Verdict]
-    picture: bytes
+    pictures: Sequence[Picture]
 
     def tally(self) -> Counter[str]:
         """How many claims of the source came out which way; controls apart."""
@@ -69,10 +87,19 @@ def read(folder: Path, name: str) -> Entry:
         other = facts.get("format", "none") if isinstance(facts, dict) else "none"
         found = f"format {other}, this one reads {results.FORMAT}"
         raise ResultsError(f"{path} was written by another version ({found}); run {name} again")
-    picture = folder / f"{name}.png"
-    if not picture.exists():
-        raise ResultsError(f"{picture} is not there; run {name} again")
-    return Entry(name, facts, results.read_verdicts(folder, name), picture.read_bytes())
+    pictures = []
+    for suffix in facts.get("figures", [""]):
+        path = folder / f"{name}{suffix}.png"
+        if not path.exists():
+            raise ResultsError(f"{path} is not there; run {name} again")
+        pictures.append(_picture(path))
+    return Entry(name, facts, results.read_verdicts(folder, name), pictures)
+
+
+def _picture(path: Path) -> Picture:
+    with Image.open(path) as image:
+        dots = image.info.get("dpi", (100.0, 100.0))[0]
+        return Picture(path.name, image.width, image.height, round(image.width / dots, 1))
 
 
 def read_all(folder: Path) -> tuple[list[Entry], list[str]]:

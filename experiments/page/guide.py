@@ -65,34 +65,31 @@ def parts(entries: Sequence[Entry]) -> list[Part]:
     return [(heading, items) for heading, items in kept if items]
 
 
-def markdown(entries: Sequence[Entry], page: str = "index.html") -> str:
-    """The guide as a page.
+def page_of(entry: Entry) -> str:
+    """Where a result stands among the pages of its folder."""
+    return f"{entry.facts['paper']}.html#{entry.id}"
 
-    Args:
-        entries: results.
-        page: where links to the experiments point.
-    """
+
+def markdown(entries: Sequence[Entry]) -> str:
+    """The guide as a page of Markdown: a table of the cases, then each with what it rests on."""
     blocks = []
     for i, (heading, items) in enumerate(parts(entries)):
-        blocks += [f"# {heading}", *([INTRODUCTION, short_table(entries, page).rstrip()] if i == 0 else [])]
+        blocks += [f"# {heading}", *([INTRODUCTION, short_table(entries)] if i == 0 else [])]
         for item, grounds in items:
             listed = [
-                f"- [{f.entry.facts['source']}]({page}#{f.entry.id}): {f.verdict.claim}: **{f.word}**; {f.measured}"
+                f"- [{f.entry.facts['source']}]({page_of(f.entry)}): {f.verdict.claim}: **{f.word}**; {f.measured}"
                 for f in grounds
             ]
             blocks += [f"## {item.title}", item.text.replace("``", "`"), "\n".join(listed)]
     return "\n\n".join(blocks) + "\n"
 
 
-def short_table(entries: Sequence[Entry], page: str) -> str:
+def short_table(entries: Sequence[Entry]) -> str:
     """A row for each advice, with the experiments that decide something for it."""
-    rows = [
-        (
-            item,
-            ", ".join(f"[{name}]({page}#{name})" for name in dict.fromkeys(f.entry.id for f in grounds if f.decided)),
-        )
-        for _, items in parts(entries)
-        for item, grounds in items
-    ]
-    lines = [f"| {item.case} | `{item.use}` | {links} |" for item, links in rows if isinstance(item, Advice)]
-    return "\n".join(["| you have | use | see |", "|---|---|---|", *lines]) + "\n"
+    rows = []
+    for _, items in parts(entries):
+        for item, grounds in items:
+            decided = {f.entry.id: page_of(f.entry) for f in grounds if f.decided}
+            links = ", ".join(f"[{name}]({page})" for name, page in decided.items())
+            rows += [f"| {item.case} | `{item.use}` | {links} |"] if isinstance(item, Advice) else []
+    return "\n".join(["| you have | use | see |", "|---|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""Take results over into the committed ones: small files, with the page and the table of verdicts built from them.
+"""Take results over into the committed ones: small files, with the pages and the table of verdicts built from them.
 
 Verdicts, tables and pictures are made anew from the records, so that they are what this version makes of them; what
 the run was (settings, seeds, versions, machine, date) stays as the run wrote it.
@@ -10,41 +10,37 @@ import dataclasses
 import io
 import json
 import lzma
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from PIL import Image
 
 from experiments import registry
-from experiments.harness.experiment import PAPERS, SCALES, Experiment
-from experiments.harness.verdicts import ON_STAND_IN, Status
+from experiments.harness.experiment import MORE, SCALES, Experiment
 from experiments.page import guide, report
-from experiments.page.entries import Entry, names_in, natural, read_all
+from experiments.page.entries import names_in, natural, read_all
+from experiments.page.summary import verdict_table, with_counts
 from experiments.running import results
 from experiments.running.results import ResultsError
 
 PUBLISHED = Path(__file__).parents[1] / "published"
-DPI = 130
+DPI = 200
 COLOURS = 256
 README = Path(__file__).parents[2] / "README.md"
 PACKED_FROM = 100_000
 """Bytes from which on records are kept compressed."""
 
 
-def publish(
-    folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED, readme: Path | None = README
-) -> list[str]:
-    """Take finished results over and build page, guide, table of verdicts and costs anew; of quick ones only the cost.
+def publish(folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED) -> list[str]:
+    """Take finished results over and build pages, guide, table of verdicts and costs anew; of quick ones only the cost.
 
     With the committed results themselves as the folder, all that follows from their records is made anew in its place.
 
     Args:
         folder: what ``run`` wrote to, or ``target``.
         names: ids; all that are finished there by default.
-        target: the committed results.
-        readme: where the counts of each paper stand, between their marks.
+        target: the committed results, which the README has the counts of each paper from.
 
     Returns:
         A line for each experiment: what was taken over, or why not.
@@ -66,12 +62,12 @@ def publish(
         except ValueError as error:
             lines.append(f"{name}: left out, {error}")
     _write_costs(target, folder, chosen)
-    page, wrong = report.write_page(target, target / "index.html")
+    page, wrong = report.write_pages(target)
     entries, _ = read_all(target)
     results.replace(target / "verdicts.md", verdict_table(entries).encode())
     results.replace(target / "which-method.md", guide.markdown(entries).encode())
-    if readme is not None and readme.exists():
-        results.replace(readme, with_counts(readme.read_text(), entries).encode())
+    if target == PUBLISHED and README.exists():
+        results.replace(README, with_counts(README.read_text(), entries).encode())
     size = sum(path.stat().st_size for path in target.iterdir())
     return [*lines, *wrong, f"{page}: {len(entries)} experiments, {size / 1e6:.1f} MB in all"]
 
@@ -89,7 +85,7 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     if scale == "quick":
         return "quick, only its cost is noted"
     text = results.to_csv(rows).encode()
-    plain, packed, picture = (target / f"{name}.{suffix}" for suffix in ("csv", "csv.xz", "png"))
+    plain, packed = (target / f"{name}.{suffix}" for suffix in ("csv", "csv.xz"))
     kept, dropped = (packed, plain) if len(text) >= PACKED_FROM else (plain, packed)
     seeds = len(facts["seeds"])
     command = f"python -m experiments run {name} --scale {scale} --seeds {seeds}"
@@ -97,7 +93,13 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     verdicts = results.render(experiment, settings, rows, target, facts, kinds=("png",), dpi=DPI)
     results.replace(kept, lzma.compress(text, preset=9 | lzma.PRESET_EXTREME) if kept is packed else text)
     dropped.unlink(missing_ok=True)
-    results.replace(picture, _small(picture.read_bytes()))
+    figures = results.read_json(target / f"{name}.settings.json")["figures"]
+    for suffix in ("", MORE):
+        picture = target / f"{name}{suffix}.png"
+        if suffix in figures:
+            results.replace(picture, _small(picture.read_bytes()))
+        else:
+            picture.unlink(missing_ok=True)
     return f"{scale}, {seeds} seeds, {len(verdicts)} verdicts"
 
 
@@ -153,49 +155,3 @@ def _write_costs(target: Path, folder: Path, names: Sequence[str]) -> None:
             costs.setdefault(name, {})[scale] = float(f"{each:.2g}")
     ordered = {name: dict(sorted(costs[name].items())) for name in sorted(costs, key=natural)}
     results.replace(path, (json.dumps(ordered, indent=1) + "\n").encode())
-
-
-def verdict_table(entries: Sequence[Entry]) -> str:
-    """The verdicts as a Markdown table, a row for each figure, and sums on the papers' data and on stand-ins."""
-    statuses = get_args(Status)
-    head = ("figure or table", "shows", *statuses)
-    lines = [f"| {' | '.join(head)} |", f"|---|---|{':-:|' * len(statuses)}"]
-    totals = {where: Counter[str]() for where in (False, True)}
-    for entry in entries:
-        tally, where = entry.tally(), bool(entry.facts.get("stand_in"))
-        counts = " | ".join(str(tally[status] or "") for status in statuses)
-        mark = f" *({ON_STAND_IN.strip()}: {entry.facts['stand_in']})*" if where else ""
-        mark += "" if tally else " *(controls only)*"
-        lines.append(f"| {entry.facts['source']} | {entry.facts['shows']}{mark} | {counts} |")
-        totals[where] += tally
-    for where, name in ((False, "all on the papers' problems and data"), (True, f"all{ON_STAND_IN}s")):
-        counts = " | ".join(str(totals[where][status]) for status in statuses)
-        lines.append(f"| {name} | | {counts} |")
-    return "\n".join(lines) + "\n"
-
-
-def paper_table(entries: Sequence[Entry]) -> str:
-    """How many claims of each paper came out which way, and the command that repeats its runs, as a Markdown table."""
-    statuses = get_args(Status)
-    lines = [f"| | {' | '.join(statuses)} | on stand-ins | |", f"|---|{':-:|' * len(statuses)}:-:|---|"]
-    for paper, name in PAPERS.items():
-        if paper == "ours":
-            continue
-        tallies = {where: Counter[str]() for where in (False, True)}
-        for entry in entries:
-            if entry.facts["paper"] == paper:
-                tallies[bool(entry.facts.get("stand_in"))] += entry.tally()
-        total = tallies[True].total()
-        stood_in = f"{tallies[True]['reproduced']} of {total} reproduced" if total else ""
-        counts = " | ".join(str(tallies[False][status]) for status in statuses)
-        if tallies[False] or tallies[True]:
-            again = f"`gradient-surrogates run --paper {paper} --scale reduced`"
-            lines.append(f"| {name} | {counts} | {stood_in} | {again} |")
-    return "\n".join(lines) + "\n"
-
-
-def with_counts(text: str, entries: Sequence[Entry]) -> str:
-    """A text with each paper's counts between its marks ``<!-- reproduced -->``; unchanged without them."""
-    head, begin, rest = text.partition("<!-- reproduced -->\n")
-    _, end, tail = rest.partition("<!-- /reproduced -->")
-    return f"{head}{begin}{paper_table(entries)}{end}{tail}" if begin and end else text

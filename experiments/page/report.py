@@ -1,69 +1,32 @@
-"""All results of a folder as one page that needs nothing else: no script, no file beside it, no network.
+"""All results of a folder as pages in that folder: a summary, a page for each paper, and which method to use when.
 
-The page is HTML and CSS, a function of the folder's files alone, byte for byte: what it says is escaped, what it shows
-is embedded.
+The pages are HTML and CSS, functions of the folder's files alone, byte for byte: what they say is escaped. They need no
+script and no network, the pictures beside them only, which are loaded when they come into sight.
 """
 
 from __future__ import annotations
 
-import base64
-import html
-import io
-import json
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from experiments import registry
-from experiments.harness.experiment import PAPERS, in_words
-from experiments.harness.verdicts import ON_STAND_IN, Status, Verdict
-from experiments.page import guide
+from experiments.harness.experiment import in_words
+from experiments.harness.verdicts import Status
+from experiments.page import guide, summary
 from experiments.page.entries import Entry, read_all
+from experiments.page.pieces import MARKS, chips, document, marked, measured, section, text
+from experiments.page.summary import Summary, of_paper, paper_title, papers_in, points_of, run_at, tallies
 from experiments.running import results
 from experiments.running.results import ResultsError
 
-MARKS: dict[Status, str] = {"reproduced": "yes", "partly": "part", "undecided": "open", "not reproduced": "no"}
-"""The CSS class of each status."""
-
-STYLE = """
-:root{color-scheme:light;--line:#d9dde3;--soft:#5b6470}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:72rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:#1c2024;background:#fff;
-overflow-wrap:break-word}
-h1{font-size:1.6rem;line-height:1.2;margin:.5rem 0}h2{font-size:1.3rem;margin:2.5rem 0 .5rem}
-h3{font-size:1.1rem;margin:0 0 .25rem}
-a{color:#0b5cad}p{margin:.5rem 0}.soft{color:var(--soft);font-size:.9rem}
-section.one{border-top:1px solid var(--line);padding:1.25rem 0;scroll-margin-top:.5rem}
-.chip{display:inline-block;border-radius:.6rem;padding:0 .55rem;font-size:.82rem;white-space:nowrap;
-margin:0 .2rem .2rem 0}
-.yes{background:#d7f0df;color:#0b4f24}.part{background:#fdeec4;color:#5c4200}.no{background:#fadcd9;color:#7c1610}
-.open{background:#fff;color:#333a44;box-shadow:inset 0 0 0 1px #8a929c}
-.control{background:#e8eaee;color:#333a44}.stand{background:#e6e0fa;color:#3c2a80}
-table{border-collapse:collapse;width:100%;font-size:.92rem}
-th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line)}
-th{font-weight:600}.summary td:last-child{white-space:nowrap}th.paper{padding-top:1.2rem;font-size:1.02rem}
-.wide{overflow-x:auto;margin:.75rem 0}.wide table{width:auto;min-width:50%}.wide td{white-space:nowrap}
-.figure img{display:block;width:calc(var(--inches)*104px);max-width:100%;height:auto}
-ul.verdicts{list-style:none;padding:0;margin:.75rem 0}ul.verdicts li{margin:0 0 .6rem}
-ul.verdicts small{display:block;color:var(--soft)}
-details{margin:.4rem 0}summary{cursor:pointer;color:var(--soft)}
-pre{overflow-x:auto;white-space:pre-wrap;background:#f5f6f8;padding:.6rem;font-size:.82rem;margin:.4rem 0}
-code{font-family:ui-monospace,monospace;font-size:.88em}
-@media(max-width:40rem){
-body{padding:.75rem;font-size:15px}.figure img{width:calc(var(--inches)*74px);max-width:none}
-.summary tr.heads{display:none}
-.summary td,.summary th{display:block;white-space:normal;border:0;padding:0}.summary tr{display:block;
-border-bottom:1px solid var(--line);padding:.5rem 0}
-}
-"""
+TITLE = "Four papers' figures and tables, run again"
+GUIDE = "which-method"
+"""The page of the guide, without its suffix."""
 
 
-def build(folder: Path) -> tuple[str, list[str]]:
-    """The page of a folder's results, and what was left out of it and why.
+def build(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """The pages of a folder's results by the names of their files, and what was left out and why.
 
     Raises:
         ResultsError: if nothing in the folder can be read.
@@ -73,206 +36,148 @@ def build(folder: Path) -> tuple[str, list[str]]:
         raise ResultsError("\n".join(wrong))
     unknown = [e.id for e in entries if e.id not in registry.MODULES and not e.id.startswith(registry.SCOREBOARDS)]
     wrong += [f"{name} is shown, but is no experiment of this version" for name in unknown]
-    return page(entries), wrong
+    return pages(entries), wrong
 
 
-def write_page(folder: Path, out: Path) -> tuple[Path, list[str]]:
-    """Write the page of a folder's results; where, and what was left out and why."""
-    text, left_out = build(folder)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    results.replace(out, text.encode())
-    return out, left_out
+def write_pages(folder: Path) -> tuple[Path, list[str]]:
+    """Write the pages beside a folder's results; where the first one is, and what was left out and why."""
+    found, left_out = build(folder)
+    for name, page in found.items():
+        results.replace(folder / name, page.encode())
+    return folder / "index.html", left_out
 
 
-def page(entries: Sequence[Entry]) -> str:
-    """The whole page; the results are shown in their order."""
-    papers = list(dict.fromkeys(entry.facts["paper"] for entry in entries))
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>gradient-surrogates: results</title><style>{STYLE}</style></head><body>",
-        "<h1>Four papers' figures and tables, run again</h1>",
-        _introduction(entries),
-        _summary(papers, entries),
-        _guide(entries),
+def pages(entries: Sequence[Entry]) -> dict[str, str]:
+    """The pages; results are shown in their order."""
+    found = {"index.html": document(TITLE, [_navigation(entries, "index"), *_first(entries)])}
+    for paper in papers_in(entries):
+        parts = [_navigation(entries, paper), *_lead(paper, entries), *map(section, of_paper(entries, paper))]
+        found[f"{paper}.html"] = document(paper_title(paper), parts)
+    if blocks := _guide(entries):
+        found[f"{GUIDE}.html"] = document("Which method to use when", [_navigation(entries, GUIDE), *blocks])
+    return found
+
+
+def _navigation(entries: Sequence[Entry], here: str) -> str:
+    names = {"index": "Summary", **{paper: paper_title(paper) for paper in papers_in(entries)}}
+    if guide.parts(entries):
+        names[GUIDE] = "Which method"
+    links = [
+        f"<b>{text(name)}</b>" if page == here else f'<a href="{page}.html">{text(name)}</a>'
+        for page, name in names.items()
     ]
-    for paper in papers:
-        parts.append(f"<h2>{_text(PAPERS.get(paper, paper))}</h2>")
-        parts += [_section(entry) for entry in entries if entry.facts["paper"] == paper]
-    parts.append("</body></html>\n")
-    return "\n".join(parts)
+    return f"<nav>{' '.join(links)}</nav>"
 
 
-def _introduction(entries: Sequence[Entry]) -> str:
-    groups = [[entry for entry in entries if bool(entry.facts.get("stand_in")) == other] for other in (False, True)]
-    tallies = [sum((entry.tally() for entry in group), Counter[str]()) for group in groups]
-    places = ("on the paper's problem or data", "on a stand-in for the paper's data")
-    counts = "".join(
-        f"<p>{_chips(tally)} {place}</p>" for tally, place in zip(tallies, places, strict=True) if tally.total()
-    )
+def _first(entries: Sequence[Entry]) -> list[str]:
+    """What a stranger reads first: what is claimed and what came out, paper by paper; then the rule, all verdicts."""
+    places = {"": "on the paper's problem or data"}
+    counts = [
+        f"<p>{chips(tally)} {places.get(where, 'on a stand-in for the data of the paper')}</p>"
+        for where, tally in tallies([entry for entry in entries if entry.facts["paper"] != "ours"]).items()
+    ]
+    return [
+        "<p>Every figure and table of four papers on optimization without gradients was run again with this library. "
+        "So many of the papers' claims came out which way:</p>",
+        *counts,
+        _papers(entries),
+        f"<p class=soft>{text(_facts(entries))}</p>",
+        "<h2>How a claim is judged</h2>",
+        RULE,
+        "<h2>Verdicts</h2>",
+        _all_verdicts(entries),
+    ]
+
+
+def _facts(entries: Sequence[Entry]) -> str:
     dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
     seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
-    facts = [f"{len(entries)} figures and tables", f"{in_words(seconds)} of processor time"]
-    if dates:
-        facts.append(f"run {dates[0]}" if len(dates) == 1 else f"run from {dates[0]} to {dates[-1]}")
-    return (
-        f"{counts}<p class=soft>{_text(', '.join(facts))}.</p>"
-        "<p>A claim is judged over the seeds that all methods share, in every setting by the bootstrap 95% interval "
-        "of its statistic. A setting holds where the interval lies wholly on the claimed side of the threshold, fails"
-        " where it lies wholly on the other, and is undecided where the threshold is in it. A claim is "
-        "<b>reproduced</b> where every setting holds and <b>partly</b> where some do. Where none does, it is "
-        "<b>undecided</b> if all settings are, or if the interval of the mean over settings has the threshold in it: "
-        "these seeds say neither yes nor no. Else it is <b>not reproduced</b>. Grey marks are controls of ours, "
-        "beside the paper's claims. A verdict <b>on the stand-in</b> is of data that took the place of the paper's, "
-        "and says nothing of those. What was found was not tuned to the claims, and what failed is shown as it came "
-        "out.</p>"
+    said = f"{len(entries)} figures and tables, {in_words(seconds)} of processor time"
+    when = f", run {dates[0]}" if len(dates) == 1 else f", run from {dates[0]} to {dates[-1]}" if dates else ""
+    return f"{said}{when}."
+
+
+RULE = (
+    "<p>A claim is judged over the seeds that all methods share, in every setting by the bootstrap 95% interval of its "
+    "statistic. A setting holds where the interval lies wholly on the claimed side of the threshold, fails where it "
+    "lies wholly on the other, and is undecided where the threshold is in it. A claim is <b>reproduced</b> where every "
+    "setting holds and <b>partly</b> where some do. Where none does, it is <b>undecided</b> if all settings are, or if "
+    "the interval of the mean over settings has the threshold in it: these seeds say neither yes nor no. Else it is "
+    "<b>not reproduced</b>. Grey marks are controls of ours, beside the paper's claims. A verdict <b>on the "
+    "stand-in</b> is of data that took the place of the paper's, and says nothing of those. What was found was not "
+    "tuned to the claims, and what failed is shown as it came out.</p>"
+)
+
+
+def _papers(entries: Sequence[Entry]) -> str:
+    """A card for each paper."""
+    cards = []
+    for one in summary.SUMMARIES:
+        if of_paper(entries, one.paper) and points_of(one, entries):
+            head = f'<h2><a href="{one.paper}.html">{text(paper_title(one.paper))}</a></h2>'
+            cards.append(f"<section>{head}{_points(one, entries)}</section>")
+    return f"<div class=papers>{''.join(cards)}</div>" if cards else ""
+
+
+def _points(one: Summary, entries: Sequence[Entry]) -> str:
+    items = "".join(f"<li>{text(point.claim)}<br>{_marks(shown)}</li>" for point, shown in points_of(one, entries))
+    return f"<ul>{items}</ul><p><b>What we do about it.</b> {text(one.doing)}</p>"
+
+
+def _marks(entries: Sequence[Entry]) -> str:
+    """How many claims came out which way, on the papers' data and on stand-ins."""
+    found = "".join(chips(tally, where) for where, tally in tallies(entries).items())
+    return found or '<span class="chip control">controls only</span>'
+
+
+def _lead(paper: str, entries: Sequence[Entry]) -> list[str]:
+    """The head of a paper's page: its summary, what did not come out, and its figures."""
+    own = of_paper(entries, paper)
+    blocks = [_points(one, entries) for one in summary.SUMMARIES if one.paper == paper and points_of(one, entries)]
+    heads: tuple[tuple[Status, str], ...] = (("not reproduced", "Not reproduced"), ("undecided", "Undecided"))
+    for status, heading in heads:
+        items = "".join(
+            f'<li>{text(verdict.claim)} (<a href="#{text(entry.id)}">{text(entry.facts["source"])}</a>'
+            f"{', on the stand-in' if verdict.stand_in else ''})<small>{text(measured(verdict))}</small></li>"
+            for entry, verdict in summary.came_out(own, status)
+        )
+        blocks += [f"<p><b>{heading}</b></p><ul class=verdicts>{items}</ul>"] if items else []
+    return [*blocks, _table_of(own, "")]
+
+
+def _all_verdicts(entries: Sequence[Entry]) -> str:
+    """A table for each paper, in which each row has scale, seeds and stand-in."""
+    return "".join(
+        f"<h3>{text(paper_title(paper))}</h3>{_table_of(of_paper(entries, paper), f'{paper}.html')}"
+        for paper in papers_in(entries)
     )
 
 
-def _summary(papers: Sequence[str], entries: Sequence[Entry]) -> str:
-    rows = ["<tr class=heads><th>figure</th><th>what it shows</th><th>claims</th><th>run at</th></tr>"]
-    for paper in papers:
-        rows.append(f'<tr><th colspan="4" class=paper>{_text(PAPERS.get(paper, paper))}</th></tr>')
-        rows += [_row(entry) for entry in entries if entry.facts["paper"] == paper]
-    return f"<h2>Verdicts</h2><table class=summary>{''.join(rows)}</table>"
+def _table_of(entries: Sequence[Entry], page: str) -> str:
+    heads = "<thead><tr><th>figure</th><th>what it shows</th><th>claims</th><th>run at</th><th>data</th></tr></thead>"
+    rows = "".join(_row(entry, page) for entry in entries)
+    return f"<table class=summary>{heads}<tbody>{rows}</tbody></table>"
 
 
-def _guide(entries: Sequence[Entry]) -> str:
+def _row(entry: Entry, page: str) -> str:
+    facts: Mapping[str, Any] = entry.facts
+    data = f'<span class="chip stand">stand-in</span> {text(facts["stand_in"])}' if facts.get("stand_in") else ""
+    return (
+        f'<tr><td><a href="{page}#{text(entry.id)}">{text(facts["source"])}</a></td><td>{text(facts["shows"])}</td>'
+        f"<td>{_marks([entry])}</td><td class=soft>{text(run_at(facts))}</td><td class=soft>{data}</td></tr>"
+    )
+
+
+def _guide(entries: Sequence[Entry]) -> list[str]:
     blocks = []
-    for heading, items in guide.parts(entries):
-        blocks.append(f"<h2>{_text(heading)}</h2>")
+    for number, (heading, items) in enumerate(guide.parts(entries)):
+        blocks += [f"<h2>{text(heading)}</h2>"] if number else []
         for item, grounds in items:
             listed = "".join(
-                f'<li><span class="chip {MARKS[f.verdict.status]}">{_text(f.word)}</span> {_text(f.verdict.claim)} '
-                f'(<a href="#{_text(f.entry.id)}">{_text(f.entry.facts["source"])}</a>)'
-                f"<small>{_text(f.measured)}</small></li>"
+                f'<li><span class="chip {MARKS[f.verdict.status]}">{text(f.word)}</span> {text(f.verdict.claim)} '
+                f'(<a href="{text(guide.page_of(f.entry))}">{text(f.entry.facts["source"])}</a>)'
+                f"<small>{text(f.measured)}</small></li>"
                 for f in grounds
             )
-            blocks.append(f"<h3>{_text(item.title)}</h3><p>{_marked(item.text)}</p><ul class=verdicts>{listed}</ul>")
-    return "\n".join(blocks)
-
-
-def _row(entry: Entry) -> str:
-    facts = entry.facts
-    where = ON_STAND_IN if facts.get("stand_in") else ""
-    name = f"<br><small>stand-in: {_text(facts['stand_in'])}</small>" if where else ""
-    return (
-        f'<tr><td><a href="#{_text(entry.id)}">{_text(facts["source"])}</a></td>'
-        f"<td>{_text(facts['shows'])}{name}</td><td>{_chips(entry.tally(), where) or 'controls only'}</td>"
-        f"<td class=soft>{_text(facts.get('scale', ''))}, {_count(len(facts['seeds']), 'seed')}</td></tr>"
-    )
-
-
-def _section(entry: Entry) -> str:
-    facts = entry.facts
-    width, height, inches = _size(entry.picture)
-    picture = base64.b64encode(entry.picture).decode("ascii")
-    parts = [
-        f'<section class=one id="{_text(entry.id)}"><h3>{_text(facts["source"])}: {_text(facts["shows"])}</h3>',
-        f"<p class=soft><code>{_text(entry.id)}</code></p>",
-        f"<p><b>Claimed:</b> {_marked(facts['claim'])}</p>",
-    ]
-    if facts.get("stand_in"):
-        mark = '<span class="chip stand">stand-in</span>'
-        parts.append(f"<p>{mark} {_text(facts['stand_in'])}: the paper's data were not used.</p>")
-    parts.append(
-        f'<div class="wide figure"><img width="{width}" height="{height}" style="--inches:{inches}" '
-        f'alt="{_text(facts["source"])}: {_text(facts["shows"])}" src="data:image/png;base64,{picture}"></div>'
-    )
-    parts += [_table(table) for table in (facts.get("table"), *facts.get("tables", ())) if table]
-    listed = map(_verdict, sorted(entry.verdicts, key=lambda verdict: verdict.control))
-    parts.append(f"<ul class=verdicts>{''.join(listed)}</ul>")
-    if facts.get("reading"):
-        parts.append(f"<details><summary>How it was read and run</summary>{_reading(facts)}</details>")
-    return "\n".join([*parts, _provenance(facts), "</section>"])
-
-
-def _reading(facts: Mapping[str, Any]) -> str:
-    """What the run has that the paper's scale has not, and the module's docstring, which is of the latter."""
-    found = "<p>The settings are those of the paper's scale.</p>"
-    if differences := facts.get("differences"):
-        items = "".join(f"<li>{_text(text)}</li>" for text in differences)
-        found = f"<p>The text is of the paper's scale. This run has other settings:</p><ul>{items}</ul>"
-    return found + _paragraphs(facts["reading"])
-
-
-def _table(table: Mapping[str, Any]) -> str:
-    head = "".join(f"<th>{_text(name)}</th>" for name in table["columns"])
-    rows = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in table["rows"])
-    caption = f"<p class=soft>{_marked(table['caption'])}</p>" if table.get("caption") else ""
-    return f"{caption}<div class=wide><table><tr>{head}</tr>{rows}</table></div>"
-
-
-def _verdict(verdict: Verdict) -> str:
-    kind, word = MARKS[verdict.status], verdict.said()
-    if verdict.control:
-        kind, word = "control", f"control: {word}"
-    low, high = verdict.interval
-    measured = f"{verdict.statistic}: {verdict.estimate:.3g} ({low:.3g} to {high:.3g})"
-    said = f"{measured}, {_count(len(verdict.seeds), 'seed')}" + (f"; {verdict.detail}" if verdict.detail else "")
-    mark = f'<span class="chip {kind}">{word}</span>'
-    return f"<li>{mark} {_text(verdict.claim)}<small>{_text(said)}</small></li>"
-
-
-def _provenance(facts: Mapping[str, Any]) -> str:
-    machine = facts["machine"]
-    made = [
-        f"{facts.get('scale', 'settings')} scale, {_count(len(facts['seeds']), 'seed')}",
-        f"{in_words(facts.get('processor_seconds', 0.0))} of processor time",
-        ", ".join(f"{value} cores" if key == "cores" else str(value) for key, value in machine.items()),
-        facts.get("date", ""),
-    ]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    settings = json.dumps(facts["settings"], indent=1, ensure_ascii=False)
-    return (
-        f"<p class=soft>{_text('; '.join(filter(None, made)))}.</p><pre>{_text(facts.get('command', ''))}</pre>"
-        f"<details><summary>Settings and versions</summary><p class=soft>{_text(versions)}</p>"
-        f"<pre>{_text(_folded(settings))}</pre></details>"
-    )
-
-
-def _folded(text: str) -> str:
-    """JSON with each innermost list on one line."""
-    return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s+", " ", match[0]), text)
-
-
-def _chips(counts: Mapping[str, int], where: str = "") -> str:
-    return "".join(
-        f'<span class="chip {kind}">{counts[status]} {status}{where}</span>'
-        for status, kind in MARKS.items()
-        if counts.get(status)
-    )
-
-
-def _paragraphs(text: str) -> str:
-    """A docstring's paragraphs and lists."""
-    found = []
-    for block in text.split("\n\n"):
-        lines = block.strip().splitlines()
-        if lines and all(re.match(r"[-*] | {2,}", line) for line in lines):
-            items = re.split(r"^[-*] ", block.strip(), flags=re.M)[1:]
-            found.append("<ul>" + "".join(f"<li>{_marked(item)}</li>" for item in items) + "</ul>")
-        elif lines:
-            found.append(f"<p>{_marked(' '.join(lines))}</p>")
-    return "".join(found)
-
-
-def _marked(text: str) -> str:
-    """Escaped, with ``code`` as code."""
-    return re.sub(r"``(.+?)``", r"<code>\1</code>", _text(text))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _size(picture: bytes) -> tuple[int, int, float]:
-    """Width and height of a picture in pixels, and its width in inches."""
-    image = Image.open(io.BytesIO(picture))
-    dots = image.info.get("dpi", (100.0, 100.0))[0]
-    return image.width, image.height, round(image.width / dots, 1)
-
-
-def _text(value: Any) -> str:
-    return html.escape(str(value), quote=True)
+            blocks.append(f"<h3>{text(item.title)}</h3><p>{marked(item.text)}</p><ul class=verdicts>{listed}</ul>")
+    return blocks

@@ -1,8 +1,9 @@
 """What a run leaves behind: picture, data, settings and verdicts, and the seeds of a run that was cut short.
 
-``ID.png``, ``ID.pdf``, ``ID.csv``, ``ID.settings.json``, ``ID.verdicts.json``. A file is complete or is not
-there: each is written beside its place and moved. While a run goes on its finished seeds stand in
-``ID.partial.jsonl``, which stays when the run is cut short and from which it can go on.
+``ID.png``, ``ID.pdf``, ``ID.csv``, ``ID.settings.json``, ``ID.verdicts.json``, and where there is a second figure
+``ID-more.png`` and ``ID-more.pdf``. A file is complete or is not there: each is written beside its place and moved.
+While a run goes on its finished seeds stand in ``ID.partial.jsonl``, which stays when the run is cut short and from
+which it can go on.
 """
 
 from __future__ import annotations
@@ -208,12 +209,22 @@ def render(
         dpi: dots per inch of the PNG; the project's by default.
     """
     verdicts = experiment.judged(settings, rows)
+    with style.applied():
+        figures = experiment.figures(settings, rows)
+        for suffix, figure in figures.items():
+            for kind in kinds:
+                picture = io.BytesIO()
+                metadata = {"Software": None} if kind == "png" else {"CreationDate": None}
+                figure.savefig(picture, format=kind, metadata=metadata, dpi=dpi)
+                replace(out / f"{experiment.id}{suffix}.{kind}", picture.getvalue())
     about = {
         "format": FORMAT,
         "paper": experiment.paper,
         "source": experiment.source,
         "shows": experiment.shown(settings),
         "claim": experiment.claim,
+        "caption": experiment.captioned(settings) if figures else "",
+        "figures": list(figures),
         "reading": inspect.cleandoc(importlib.import_module(registry.MODULES[experiment.id]).__doc__ or ""),
         "differences": experiment.differences(settings),
         "stand_in": experiment.stands_in(settings),
@@ -221,13 +232,6 @@ def render(
     }
     replace(out / f"{experiment.id}.settings.json", _pretty({**facts, **about}))
     replace(out / f"{experiment.id}.verdicts.json", _pretty([dataclasses.asdict(verdict) for verdict in verdicts]))
-    with style.applied():
-        figure = experiment.draw(settings, rows)
-        for kind in kinds:
-            picture = io.BytesIO()
-            metadata = {"Software": None} if kind == "png" else {"CreationDate": None}
-            figure.savefig(picture, format=kind, metadata=metadata, dpi=dpi)
-            replace(out / f"{experiment.id}.{kind}", picture.getvalue())
     return verdicts
 
 

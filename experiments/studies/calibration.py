@@ -152,7 +152,7 @@ def _monotone_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tenso
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Coverage against its nominal level, known and fitted, Theorem 1's failures against δ, uncertainty against n."""
-    figure, axes = style.panels(2, 2, width=3.45, height=2.9)
+    figure, axes = style.panels(2, 2, height=2.2)
     (coverage, fitted), (theorem, falling) = axes
     most = max(settings.num_observations)
     for kernel, (dim, line) in itertools.product(settings.kernels, zip(settings.dims, ("-", "--", ":"), strict=False)):
@@ -167,18 +167,18 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             found = curve(chosen, "num_observations", quantity=measure)
             falling.plot(found.x, found.mean, lw=width, **drawn)
     coverage.axhline(0, color=style.BLACK, lw=0.8)
-    label = "coverage − nominal (percentage points)"
+    label = "coverage − nominal, in %"
     coverage.set(title=f"bands, prior known, n = {most}", xlabel="nominal coverage", ylabel=label, ylim=(-5, 5))
     bars = np.array(settings.deltas)
     theorem.plot(bars, bars, color=style.BLACK, ls="-", lw=0.8)
-    theorem.annotate("allowed", (bars[0], bars[0]), ha="right", va="bottom", fontsize=8)
+    theorem.annotate("allowed", (bars[0], bars[0]), ha="right", va="bottom")
     theorem.set_xscale("log")
     theorem.set_yscale("symlog", linthresh=1e-3)
-    theorem.set(title=f"Theorem 1, n = {most}", xlabel="δ", ylabel="share of points beyond the bound", ylim=(-2e-4, 1))
-    title, label = "Theorem 2 (thick: trace, thin: spectral norm)", "uncertainty / prior's"
+    theorem.set(title=f"Theorem 1, n = {most}", xlabel="δ", ylabel="share beyond the bound", ylim=(-2e-4, 1))
+    title, label = "Theorem 2", "uncertainty / prior's"
     falling.set(title=title, xscale="log", xlabel="observations n", ylabel=label, ylim=(0, 1.05))
     fitted_bands.draw(fitted, settings.fitted, rows)
-    style.shared_legend(figure, coverage, 2)
+    style.shared_legend(figure, coverage)
     return figure
 
 
@@ -233,5 +233,8 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": QUICK},
     run_seed=run_seed,
     plot=plot,
+    caption="Lines are means over the seeds, bars one standard error to either side. With fitted hyper-parameters "
+    "solid lines are the weak coordinate, dashed ones the others; for Theorem 2 thick lines are the trace, thin ones "
+    "the spectral norm.",
     claims=claims,
 )

@@ -162,9 +162,9 @@ def draw(axes: Axes, settings: Settings, rows: Rows) -> None:
             axes.errorbar(found.x, found.mean, found.standard_error, **drawn)
     ends = axes.get_xlim()
     axes.plot(ends, ends, color=BLACK, lw=0.6, zorder=0)
-    title = f"bands, hyper-parameters fitted, n = {settings.observations}\n(solid: weak coordinate, dashed: others)"
+    title = f"bands, hyper-parameters fitted, n = {settings.observations}"
     axes.set(title=title, xlabel="nominal coverage", ylabel="coverage", xlim=ends, ylim=(0, 1.02))
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="lower right")
 
 
 def claims(rows: Rows, seeds: Sequence[int]) -> list[Verdict]:

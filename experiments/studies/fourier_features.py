@@ -72,7 +72,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A column for each dimension and separation, the ratio to the paper's features below."""
     cells = list(itertools.product(settings.dims, settings.separations))
-    figure, axes = style.panels(2, len(cells), width=2.9, sharex=True, sharey="row")
+    figure, axes = style.panels(2, len(cells), height=1.8, sharex=True, sharey="row")
     for (upper, lower), (dim, separation) in zip(axes.T, cells, strict=True):
         chosen = where(rows, dim=dim, separation=separation)
         style.draw_methods(upper, chosen, "num_features", KINDS)
@@ -88,7 +88,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         lower.set(xlabel="number of features M", ylim=(0, 1.5))
     axes[0, 0].set_ylabel("gradient error / ‖∇μ‖")
     axes[1, 0].set_ylabel("error / cosine features' error")
-    style.shared_legend(figure, axes[0, 0], 5)
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 

@@ -149,7 +149,7 @@ def test_report_is_written_beside_the_results(toy_only, tmp_path, capsys):
     assert main(["run", "toy-fig1", "--jobs", "1", "--out", str(tmp_path)]) == 0
     (tmp_path / "other.partial.jsonl").write_text("{}\n[0, [], 1.0]\n")
     assert main(["report", "--from", str(tmp_path)]) == 0
-    assert "values are positive" in (tmp_path / "index.html").read_text()
+    assert "values are positive" in (tmp_path / "ours.html").read_text()
     assert "other is not finished, 1 seeds are" in capsys.readouterr().err
     assert main(["report", "--from", str(tmp_path / "nowhere")]) == 2
     assert "nowhere is no folder" in capsys.readouterr().err

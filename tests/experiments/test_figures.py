@@ -1,4 +1,6 @@
-"""What every experiment promises, at its quick scale: records, determinism, labelled figures, verdicts."""
+"""What every experiment promises, at its quick scale: records, determinism, readable figures, verdicts."""
+
+import re
 
 import numpy as np
 import pytest
@@ -6,14 +8,19 @@ import pytest
 from experiments import registry
 from experiments.harness import style
 from experiments.harness.records import distinct, from_csv, mean_curve, seeds_of, to_csv
-from experiments.page import report
+from experiments.page import entries, report
+from experiments.page.publish import PUBLISHED, settings_of
+from experiments.running import results
 from experiments.running.runner import run_experiments
 from tests.experiments import quick
 from tests.experiments.quick import SEEDS
+from tests.experiments.readable import faults
 from tests.experiments.words import unexplained
 
 CLAIMS_NOTHING = ("zord-fig5",)
 """Figures whose papers claim nothing of them that can be measured."""
+WITHOUT_BANDS = ("zord-fig5",)
+"""What is filled there is a surface."""
 FAMILIES = (
     "zord rgf prgf least_squares_gradient es gld turbo1 turbom cobbo cma_es gradient_descent",
     "fzoos fedzo fedprox fedprox_d scaffold1 scaffold2",
@@ -88,19 +95,63 @@ def test_claims_are_judged_on_all_seeds(finished):
 
 def test_figures_say_what_their_axes_are(finished):
     experiment, settings, rows = finished
-    with style.applied():
-        figure = experiment.draw(settings, rows)
-        figure.canvas.draw()
     assert experiment.stands_in(settings) or not experiment.data
+    assert bool(experiment.plot) or experiment.table
+    with style.applied():
+        for figure in experiment.figures(settings, rows).values():
+            check_figure(experiment, settings, figure, minor=False)
+    assert not unexplained(experiment.captioned(settings), settings, experiment.id, SEEDS)
+
+
+def check_figure(experiment, settings, figure, *, minor=True):
+    """Labels, a legend or methods along an axis, the stand-in's name, what bands are, and nothing unreadable."""
+    assert faults(figure, minor=minor) == []
     assert experiment.stands_in(settings) in figure.get_suptitle()
-    shared = any(axes.get_shared_x_axes().get_siblings(axes) != [axes] for axes in figure.axes)
-    for axes in figure.axes:
+    panels = [axes for axes in figure.axes if axes.get_subplotspec()]  # others are colour bars
+    shared = any(axes.get_shared_x_axes().get_siblings(axes) != [axes] for axes in panels)
+    for axes in panels:
         spec = axes.get_subplotspec()
         if spec.is_last_row() or not shared:
             assert axes.get_xlabel()
         if spec.is_first_col():
             assert axes.get_ylabel()
-    assert figure.legends and figure.legends[0].get_texts()
+    titles_tell = all(len(axes.lines) == 1 for axes in panels)
+    assert figure.legends or titles_tell or rows_are_methods(panels[0])
+    if any(axes.collections for axes in panels) and experiment.id not in WITHOUT_BANDS:
+        assert re.search("band|bar|error", experiment.captioned(settings))
+
+
+def rows_are_methods(axes):
+    return len({label.get_text() for label in axes.get_yticklabels()} & {m.label for m in style.METHODS.values()}) > 1
+
+
+@pytest.mark.parametrize("name", entries.names_in(PUBLISHED))
+def test_published_pictures_are_as_wide_as_they_are_printed(name):
+    if not name.startswith(registry.SCOREBOARDS):
+        assert all(picture.inches in (style.COLUMN, style.PAGE) for picture in entries.read(PUBLISHED, name).pictures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in entries.names_in(PUBLISHED) if name in registry.MODULES])
+def test_published_figures_are_readable_at_their_printed_size(name):
+    """At the scale that was run they have more methods, panels and digits than at the quick one."""
+    if not installed(name):
+        pytest.skip(f"{name}: its extra is not installed")
+    experiment = registry.get(name)
+    settings, _ = settings_of(experiment, results.read_json(PUBLISHED / f"{name}.settings.json"))
+    with style.applied():
+        for figure in experiment.figures(settings, results.read_rows(PUBLISHED, name)).values():
+            check_figure(experiment, settings, figure)
+
+
+def test_an_unreadable_figure_is_found():
+    with style.applied():
+        figure, axes = style.panels(1, 2, width=5.0)
+        for i in range(8):
+            axes[0, 0].plot([0, 1], [0, i], label=f"method {i}")
+        axes[0, 0].set_xticks([0.0, 0.01], ["many words", "that meet"])
+        axes[0, 1].text(0.9, 0.5, "what goes over the edge of the paper", fontsize=6).set_in_layout(False)
+    assert {fault.rpartition(" ")[2] for fault in faults(figure)} == {"wide", "methods", "overlap", "cut", "pt"}
 
 
 def test_methods_that_share_a_figure_have_colours_of_their_own():
@@ -179,7 +230,7 @@ def test_a_new_experiment_is_one_module_and_one_line(tmp_path, monkeypatch):
     for outcome in run_experiments(["new-fig1", "new-fig2"], tmp_path / "out", seeds=3, jobs=1, show_progress=False):
         assert not outcome.failure
         assert [(v.claim, v.status) for v in outcome.verdicts] == [("random search ends above RGF", "reproduced")]
-    text, wrong = report.build(tmp_path / "out")
-    assert not wrong and "A new contributor&#x27;s figure: how it was read." in text
+    pages, wrong = report.build(tmp_path / "out")
+    assert not wrong and "A new contributor&#x27;s figure: how it was read." in pages["ours.html"]
     with pytest.raises(registry.UnknownNameError, match="new_figures 'new-fig3'; the nearest are"):
         registry.get("new-fig3")

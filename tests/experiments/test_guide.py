@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -85,24 +86,28 @@ def test_an_undecided_ground_supports_nothing():
     open_ = judge(advice.grounds[0].claim, "gap", {"": np.array([-1.0, 1.0])}, (0, 1), below=0.0)
     stood_in = dataclasses.replace(open_, stand_in="digits")
     for verdict, word in ((open_, "undecided"), (stood_in, "undecided on the stand-in")):
-        other = Entry(entry.id, entry.facts, [verdict], b"")
+        other = Entry(entry.id, entry.facts, [verdict], ())
         (found,) = look_up(advice.grounds[:1], [other])
         assert not found.decided and found.word == word
-        row = next(line for line in guide.short_table([other], "page").splitlines() if advice.case in line)
+        row = next(line for line in guide.short_table([other]).splitlines() if advice.case in line)
         assert row.endswith("|  |") and f"**{word}**" in guide.markdown([other])
 
 
 def test_the_pages_are_built_from_the_published_results():
     assert (PUBLISHED / "which-method.md").read_text() == guide.markdown(ENTRIES)
-    page = (PUBLISHED / "index.html").read_text()
-    assert all(f'href="#{ground.experiment}"' in page for item in ADVICE for ground in item.grounds)
+    page = (PUBLISHED / "which-method.html").read_text()
+    for item in ADVICE:
+        assert all(f'#{ground.experiment}"' in page for ground in item.grounds)
+    folder = {path.name: path.read_text() for path in PUBLISHED.glob("*.html")}
+    for target, anchor in re.findall(r'href="([^"#]+)#([^"]+)"', page):
+        assert f'id="{anchor}"' in folder[target]
 
 
 def test_other_results_show_other_numbers_and_what_was_not_run_is_left_out():
     (entry,) = [entry for entry in ENTRIES if entry.id == "beyond-gamma"]
     claim = "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"
     worse = judge(claim, "regret", {"a": np.array([0.5, 0.6]), "b": np.zeros(2)}, (0, 1), below=0.25)
-    other = Entry(entry.id, entry.facts, [worse], b"")
+    other = Entry(entry.id, entry.facts, [worse], ())
     (found,) = look_up([Ground("beyond-gamma", claim), Ground("zord-fig3", "ZoRD")], [other])
     assert found.word == "holds partly, in 1 of 2 settings" and found.measured.startswith(
         "regret, mean of 2 settings 0.28"

@@ -365,7 +365,7 @@ def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
     )
     assert sorted(page.read_records(tmp_path, "problems-bbob"), key=str) == sorted(records, key=str)
     assert main(["report", "--from", str(tmp_path)]) == 0
-    html = (tmp_path / "index.html").read_text()
+    html = (tmp_path / "ours.html").read_text()
     assert html.count("<table>") >= 6 and "problems-bbob" in html and "ends lower than the better COBYQA" in html
     assert "no experiment of this version" not in capsys.readouterr().err
     target = tmp_path / "published"

@@ -3,9 +3,7 @@
 import dataclasses
 import html.parser
 import json
-import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,12 @@ import pytest
 from PIL import Image
 
 from experiments import registry
+from experiments.harness.experiment import paper_of
 from experiments.harness.records import to_csv
 from experiments.harness.verdicts import Table, with_interval, with_sd
 from experiments.page import entries, report
-from experiments.page.publish import PUBLISHED, publish, settings_of, verdict_table
+from experiments.page.publish import PUBLISHED, publish, settings_of
+from experiments.page.summary import SUMMARIES, verdict_table
 from experiments.running import results
 from experiments.running.results import ResultsError
 from experiments.running.runner import run_experiments
@@ -77,33 +77,37 @@ class _Tags(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_stands_alone_and_says_everything(folder):
-    text, wrong = report.build(folder)
-    tags = _Tags(text)
-    assert not wrong and not tags.open
-    assert not {"script", "link", "iframe"} & set(tags.seen)
-    assert all(re.match(r"data:image/png;base64,|#", reference) for reference in tags.references)
-    assert {reference[1:] for reference in tags.references if reference.startswith("#")} <= tags.ids
-    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+def test_the_pages_need_their_folder_alone_and_say_everything(folder):
+    pages, wrong = report.build(folder)
+    assert not wrong and set(pages) == {"index.html", "ours.html"}
+    tags = {name: _Tags(text) for name, text in pages.items()}
+    for name, found in tags.items():
+        assert not found.open and not {"script", "link", "iframe"} & set(found.seen)
+        for reference in found.references:
+            target, _, anchor = reference.partition("#")
+            assert (target or name) in pages or (folder / target).exists()
+            assert not anchor or anchor in tags[target or name].ids
+        assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in pages[name]
     facts = json.loads((folder / "toy-fig1.settings.json").read_text())
+    for said in ("1 reproduced on the stand-in", "digits for MNIST", "paper, 3 seeds"):
+        assert said in pages["index.html"] and said in pages["ours.html"], said
     for said in (
         "values are &gt; 0 &amp; <code>n</code> &lt; 11",
         "ours &lt;b&gt;",
         "queries &amp; more",
         "1.1 (1 to 1.2)",
-        "digits for MNIST",
-        "1 reproduced on the stand-in",
-        "1 reproduced</span> on a stand-in for the paper's data",
         "The settings are those of the paper's scale",
-        "3 seeds",
         "&quot;num_queries&quot;: [ 5, 10 ]",
+        'src="toy-fig1.png"',
+        'loading="lazy"',
+        "bands one standard error to either side. 3 seeds.",
         facts["command"],
         facts["machine"]["processor"],
         facts["versions"]["torch"],
         facts["date"],
         "An experiment of a few numbers",
     ):
-        assert said in text, said
+        assert said in pages["ours.html"], said
 
 
 def test_the_same_results_give_the_same_bytes(folder, tmp_path):
@@ -133,8 +137,8 @@ def test_results_that_cannot_be_read_are_named(folder, name, content, message):
 
 def test_results_beside_unreadable_ones_are_shown(folder):
     (folder / "old-fig1.settings.json").write_text("{}")
-    text, wrong = report.build(folder)
-    assert "toy-fig1" in text and len(wrong) == 1 and "old-fig1" in wrong[0]
+    pages, wrong = report.build(folder)
+    assert "toy-fig1" in pages["index.html"] and len(wrong) == 1 and "old-fig1" in wrong[0]
 
 
 def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, monkeypatch):
@@ -147,13 +151,11 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     (verdict,) = results.read_verdicts(target, "toy-fig1")
     assert verdict.status == "reproduced"
     assert Image.open(target / "toy-fig1.png").mode == "P"
-    assert (target / "index.html").read_text() == report.build(target)[0]
+    assert {name: (target / name).read_text() for name in ("index.html", "ours.html")} == report.build(target)[0]
     table = (target / "verdicts.md").read_text()
-    assert "| Toy, Fig. 1 | numbers near their index *(on the stand-in: digits for MNIST)* | 1 |  |  |  |" in table
-    assert (
-        "| all on the papers' problems and data | | 0 | 0 | 0 | 0 |\n| all on the stand-ins | | 1 | 0 | 0 | 0 |"
-        in table
-    )
+    row = "| numbers near their index | paper, 3 seeds | stand-in: digits for MNIST | 1 |  |  |  |"
+    assert f"| [Toy, Fig. 1](toy-fig1.png) {row}" in table
+    assert "| all on the stand-ins | | | | 1 | 0 | 0 | 0 |" in table
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
     assert publish(tmp_path / "quick", target=target)[0] == "toy-fig1: quick, only its cost is noted"
     assert (target / "toy-fig1.csv").read_bytes() == before
@@ -174,7 +176,7 @@ def test_publishing_the_published_makes_all_that_follows_from_the_records_anew(f
     publish(target, target=target)
     after = {path.name: path.read_bytes() for path in target.iterdir()}
     assert {name for name in after if after[name] == before[name]} == {"toy-fig1.csv", "costs.json", "which-method.md"}
-    assert "2 panels" in (target / "index.html").read_text() and "stand-in:" not in (target / "verdicts.md").read_text()
+    assert "2 panels" in (target / "ours.html").read_text() and "stand-in:" not in (target / "verdicts.md").read_text()
 
 
 def test_verdicts_of_an_older_version_are_read(folder):
@@ -190,7 +192,7 @@ def test_verdicts_of_an_older_version_are_read(folder):
 
 def test_a_page_says_what_a_smaller_run_has_less_of(folder, monkeypatch, tmp_path):
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
-    assert "<li>num_queries: (5) in the place of (5, 10)</li>" in report.build(tmp_path / "quick")[0]
+    assert "<li>num_queries: (5) in the place of (5, 10)</li>" in report.build(tmp_path / "quick")[0]["ours.html"]
 
 
 def test_settings_are_rebuilt_or_refused():
@@ -209,13 +211,23 @@ def test_tables_are_rectangular_and_their_intervals_are_the_verdicts():
     assert with_sd([1.0, 3.0]) == "2 ± 1.4" and with_sd([120.0], ".0f", ".0f") == "120 ± 0"
 
 
-def test_the_committed_page_is_built_from_the_committed_files():
-    text, wrong = report.build(PUBLISHED)
+def test_the_committed_pages_are_built_from_the_committed_files():
+    pages, wrong = report.build(PUBLISHED)
     assert not wrong
-    assert text.encode() == (PUBLISHED / "index.html").read_bytes()
+    assert pages == {path.name: path.read_text() for path in PUBLISHED.glob("*.html")}
+    assert all(len(page) < 200_000 for page in pages.values())
     found, _ = entries.read_all(PUBLISHED)
     assert verdict_table(found) == (PUBLISHED / "verdicts.md").read_text()
     assert sum(path.stat().st_size for path in PUBLISHED.iterdir()) < LIMIT
+
+
+def test_every_figure_of_a_paper_is_in_its_summary():
+    listed = {summary.paper: {e for p in summary.points for e in p.experiments} for summary in SUMMARIES}
+    for name in registry.MODULES:
+        paper = paper_of(name)
+        if paper != "ours":
+            assert name in listed[paper], name
+    assert {name for names in listed.values() for name in names} <= set(registry.MODULES)
 
 
 def test_the_committed_results_belong_to_this_version():
@@ -255,32 +267,3 @@ def test_the_committed_verdicts_follow_from_the_committed_records():
             assert (verdict.claim, verdict.status, verdict.seeds) == (kept.claim, kept.status, kept.seeds)
             assert verdict.estimate == pytest.approx(kept.estimate, rel=1e-9, abs=1e-12)
             assert verdict.interval == pytest.approx(kept.interval, rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_fits_its_window_in_a_browser(tmp_path, width):
-    """A frame as wide as the window asks the page how wide it is; its picture is not blank."""
-    page = tmp_path / "index.html"
-    size = "[innerWidth,document.documentElement.scrollWidth].join(' ')"
-    asks = f"<script>addEventListener('load',()=>document.title={size})</script>"
-    page.write_text((PUBLISHED / "index.html").read_text().replace("</body>", f"{asks}</body>"))
-    outer = tmp_path / "window.html"
-    outer.write_text(
-        f"<body style='margin:0'><iframe id=f src='index.html' style='border:0;width:{width}px;height:2000px'></iframe>"
-        "<p id=said></p><script>f.onload=()=>setTimeout(()=>said.textContent=f.contentDocument.title,200)</script>"
-    )
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        "--disable-component-update --disable-sync --allow-file-access-from-files --virtual-time-budget=10000 "
-        f"--window-size={max(width, 500)},2000 --user-data-dir={tmp_path / 'profile'}"
-    ).split()
-    command = ["chromium", *flags]
-    address = outer.as_uri()
-    said = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, check=True, timeout=120)
-    inner, needed = map(int, re.search(r'<p id="said">(\d+) (\d+)</p>', said.stdout).groups())
-    assert inner == width and needed <= width
-    shot = tmp_path / "shot.png"
-    subprocess.run([*command, f"--screenshot={shot}", address], capture_output=True, check=True, timeout=120)
-    assert len(Image.open(shot).convert("RGB").crop((0, 0, width, 2000)).getcolors(1 << 24)) > 20

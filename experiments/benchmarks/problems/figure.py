@@ -77,7 +77,7 @@ def figure(records: Sequence[Record]) -> Figure:
     keys = list(dict.fromkeys(p.function if real else p.dimension for p in board.problems))
     columns = min(COLUMNS, len(keys))
     rows = -(-len(keys) // columns)
-    made, axes = style.panels(rows, columns, width=WIDTH / columns, height=HEIGHT, sharey=True)
+    made, axes = style.panels(rows, columns, width=WIDTH, height=HEIGHT, sharey=True)
     for panel in axes.flat[len(keys) :]:
         panel.remove()
     for panel, key in zip(axes.flat, keys, strict=False):

@@ -32,12 +32,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Curve, Row, Rows, mean_curve, seeds_of, where
+from experiments.harness.records import Row, Rows, seeds_of, where
+from experiments.harness.style import MethodStyle
 from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import BASELINES, variants
@@ -221,19 +223,36 @@ def success_rates(
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Success rate against rounds above, against the clients' total queries below."""
-
-    def curve_of(column: int, method: str, x: str) -> Curve:
-        key, q = {"total queries": "num_queries"}.get(x, x), settings.directions[0] if method in BASELINES else 0
-        counts, shares = success_rates(settings, rows, settings.panels[column], method, q, key)
-        return mean_curve(counts, shares.T)
-
-    titles = [f"P = {count}, T = {local_steps}" for count, local_steps in settings.panels]
-    figure, axes = comparison.drawn(titles, settings.methods, curve_of, "success rate", "row")
-    for panel in axes.flat:
-        panel.locator_params(axis="x", nbins=5, integer=True)
-        panel.set_ylim(-0.03, 1.03)
+    """Each attack's rounds above, its queries below, a line for each method, with the share that succeeded."""
+    figure, axes = style.panels(2, len(settings.panels), height=1.7, width=style.PAGE, sharex="row", sharey=True)
+    looks = [style.METHODS[method] for method in settings.methods]
+    for (line, column), panel in np.ndenumerate(axes):
+        key, label = (("rounds", "rounds"), ("num_queries", "total queries"))[line]
+        count, local_steps = settings.panels[column]
+        for i, (method, look) in enumerate(zip(settings.methods, looks, strict=True)):
+            directions = settings.directions[0] if method in BASELINES else 0
+            one: dict[str, Any] = {"classes": count, "local_steps": local_steps, "method": method}
+            _draw_attacks(panel, where(rows, directions=directions, **one), key, -i, look)
+        panel.set_yticks(-np.arange(len(looks)), [look.label.partition(" (")[0] for look in looks])
+        panel.set_ylim(0.6 - len(looks), 0.4)
+        panel.set_xlabel(label)
+        panel.set_xlim(0.0, 1.4 * max(float(row[key]) for row in rows))  # the shares stand at the right
+        panel.locator_params(axis="x", nbins=3, integer=True)
+        if not line:
+            panel.set_title(f"P = {count}, T = {local_steps}")
+    for row in axes:
+        row[0].set_ylabel("method")
     return figure
+
+
+def _draw_attacks(panel: Axes, found: Rows, key: str, at: float, look: MethodStyle) -> None:
+    """A dot for each attack that succeeded, one above another where they are equal, and the share of those."""
+    needed = np.sort([float(row[key]) for row in found if row["success"]])
+    rank = np.array([(needed[:i] == value).sum() for i, value in enumerate(needed)], dtype=int)
+    apart = min(0.16, 0.7 / max(rank.max(initial=0), 1))
+    panel.plot(needed, at + apart * rank - 0.25, ls="", color=look.color, marker="o", ms=2.0)
+    right: Any = {"transform": panel.get_yaxis_transform(), "va": "center", "ha": "right", "fontsize": style.SMALL}
+    panel.text(1.0, at, f"{100 * len(needed) / max(len(found), 1):.0f}%", **right)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -283,6 +302,8 @@ def experiment(number: int, dataset: str, whatever: str, panels: Panels, quick: 
         },
         run_seed=run_seed,
         plot=plot,
+        caption="A dot is an attack that succeeded, of all seeds and images; dots at one place are stacked. At the "
+        "right the share of the attacks that succeeded. Queries are those of all clients until then.",
         claims=claims,
         seeds={"quick": 3, "reduced": 3, "paper": 5},
         extra="experiments",

@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.harness import style
+from experiments.harness.experiment import MEANS
 from experiments.harness.records import Curve, Row, Rows, curve, final, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.fzoos.quadratics import Federated
@@ -154,50 +155,97 @@ def over(settings: Settings) -> str:
 
 
 def drawn(
-    titles: Sequence[str], methods: Sequence[str], curve_of: Callable[[int, str, str], Curve], label: str, sharey: str
-) -> tuple[Figure, Any]:
-    """A figure with a column for each title, against rounds above and against the clients' total queries below.
+    titles: Sequence[str],
+    methods: Sequence[str],
+    curve_of: Callable[[int, str, str], Curve],
+    label: str,
+    axes_of: Sequence[str] = ("rounds", "total queries"),
+) -> Figure:
+    """A figure with a column for each title and a row for each of what the horizontal axes may be.
 
-    ``curve_of`` takes a column, a method and ``"rounds"`` or ``"total queries"``; ``label`` is of the vertical axes.
+    ``curve_of`` takes a column, a method and one of ``axes_of``; ``label`` is of the vertical axes, which the panels of
+    a column share.
     """
-    figure, axes = style.panels(2, len(titles), width=3.0, height=2.6, sharey=sharey)
+    figure, axes = style.panels(len(axes_of), len(titles), height=1.8, width=style.PAGE, sharey="col")
     for (row, column), panel in np.ndenumerate(axes):
-        x = ("rounds", "total queries")[row]
         for method in methods:
-            style.draw(panel, method, curve_of(column, method, x))
-        panel.set_xlabel(x)
+            style.draw(panel, method, curve_of(column, method, axes_of[row]))
+        panel.set_xlabel(axes_of[row])
+        panel.locator_params(axis="x", nbins=4)
     for panel, title in zip(axes[0], titles, strict=True):
         panel.set_title(title)
     for panel in axes[:, 0]:
-        panel.set_ylabel(f"{label}, mean ± SE")
-    style.shared_legend(figure, axes[0, 0], min(4, len(titles) + 1))
-    return figure, axes
+        panel.set_ylabel(label)
+    style.shared_legend(figure, axes[0, 0])
+    return figure
+
+
+def shown(methods: Sequence[str]) -> list[str]:
+    """The methods of a first figure: all, or where baselines are among them FZooS under two γ and the baselines."""
+    few = [method for method in methods if method in APPLIED]
+    return few if any(method in BASELINES for method in methods) else list(methods)
 
 
 def plot(
-    settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log10 of F(x) − F*"
+    settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log₁₀ of F(x) − F*"
 ) -> Figure:
-    """A column for each value of what is varied; every Q of the baselines but the first is dotted over the queries.
+    """A column for each value of what is varied, the baselines with the first Q; over rounds and over queries.
 
-    ``height`` is what is drawn of a gap, and ``label`` says what that is.
+    FZooS's variants make as many queries a round: alone, they are drawn over the rounds only. ``height`` is what is
+    drawn of a gap, and ``label`` says what that is.
     """
-    heights = [row | {"value": float(height(float(row["value"])))} for row in rows]
+    methods = shown(settings.methods)
+    against_queries = any(method in BASELINES for method in methods)
+    axes_of = ("rounds", "total queries") if against_queries else ("rounds",)
 
-    def curve_of(column: int, method: str, x: str, directions: int | None = None) -> Curve:
-        q = directions if directions is not None else settings.directions[0] if method in BASELINES else 0
-        chosen = where(heights, method=method, directions=q, **{settings.varied: settings.values[column]})
-        return curve(chosen, {"rounds": "round", "total queries": "num_queries"}[x])
+    def curve_of(column: int, method: str, x: str) -> Curve:
+        directions = settings.directions[0] if method in BASELINES else 0
+        return _curve(settings, rows, height, column, method, directions, x)
 
-    titles = [f"{SYMBOLS[settings.varied]} = {value:g}" for value in settings.values]
-    figure, axes = drawn(titles, settings.methods, curve_of, label, "col")
-    others = [(m, q) for m, q in variants(settings.methods, settings.directions[1:]) if m in BASELINES]
-    for column, panel in enumerate(axes[1]):
-        for method, directions in others:
-            other = curve_of(column, method, "total queries", directions)
-            panel.plot(other.x, other.mean, color=style.METHODS[method].color, ls=":", lw=1.2)
-        if others:
-            panel.set_xlabel(f"total queries; dotted: Q = {', '.join(map(str, settings.directions[1:]))}")
-    return figure
+    return drawn(_titles(settings), methods, curve_of, label, axes_of)
+
+
+def plot_more(
+    settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log₁₀ of F(x) − F*"
+) -> Figure | None:
+    """FZooS under 1/t and under the γ that the first figure has not, and the baselines with each other Q."""
+    other = [method for method in settings.methods if method in FZOOS and method not in APPLIED]
+    methods = [m for m in settings.methods if m in ("fzoos", *(other or ("fzoos_adaptive",)), *BASELINES)]
+    rows_of = {f"total queries, Q = {q}": q for q in settings.directions[1:]}
+    if not rows_of or not any(method in BASELINES for method in methods):
+        return None
+
+    def curve_of(column: int, method: str, x: str) -> Curve:
+        directions = rows_of[x] if method in BASELINES else 0
+        return _curve(settings, rows, height, column, method, directions, "total queries")
+
+    return drawn(_titles(settings), methods, curve_of, label, tuple(rows_of))
+
+
+def _titles(settings: Settings) -> list[str]:
+    return [f"{SYMBOLS[settings.varied]} = {value:,g}" for value in settings.values]
+
+
+def _curve(
+    settings: Settings,
+    rows: Rows,
+    height: Callable[[float], Any],
+    column: int,
+    method: str,
+    directions: int,
+    x: str,
+) -> Curve:
+    chosen = where(rows, method=method, directions=directions, **{settings.varied: settings.values[column]})
+    heights = [row | {"value": float(height(float(row["value"])))} for row in chosen]
+    return curve(heights, {"rounds": "round", "total queries": "num_queries"}[x])
+
+
+def caption(settings: Settings) -> str:
+    """What stands below the figures."""
+    said = f"{MEANS} Queries are those of all clients"
+    if any(method in BASELINES for method in settings.methods):
+        return f"{said}; the baselines have Q = {settings.directions[0]} directions where no other Q is named."
+    return f"{said}, as many in each round whatever the method."
 
 
 def log_gap(

@@ -148,7 +148,12 @@ def scales(paper: Settings, few: tuple[float, ...], **reduced: Any) -> dict[str,
     }
 
 
-SHARED: dict[str, Any] = {"run_seed": run_seed, "plot": comparison.plot}
+SHARED: dict[str, Any] = {
+    "run_seed": run_seed,
+    "plot": comparison.plot,
+    "plot_more": comparison.plot_more,
+    "caption": comparison.caption,
+}
 
 EXPERIMENTS = (
     Experiment(
@@ -177,7 +182,9 @@ EXPERIMENTS = (
     Experiment(
         id="fzoos-fig5a",
         source="FZooS, Fig. 5a",
-        shows=lambda settings: f"gap of FZooS for several numbers of Fourier features, {over(settings)}, {AGAINST}",
+        shows=lambda settings: (
+            f"gap of FZooS for several numbers of Fourier features, {over(settings)}, against rounds"
+        ),
         claim="More features are preferred where C is large; for C ≤ 5 a moderate number is competitive.",
         scales=scales(Settings("num_features", (100, 300, 1000, 10_000), methods=THREE_GAMMAS), (20, 100), rounds=25),
         claims=claims_on_features,

@@ -148,7 +148,16 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """100 F over rounds and queries."""
-    return comparison.plot(settings, rows, lambda gap: 100.0 * gap, f"(1 − {LABELS[settings.metric]}) in %")
+    return comparison.plot(settings, rows, _percent, f"(1 − {LABELS[settings.metric]}) in %")
+
+
+def plot_more(settings: Settings, rows: Rows) -> Figure | None:
+    """The same of the baselines with other Q."""
+    return comparison.plot_more(settings, rows, _percent, f"(1 − {LABELS[settings.metric]}) in %")
+
+
+def _percent(gap: float) -> float:
+    return 100.0 * gap
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -181,6 +190,8 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
         },
         run_seed=run_seed,
         plot=plot,
+        plot_more=plot_more,
+        caption=comparison.caption,
         claims=claims,
         seeds={"quick": 3, "reduced": 3, "paper": 5},
         extra="experiments",

@@ -56,7 +56,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The first seed's spectra, and the three quantities over seeds."""
-    figure, axes = style.panels(1, 2, width=4.2, height=3.2)
+    figure, axes = style.panels(1, 2, height=2.2)
     spectra, levels = axes[0]
     first = where(rows, seed=seeds_of(rows)[0], quantity="eigenvalue")
     looks = {0.0: (style.BLACK, "-", "Σ")}
@@ -73,9 +73,9 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         levels.plot(i, 10 ** np.median(found), "_", ms=22, color=looks[epsilon][0])
     names = [QUANTITIES[q] + (f"\nε = {e:g}" if q == "zeta" else "") for q, e in bars]
     levels.set_xticks(range(len(bars)), names)
-    levels.set(yscale="log", xlabel="what a rate is proportional to", ylabel="value, seeds and median")
+    levels.set(yscale="log", xlabel="what a rate is proportional to", ylabel="value")
     levels.set_xlim(-0.6, len(bars) - 0.4)
-    style.shared_legend(figure, spectra, 4)
+    style.shared_legend(figure, spectra)
     return figure
 
 
@@ -111,6 +111,7 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": Settings(dim=50)},
     run_seed=run_seed,
     plot=plot,
+    caption="Left: the first seed's spectra. Right: dots are the seeds, bars their medians.",
     claims=claims,
     seeds=20,
 )

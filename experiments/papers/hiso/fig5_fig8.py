@@ -27,10 +27,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from scipy.stats import spearmanr
 
 from experiments.harness import style
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
 from experiments.harness.style import MethodStyle
 from experiments.harness.verdicts import Verdict, judge
@@ -124,7 +125,7 @@ def spectrum(server: ScalarOnlyServer, loss: Loss, seed: int, quantiles: int) ->
 
 def plot_weights(settings: Weights, rows: Rows) -> Figure:
     """Accuracy and loss over rounds, and sorted H."""
-    figure, axes = style.panels(1, 3, width=3.8, height=3.2)
+    figure, axes = style.panels(1, 3, height=2.1)
     for panel, quantity, label in zip(axes[0], ("accuracy", "loss"), ("test accuracy", "training loss"), strict=False):
         of_it = where(rows, quantity=quantity)
         style.draw_methods(panel, of_it, "round", ("decomfl", "hiso_scalar"))
@@ -136,14 +137,17 @@ def plot_weights(settings: Weights, rows: Rows) -> Figure:
     index = np.linspace(0.0, 1.0, settings.quantiles)
     for name, label, color, line in (
         ("hessian", "learned H", style.BLUE, "-"),
-        ("chi2", "χ²: the same scalars, unrelated directions", style.VERMILION, "--"),
+        ("chi2", "χ² noise", style.VERMILION, "--"),
     ):
         sorted_h.plot(index, curve(rows, "index", quantity=name).mean, color=color, ls=line, label=label)
     scalar, look = by_seed(rows, quantity="scalar_hessian").mean(), style.METHODS["hiso_scalar"]
     sorted_h.plot([0.0, 1.0], [scalar, scalar], color=look.color, ls=look.line, label="scalar H")
-    sorted_h.set(xlabel="coordinates in descending order of H, as a share", ylabel="H, mean of seeds", yscale="log")
-    sorted_h.legend(fontsize="small")
-    style.shared_legend(figure, axes[0, 0], 3)
+    sorted_h.set(xlabel="share of coordinates", ylabel="H, largest first", yscale="log")
+    sorted_h.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    sorted_h.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    sorted_h.yaxis.set_minor_formatter(NullFormatter())
+    sorted_h.legend(loc="upper right")
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -211,19 +215,21 @@ def run_local_steps(settings: LocalSteps, seed: int) -> Rows:
 
 
 def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
-    """Accuracy over rounds and over bytes."""
-    figure, axes = style.panels(1, 2, width=4.4, height=3.4)
-    over_rounds, over_bytes = axes[0]
-    for method in COMPARED:
-        look = style.METHODS[method]
-        for tau, line in zip(settings.local_steps, LINES, strict=False):
+    """Accuracy over rounds above and over bytes below, a column for each method and a line for each τ."""
+    figure, axes = style.panels(2, len(COMPARED), height=1.7, sharex="row", sharey=True)
+    for column, method in enumerate(COMPARED):
+        over_rounds, over_bytes = axes[:, column]
+        for tau, color, line in zip(settings.local_steps, SHADES, LINES, strict=False):
+            look = MethodStyle(f"τ = {tau}", color, "", line)
             found = curve(rows, "round", quantity="accuracy", method=method, local_steps=tau)
+            style.draw(over_rounds, look, found)
             cost = bytes_a_round(method, 1, settings.perturbations, tau)
-            over_rounds.plot(found.x, found.mean, color=look.color, ls=line, label=f"{look.label}, τ = {tau}")
-            over_bytes.plot(found.x * cost, found.mean, color=look.color, ls=line)
-    over_rounds.set(xlabel="round", ylabel="test accuracy")
-    over_bytes.set(xlabel="bytes of a client that takes part in every round", ylabel="test accuracy")
-    style.shared_legend(figure, over_rounds, 3)
+            style.draw(over_bytes, look, found._replace(x=found.x * cost))
+        over_rounds.set(title=style.METHODS[method].label, xlabel="rounds")
+        over_bytes.set(xlabel="bytes of a client in every round")
+    for row in axes:
+        row[0].set_ylabel("test accuracy")
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -297,6 +303,8 @@ EXPERIMENTS = (
         },
         run_seed=run_weights,
         plot=plot_weights,
+        caption=f"{MEANS} Right: H sorted, the mean of the seeds; χ² noise is the same scalars along "
+        "unrelated directions.",
         claims=claims_on_weights,
         cost={"paper": "15 min", "reduced": "3 min"},
         **SHARED,

@@ -371,8 +371,7 @@ def draw_cells(
         columns=len(tasks),
         xlabel=xlabel,
         ylabel=f"{ylabel} (SQuAD: F1)" if "squad" in tasks else ylabel,
-        legend=4,
-        height=2.7,
+        height=1.8,
         sharex=True,
         sharey=True,
     )

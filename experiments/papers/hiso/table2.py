@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import style
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.records import Rows, by_seed, seeds_of
 from experiments.harness.verdicts import Table, Verdict, judge, with_interval
 from experiments.papers.hiso import language
@@ -126,6 +126,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=language.run_seed,
     plot=plot,
+    caption=f"{MEANS} The dotted level is DeComFL's best score.",
     claims=claims,
     table=table,
     seeds={"quick": 3, "reduced": 5, "paper": 5},

@@ -14,10 +14,10 @@ of it is judged with these bytes (``experiments.papers.hiso.savings``).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import style
@@ -35,7 +35,6 @@ from experiments.papers.hiso.language import (
     bytes_until_best,
     caption,
     cells_of,
-    draw_cells,
     in_units,
     place_of,
     rounds_until,
@@ -53,22 +52,37 @@ def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> 
 
 
 def plot_scores(settings: Settings, rows: Rows) -> Figure:
-    """The best score against the bytes until it, a panel for each model and task."""
-
-    def draw_cell(panel: Axes, cell: Cell) -> None:
-        for method in settings.methods:
-            look, spent = style.METHODS[method], bytes_until_best(rows, method=method, **cell)
-            found = mean_curve([spent.mean()], [best(rows, method=method, **cell)])
-            panel.errorbar(*found, color=look.color, marker=look.marker, ls="", label=look.label)
-        panel.set_xscale("log")
-
-    return draw_cells(settings, rows, draw_cell, "bytes of a client until the best score", "best accuracy")
+    """The best score and the bytes until it: a row for each model, two columns for each task, a line for a method."""
+    models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
+    figure, axes = style.panels(len(models), 2 * len(tasks), height=1.35, width=style.PAGE, sharex="col", sharey=True)
+    looks = [style.METHODS[method] for method in settings.methods]
+    for (line, model), (column, task) in itertools.product(enumerate(models), enumerate(tasks)):
+        scores, spent = axes[line, 2 * column : 2 * column + 2]
+        cell: Cell = {"model": model, "task": task}
+        for i, (method, look) in enumerate(zip(settings.methods, looks, strict=True)):
+            for panel, found in (
+                (scores, best(rows, method=method, **cell)),
+                (spent, bytes_until_best(rows, method=method, **cell)),
+            ):
+                panel.plot(found, np.full(len(found), -i), ls="", marker="o", alpha=0.5, color=look.color)
+                panel.plot(found.mean(), -i, ls="", marker="|", ms=8, mew=1.6, color=look.color)
+        spent.set_xscale("log")
+        if not line:
+            scores.set_title(f"{TASKS[task]}: best score")
+            spent.set_title(f"{TASKS[task]}: bytes until it")
+    for row, model in zip(axes, models, strict=True):
+        row[0].set_yticks(-np.arange(len(looks)), [look.label for look in looks])
+        row[0].set_ylim(0.6 - len(looks), 0.4)
+        row[0].set_ylabel(MODELS[model])
+    for column, panel in enumerate(axes[-1]):
+        panel.set_xlabel("bytes of a client" if column % 2 else "score")
+    return figure
 
 
 def plot_bytes(settings: Settings, rows: Rows) -> Figure:
     """A group of bars for each model, a panel for each task."""
     models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
-    figure, axes = style.panels(1, len(tasks), width=6.0 if len(tasks) == 1 else 4.6, height=3.4, sharey=True)
+    figure, axes = style.panels(1, len(tasks), width=style.PAGE, height=2.6, sharey=True)
     width = 0.8 / len(settings.methods)
     for panel, task in zip(axes[0], tasks, strict=True):
         cells: list[Cell] = [{"model": model, "task": task} for model in models]
@@ -81,11 +95,10 @@ def plot_bytes(settings: Settings, rows: Rows) -> Figure:
             panel.hlines(small, places - 0.46 * width, places + 0.46 * width, color="white", lw=1.2)
         labels = [f"{MODELS[model]}\ntuned: d = {tuned_dimension(rows, model):,}" for model in models]
         panel.set_xticks(range(len(models)), labels)
-        said = f"model, {TASKS[task]}; bars: at the d of its name, white lines: at the d that was tuned"
-        panel.set(yscale="log", xlabel=said)
+        panel.set(yscale="log", xlabel=f"model, {TASKS[task]}")
         panel.set_ylim(bottom=10.0)
-    axes[0, 0].set_ylabel("bytes of a client until the best score")
-    style.shared_legend(figure, axes[0, 0], 4)
+    axes[0, 0].set_ylabel("bytes of a client")
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -202,6 +215,8 @@ EXPERIMENTS = (
         "where vector methods have hundreds of gigabytes to terabytes.",
         scales={"paper": Settings(), "reduced": dataclasses.replace(REDUCED, tasks=("sst2", "qqp")), "quick": QUICK},
         plot=plot_scores,
+        caption="Dots are the seeds, upright marks their means; bytes are those of a client until its method's "
+        "best score.",
         claims=claims_on_scores,
         table=table,
         data=(*MODELS, *TASKS),
@@ -220,6 +235,8 @@ EXPERIMENTS = (
             for scale, settings in (("paper", Settings()), ("reduced", REDUCED), ("quick", QUICK))
         },
         plot=plot_bytes,
+        caption="Bytes of a client until the best score. Bars are at the d of the model's name, with one standard "
+        "error over the seeds; white lines are at the d that was tuned.",
         claims=claims_on_bytes,
         data=(*MODELS, "sst2"),
         **SHARED,

@@ -154,6 +154,10 @@ def queries_until(found: np.ndarray, every: int, tolerance: float) -> int:
     return every * int(reached[0] if len(reached) else len(found) - 1)
 
 
+BANDS = "Lines are means over the trials, bands leave out a twentieth of them at either end."
+"""The captions of both figures."""
+
+
 def draw_band(axes: Axes, rows: Rows, method: str, label: str | None = None, every: int = 10) -> None:
     """Mean over seeds and the band from the 5% to the 95% quantile, against queries, log scale."""
     look, x = style.METHODS[method], np.array(distinct(rows, "num_queries"), dtype=float)

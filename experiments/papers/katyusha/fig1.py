@@ -31,6 +31,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge, judge_pairs
 from experiments.papers.katyusha.composite import (
+    BANDS,
     Composite,
     draw_band,
     gap_rows,
@@ -136,8 +137,6 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for steps by theory, one for tuned steps."""
-    problem = problem_of(settings)
-    facts = f"box ±{settings.side:g}, {100 * problem.active_share():.0f}% active, κ = {problem.kappa:.0f}"
     floor = f"floor of the differences, β = {settings.smoothing_radius:g}"
 
     def draw(panel: Axes, steps: str) -> None:
@@ -146,11 +145,14 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             draw_band(panel, found, method, every=10 if steps == "theory" else 4)
         panel.set_ylim(1e-14, None)
         corner: Any = {"xycoords": "axes fraction", "ha": "right", "va": "bottom"}
-        panel.annotate(floor, (0.98, 0.02), fontsize="small", color="0.35", **corner)
+        panel.annotate(floor, (0.98, 0.02), fontsize=style.SMALL, color="0.35", **corner)
+        panel.locator_params(axis="x", nbins=4)
 
-    titles = {f"{title} ({facts})": steps for steps, title in STEPS.items()}
-    label = "F(x) − F*, mean and 5-95% of trials"
-    return style.grid(titles, draw, xlabel="queries", ylabel=label, legend=3, width=4.4, height=3.6, sharey=True)
+    titles = {title: steps for steps, title in STEPS.items()}
+    figure = style.grid(titles, draw, xlabel="queries", ylabel="F(x) − F*", height=2.2, sharey=True)
+    problem = problem_of(settings)
+    style.head(figure, f"box ±{settings.side:g}, {100 * problem.active_share():.0f}% active, κ = {problem.kappa:.0f}")
+    return figure
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -213,6 +215,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=run_seed,
     plot=plot,
+    caption=BANDS,
     claims=claims,
     seeds={"quick": 3, "reduced": 20, "paper": 50},
 )

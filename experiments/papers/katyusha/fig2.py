@@ -21,7 +21,15 @@ from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
-from experiments.papers.katyusha.composite import Composite, draw_band, gap_rows, gaps, quadratic, start_and_options
+from experiments.papers.katyusha.composite import (
+    BANDS,
+    Composite,
+    draw_band,
+    gap_rows,
+    gaps,
+    quadratic,
+    start_and_options,
+)
 from optimizers import AcceleratedZO, NesterovSpokoiny, Optimizer, ZOLKatyusha
 
 CURVES = {
@@ -76,13 +84,16 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """All curves in one panel."""
-    figure, axes = style.panels(1, 1, width=5.4, height=3.8)
-    panel, active = axes[0, 0], problems_of(settings)["box"].active_share()
+    figure, axes = style.panels(1, 1, height=2.6)
+    panel = axes[0, 0]
     for method, (_, label) in CURVES.items():
         draw_band(panel, where(rows, quantity="gap", method=method), method, label, every=20)
-    title = f"quadratic, d = {settings.dim}, κ = {settings.kappa:g}, box ±{settings.side:g}, {100 * active:.0f}% active"
-    panel.set(title=title, xlabel="queries", ylabel="gap / first gap, mean and 5-95% of trials")
-    style.shared_legend(figure, panel, 1)
+    panel.set(xlabel="queries", ylabel="gap / first gap")
+    panel.locator_params(axis="x", nbins=5)
+    style.shared_legend(figure, panel)
+    active = 100 * problems_of(settings)["box"].active_share()
+    facts = f"κ = {settings.kappa:g}, box ±{settings.side:g}, {active:.0f}% active"
+    style.head(figure, f"quadratic, d = {settings.dim}, {facts}")
     return figure
 
 
@@ -119,6 +130,7 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": Settings(dim=6, kappa=10.0, max_queries=1200, every=50)},
     run_seed=run_seed,
     plot=plot,
+    caption=BANDS,
     claims=claims,
     seeds=50,
 )

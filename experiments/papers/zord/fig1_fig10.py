@@ -176,7 +176,7 @@ def _draw_posterior(axes: Axes, rows: Rows, truth: str, prefix: str) -> None:
 
 def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
     """Function above derivative, a column for each number of queries; the first seed's first function."""
-    figure, axes = style.panels(2, len(settings.num_queries), width=2.9, sharex=True, sharey="row")
+    figure, axes = style.panels(2, len(settings.num_queries), height=1.6, sharex=True, sharey="row")
     first = where(rows, seed=seeds_of(rows)[0], function=0)
     for (upper, lower), n in zip(axes.T, settings.num_queries, strict=True):
         chosen = where(first, num_queries=n)
@@ -189,13 +189,13 @@ def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
         lower.set_xlabel("x (in lengthscales)")
     axes[0, 0].set_ylabel("f(x)")
     axes[1, 0].set_ylabel("f′(x), per lengthscale")
-    style.shared_legend(figure, axes[0, 0], 4)
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 
 def plot_fig10(settings: Fig10, rows: Rows) -> Figure:
     """The function from queries everywhere, the derivative from queries in the window, and both errors against n."""
-    figure, axes = style.panels(1, 3, width=3.6, height=3.2)
+    figure, axes = style.panels(1, 3, height=2.1)
     first = where(rows, seed=seeds_of(rows)[0])
     value, slope, error = axes[0]
     for panel, truth, prefix in ((value, "function", "value"), (slope, "derivative", "derivative")):
@@ -207,21 +207,21 @@ def plot_fig10(settings: Fig10, rows: Rows) -> Figure:
     value.plot(*queries, "o", color=style.BLACK, ms=3, label="noisy query")
     local = points(where(first, of="derivative"), "query")[0]
     slope.plot(local, np.zeros(len(local)), "|", color=style.BLACK, ms=9)
-    value.set(title=f"function, {len(local)} queries in the domain", ylabel="f(x)")
-    slope.set(title=f"derivative, {len(local)} queries in the window", ylabel="f′(x), per lengthscale")
+    value.set(title=f"function, {len(local)} queries", ylabel="f(x)")
+    slope.set(title=f"derivative, {len(local)} in the window", ylabel="f′(x), per lengthscale")
     for quantity, look in (
-        ("function", MethodStyle("function, domain", style.VERMILION, "s", "--")),
-        ("derivative", MethodStyle("derivative, window", style.BLUE, "o")),
+        ("function", MethodStyle("function", style.VERMILION, "s", "--")),
+        ("derivative", MethodStyle("derivative", style.BLUE, "o")),
     ):
         style.draw(error, look, curve(rows, "num_queries", quantity=f"{quantity}_error"))
     error.set(
-        title=f"error, mean ± standard error of {len(seeds_of(rows))} seeds",
+        title="error",
         xlabel="queries n",
-        ylabel="root mean square error / prior sd",
+        ylabel="RMS error / prior sd",
         ylim=(0, None),
     )
     error.legend(loc="upper right")
-    style.shared_legend(figure, value, 5)
+    style.shared_legend(figure, value)
     return figure
 
 
@@ -281,6 +281,7 @@ EXPERIMENTS = (
         scales={"paper": Fig1(), "quick": Fig1(num_queries=(3, 6), grid=21, functions_per_seed=3)},
         run_seed=run_fig1,
         plot=plot_fig1,
+        caption="One function of the first seed, with the posterior's mean and a band of two standard deviations.",
         claims=claims_of_fig1,
     ),
     Experiment(
@@ -294,6 +295,8 @@ EXPERIMENTS = (
         scales={"paper": Fig10(), "quick": Fig10(num_queries=(4, 8), grid=33, functions_per_seed=3)},
         run_seed=run_fig10,
         plot=plot_fig10,
+        caption="Left and middle: a function of the first seed, the posterior's mean and a band of two standard "
+        "deviations. Right: mean over the seeds, the band one standard error to either side.",
         claims=claims_of_fig10,
     ),
 )

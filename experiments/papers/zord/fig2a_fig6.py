@@ -122,12 +122,12 @@ def plot(settings: AnySettings, rows: Rows) -> Figure:
     """A column for each smoothing radius; in Figure 6a a column for each dimension and two rows for each radius."""
     columns: list[Row] = [{"smoothing_radius": radius} for radius in settings.smoothing_radii]
     blocks: list[Row] = [{}]
-    title, size = "smoothing radius λ = {smoothing_radius:g}", (4.3, 2.6)
+    title, height = ", λ = {smoothing_radius:g}", 1.7
     if isinstance(settings, Fig6a):
         columns, blocks = [{"dim": dim} for dim in settings.dims], columns
-        title, size = "dotted: n = d", (2.7, 2.1)
+        title, height = "", 1.4
     methods = (*(settings.kernels if isinstance(settings, Fig6b) else ("derived_gp",)), *BASELINES)
-    figure, axes = style.panels(2 * len(blocks), len(columns), width=size[0], height=size[1], sharex=True, sharey="row")
+    figure, axes = style.panels(2 * len(blocks), len(columns), height=height, sharex=True, sharey="row")
     for (j, column), (block, within) in itertools.product(enumerate(columns), enumerate(blocks)):
         dim = column["dim"] if isinstance(settings, Fig6a) else settings.dim
         for panel, (metric, label) in zip(axes[2 * block :, j], errors.METRICS.items(), strict=False):
@@ -136,9 +136,9 @@ def plot(settings: AnySettings, rows: Rows) -> Figure:
                 panel.axvline(float(dim), color=style.GREY, lw=0.8, ls=":")
             if not j:
                 panel.set_ylabel("\n".join([label, *(f"λ = {radius:g}" for radius in within.values())]))
-        axes[0, j].set_title(f"Ackley, d = {dim}, {title.format(**column)}")
+        axes[0, j].set_title(f"Ackley, d = {dim}{title.format(**column)}")
         axes[-1, j].set_xlabel("queries n, x₀ included")
-    style.shared_legend(figure, axes[0, 0], 2 if isinstance(settings, Fig2a) else 4)
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 

@@ -94,7 +94,7 @@ def _at_the_end(settings: Settings, key: Row, problem: Problem, X: Tensor, seed:
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A column for each trajectory and smoothing radius; estimates from the trajectory are level lines."""
     cells = [(kind, radius) for kind in TRAJECTORIES for radius in settings.smoothing_radii]
-    figure, axes = style.panels(2, len(cells), width=2.9, sharex=True, sharey="row")
+    figure, axes = style.panels(2, len(cells), height=1.7, sharex=True, sharey="row")
     for column, (kind, radius) in enumerate(cells):
         chosen = where(rows, trajectory=kind, smoothing_radius=radius)
         for row, (metric, label) in enumerate(errors.METRICS.items()):
@@ -106,9 +106,9 @@ def plot(settings: Settings, rows: Rows) -> Figure:
                 style.draw(panel, style.METHODS[method]._replace(marker=""), level, name)
             errors.draw_metric(panel, chosen, metric, "additional", WITH_MORE)
             axes[row, 0].set_ylabel(label)
-        axes[0, column].set_title(f"Ackley, d = {settings.dim}: {kind}, λ = {radius:g}")
+        axes[0, column].set_title(f"{kind}, λ = {radius:g}")
         axes[1, column].set_xlabel("additional queries")
-    style.shared_legend(figure, axes[0, 0], 2)
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 

@@ -119,8 +119,10 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each metric."""
     cells = {TITLES.get(name, name): {"metric": name} for name in settings.metrics}
-    label = "improvement in %, mean ± SE"
-    return style.grid_of_methods(rows, "queries", settings.methods, cells, ylabel=label, columns=4, height=3.0)
+    label = "improvement in %"
+    return style.grid_of_methods(
+        rows, "queries", settings.methods, cells, ylabel=label, columns=4, height=1.9, sharey=True
+    )
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:

@@ -15,6 +15,7 @@ import math
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.harness import style
 from experiments.harness.experiment import Experiment
@@ -62,29 +63,26 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A contour plot for each problem."""
-    figure, axes = style.panels(1, len(settings.problems), width=4.6, height=4.0)
+    """A contour plot for each problem, with its scale beside it."""
+    figure, axes = style.panels(1, len(settings.problems), height=2.7, width=style.PAGE)
     ticks = torch.linspace(0.0, 10.0, settings.grid, dtype=torch.float64)
     mesh = torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), dim=-1)
     seed = seeds_of(rows)[0]
     for panel, (name, half_width) in zip(axes[0], settings.problems, strict=True):
         values = standard_problem(name, 2, (-half_width, half_width)).scaled(0.0, 10.0)(mesh)
-        panel.contourf(ticks.numpy(), ticks.numpy(), values.numpy(), levels=24, cmap="cividis")
+        surface = panel.contourf(ticks.numpy(), ticks.numpy(), values.numpy(), levels=24, cmap="cividis")
+        figure.colorbar(surface, ax=panel, label="f", ticks=MaxNLocator(5))
         for method in METHODS:
             found = [row for row in where(rows, seed=seed, problem=name, method=method) if "x1" in row]
             look = style.METHODS[method]
-            panel.plot(*([float(found[0][x])] for x in ("x1", "x2")), color="white", marker="o", markersize=9)
+            panel.plot(*([float(found[0][x])] for x in ("x1", "x2")), color="white", marker="o", markersize=6)
             path = np.array([[float(row["x1"]), float(row["x2"])] for row in found])
-            panel.plot(path[:, 0], path[:, 1], color="white", lw=3.0)
-            panel.plot(path[:, 0], path[:, 1], color=look.color, marker=look.marker, ls=look.line, label=look.label)
-        panel.set(
-            title=f"{name.capitalize()}, d = 2: 0 (dark) to {float(values.max()):.3g} (light)",
-            xlabel="x₁",
-            ylabel="x₂",
-            aspect="equal",
-        )
+            panel.plot(path[:, 0], path[:, 1], color="white", lw=1.8)
+            drawn = {"color": look.color, "marker": look.marker, "ls": look.line, "label": look.label}
+            panel.plot(path[:, 0], path[:, 1], ms=2.2, lw=0.9, **drawn)
+        panel.set(title=f"{name.capitalize()}, d = 2", xlabel="x₁", ylabel="x₂", aspect="equal")
         panel.grid(False)
-    style.shared_legend(figure, axes[0, 0], 2)
+    style.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -110,5 +108,6 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": Settings(queries=25, grid=41)},
     run_seed=run_seed,
     plot=plot,
+    caption="The first seed's paths, best query after best query, from the white disc.",
     claims=claims,
 )

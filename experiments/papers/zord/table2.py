@@ -13,9 +13,7 @@ import dataclasses
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import Rows, by_seed, seeds_of, where
 from experiments.harness.verdicts import Table, Verdict, never, with_interval
@@ -57,22 +55,6 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def plot(settings: Settings, rows: Rows) -> Figure:
-    """Parameters of each controller."""
-    figure, axes = style.panels(1, 1, width=7.5, height=3.0)
-    (panel,), places = axes[0], np.arange(len(settings.environments))
-    for quantity, label, color, shift in (
-        ("parameters", "here", style.BLUE, -0.2),
-        ("expected", "expected", style.GREY, 0.2),
-    ):
-        values = [by_seed(rows, environment=name, quantity=quantity)[0] for name in settings.environments]
-        panel.bar_label(panel.bar(places + shift, values, width=0.4, color=color, label=label), fontsize=7)
-    panel.set_xticks(places, [TITLES[name] for name in settings.environments])
-    panel.set(xlabel="environment", ylabel="parameters of the controller")
-    style.shared_legend(figure, panel, 2)
-    return figure
-
-
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Whether the sizes are what is expected."""
     seeds = seeds_of(rows)
@@ -108,7 +90,7 @@ EXPERIMENT = Experiment(
         "quick": Settings(controllers=1, episodes=1, horizon=5),
     },
     run_seed=run_seed,
-    plot=plot,
+    plot=None,
     claims=claims,
     table=table,
     seeds=3,
