@@ -1,10 +1,13 @@
-"""The documentation in headless Chromium, wide and on a phone: nothing overflows, and no image or script is broken.
+"""The documentation and the results in headless Chromium, wide and on a phone: they fit, are whole, and are accessible.
 
-Skipped where there is no Chromium (``CHROMIUM`` may say where it is), or ``make docs`` has built no site.
+Nothing overflows, no image or script is broken, and axe-core has no serious finding. Skipped where there is no Chromium
+(``CHROMIUM`` may say where it is), or ``make docs`` has built no site. axe-core is looked for in the package
+``axe-core-python``, or where ``AXE`` says; without it that test is skipped.
 """
 
 import functools
 import html
+import importlib.util
 import json
 import os
 import re
@@ -17,25 +20,45 @@ from pathlib import Path
 
 import pytest
 
-SITE = Path(__file__).parents[1] / "docs" / "_build" / "html"
+ROOT = Path(__file__).parents[1]
+SITES = {"documentation": ROOT / "docs" / "_build" / "html", "results": ROOT / "experiments" / "published"}
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+QUIET = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 
 LOOK = """<pre id="found"></pre><script>
 (async () => {
-  const found = [];
+  const found = [], axe = AXE ? await (await fetch("/axe.js")).text() : "";
   for (const page of PAGES) {
     const frame = document.createElement("iframe");
-    frame.style.cssText = "width: WIDTHpx; height: 900px";
+    frame.style.cssText = "width: WIDTHpx; height: 900px; border: 0";
     await new Promise((done) => { frame.onload = done; frame.src = page; document.body.append(frame); });
     const inside = frame.contentDocument, width = inside.documentElement.scrollWidth;
+    for (const image of inside.images) image.loading = "eager";
+    const loaded = (image) => image.complete || new Promise((done) => { image.onload = image.onerror = done; });
+    await Promise.all([...inside.images].map(loaded));
     const broken = [...inside.images].filter((image) => image.naturalWidth === 0).map((image) => image.src);
-    if (width > WIDTH || broken.length || !inside.querySelector("article")) found.push([page, width, ...broken]);
+    if (width > WIDTH || broken.length || !inside.querySelector("article, main")) found.push([page, width, ...broken]);
+    if (AXE) {
+      frame.contentWindow.eval(axe);
+      const { violations } = await frame.contentWindow.axe.run(inside, { resultTypes: ["violations"] });
+      for (const { id, impact, nodes } of violations)
+        if (["serious", "critical"].includes(impact)) found.push([page, id, nodes.length, nodes[0].html]);
+    }
     frame.remove();
   }
   document.getElementById("found").textContent = JSON.stringify(found);
 })();
 </script>"""
+
+
+def _axe() -> Path | None:
+    """Where axe-core's script is; None where it is not."""
+    package = importlib.util.find_spec("axe_core_python")
+    places = [Path(place) for place in (os.environ.get("AXE"),) if place]
+    if package and package.submodule_search_locations:
+        places += [Path(place) / "axe.min.js" for place in package.submodule_search_locations]
+    return next((place for place in places if place.is_file()), None)
 
 
 class _Site(SimpleHTTPRequestHandler):
@@ -45,18 +68,23 @@ class _Site(SimpleHTTPRequestHandler):
         """Says nothing."""
 
     def do_GET(self) -> None:
-        if self.path != "/look":
-            return super().do_GET()
+        if self.path == "/look":
+            return self._give("text/html", self.look.encode())
+        axe = _axe()
+        if self.path == "/axe.js" and axe:
+            return self._give("text/javascript", axe.read_bytes())
+        return super().do_GET()
+
+    def _give(self, kind: str, content: bytes) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.end_headers()
-        self.wfile.write(self.look.encode())
-        return None
+        self.wfile.write(content)
 
 
 @contextmanager
-def _served(look: str):
-    handler = functools.partial(type("Site", (_Site,), {"look": look}), directory=str(SITE))
+def _served(look: str, site: Path):
+    handler = functools.partial(type("Site", (_Site,), {"look": look}), directory=str(site))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -68,18 +96,36 @@ def _served(look: str):
         server.server_close()
 
 
+def _looked_at(name: str, width: int, folder: Path, axe: bool) -> tuple[list, list[str]]:
+    """What is wrong with the pages of a site at a width, and the lines of the console."""
+    site = SITES[name]
+    if not site.is_dir():
+        pytest.skip("make docs has built no site")
+    found = [page.relative_to(site) for page in site.rglob("*.html")]
+    pages = sorted(f"/{page}" for page in found if page.parts[0] != "results")  # the documentation has a copy of them
+    assert len(pages) > 5
+    look = LOOK.replace("PAGES", json.dumps(pages)).replace("WIDTH", str(width)).replace("AXE", json.dumps(axe))
+    with _served(look, site) as address:
+        command = [CHROMIUM, *QUIET, f"--user-data-dir={folder}", "--virtual-time-budget=600000"]
+        command += ["--enable-logging=stderr", "--dump-dom", f"{address}/look"]
+        seen = subprocess.run(command, capture_output=True, text=True, timeout=580, check=True)
+    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', seen.stdout, re.S)
+    return json.loads(html.unescape(found)), [line for line in seen.stderr.splitlines() if "CONSOLE" in line]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
-@pytest.mark.skipif(not SITE.is_dir(), reason="make docs has built no site")
 @pytest.mark.parametrize("width", [1280, 390])
-def test_pages_fit_and_are_whole(width, tmp_path):
-    pages = sorted(f"/{page.relative_to(SITE)}" for page in SITE.rglob("*.html"))
-    assert len(pages) > 20
-    look = LOOK.replace("PAGES", json.dumps(pages)).replace("WIDTH", str(width))
-    quiet = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
-    with _served(look) as address:
-        command = [CHROMIUM, *quiet, "--virtual-time-budget=600000", "--enable-logging=stderr", "--dump-dom"]
-        seen = subprocess.run([*command, f"{address}/look"], capture_output=True, text=True, timeout=280, check=True)
-    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', seen.stdout)
-    assert json.loads(html.unescape(found)) == []
-    assert not [line for line in seen.stderr.splitlines() if "CONSOLE" in line]
+@pytest.mark.parametrize("site", SITES)
+def test_pages_fit_and_are_whole(site, width, tmp_path):
+    assert _looked_at(site, width, tmp_path, axe=False) == ([], [])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
+@pytest.mark.skipif(_axe() is None, reason="there is no axe-core here; pip install axe-core-python brings it")
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("site", SITES)
+def test_pages_are_accessible(site, width, tmp_path):
+    found, _ = _looked_at(site, width, tmp_path, axe=True)
+    assert found == []
