@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,8 +49,8 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         angle = 2 * math.pi * torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         unit = (problem.upper - problem.lower) / 10.0
         x0 = problem.minimizer + unit * settings.distance * torch.cat([angle.cos(), angle.sin()])
-        common = {"bounds": box(problem), "max_queries": settings.queries, "seed": seed, "store_points": True}
-        optimizer = method_class(method)(x0, **SETTINGS.get(method, {}), **common)
+        common: dict[str, Any] = {"bounds": box(problem), "max_queries": settings.queries, "seed": seed}
+        optimizer = method_class(method)(x0, store_points=True, **SETTINGS.get(method, {}), **common)
         history = run(optimizer, Evaluator(problem, batched=True)).history
         scaled = 10.0 * (history.x - problem.lower) / (problem.upper - problem.lower)
         facts: Row = {"seed": seed, "problem": name, "method": method}
