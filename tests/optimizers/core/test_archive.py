@@ -20,7 +20,10 @@ def bits(value):
     if isinstance(value, torch.Tensor):
         return "tensor", value.dtype, tuple(value.shape), bytes(value.contiguous().untyped_storage())
     if isinstance(value, np.ndarray | np.generic):
-        return type(value), value.dtype.str, value.shape, value.tobytes()
+        raw = np.frombuffer(value.tobytes(), np.uint8)
+        if value.dtype.char == "g" and np.finfo(value.dtype).nmant == 63:
+            raw = raw.reshape(-1, 16)[:, :10]  # what pads the 80 bits of an x86 to 128 is anything
+        return type(value), value.dtype.str, value.shape, raw.tobytes()
     if isinstance(value, dict):
         return type(value), {name: bits(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -412,7 +412,7 @@ def test_failures_on_half_of_the_box_leave_a_run_that_reaches_the_least_value_of
     """The projection of (2, …, 2) onto the half-space where f has values is known."""
     opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * len(x0), max_queries=30 * len(x0))
     result = run(opt, f)
-    assert result.nfev == 30 * len(x0) and least <= result.fun < least + 0.02
+    assert result.nfev == 30 * len(x0) and least <= result.fun < least + 0.03
 
 
 def test_new_runs_begin_where_queries_have_not_failed():
