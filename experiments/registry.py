@@ -79,6 +79,7 @@ BENCHMARKS = {
     "zord": "experiments.benchmarks.zord",
     "fzoos": "experiments.benchmarks.fzoos",
     "hiso": "experiments.benchmarks.hiso",
+    "federation": "experiments.benchmarks.federation",
     "workers": "experiments.benchmarks.workers",
     "threads": "experiments.benchmarks.threads",
     "problems": "experiments.benchmarks.problems.command",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from textwrap import shorten
 from typing import Any, Protocol
 
@@ -22,6 +24,8 @@ from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
 
 STATE_VERSION = 2
+FEW = 16
+"""Numbers of a tensor that are compared one by one."""
 
 
 class ClientHost(Protocol):
@@ -161,15 +165,9 @@ class Federation:
     def run_phase(self) -> Outcome:
         """Runs the next phase: a broadcast, the clients' work, an aggregation."""
         number, index = self.server.round, self.algorithm.exchanges.index(self.server.phase)
-        arrivals: list[Arrival] = []
-        services = self.host.serve_all(self._requests(number, index, arrivals))
-        for service in [self._caught_up(number, service) for service in services]:
-            self._count(number, service)
-            arrivals.append(self._arrival(number, index, service))
-        if index == 0:
-            arrivals += [Arrival(client, content) for due, client, content in self._delayed if due <= number]
-            self._delayed = [late for late in self._delayed if late[0] > number]
-        outcome = self.server.aggregate(arrivals)
+        missing: list[Arrival] = []
+        services = deque(self.host.serve_all(self._requests(number, index, missing)))
+        outcome = self.server.aggregate(chain(missing, self._arrivals(number, index, services)))
         for refusal in outcome.refused:
             self.ledger.refuse(number, refusal.client, refusal.reason)
         return outcome
@@ -220,16 +218,26 @@ class Federation:
         self.server, self.ledger, self.history = server, ledger, history
         self._down, self._delayed = set(state["down"]), delayed
 
+    def _arrivals(self, number: int, index: int, services: deque[Service]) -> Iterator[Arrival]:
+        """What the server gets, one after the other; a report's bytes are dropped as soon as it was taken."""
+        while services:
+            service = self._caught_up(number, services.popleft())
+            self._count(number, service)
+            yield self._arrival(number, index, service)
+        if index == 0:
+            yield from (Arrival(client, content) for due, client, content in self._delayed if due <= number)
+            self._delayed = [late for late in self._delayed if late[0] > number]
+
     def _requests(self, number: int, index: int, arrivals: list[Arrival]) -> list[Request]:
         """The requests to the participants that the broadcast reaches; ``arrivals`` takes why it reaches no other."""
         shared = None if self.algorithm.personal else self._encoded(self.server.broadcast())
-        requests = []
+        requests, made = [], dict[Any, Any]()
         absent = dict.fromkeys(self._down, "the client is down") | self.host.absent(self.server.participants)
         for client in self.server.participants:
             if client in absent:
                 arrivals.append(Arrival(client, None, absent[client]))
                 continue
-            message = self._sent(number, client, shared or self._encoded(self.server.broadcast(client)))
+            message = self._sent(number, client, shared or self._personal(client, made))
             if self.faults.find("unreachable", number, index, client):
                 arrivals.append(Arrival(client, None, "the client could not be reached"))
                 continue
@@ -272,6 +280,15 @@ class Federation:
             self._delayed.append((number + found.by, client, content))
             return Arrival(client, None, "the report is delayed")
         return Arrival(client, content)
+
+    def _personal(self, client: int, made: dict[Any, Any]) -> tuple[Broadcast | bytes, int]:
+        """A client's broadcast, encoded once for all clients who get the same tensors and values."""
+        message = self.server.broadcast(client)
+        tensors = [(n, id(t) if t.numel() > FEW else tuple(t.tolist())) for n, t in message.tensors.items()]
+        key = (tuple(tensors), tuple(message.values.items()))
+        if key not in made:
+            made[key] = self._encoded(message), message  # which is held: its tensors' ids stay theirs
+        return made[key][0]
 
     def _encoded(self, message: Broadcast) -> tuple[Broadcast | bytes, int]:
         return (encode(message) if self.codec else message), message.payload_bytes

@@ -1,0 +1,396 @@
+"""``python -m experiments benchmark federation``: what a round costs a server of 10 to 10,000 clients, and a client.
+
+The server is the engine's own, with codec, checks, ledger and history. Its clients answer at once, with reports of
+random numbers that are valid, so that the processor's time of a round is the server's; what they take to answer is not
+counted. Memory is the most that the process has had beyond what it had before the federation was made: reports that
+have arrived, and what is kept of all clients. A round asks all clients where their reports fit into ``--reports-mb``,
+and 20 of them. A client's time is that of two real ones, with an objective that costs nothing. Bytes are those of a
+client and round in the ledger's payload. FZooS is not run where its frequencies are more than ``--features-mb``.
+
+With ``--ray`` Flower's simulation runs rounds of the same numbers of clients who return the vector that they were sent
+(``pip install "flwr[simulation]"``).
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.benchmarks import output
+from experiments.benchmarks.output import Target
+from federated import make_federation
+from federated.core.algorithm import Algorithm
+from federated.core.codec import encode, opened
+from federated.core.ledger import COLUMNS, Ledger
+from federated.core.messages import Report
+from federated.core.server import Server
+from federated.engine.federation import Federation
+from federated.engine.host import Request, Service
+from federated.registry import algorithm_class
+
+SAMPLED = 20
+"""Clients of a round that does not ask all."""
+
+LEDGER = [(Ledger, "add"), (Ledger, "refuse"), (Ledger, "total")]
+LINEAR, MOST_GB, MOST_BOOKKEEPING = 2.0, 2.0, 0.05
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm at a size.
+
+    Attributes:
+        name: of the algorithm.
+        d: the dimension.
+        features: M of FZooS; 0 of another.
+    """
+
+    name: str
+    d: int
+    features: int = 0
+
+    @property
+    def label(self) -> str:
+        """Name and M."""
+        return f"{self.name}, M = {self.features:,}" if self.features else self.name
+
+    def make(self, clients: int, sampled: int, steps: int) -> Algorithm:
+        """The algorithm's options."""
+        own = {"num_features": self.features} if self.features else {}
+        x0 = torch.full((self.d,), 0.5, dtype=torch.float64)
+        made = algorithm_class(self.name)(x0, clients=clients, participation=sampled, local_steps=steps, **own)
+        assert isinstance(made, Algorithm)
+        return made
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a round of a case costs.
+
+    Attributes:
+        clients: N.
+        sampled: clients of the round.
+        milliseconds: the processor's time of the server, the median over rounds.
+        megabytes: the most memory beyond that of the process before.
+        up: payload bytes of a client.
+        down: payload bytes to a client.
+    """
+
+    case: Case
+    clients: int
+    sampled: int
+    milliseconds: float
+    megabytes: float
+    up: float
+    down: float
+
+
+@dataclass
+class AnsweringHost:
+    """A host whose clients report random numbers at once.
+
+    Attributes:
+        seconds: the processor's time in which reports were made.
+    """
+
+    algorithm: Algorithm
+    seconds: float = 0.0
+    drawn: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
+        """See ``ClientHost.serve_all``."""
+        start = time.process_time()
+        services = [self._service(request) for request in requests]
+        self.seconds += time.process_time() - start
+        return services
+
+    def _service(self, request: Request) -> Service:
+        assert isinstance(request.message, bytes)
+        header = opened(request.message).header
+        specification = self.algorithm.reports(header.phase)
+        known = {"numbers": getattr(self.algorithm, "numbers", None), "digest": header.values.get("digest")}
+        tensors = {}
+        for name, wanted in specification.tensors.items():
+            shape = tuple(known["numbers"](header.round) if n is None else n for n in wanted.shape)
+            if shape not in self.drawn:
+                self.drawn[shape] = 1e-3 * torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
+            tensors[name] = self.drawn[shape].to(wanted.dtype)
+        report = Report(
+            algorithm=header.algorithm,
+            fingerprint=header.fingerprint,
+            round=header.round,
+            phase=header.phase,
+            tensors=tensors,
+            values={name: known[name] for name in specification.values},
+            client=request.client,
+        )
+        return Service(request.client, encode(report), report.payload_bytes)
+
+    def absent(self, clients: Sequence[int]) -> dict[int, str]:
+        """See ``ClientHost.absent``."""
+        return {}
+
+    def catch_up(self, number: int, message: Any) -> str:
+        """See ``ClientHost.catch_up``."""
+        return ""
+
+    def restart(self, number: int) -> None:
+        """See ``ClientHost.restart``."""
+
+    def states(self) -> dict[int, dict[str, Any]]:
+        """See ``ClientHost.states``."""
+        return {}
+
+    def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """See ``ClientHost.load_states``."""
+
+    def close(self) -> None:
+        """See ``ClientHost.close``."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark."""
+    options = output.options_of(
+        "federation",
+        __doc__,
+        arguments,
+        clients=((10, 100, 1000, 10_000), "N"),
+        dimensions=((100, 10_000, 1_000_000), "d"),
+        features=((1000, 10_000), "M of FZooS"),
+        steps=(5, "local steps of a client"),
+        entries=(1_000_000, "of the ledger, at which bookkeeping is timed"),
+        reports_mb=(1000, "the most megabytes of reports that a round may bring"),
+        features_mb=(100, "the most megabytes of FZooS's frequencies"),
+        ray=(False, "Flower's simulation beside it"),
+    )
+    if options.ray and (missing := [name for name in ("flwr", "ray") if find_spec(name) is None]):
+        print(f'--ray needs {" and ".join(missing)}, not installed here: pip install "flwr[simulation]"')
+        return 2
+    logging.disable(logging.WARNING)
+    cases = [Case(name, d) for name in ("fedzo", "hiso") for d in options.dimensions]
+    cases += [
+        Case("fzoos", d, m) for m in options.features for d in options.dimensions if 4e-6 * m * d <= options.features_mb
+    ]
+    rows, clients = [], {}
+    for case in cases:
+        clients[case] = apart(client_seconds, case, options.steps)
+        for n in options.clients:
+            for sampled in sorted({n, min(n, SAMPLED)}):
+                if sampled * bytes_up(case) <= 1e6 * options.reports_mb:
+                    rows.append(apart(measured, case, n, sampled, options.steps))
+    share = apart(bookkeeping, options.entries, options.steps)
+    most = max(n for n in options.clients if n <= 1000)
+    profile = apart(profiled, max(cases, key=lambda case: (case.features, -case.d)), most, options.steps)
+    ray = [apart(simulated, n, min(options.dimensions)) for n in options.clients] if options.ray else []
+    text = summary(rows, clients, share, profile, ray, options)
+    numbers = {"rows": [asdict(row) for row in rows], "clients": [asdict(c) | {"s": s} for c, s in clients.items()]}
+    return output.write(
+        options.out, "federation", text, **numbers, bookkeeping=share, profile=profile, ray=[list(r) for r in ray]
+    )
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a process of its own, whose memory is its own."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: theirs.send(function(*arguments)), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    finally:
+        process.join()
+
+
+def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
+    """A row of the table: rounds of a server all of whose clients have been there before."""
+    before = resident()
+    federation = standing(case, clients, sampled, steps)
+    host, seconds = federation.host, []
+    assert isinstance(host, AnsweringHost)
+    for _ in range(ROUNDS):
+        start, answering = time.process_time(), host.seconds
+        federation.run_round()
+        seconds.append(time.process_time() - start - (host.seconds - answering))
+    counts = {name: federation.ledger.total(name, round=ROUNDS) / sampled for name in ("payload_up", "payload_down")}
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    assert not any(record.refused for record in federation.history)
+    return Row(case, clients, sampled, 1e3 * median(seconds), most - before, *counts.values())
+
+
+def standing(case: Case, clients: int, sampled: int, steps: int) -> Federation:
+    """A federation whose server has a surrogate of every client, where the algorithm has surrogates."""
+    algorithm = case.make(clients, sampled, steps)
+    federation = Federation(algorithm, AnsweringHost(algorithm))
+    if case.features and sampled < clients:
+        generator, state = torch.Generator().manual_seed(1), federation.server.state
+        drawn = {c: 1e-3 * torch.randn(case.features, generator=generator).double() for c in range(clients)}
+        surrogates = state.surrogates.replaced(drawn)
+        federation.server.state = replace(state, surrogates=surrogates, w=surrogates.mean(), w_version=1)
+    return federation
+
+
+def resident() -> float:
+    """Megabytes of the process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def bytes_up(case: Case) -> int:
+    """Payload bytes of a client's largest report."""
+    algorithm = case.make(1, 1, 1)
+    return max(algorithm.reports(phase).max_bytes for phase in algorithm.exchanges)
+
+
+def objective(x: Tensor) -> float:
+    """A function that costs next to nothing."""
+    return float(x[:100].square().sum())
+
+
+def client_seconds(case: Case, steps: int) -> float:
+    """The processor's time of a client's round, the median over two clients and rounds."""
+    own: dict[str, Any] = {"num_features": case.features} if case.features else {}
+    x0 = torch.full((case.d,), 0.5, dtype=torch.float64)
+    federation = make_federation(case.name, [objective] * 2, x0, local_steps=steps, **own)
+    seconds = []
+    for _ in range(ROUNDS):
+        timed, serve = [], federation.host.serve_all
+
+        def serve_all(requests: Sequence[Request], serve: Any = serve, timed: list[float] = timed) -> list[Service]:
+            start = time.process_time()
+            services: list[Service] = serve(requests)
+            timed.append((time.process_time() - start) / len(requests))
+            return services
+
+        federation.host.serve_all = serve_all  # type: ignore[method-assign]
+        federation.run_round()
+        federation.host.serve_all = serve  # type: ignore[method-assign]
+        seconds.append(sum(timed))
+    return median(seconds)
+
+
+def bookkeeping(entries: int, steps: int) -> float:
+    """The share of the ledger in a round of 100 real clients with FedZO, d = 100, after so many entries."""
+    x0 = torch.full((100,), 0.5, dtype=torch.float64)
+    federation = make_federation("fedzo", [objective] * 100, x0, local_steps=steps)
+    number = entries // 100
+    rows = {name: [0] * (100 * number) for name in COLUMNS} | {"wire_up": [None] * (100 * number)}
+    rows |= {"wire_down": rows["wire_up"], "seconds": [0.0] * (100 * number), "refused": [""] * (100 * number)}
+    rows |= {
+        "round": [-(-i // 100) for i in range(1, 100 * number + 1)],
+        "client": [i % 100 for i in range(100 * number)],
+    }
+    federation.ledger.load_state_dict(rows)
+    federation.server.round = number + 1
+    parts = _parts(federation, {"ledger": LEDGER, "round": [(Federation, "run_round")]})
+    return parts["ledger"] / parts["round"]
+
+
+def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
+    """Milliseconds of the parts of a round that asks all clients, the clients' own work left out."""
+    federation = standing(case, clients, clients, steps)
+    federation.run_round()
+    parts = {
+        "broadcasts made, checked, encoded and entered": [(Federation, "_requests")],
+        "reports opened and checked": [(Server, "check")],
+        "reports entered": [(Federation, "_count")],
+        "aggregation": [(Server, "_use")],
+        "round": [(Federation, "run_round")],
+        "clients": [(AnsweringHost, "serve_all")],
+    }
+    found = {name: 1e3 * seconds for name, seconds in _parts(federation, parts).items()}
+    whole = found.pop("round") - found.pop("clients")
+    return {"a round": whole} | found | {"all else": whole - sum(found.values())}
+
+
+def _parts(federation: Federation, parts: Mapping[str, Sequence[tuple[type, str]]]) -> dict[str, float]:
+    """The processor's seconds in methods, with what they call, of a round; the methods stay as they are timed."""
+    spent = dict.fromkeys(parts, 0.0)
+
+    def timed(part: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **named: Any) -> Any:
+            start = time.process_time()
+            try:
+                return method(*given, **named)
+            finally:
+                spent[part] += time.process_time() - start
+
+        return called
+
+    for part, methods in parts.items():
+        for owner, name in methods:
+            setattr(owner, name, timed(part, getattr(owner, name)))
+    federation.run_round()
+    return spent
+
+
+def simulated(clients: int, d: int) -> tuple[int, int, float]:
+    """Seconds of a round of Flower's simulation in which clients return the vector that they were sent."""
+    from experiments.benchmarks.flower_simulation import seconds_of_a_round
+
+    return clients, d, seconds_of_a_round(clients, d)
+
+
+def summary(
+    rows: Sequence[Row],
+    clients: Mapping[Case, float],
+    share: float,
+    profile: Mapping[str, float],
+    ray: Sequence[tuple[int, int, float]],
+    options: Any,
+) -> list[str]:
+    """The table and the targets, in Markdown."""
+    lines = [
+        f"A round, {options.steps} local steps, float64, one thread.",
+        "",
+        "| algorithm | d | clients | in the round | server, ms | a client, µs | server, MB | up, bytes | down, bytes |"
+        " client, s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row.case.label} | {row.case.d:,} | {row.clients:,} | {row.sampled:,} | {row.milliseconds:,.1f} "
+            f"| {1e3 * row.milliseconds / row.sampled:,.0f} | {row.megabytes:,.0f} | {row.up:,.0f} | {row.down:,.0f} "
+            f"| {clients[row.case]:.2g} |"
+        )
+    lines += ["", "A round of the server by its parts, ms:", "", "| part | ms |", "|---|---|"]
+    lines += [f"| {part} | {milliseconds:,.1f} |" for part, milliseconds in profile.items()]
+    if ray:
+        lines += ["", "Flower's simulation (Ray), clients that return what they are sent:", ""]
+        lines += ["| clients | d | seconds a round |", "|---|---|---|"]
+        lines += [f"| {n:,} | {d:,} | {seconds:.2f} |" for n, d, seconds in ray]
+    return [*lines, "", *output.target_lines(targets(rows, share, options.entries))]
+
+
+def targets(rows: Sequence[Row], share: float, entries: int) -> list[Target]:
+    """Linear in the clients of a round, whatever N; memory; bookkeeping."""
+    made = [Target(f"the ledger's share of a round after {entries:,} entries", share, MOST_BOOKKEEPING)]
+    for case in dict.fromkeys(row.case for row in rows):
+        of = {(row.clients, row.sampled): row for row in rows if row.case == case}
+        whole = sorted(n for n, sampled in of if n == sampled)
+        few = sorted(n for n, sampled in of if sampled == SAMPLED and n > SAMPLED)
+        if len(whole) > 1 and whole[-1] >= 1000:
+            a, b = (of[n, n].milliseconds / n for n in whole[-2:])
+            said = f"{case.label}, d = {case.d:,}: server's time a client, {whole[-1]:,} over {whole[-2]:,} clients"
+            made.append(Target(said, b / a, LINEAR))
+        if len(few) > 1:
+            a, b = (of[n, SAMPLED].milliseconds for n in (few[0], few[-1]))
+            said = f"{case.label}, d = {case.d:,}: {SAMPLED} of {few[-1]:,} clients over {SAMPLED} of {few[0]:,}"
+            made.append(Target(said, b / a, LINEAR))
+    if large := [row for row in rows if row.case.features]:
+        most = max(large, key=lambda row: row.megabytes)
+        said = f"server's memory, GB, {most.clients:,} clients, M = {most.case.features:,}"
+        made.append(Target(said, most.megabytes / 1e3, MOST_GB))
+    return made
