@@ -42,7 +42,7 @@ from federated.registry import algorithm_class
 SAMPLED = 20
 """Clients of a round that does not ask all."""
 
-LEDGER = [(Ledger, "add"), (Ledger, "refuse"), (Ledger, "total")]
+LEDGER: list[tuple[type, str]] = [(Ledger, "add"), (Ledger, "refuse"), (Ledger, "total")]
 LINEAR, MOST_GB, MOST_BOOKKEEPING = 2.0, 2.0, 0.05
 ROUNDS = 3
 
@@ -68,7 +68,7 @@ class Case:
 
     def make(self, clients: int, sampled: int, steps: int) -> Algorithm:
         """The algorithm's options."""
-        own = {"num_features": self.features} if self.features else {}
+        own: dict[str, Any] = {"num_features": self.features} if self.features else {}
         x0 = torch.full((self.d,), 0.5, dtype=torch.float64)
         made = algorithm_class(self.name)(x0, clients=clients, participation=sampled, local_steps=steps, **own)
         assert isinstance(made, Algorithm)
@@ -120,10 +120,10 @@ class AnsweringHost:
         assert isinstance(request.message, bytes)
         header = opened(request.message).header
         specification = self.algorithm.reports(header.phase)
-        known = {"numbers": getattr(self.algorithm, "numbers", None), "digest": header.values.get("digest")}
+        known: Any = self.algorithm
         tensors = {}
         for name, wanted in specification.tensors.items():
-            shape = tuple(known["numbers"](header.round) if n is None else n for n in wanted.shape)
+            shape = tuple(known.numbers(header.round) if n is None else n for n in wanted.shape)
             if shape not in self.drawn:
                 self.drawn[shape] = 1e-3 * torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
             tensors[name] = self.drawn[shape].to(wanted.dtype)
@@ -133,7 +133,7 @@ class AnsweringHost:
             round=header.round,
             phase=header.phase,
             tensors=tensors,
-            values={name: known[name] for name in specification.values},
+            values={name: header.values[name] for name in specification.values},
             client=request.client,
         )
         return Service(request.client, encode(report), report.payload_bytes)
@@ -266,7 +266,8 @@ def client_seconds(case: Case, steps: int) -> float:
     federation = make_federation(case.name, [objective] * 2, x0, local_steps=steps, **own)
     seconds = []
     for _ in range(ROUNDS):
-        timed, serve = [], federation.host.serve_all
+        timed: list[float] = []
+        serve = federation.host.serve_all
 
         def serve_all(requests: Sequence[Request], serve: Any = serve, timed: list[float] = timed) -> list[Service]:
             start = time.process_time()
@@ -286,7 +287,8 @@ def bookkeeping(entries: int, steps: int) -> float:
     x0 = torch.full((100,), 0.5, dtype=torch.float64)
     federation = make_federation("fedzo", [objective] * 100, x0, local_steps=steps)
     number = entries // 100
-    rows = {name: [0] * (100 * number) for name in COLUMNS} | {"wire_up": [None] * (100 * number)}
+    rows: dict[str, list[Any]] = {name: [0] * (100 * number) for name in COLUMNS}
+    rows |= {"wire_up": [None] * (100 * number)}
     rows |= {"wire_down": rows["wire_up"], "seconds": [0.0] * (100 * number), "refused": [""] * (100 * number)}
     rows |= {
         "round": [-(-i // 100) for i in range(1, 100 * number + 1)],
@@ -302,7 +304,7 @@ def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
     """Milliseconds of the parts of a round that asks all clients, the clients' own work left out."""
     federation = standing(case, clients, clients, steps)
     federation.run_round()
-    parts = {
+    parts: dict[str, list[tuple[type, str]]] = {
         "broadcasts made, checked, encoded and entered": [(Federation, "_requests")],
         "reports opened and checked": [(Server, "check")],
         "reports entered": [(Federation, "_count")],

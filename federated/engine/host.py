@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -158,6 +159,28 @@ class Host:
     def close(self) -> None:
         """See ``ClientHost.close``."""
         self._clients = {}
+
+    def hand_over(self, number: int) -> bytes | None:
+        """Gives a client up, and returns its objective, gradient and state, pickled; None where they cannot be."""
+        state = self._clients[number].state_dict() if number in self._clients else None
+        try:
+            data = pickle.dumps((self.evaluators[number], self.gradients.get(number), state))
+        except Exception:
+            return None
+        self._clients.pop(number, None)
+        return data
+
+    def take_over(
+        self, number: int, evaluator: Evaluator, gradient: Gradient | None, state: Mapping[str, Any] | None
+    ) -> None:
+        """Takes a client whom another host gave up, or a new one where there is no state."""
+        assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
+        self.evaluators[number] = evaluator
+        if gradient is not None:
+            self.gradients[number] = gradient
+        self._clients.pop(number, None)
+        if state is not None:
+            self.client(number).load_state_dict(state)
 
     def _work(self, client: Client, crash_after: int | None) -> bool:
         """Asks and tells until the client has no more to ask; False if it is to crash before."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-from collections.abc import Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 
 from federated.core.algorithm import Algorithm, Gradient
 from federated.core.reception import Content
-from federated.engine.host import Host, Request, Service
+from federated.engine.host import Host, MadeWhenAsked, Request, Service
 from optimizers.core.options import check_choice
 from optimizers.evaluation import Evaluator
 
@@ -23,10 +25,16 @@ class WorkerError(RuntimeError):
 
 
 class WorkerPool:
-    """A ``Host`` in each of W worker processes; client i lives in process i mod W.
+    """A ``Host`` in each of W worker processes, to which clients go as workers are idle.
 
-    The results are those of one ``Host`` to the last bit: clients share nothing, and a worker computes with as many
-    torch threads as this process, because the last bits of large sums depend on their number.
+    A request is handed to the next idle worker: to the one where the client was served last if that is idle, with its
+    state and whatever its objective has learnt. Where a worker is idle and another has several clients waiting, one of
+    these moves to it between two requests, objective and state; an objective that cannot be pickled (under ``"fork"``)
+    stays where it is, and its client with it.
+
+    The results are those of one ``Host`` to the last bit, whichever worker did what: a client's are a function of its
+    state and its objective, which are in one place at a time, and a worker computes with as many torch threads as this
+    process, because the last bits of large sums depend on their number.
 
     Args:
         algorithm: the options.
@@ -51,16 +59,17 @@ class WorkerPool:
         start_method: str = "spawn",
     ) -> None:
         check_choice("start_method", start_method, START_METHODS)
-        self._count = min(workers, len(evaluators))
-        hosts = []
-        for worker in range(self._count):
-            own = {i: evaluator for i, evaluator in evaluators.items() if i % self._count == worker}
-            hosts.append(Host(algorithm, own, {i: gradients[i] for i in own if i in gradients}))
-        if start_method != "fork":
-            _check_picklable(hosts)
+        self._given = None if start_method == "fork" else (evaluators, gradients)
+        if self._given is None:
+            host = Host(algorithm, ChainMap({}, evaluators), ChainMap({}, gradients))  # type: ignore[arg-type]
+        else:
+            host = Host(algorithm, {}, {})
+            _picklable((host, *(() if isinstance(evaluators, MadeWhenAsked) else self._given)))
+        self._homes: dict[int, int] = {}
+        self._bound: set[int] = set()
         context: Any = multiprocessing.get_context(start_method)
         self._links, self._processes = [], []
-        for host in hosts:
+        for _ in range(min(workers, len(evaluators))):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, host, torch.get_num_threads()), daemon=True)
             process.start()
@@ -73,33 +82,57 @@ class WorkerPool:
         return {}
 
     def serve_all(self, requests: Sequence[Request]) -> list[Service]:
-        """See ``ClientHost.serve_all``; the workers serve their clients at the same time."""
-        shares = {w: [r for r in requests if r.client % self._count == w] for w in range(self._count)}
-        given = {w: (share,) for w, share in shares.items() if share}
-        answers = self._call("serve_all", given).items()
-        by_client = {s.client: s for w, services in answers for s in services if s.client % self._count == w}
-        none = [r.client for r in requests if r.client not in by_client]
-        by_client |= {client: Service(client, reason="its worker gave no answer") for client in none}
-        return [by_client[request.client] for request in requests]
+        """See ``ClientHost.serve_all``; a request is handed out whenever a worker is idle."""
+        waiting, running = list(requests), dict[int, Request]()
+        found: dict[int, Service] = {}
+        errors: dict[int, BaseException] = {}
+        while running or (waiting and not errors):
+            idle = [worker for worker in range(len(self._links)) if worker not in running]
+            for worker, request in self._shared_out(waiting, idle) if not errors else ():
+                waiting.remove(request)
+                try:
+                    self._send(worker, "serve", request)
+                    running[worker] = request
+                except WorkerError as error:
+                    errors[request.client] = error
+            for link in wait([self._links[worker] for worker in running]):
+                worker = self._links.index(link)
+                request = running.pop(worker)
+                try:
+                    answer = self._answer(worker)
+                    own = isinstance(answer, Service) and answer.client == request.client
+                    found[request.client] = (
+                        answer if own else Service(request.client, reason="its worker gave no answer")
+                    )
+                except Exception as error:
+                    errors[request.client] = error
+        for request in requests:
+            if request.client in errors:
+                raise errors[request.client]
+        return [found[request.client] for request in requests]
 
     def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
-        return self._one("catch_up", number, message)
+        answer: str = self._call("catch_up", {self._home(number): (number, message)})[self._home(number)]
+        return answer
 
     def restart(self, number: int) -> None:
         """See ``ClientHost.restart``."""
-        self._one("restart", number)
+        if number in self._homes:
+            self._call("restart", {self._homes[number]: (number,)})
 
     def states(self) -> dict[int, dict[str, Any]]:
         """See ``ClientHost.states``."""
-        found = self._call("states", dict.fromkeys(range(self._count), ()))
+        found = self._call("states", dict.fromkeys(range(len(self._links)), ()))
         return dict(sorted((i, state) for states in found.values() for i, state in states.items()))
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """See ``ClientHost.load_states``."""
-        shares = {w: {i: s for i, s in states.items() if i % self._count == w} for w in range(self._count)}
+        shares: dict[int, dict[int, Any]] = {worker: {} for worker in range(len(self._links))}
+        for number, state in states.items():
+            shares[self._home(number)][number] = state
         self._call("hold_states", {w: (share,) for w, share in shares.items()})
-        self._call("take_held", dict.fromkeys(range(self._count), ()))
+        self._call("take_held", dict.fromkeys(shares, ()))
 
     def close(self) -> None:
         """See ``ClientHost.close``; the workers end."""
@@ -117,9 +150,67 @@ class WorkerPool:
                 process.join()
         self._links, self._processes = [], []
 
-    def _one(self, name: str, number: int, *arguments: Any) -> Any:
-        worker = number % self._count
-        return self._call(name, {worker: (number, *arguments)})[worker]
+    def _shared_out(self, waiting: Sequence[Request], idle: Sequence[int]) -> Iterator[tuple[int, Request]]:
+        """Requests for idle workers: of clients who are there, else of new ones, else of others, who move there."""
+        left, given = list(waiting), dict[int, Request]()
+        for own in (True, False):
+            for worker in idle:
+                wanted = worker if own else None
+                request = next((r for r in left if self._homes.get(r.client) == wanted), None)
+                if worker not in given and request is not None:
+                    left.remove(request)
+                    given[worker] = request
+                    self._home(request.client, worker)
+        for worker in idle:
+            there = [r for r in left if self._homes.get(r.client) in given and r.client not in self._bound]
+            if worker not in given and there:
+                crowds = Counter(self._homes[r.client] for r in there)
+                request = max(there, key=lambda r: crowds[self._homes[r.client]])
+                if self._moved(request.client, worker):
+                    left.remove(request)
+                    given[worker] = request
+        yield from given.items()
+
+    def _home(self, number: int, worker: int | None = None) -> int:
+        """The worker where a client is; one without goes to a worker that is named, or where the fewest are."""
+        if number not in self._homes:
+            if worker is None:
+                crowds = Counter(self._homes.values())
+                worker = min(range(len(self._links)), key=lambda w: crowds[w])
+            if self._given is not None:
+                evaluators, gradients = self._given
+                evaluator = evaluators[number]
+                self._call("take_over", {worker: (number, evaluator, gradients.get(number), None)})
+            self._homes[number] = worker
+        return self._homes[number]
+
+    def _moved(self, number: int, worker: int) -> bool:
+        """Moves a client between two idle workers; False where its objective cannot be pickled."""
+        home = self._homes[number]
+        client = self._call("hand_over", {home: (number,)})[home]
+        if client is None:
+            self._bound.add(number)
+            return False
+        self._call("take_over", {worker: (number, *pickle.loads(client))})
+        self._homes[number] = worker
+        return True
+
+    def _send(self, worker: int, name: str, *arguments: Any) -> None:
+        data = _picklable((name, arguments))
+        try:
+            self._links[worker].send_bytes(data)
+        except (BrokenPipeError, OSError):
+            raise WorkerError(f"worker {worker} has ended") from None
+
+    def _answer(self, worker: int) -> Any:
+        """What a worker answers; raises what was raised in it."""
+        try:
+            succeeded, answer = pickle.loads(self._links[worker].recv_bytes())
+        except (EOFError, OSError):
+            raise WorkerError(f"worker {worker} ended while its clients were served") from None
+        if not succeeded:
+            raise answer
+        return answer
 
     def _call(self, name: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """Calls a method of the hosts in several workers at once, with arguments and results by worker.
@@ -128,21 +219,18 @@ class WorkerPool:
         """
         answers: dict[int, Any] = {}
         errors: list[BaseException] = []
+        asked = []
         for worker, given in arguments.items():
             try:
-                self._links[worker].send_bytes(pickle.dumps((name, given)))
-            except (BrokenPipeError, OSError):
-                errors.append(WorkerError(f"worker {worker} has ended"))
-        for worker in arguments:
+                self._send(worker, name, *given)
+                asked.append(worker)
+            except WorkerError as error:
+                errors.append(error)
+        for worker in asked:
             try:
-                succeeded, answer = pickle.loads(self._links[worker].recv_bytes())
-            except (EOFError, OSError):
-                errors.append(WorkerError(f"worker {worker} ended while its clients were served"))
-                continue
-            if succeeded:
-                answers[worker] = answer
-            else:
-                errors.append(answer)
+                answers[worker] = self._answer(worker)
+            except Exception as error:
+                errors.append(error)
         if errors:
             raise errors[0]
         return answers
@@ -178,9 +266,9 @@ def _pickled(answer: tuple[bool, Any]) -> bytes:
     return data
 
 
-def _check_picklable(hosts: Sequence[Host]) -> None:
+def _picklable(given: Any) -> bytes:
     try:
-        pickle.dumps(hosts)
+        return pickle.dumps(given)
     except Exception as error:
         raise TypeError(
             f"objectives and options go to worker processes, and these cannot be pickled ({error}): define them at "

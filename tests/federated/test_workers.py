@@ -1,0 +1,116 @@
+"""Clients in worker processes: handed to whoever is idle, and bitwise what one process gives."""
+
+import math
+import pickle
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from federated import make_federation
+from federated.engine.host import Host
+from federated.testing import Quadratic
+from federated.testing.harness import run, states_equal, trace
+from tests.federated.test_simulate import Sequenced
+
+X0 = torch.linspace(0.2, 0.8, 5, dtype=torch.float64)
+FZOOS = {"num_features": 32, "initial_queries": 2, "active_queries": 1, "candidates": 2}
+FORK = {"start_method": "fork"}
+
+
+@dataclass
+class Slow(Quadratic):
+    """Takes long at every query."""
+
+    seconds: float = 0.0
+
+    def __call__(self, x):
+        time.sleep(self.seconds)
+        return super().__call__(x)
+
+
+@dataclass
+class Drifting(Quadratic):
+    """Has values that depend on how often it was asked, and cannot be pickled if it holds a function."""
+
+    held: object = field(default=None, repr=False)
+
+    def __call__(self, x):
+        return super().__call__(x) * (1.0 + 0.01 * math.sin(self.queries))
+
+
+def both(name, make, n, rounds, workers, **options):
+    """A federation alone and one over workers, after some rounds, and who served whom in each round."""
+    alone, spread = (make_federation(name, [make(i) for i in range(n)], X0, **o) for o in
+                     (options, options | {"workers": workers} | FORK))  # fmt: skip
+    served, send = [], spread.host._send
+
+    def noting(worker, name, *given):
+        if name == "serve":
+            served.append((spread.server.round, given[0].client, worker))
+        send(worker, name, *given)
+
+    spread.host._send = noting
+    try:
+        run(alone, rounds), run(spread, rounds)
+        assert trace(spread) == trace(alone)
+        assert states_equal(spread.state_dict(), alone.state_dict())
+    finally:
+        spread.host.close()
+    return served
+
+
+@pytest.mark.parametrize("make", [Drifting, lambda i: Drifting(i, held=lambda: None)], ids=["moves", "stays"])
+@pytest.mark.parametrize(("name", "own"), [("fzoos", FZOOS), ("scaffold2", {})])
+def test_any_worker_gives_the_same_bits(name, own, make):
+    """Objectives that change with every query move with their clients, or keep them where they are."""
+    served = both(name, make, 12, 5, 3, local_steps=1, participation=5, seed=2, **own)
+    homes = {}
+    for _, client, worker in served:
+        homes.setdefault(client, set()).add(worker)
+    moved = any(len(workers) > 1 for workers in homes.values())
+    assert moved == (make is Drifting)
+
+
+def test_the_busiest_worker_has_its_share_of_the_sampled():
+    """10 workers, 10 of 200 clients a round: by client number the busiest has 2.6 of the 10 on the average."""
+    served = both("fedzo", Quadratic, 200, 12, 10, local_steps=1, directions=2, participation=10, seed=1)
+    for number in range(1, 13):
+        assert max(Counter(worker for r, _, worker in served if r == number).values()) <= 2
+
+
+def test_a_worker_that_is_idle_takes_what_waits_for_a_busy_one():
+    """Client 0 takes as long as the six others together: they do not wait for it, wherever they were before."""
+    slow = lambda i: Slow(i, seconds=0.18 if i == 0 else 0.03)  # noqa: E731
+    served = both("fedzo", slow, 7, 3, 2, local_steps=1, directions=2)
+    for number in (1, 2, 3):
+        by_worker = {}
+        for r, client, worker in served:
+            by_worker.setdefault(worker, []).append(client) if r == number else None
+        with_slow = next(clients for clients in by_worker.values() if 0 in clients)
+        assert len(with_slow) <= 3 and sum(map(len, by_worker.values())) == 7
+
+
+@pytest.mark.slow
+def test_clients_that_are_made_when_they_are_asked_go_to_workers_one_by_one():
+    objectives = Sequenced(5000)
+    options = {"local_steps": 1, "directions": 2, "participation": 4}
+    alone = make_federation("fedzo", [Quadratic(i) for i in range(5000)], X0, **options)
+    spread = make_federation("fedzo", objectives, X0, workers=2, start_method="forkserver", **options)
+    try:
+        run(alone, 2), run(spread, 2)
+        assert trace(spread) == trace(alone)
+        assert sorted(objectives.made) == sorted({c for record in alone.history for c in record.participants})
+    finally:
+        spread.host.close()
+
+
+def test_a_client_that_is_handed_over_is_in_one_place():
+    made = make_federation("fedzo", [Quadratic(i) for i in range(2)], X0, local_steps=1, directions=2)
+    run(made, 1)
+    state, other = made.host.states()[1], Host(made.algorithm, {}, {})
+    other.take_over(1, *pickle.loads(made.host.hand_over(1)))
+    assert list(made.host.states()) == [0] and states_equal(other.states(), {1: state})
+    assert other.evaluators[1].fun.queries == made.host.evaluators[1].fun.queries > 0
