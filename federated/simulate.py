@@ -129,7 +129,7 @@ def make_federation(
         batched: whether objectives are given all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
         retries: evaluations of a failed point beyond the first, under ``"retry"``.
-        workers: number of processes that the clients are spread over; 1 keeps them in this process.
+        workers: number of processes that serve clients, each the next that waits; 1 keeps them in this process.
         start_method: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Unless it is the last,
             objectives and options must be picklable.
         codec: whether messages pass as bytes; False is faster and counts no message bytes.

@@ -3084,6 +3084,22 @@ SCALE = (
         (TF + "methods/fzoos/test_kept_features.py",),
     ),
     Mutation(
+        "scale/a-client-in-two-workers",
+        F + "engine/host.py",
+        "        self._clients.pop(number, None)\n        return data\n",
+        "        return data\n",
+        "a client that moved is also where it was",
+        (TF + "test_workers.py::test_a_client_that_is_handed_over_is_in_one_place",),
+    ),
+    Mutation(
+        "scale/an-objective-that-stays-behind",
+        F + "engine/host.py",
+        "        self.evaluators[number] = evaluator\n",
+        "        self.evaluators.setdefault(number, evaluator)\n",
+        "a client's objective is the one that its worker had of it before",
+        (TF + "test_workers.py::test_any_worker_gives_the_same_bits",),
+    ),
+    Mutation(
         "scale/all-clients-are-made",
         F + "simulate.py",
         "return MadeWhenAsked(len(objectives), objectives.__getitem__)",
