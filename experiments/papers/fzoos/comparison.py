@@ -45,6 +45,9 @@ FEWER_STEPS = {5: 2, 10: 5, 20: 10}
 Problem = Federated | UnitBoxProblem
 """What a federation minimizes: both have the clients' functions, the start x0, bounds, and the gap of a point."""
 
+BEYOND = 1.5
+"""To how many times FZooS's queries they are drawn."""
+
 FLOOR = 1e-16
 """Smaller gaps are drawn and compared as this one."""
 
@@ -202,7 +205,11 @@ def plot(
         directions = settings.directions[0] if method in BASELINES else 0
         return _curve(settings, rows, height, column, method, directions, x)
 
-    return drawn(_titles(settings), methods, curve_of, label, axes_of)
+    figure = drawn(_titles(settings), methods, curve_of, label, axes_of)
+    for column, panel in enumerate(figure.axes[len(settings.values) :]):
+        most = max(curve_of(column, method, axes_of[1]).x[-1] for method in methods if method in FZOOS)
+        panel.set_xlim(-0.05 * most, BEYOND * most)
+    return figure
 
 
 def plot_more(
@@ -244,7 +251,8 @@ def caption(settings: Settings) -> str:
     """What stands below the figures."""
     said = f"{MEANS} Queries are those of all clients"
     if any(method in BASELINES for method in settings.methods):
-        return f"{said}; the baselines have Q = {settings.directions[0]} directions where no other Q is named."
+        first = f"the baselines have Q = {settings.directions[0]} directions where no other Q is named"
+        return f"{said}, drawn to one and a half times FZooS's; {first}."
     return f"{said}, as many in each round whatever the method."
 
 
