@@ -1717,6 +1717,44 @@ SINGLE_MACHINE = (
 FEDOPT = TF + "methods/test_fedopt.py::"
 SCAFFOLD = TF + "methods/test_scaffold.py::"
 
+SETTLES = TF + "methods/test_settling.py::"
+NOISE = TS + "window/test_fit_noise.py::"
+
+SETTLING = (
+    Mutation(
+        "settling/grows-where-the-model-turns-back",
+        F + "core/settling.py",
+        "if cosine < BACK:",
+        "if cosine > BACK:",
+        "the rate falls where the model goes on",
+        (SETTLES + "test_the_rate_is_halved_where_the_model_turns_back_and_grows_where_it_goes_on",),
+    ),
+    Mutation(
+        "settling/rate-of-clients-constant",
+        F + "methods/local_descent.py",
+        "            self.state.rule.rescale(rate)\n        nothing = ",
+        "            self.state.rule.rescale(1.0)\n        nothing = ",
+        "clients step by the first rate whatever the server sends",
+        (SETTLES + "test_clients_step_by_the_rate_that_the_server_sends",),
+    ),
+    Mutation(
+        "settling/curvature-is-noise",
+        S + "window/window_surrogate.py",
+        "noisy = max(loud) > max(still) + EVIDENCE",
+        "noisy = max(loud) > still[0] + EVIDENCE",
+        "what the kernel's lengthscale does not expect is taken for noise",
+        (NOISE + "test_curvature_that_the_lengthscale_does_not_expect_is_no_noise",),
+    ),
+    Mutation(
+        "settling/nugget-of-wide-windows",
+        S + "window/window_surrogate.py",
+        "nugget * min(1.0, float(D.median()))",
+        "nugget",
+        "the nugget of a narrow window is that of a wide one",
+        (NOISE + "test_exact_values_show_none_however_narrow_the_window_is",),
+    ),
+)
+
 FEDERATED = (
     # Means.
     Mutation(
@@ -3231,6 +3269,7 @@ MUTATIONS = (
     + BUILDING_BLOCKS
     + SINGLE_MACHINE
     + FEDERATED
+    + SETTLING
     + SCALAR_ONLY
     + COMPOSITE
     + RUNS

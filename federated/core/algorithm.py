@@ -45,6 +45,8 @@
 - **Acceptance.** An algorithm whose clients receive x each round may set ``self.asks_acceptance``, as FedZO does by its
   option ``accept``. The base then adds a phase in which clients say whether F fell, and where it did not puts x back by
   ``Server._take_back``.
+- **Rates.** An algorithm of local steps may set ``self.settles``, as FedZO does by its option ``rate``. The base then
+  adds η/η₀ to the values of a round's first broadcast, which ``settling.rate_in`` reads.
 - **Catching up.** A client that cannot follow a broadcast because its state is of an older round raises
   ``BehindError`` in ``_receive``, before it changes anything. The engine then carries ``Client._position`` to the
   server and ``Server._catch_up`` to ``Client._catch_up``, and delivers the broadcast again. The specifications of the
@@ -62,6 +64,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Required, TypedDict
 
@@ -146,6 +149,7 @@ class Algorithm(ABC):
     needs_gradient: ClassVar[bool] = False
     personal: ClassVar[bool] = False
     asks_acceptance: bool = False
+    settles: bool = False
     phases: tuple[str, ...] = ("local",)
 
     def __init__(
@@ -225,10 +229,17 @@ class Algorithm(ABC):
         """Specifications of tensors that the halves' states have by these names, and that a new state may lack."""
         return dict.fromkeys(("x", "before", "control", "correction"), self.vector)
 
+    def search(self, x: Tensor) -> Tensor:
+        """A point of user units in the coordinates that clients search."""
+        return x
+
     def specification(self, kind: type[Message], phase: str) -> MessageSpec:
         """The specification of a ``Broadcast`` or ``Report`` of a phase, also of that which acceptance adds."""
         if phase != ACCEPT:
-            return self.broadcasts(phase) if kind is Broadcast else self.reports(phase)
+            spec = self.broadcasts(phase) if kind is Broadcast else self.reports(phase)
+            if self.settles and kind is Broadcast and phase == self.phases[0]:
+                return replace(spec, values={**spec.values, "rate": float})
+            return spec
         if kind is Broadcast:
             return MessageSpec({"x": self.vector, "previous": self.vector}, optional=frozenset({"previous"}))
         value = self.scalars(1, torch.float64)

@@ -20,6 +20,7 @@ from federated.core.latest import LatestVectors, among
 from federated.core.messages import Broadcast, MessageError, Plain, Report
 from federated.core.reception import Content, received, refusing
 from federated.core.restoring import check_integers, check_saved
+from federated.core.settling import Settling
 from optimizers.core.state import load_fields, save_fields
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Server(ABC):
         self._begin_round(1)
         self._start()
         self._acceptance = Acceptance(self.x, {}) if algorithm.asks_acceptance else None
+        self._settling = Settling.at(algorithm.search(self.x)) if algorithm.settles else None
 
     # What an algorithm implements.
 
@@ -143,8 +145,10 @@ class Server(ABC):
         """
         if self._acceptance is not None and self.phase == ACCEPT:
             return self._message(ACCEPT, self._acceptance.broadcast(self.x, self.participants), {})
-        tensors = self._broadcast(self.phase, client)
-        return self._message(self.phase, tensors, self._broadcast_values(self.phase, client))
+        tensors, values = self._broadcast(self.phase, client), self._broadcast_values(self.phase, client)
+        if self._settling is not None and self._phase == 0:
+            values = {**values, "rate": self._settling.scale}
+        return self._message(self.phase, tensors, values)
 
     def catch_up(self, content: Content, sender: int) -> Broadcast:
         """The message that brings a client that is behind to where it can follow the present broadcast.
@@ -206,6 +210,8 @@ class Server(ABC):
         used = tuple(reports) if skipped is None else ()
         ended = skipped is not None or self._phase + 1 == len(self.algorithm.exchanges)
         if ended:
+            if self._settling is not None:
+                self._settling = self._settling.after(self.algorithm.search(self.x), rejected)
             self._begin_round(number + 1)
         else:
             self._phase, self.participants = self._phase + 1, used
@@ -220,6 +226,7 @@ class Server(ABC):
             "participants": list(self.participants),
             "state": save_fields(self.state),
             "acceptance": None if self._acceptance is None else save_fields(self._acceptance),
+            "settling": None if self._settling is None else save_fields(self._settling),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -231,7 +238,7 @@ class Server(ABC):
         with refusing():
             self.algorithm.check_configuration(state["configuration"], "the state")
             loaded, device = copy.copy(self), self.algorithm.x0.device
-            for name in ("state", "_acceptance"):
+            for name in ("state", "_acceptance", "_settling"):
                 current, saved = getattr(self, name), state[name.removeprefix("_")]
                 check_saved(name, current, saved, self.algorithm.state_vectors)
                 setattr(loaded, name, None if current is None else load_fields(current, saved, device))
@@ -250,6 +257,8 @@ class Server(ABC):
             check_integers("acceptance's clients", list(self._acceptance.values), a.clients)
             if not all(type(value) is float for value in self._acceptance.values.values()):
                 raise MessageError("acceptance's values are no floats")
+        if self._settling is not None and not 0.0 < self._settling.scale <= 1.0:
+            raise MessageError(f"settling's scale is {self._settling.scale}, accepted is over 0 and at most 1")
         if self._phase == 0 and self.participants != sample_clients(a.seed, self.round, a.clients, a.participants):
             raise MessageError(f"participants are {self.participants!r:.80}, which round {self.round} does not sample")
         self.broadcast()

@@ -12,6 +12,7 @@ from federated.core.acceptance import ACCEPTS, Accept
 from federated.core.algorithm import Algorithm, FederatedOptions
 from federated.core.messages import MessageSpec, Report
 from federated.core.server import Server
+from federated.core.settling import RATES, Rate
 from optimizers.core.options import check_choice
 from optimizers.first_order import FirstOrder, UpdateRule
 
@@ -45,6 +46,7 @@ class LocalSteps(Algorithm):
         reset_rule: whether the rule's moments are forgotten at the start of each round, as FZooS's programs do.
         accept: ``"always"``, or ``"monotone"``: a round that does not lower F over its clients leaves x where it
             was, at a query and d numbers down a client (``federated.core.acceptance``).
+        rate: ``"constant"``: that of the rule; ``"settling"``: less where x turns back (``federated.core.settling``).
         **common: see ``Algorithm``.
     """
 
@@ -57,11 +59,14 @@ class LocalSteps(Algorithm):
         update_rule: UpdateRule,
         reset_rule: bool = True,
         accept: Accept = "always",
+        rate: Rate = "constant",
         **common: Unpack[FederatedOptions],
     ) -> None:
         self.update_rule, self.reset_rule = update_rule, bool(reset_rule)
         self.accept = check_choice("accept", accept, ACCEPTS)
         self.asks_acceptance = accept == "monotone"
+        self.rate = check_choice("rate", rate, RATES)
+        self.settles = self.rate == "settling"
         super().__init__(x0, **common)
         FirstOrder(update_rule, self.x0)
 

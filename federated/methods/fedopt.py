@@ -19,6 +19,7 @@ from federated.core.algorithm import NoReportError, RoundSkipped
 from federated.core.client import Client
 from federated.core.messages import Broadcast, Report
 from federated.core.server import Server
+from federated.core.settling import rate_in
 from federated.methods.averaging import AveragingServer, LocalSteps
 from federated.methods.local_descent import LocalGradientDescent, sgd
 from optimizers.core.options import check_choice, nonnegative, positive
@@ -49,7 +50,8 @@ class GradientClient(Client):
         )
 
     def _receive(self, phase: str, message: Broadcast) -> None:
-        self.optimizer.begin(message.tensors["x"], steps=self.algorithm.local_steps, reset=self.algorithm.reset_rule)
+        a, rate = self.algorithm, rate_in(message) if self.algorithm.settles else None
+        self.optimizer.begin(message.tensors["x"], steps=a.local_steps, reset=a.reset_rule, rate=rate)
 
     def _busy(self, phase: str) -> bool:
         return self.optimizer.busy

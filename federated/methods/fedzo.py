@@ -17,6 +17,7 @@ from torch import Tensor
 from federated.core.algorithm import NoReportError
 from federated.core.client import Client
 from federated.core.messages import Broadcast
+from federated.core.settling import rate_in
 from federated.methods.averaging import LocalSteps
 from federated.methods.local_descent import LocalDescent, local_adam
 from optimizers.core.options import check_choice
@@ -36,12 +37,19 @@ class DescentClient(Client):
         self.optimizer = self.algorithm.local_optimizer(self.number)
 
     def _receive(self, phase: str, message: Broadcast) -> None:
-        self._begin(message.tensors["x"], message.round)
+        self._begin(message)
 
-    def _begin(self, x: Tensor, round_number: int, correction: Tensor | None = None) -> None:
+    def _begin(self, message: Broadcast, correction: Tensor | None = None) -> None:
         """Start the local steps of a round at x, each corrected by b."""
-        a, address = self.algorithm, self.algorithm.address(round_number)
-        self.optimizer.begin(x, address=address, steps=a.local_steps, correction=correction, reset=a.reset_rule)
+        a, rate = self.algorithm, rate_in(message) if self.algorithm.settles else None
+        self.optimizer.begin(
+            message.tensors["x"],
+            address=a.address(message.round),
+            steps=a.local_steps,
+            correction=correction,
+            reset=a.reset_rule,
+            rate=rate,
+        )
 
     def _busy(self, phase: str) -> bool:
         return self.optimizer.busy

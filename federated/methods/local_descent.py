@@ -98,6 +98,7 @@ class LocalDescent(Optimizer):
         moves: bool = True,
         correction: Tensor | None = None,
         reset: bool = True,
+        rate: float | None = None,
     ) -> None:
         """Start a phase at x, in user units; a batch still pending is dropped.
 
@@ -108,10 +109,13 @@ class LocalDescent(Optimizer):
             moves: False: estimate at x only.
             correction: b, shape ``d``.
             reset: whether the rule forgets its moments.
+            rate: the learning rate in units of the rule's own; None: as it is.
         """
         self.restart(x)
         if reset:
             self.state.rule.reset()
+        if rate is not None:
+            self.state.rule.rescale(rate)
         nothing = torch.zeros_like(self._x)
         self.state = LocalState(self.state.rule, self._x, nothing, correction, moves, address, planned=steps)
 
@@ -164,11 +168,13 @@ class LocalGradientDescent(GradientDescent):
     method = "local_gradient_descent"
     state: LocalGradientState
 
-    def begin(self, x: Tensor, *, steps: int, reset: bool = True) -> None:
+    def begin(self, x: Tensor, *, steps: int, reset: bool = True, rate: float | None = None) -> None:
         """Start a round of so many steps at x, in user units; a batch still pending is dropped."""
         self.restart(x)
         if reset:
             self.state.rule.reset()
+        if rate is not None:
+            self.state.rule.rescale(rate)
         self.state = replace(self.state, last_good=None, planned=steps, steps=0)
 
     @property

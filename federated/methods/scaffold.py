@@ -17,6 +17,7 @@ from torch import Tensor
 from federated.core.latest import LatestVectors
 from federated.core.messages import Broadcast, MessageSpec, Report
 from federated.core.server import Server
+from federated.core.settling import rate_in
 from federated.methods.fedzo import DescentClient, FedZO
 
 
@@ -71,7 +72,8 @@ class ControlClient(DescentClient):
         if phase == "control":
             # With directions redrawn for every step, that of the estimate comes after those of the T steps.
             own = first + (a.local_steps if a.redraw == "step" else 0)
-            optimizer.begin(message.tensors["x"], address=own, steps=1, moves=False, reset=a.reset_rule)
+            rate = rate_in(message) if a.settles else None
+            optimizer.begin(message.tensors["x"], address=own, steps=1, moves=False, reset=a.reset_rule, rate=rate)
             return
         estimate = optimizer.mean_estimate
         assert estimate is not None
@@ -148,7 +150,7 @@ class TableClient(DescentClient):
         own = self.state.control if latest is None else latest
         self.state = OwnControl(own)
         correction = None if own is None else message.tensors["control"] - own
-        self._begin(message.tensors["x"], message.round, correction)
+        self._begin(message, correction)
 
     def _report(self, phase: str) -> Mapping[str, Tensor]:
         return {"x": self.optimizer.x, "control": self._estimate()}

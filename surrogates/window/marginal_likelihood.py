@@ -119,6 +119,16 @@ def negative_log_likelihood(
     return value, (scale, ratio)
 
 
+def log_likelihood(D: Tensor, y: Tensor, profile: RadialProfile, lengthscale: float, noise_ratio: float) -> float:
+    """log N(y | m 1, o R) at the best m and o; −inf where R is not positive definite."""
+    try:
+        outputscale, _, L, _ = _concentrated(D, y, profile, lengthscale, noise_ratio, None)
+    except NotPositiveDefiniteError:
+        return -inf
+    n = len(y)
+    return -0.5 * n * (log(2 * torch.pi * outputscale) + 1.0) - float(L.diagonal().log().sum())
+
+
 def _concentrated(
     D: Tensor, y: Tensor, profile: RadialProfile, lengthscale: float, noise_ratio: float, noise: float | None
 ) -> tuple[float, float, Tensor, Tensor]:

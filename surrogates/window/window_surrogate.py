@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import radial_profile
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.stationary_conditioning import StationaryConditioning
-from surrogates.window.marginal_likelihood import fit_isotropic
+from surrogates.window.marginal_likelihood import fit_isotropic, log_likelihood
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
@@ -48,6 +48,16 @@ LEAST_NOISE_RATIO, MOST_NOISE_RATIO = 1e-10, 1e6
 
 MOST_CONTRACTION = 1e-9
 """A narrow window lowers the least lengthscale to this share of it at most."""
+
+
+LEAST_FACTORED = 4 * torch.finfo(torch.float64).eps
+"""The least noise variance over o of a window of n queries is n times this: pivots are lost in rounding below."""
+
+SHORTER = (0.003, 0.01, 0.03, 0.1, 0.3)
+"""The lengthscales in units of the kernel's under which noise is looked for too."""
+
+DECADES, EVIDENCE = 16, 3.0
+"""The noise variances that are compared, and by how much the log likelihood of one with noise must be larger."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +224,38 @@ class WindowSurrogate:
         self._change(lengthscale=fit.lengthscale, outputscale=fit.outputscale, noise_ratio=ratio)
         self.fitted = len(self) + self.trajectory.failures
         logger.debug("fitted to %d queries: %s", len(window), self.hyperparameters)
+
+    def widen(self, size: int) -> None:
+        """Has a larger window from the next move on."""
+        self.size, self._at = size, None
+        self.window = NearestWindow(self.trajectory, size, **self._kernel_arguments())
+        self._conditioning = None
+
+    def fit_noise(self, nugget: float) -> bool:
+        """Suits the noise to the window, whose kernel stays; whether its values show noise.
+
+        Without noise its variance over o is ``nugget`` times the median of r² of the window, and at most ``nugget``:
+        where the window has become narrow, more would take f's curvature for noise. Values have noise, of the likeliest
+        variance, where some larger one makes them e³ times as likely as that, also if ℓ may be shorter: else what looks
+        like noise is curvature that the kernel's ℓ does not expect. A value's variance must not be known.
+        """
+        D, y = self.window.squared_distances, standardised(self.window.y, self.scale)
+        if len(y) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:
+            return False
+        least = max(LEAST_FACTORED * len(y), nugget * min(1.0, float(D.median())))
+        ratios = [least * 10.0**k for k in range(DECADES) if least * 10.0**k < 1.0]
+
+        def best(lengthscale: float, ratios: Sequence[float]) -> tuple[float, float]:
+            return max((log_likelihood(D, y, self._profile, lengthscale, ratio), ratio) for ratio in ratios)
+
+        found, still = best(1.0, ratios), [best(1.0, ratios[:1])[0]]
+        noisy = found[0] > still[0] + EVIDENCE
+        if noisy:
+            still += [best(shorter, ratios[:1])[0] for shorter in SHORTER]
+            loud = [found[0]] + [best(shorter, ratios[::2])[0] for shorter in SHORTER]
+            noisy = max(loud) > max(still) + EVIDENCE
+        self._change(noise_ratio=found[1] if noisy else least)
+        return noisy
 
     def model(self, x: Tensor, units: tuple[Tensor, Tensor] | None = None) -> DerivedGP:
         """A ``DerivedGP`` of the queries nearest to x with the same hyper-parameters, in the user's units.

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from optimizers.core.options import positive
 from surrogates import FourierFeatures, FourierSurrogate
 from surrogates.window.local_options import LocalSurrogateOptions
 
@@ -34,6 +35,10 @@ def keep(asked: ClientSurrogates, size: int) -> None:
         _kept[asked] = size
     else:
         asked.forget()
+
+
+WIDEST = 500
+"""The most queries of a window that settling widens."""
 
 
 class ClientSurrogates:
@@ -69,8 +74,24 @@ class ClientSurrogates:
     ) -> None:
         self.local = options.surrogate(like)
         self.features, self.feature_nugget, self.feature_window = features, feature_nugget, feature_window
+        self.nugget, self._size = options.nugget, options.window
         self._blocks: list[int] = []
         self._fourier: FourierSurrogate | None = None
+
+    def settle(self, x: Tensor, wider: bool) -> bool:
+        """Suits the surrogates to the queries nearest to x, shape ``d``; whether their values show noise.
+
+        Both have the nugget that ``WindowSurrogate.fit_noise`` finds. A wider window has 3d/2 of the queries, at most
+        ``WIDEST``, and so has the Fourier surrogate's.
+        """
+        if not len(self.local):
+            return False
+        if wider:
+            self._widen()
+        self.local.begin(x)
+        noisy = self.local.fit_noise(self.nugget)
+        self.feature_nugget = self.local.hyperparameters.noise_ratio
+        return noisy
 
     def gradient(self, x: Tensor) -> Tensor:
         """∇μᵢ(x) of eq. 8, shape ``d``."""
@@ -127,8 +148,13 @@ class ClientSurrogates:
         _kept.pop(self, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Queries, window and the sizes of the blocks that the Fourier surrogate took."""
-        return {"local": self.local.state_dict(), "blocks": list(self._blocks)}
+        """Queries, window, the sizes of the blocks that the Fourier surrogate took, and what has settled."""
+        return {
+            "local": self.local.state_dict(),
+            "blocks": list(self._blocks),
+            "feature_nugget": self.feature_nugget,
+            "wider": self.local.size > self._size,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what ``state_dict`` described; the Fourier surrogate is made again when it is next asked.
@@ -136,11 +162,14 @@ class ClientSurrogates:
         Raises:
             ValueError: for blocks that are more than the queries.
         """
+        nugget = positive("feature_nugget", state["feature_nugget"])
+        if state["wider"]:
+            self._widen()
         self.local.load_state_dict(state["local"])
         blocks = [int(m) for m in state["blocks"]]
         if any(m < 1 for m in blocks) or sum(blocks) > len(self.local.trajectory):
             raise ValueError(f"blocks are {blocks!r:.80} of {len(self.local.trajectory)} queries")
-        self._blocks = blocks
+        self._blocks, self.feature_nugget = blocks, nugget
         self.forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ClientSurrogates:
@@ -149,6 +178,12 @@ class ClientSurrogates:
         copied.local = copy.deepcopy(self.local, memo)
         copied._blocks, copied._fourier = list(self._blocks), None
         return copied
+
+    def _widen(self) -> None:
+        size = min(WIDEST, 3 * self.features.d // 2)
+        if self.local.size < size:
+            self.local.widen(size)
+            self.feature_window = size
 
     def _new(self) -> FourierSurrogate:
         return FourierSurrogate(self.features, self.feature_nugget, "estimated")

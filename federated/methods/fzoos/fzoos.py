@@ -21,6 +21,7 @@ from federated.core.latest import LatestVectors
 from federated.core.messages import Broadcast, Plain, Report
 from federated.core.restoring import check_integers
 from federated.core.server import Server
+from federated.core.settling import rate_in
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from federated.methods.fzoos.exchange import ClientState, ServerState
 from federated.methods.fzoos.gamma import SharedGamma
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 CLIENTS_AT_ONCE = 256
 """Clients whose surrogates' gradients the server finds in one product."""
+
+SETTLED = 3.0
+"""The radius of active queries in units of the settling rate: 0.01 at the first one, and three steps long later."""
 
 
 @dataclass
@@ -53,6 +57,7 @@ class DescentState:
         succeeded: queries of the phase that succeeded.
         weights: wᵢ as it was last fitted, shape ``M``.
         scalars: what the γ rule measured last.
+        radius: half of the side of the candidates' box about x.
     """
 
     rule: FirstOrder
@@ -67,6 +72,7 @@ class DescentState:
     succeeded: int = 0
     weights: Tensor | None = None
     scalars: list[float] = field(default_factory=list)
+    radius: float = 0.0
 
 
 class SurrogateDescent(Optimizer):
@@ -80,12 +86,21 @@ class SurrogateDescent(Optimizer):
         self.algorithm = algorithm
         super().__init__(algorithm.x0, **(algorithm.common_options(number) | {"rescale": algorithm.prox is None}))
 
-    def begin(self, x: Tensor, w: Tensor | None, gammas: list[float], round_number: int) -> None:
-        """Line 3: start steps with these γ_t at x_{r−1}, in user units, and correct by w − wᵢ where there are both."""
+    def begin(
+        self, x: Tensor, w: Tensor | None, gammas: list[float], round_number: int, rate: float | None = None
+    ) -> None:
+        """Line 3: start steps with these γ_t at x_{r−1}, in user units, and correct by w − wᵢ where there are both.
+
+        A rate, in units of the rule's own, is that of the round, and with it surrogates and active queries settle.
+        """
         a, own = self.algorithm, self.state.weights
         self._begin_phase(x, a.address(round_number), len(gammas))
         if a.reset_rule:
             self.state.rule.reset()
+        if rate is not None:
+            self.state.rule.rescale(rate)
+            noisy = self.state.models.settle(self._x, rate < 1.0)
+            self.state = replace(self.state, radius=a.active_radius * (1.0 if noisy else min(1.0, SETTLED * rate)))
         difference = None if w is None or own is None else w - own
         self.state = replace(self.state, gammas=gammas, difference=difference, correction=None)
         if a.correction_at == "start":
@@ -156,8 +171,10 @@ class SurrogateDescent(Optimizer):
     def _start(self) -> None:
         a = self.algorithm
         nugget = a.nugget if a.feature_nugget is None else a.feature_nugget
-        models = ClientSurrogates(self._x, a.features, a.local, nugget, a.feature_window)
-        self.state = DescentState(FirstOrder(a.update_rule, self._x), models, self._x[None].clone())
+        window = a.window if a.settles and a.feature_window is None else a.feature_window
+        models = ClientSurrogates(self._x, a.features, a.local, nugget, window)
+        rule, points = FirstOrder(a.update_rule, self._x), self._x[None].clone()
+        self.state = DescentState(rule, models, points, radius=a.active_radius)
 
     def _next_queries(self) -> int:
         return len(self.state.points)
@@ -183,7 +200,7 @@ class SurrogateDescent(Optimizer):
         if count == 0:
             return x.new_empty(0, self.dimension)
         uniform = self._generator(step=s.address + s.told).random((max(a.candidates, count), self.dimension))
-        candidates = x + ((2.0 * torch.from_numpy(uniform) - 1.0) * a.active_radius).to(x)
+        candidates = x + ((2.0 * torch.from_numpy(uniform) - 1.0) * s.radius).to(x)
         if self.domain is not None:
             candidates = torch.clamp(candidates, self.domain.search_lower, self.domain.search_upper)
         return candidates[:count] if first else s.models.most_uncertain(x, candidates, count)
@@ -204,7 +221,8 @@ class FZooSClient(Client):
         if phase == "local":
             x, shared = held.model(message.values), message.tensors.get("gamma")
             gammas = a.rule.lengths(message.round, a.local_steps, None if shared is None else float(shared[0]))
-            self.optimizer.begin(x, held.w, gammas, message.round)  # lines 3 to 6
+            rate = rate_in(message) if a.settles else None
+            self.optimizer.begin(x, held.w, gammas, message.round, rate)  # lines 3 to 6
             self.state = replace(held, before=x)
         elif phase == "surrogate":
             self.optimizer.query_around(message.tensors["x"], message.round)  # lines 7 and 8
@@ -355,6 +373,12 @@ class FZooS(FZooSOptions):
     moments are forgotten every round (their code). A round that does not lower F is kept, as in Alg. 2 (their code
     rejects it and does not count the queries for that: ``accept="monotone"`` counts them). Where a round ends before
     its wᵢ came, the last w stays, and x_r too unless ``accept="monotone"``.
+
+    **A rate that settles** (``rate="settling"``, ours). With the paper's constant rate x ends on a plateau of the
+    steps' length. Where x_r turns back the rate is halved, and with it the radius of active queries; the nugget falls
+    with the squared distances of the window, of whose queries both surrogates are; from the first halving on the window
+    has 3d/2 queries at least (at most 500). Where values show noise the radius stays, and the nugget is the likeliest.
+    ``beyond-plateau`` compares.
 
     Args: see ``FZooSOptions``.
     """

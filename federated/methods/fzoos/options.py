@@ -10,6 +10,7 @@ from torch import Tensor
 from federated.core.acceptance import ACCEPTS, Accept
 from federated.core.algorithm import Algorithm, FederatedOptions
 from federated.core.messages import MessageSpec, TensorSpec
+from federated.core.settling import RATES, Rate
 from federated.methods.fzoos.gamma import Gamma, SharedGamma, gamma_rule
 from federated.methods.local_descent import local_adam
 from optimizers.core.bounds import Domain
@@ -38,6 +39,9 @@ class FZooSOptions(Algorithm):
         feature_seed: seed of the features; None: ``seed``.
         feature_kernel: kernel that the features are of, ``"rbf"`` or ``"matern52"``.
         reset_rule: whether the first-order rule's moments are forgotten at the start of each round.
+        rate: ``"constant"``: that of the rule; ``"settling"``: less where x turns back (``federated.core.settling``),
+            and with it the radius of active queries, three rates, and the nuggets (``ClientSurrogates.settle``). Where
+            values show noise the radius stays.
         active: when active queries are made: ``"step"``, at each step (Appx. G); ``"round"``, about x_r (Alg. 2,
             line 7); None: never.
         active_queries: active queries of a step or of a round.
@@ -51,7 +55,8 @@ class FZooSOptions(Algorithm):
         kernel: of the local GP.
         window: of the local GP.
         feature_nugget: noise variance of a value over the outputscale, of the Fourier surrogate; None: ``nugget``.
-        feature_window: how many queries, the nearest ones, the Fourier surrogate holds; None: all.
+        feature_window: how many queries, the nearest ones, the Fourier surrogate holds; None: all, or those of
+            ``window`` with a settling rate.
         update_rule: factory of the local first-order rule.
         **common: see ``Algorithm``. An adaptive γ needs ``aggregation="mean"``: it rests on Σ pᵢ cᵢ = 0.
 
@@ -74,6 +79,7 @@ class FZooSOptions(Algorithm):
         feature_seed: int | None = None,
         feature_kernel: KernelName = "rbf",
         reset_rule: bool = True,
+        rate: Rate = "constant",
         active: Active | None = "step",
         active_queries: int = 5,
         candidates: int = 100,
@@ -99,6 +105,8 @@ class FZooSOptions(Algorithm):
         if active not in ("step", "round", None):
             raise ValueError(f"active must be 'step', 'round' or None, got {active!r}")
         self.active, self.reset_rule = active, bool(reset_rule)
+        self.rate = check_choice("rate", rate, RATES)
+        self.settles = self.rate == "settling"
         self.active_queries = positive_integer("active_queries", active_queries)
         check_integer("candidates", candidates, self.active_queries)
         check_integer("initial_queries", initial_queries, LEAST_DATA - 1)

@@ -12,6 +12,7 @@ FACTORIES = {
 }
 OTHERS = {
     "rounds": algorithm_factory("fzoos", active="round", **SMALL),
+    "settling": algorithm_factory("fzoos", rate="settling", **SMALL),
     "monotone": algorithm_factory("fzoos", gamma="adaptive", accept="monotone", **SMALL),
 }
 ON_STATE = [check_ledger, check_participation, check_resume, check_bad_broadcasts, check_failed_queries]
