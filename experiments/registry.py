@@ -59,6 +59,7 @@ MODULES |= {
     "hiso-table5": "experiments.papers.hiso.table5_fig6",
     "hiso-fig6": "experiments.papers.hiso.table5_fig6",
     "beyond-gamma": "experiments.beyond.gamma",
+    "beyond-plateau": "experiments.beyond.plateau",
     "beyond-zord": "experiments.beyond.zord",
     "beyond-parallel": "experiments.beyond.parallel",
     "beyond-curvature": "experiments.beyond.curvature",
