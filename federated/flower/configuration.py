@@ -54,9 +54,11 @@ class RunConfig:
             ``"directions = 10, smoothing_radius = 0.1"`` or ``"curvature = {name = 'group_probe', groups = 3}"``;
             ``prox`` and ``update_rule`` are import paths of the operator and of the factory, in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
-        timeout: seconds in which a client must reply. It is also the time to live of messages, so the machines'
-            clocks must agree to well within it.
-        wait: seconds to wait for clients: for all N before the first round, for any one of a later round.
+        timeout: seconds in which a client must reply, or more where the last replies took longer
+            (``federated.flower.waiting``). It is also the time to live of messages, so the machines' clocks must agree
+            to well within it.
+        wait: seconds to wait for clients since the last one connected: for all N before the first round, for any one
+            of a later round.
         keys: file on the server's machine with the key of each client's node, a line ``0 ecdsa-sha2-nistp384 AAAA…`` a
             client (``federated.flower.keys``). Without TLS, on one machine, it may be empty: nodes are then taken at
             their word.

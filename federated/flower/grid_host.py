@@ -21,6 +21,7 @@ from federated.engine.host import Request, Service
 from federated.flower.accounts import Asked, ClientAccount, account_in
 from federated.flower.keys import client_of
 from federated.flower.records import HEADER, HELLO, frame_in, records_of
+from federated.flower.waiting import Patience, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,10 @@ class GridHost:
     Args:
         algorithm: the options.
         grid: Flower's grid.
-        timeout: seconds in which a client must reply.
-        wait: seconds to wait for clients that are not connected.
+        timeout: seconds in which a client must reply, or more where replies took longer (``waiting.Patience``).
+        wait: seconds to wait for clients that are not connected, since the last one connected.
         keys: the clients by their nodes' keys (``read_keys``); None takes nodes at their word.
+        say: takes a line every 30 s that says what is waited for.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class GridHost:
         timeout: float = 600.0,
         wait: float = 120.0,
         keys: Mapping[bytes, int] | None = None,
+        say: Callable[[str], object] = logger.info,
     ) -> None:
-        self.algorithm, self.grid, self.timeout, self.wait, self.keys = algorithm, grid, timeout, wait, keys
+        self.algorithm, self.grid, self.wait, self.keys, self._say = algorithm, grid, wait, keys, say
+        self._patience = Patience(timeout)
         self._nodes: dict[int, int] = {}
         self._greeted: set[int] = set()
         self._owners: dict[int, int] = {}
@@ -87,7 +91,7 @@ class GridHost:
         """
         wanted = set(range(self.algorithm.clients))
         self._strict = True
-        self._wait_until(lambda: wanted <= set(self._nodes))
+        self._wait_for(wanted, lambda: wanted <= set(self._nodes))
         self._strict = False
         if missing := sorted(wanted - set(self._nodes)):
             raise NoClientError(f"clients {missing} of {len(wanted)} have not connected in {self.wait:g} s")
@@ -107,7 +111,7 @@ class GridHost:
             NoClientError: if none is after ``wait`` seconds.
         """
         self._look()
-        self._wait_until(lambda: not self._nodes.keys().isdisjoint(clients))
+        self._wait_for(set(clients), lambda: not self._nodes.keys().isdisjoint(clients))
         if self._nodes.keys().isdisjoint(clients):
             raise NoClientError(f"none of the clients {list(clients)} has been connected for {self.wait:g} s")
         return {client: "the client is not connected" for client in clients if client not in self._nodes}
@@ -154,24 +158,30 @@ class GridHost:
 
     def _ask(self, kind: str, contents: Mapping[int, RecordDict], round_number: int) -> dict[int, Asked]:
         """Sends each client its records, and waits for the replies or for the reasons why there are none."""
-        asked = {}
+        asked, limit = {}, self._patience.limit(kind)
         for client, content in contents.items():
             node = self._nodes.get(client)
             asked[client] = Asked(node or 0, client, reason="" if node else "the client has gone")
+            self._accounts[client].longest = limit
             if node:
-                self._push(asked[client], kind, content, round_number)
-        end = time.monotonic() + self.timeout
-        while any(entry.open for entry in asked.values()) and time.monotonic() < end:
+                self._push(asked[client], kind, content, round_number, limit)
+        waiting = Waiting(lambda: [client for client, entry in asked.items() if entry.open], limit, self._say)
+        start, took, seconds = time.monotonic(), dict[int, float](), 0.0
+        while any(entry.open for entry in asked.values()) and seconds < limit:
             self._poll()
+            seconds = time.monotonic() - start
+            took |= {c: min(seconds, limit) for c, entry in asked.items() if entry.reply is not None and c not in took}
+            waiting.passed(seconds)
+        self._patience.learn(kind, [*took.values(), *(limit for entry in asked.values() if entry.open)])
         for entry in asked.values():
             if entry.open:
-                entry.reason = f"no reply within {self.timeout:g} s"
+                entry.reason = f"no reply within {limit:g} s"
         self._asked = {i: entry for i, entry in self._asked.items() if entry.open}
         return asked
 
-    def _push(self, entry: Asked, kind: str, content: RecordDict, round_number: int) -> None:
+    def _push(self, entry: Asked, kind: str, content: RecordDict, round_number: int, limit: float) -> None:
         group = str(round_number) if round_number else ""
-        message = FlowerMessage(content, entry.node, kind, ttl=self.timeout, group_id=group)
+        message = FlowerMessage(content, entry.node, kind, ttl=limit, group_id=group)
         pushed = list(self.grid.push_messages([message]))
         if pushed and pushed[0]:
             self._asked[pushed[0]] = entry
@@ -215,8 +225,8 @@ class GridHost:
                     self._refuse(f"node {node} cannot take part: its key is none of the list", False)
                     continue
                 self._owners[node] = owner
-            text = json.dumps(self.algorithm.configuration)
-            self._push(Asked(node), "query.hello", RecordDict({HELLO: ConfigRecord({"configuration": text})}), 0)
+            text, limit = json.dumps(self.algorithm.configuration), self._patience.timeout
+            self._push(Asked(node), "query.hello", RecordDict({HELLO: ConfigRecord({"configuration": text})}), 0, limit)
 
     def _met(self, entry: Asked) -> None:
         """Takes the answer to a greeting: which client the node is, or why it can be none."""
@@ -260,10 +270,16 @@ class GridHost:
         self._claimed = {n: client for n, client in self._claimed.items() if n not in again}
         self._greeted -= again
 
-    def _wait_until(self, done: Callable[[], bool]) -> None:
-        end = time.monotonic() + self.wait
-        while not done() and time.monotonic() < end:
+    def _wait_for(self, clients: set[int], done: Callable[[], bool]) -> None:
+        """Polls until enough of these clients are connected, or none has connected for ``wait`` seconds."""
+        start, connected, seconds = time.monotonic(), set(self._nodes), 0.0
+        waiting = Waiting(lambda: sorted(clients - set(self._nodes)), self.wait, self._say, " to connect")
+        while not done() and seconds < self.wait:
             self._poll()
+            if new := set(self._nodes) - connected:
+                start, connected = time.monotonic(), connected | new
+            seconds = time.monotonic() - start
+            waiting.passed(seconds)
 
     def _served(self, client: int, content: RecordDict, entry: Asked) -> Service:
         """A client's service, from its reply to a phase's broadcast."""

@@ -13,6 +13,7 @@ from federated.core.ledger import Spent
 from federated.flower import configuration
 from federated.flower.grid_host import NoClientError
 from federated.flower.node_ledger import COLUMNS
+from federated.flower.waiting import Patience
 from federated.testing import Quadratic
 from tests.federated.flower.fake import LOST, SILENT, Killed
 from tests.federated.flower.setting import federation_over, grid_of, in_process, node_config, run_config
@@ -297,6 +298,79 @@ def test_clients_that_do_not_connect_are_named(tmp_path):
     grid = grid_of(config, tmp_path, act=lambda c: lambda m: SILENT if c == 2 else None)
     with pytest.raises(NoClientError, match=r"clients \[2\]"):
         federation_over(grid, config).host.connect()
+
+
+def test_what_is_waited_for_is_said_every_half_a_minute(tmp_path):
+    config = run_config("fedzo", timeout=100.0)
+    grid = grid_of(config, tmp_path, act=lambda c: lambda m: SILENT if c and phase_of(m)[0] == 2 else None)
+    over, said = federation_over(grid, config), []
+    over.host._say = said.append
+    over.host.connect()
+    over.run_round()
+    assert said == []
+    over.run_round()
+    assert said == [f"waiting for clients 1, 2, {seconds} of 100 s" for seconds in (30, 60, 90)]
+
+
+def test_what_is_waited_for_to_connect_is_said(tmp_path):
+    config = run_config("fedzo")
+    grid = grid_of(config, tmp_path)
+    del grid.nodes[11]
+    over, said = federation_over(grid, config), []
+    over.host._say = said.append
+    with pytest.raises(NoClientError):
+        over.host.connect()
+    assert said == [f"waiting for client 1 to connect, {seconds} of 120 s" for seconds in (30, 60, 90, 120)]
+
+
+def test_a_client_that_connects_begins_the_wait_anew(tmp_path):
+    """On a starved machine nodes come one after the other, each within the wait."""
+    config = run_config("fedzo", wait=60.0)
+    grid = grid_of(config, tmp_path)
+    late, sleep = {50.0: 11, 100.0: 12}, grid.sleep
+    waiting = {number: grid.nodes.pop(number) for number in late.values()}
+
+    def slept(seconds):
+        sleep(seconds)
+        for when, number in late.items():
+            if grid.now >= when and number in waiting:
+                grid.nodes[number] = waiting.pop(number)
+
+    grid.sleep = slept
+    over = federation_over(grid, config)
+    over.host.connect()
+    assert grid.now > 100.0 and over.run_round().accepted == (0, 1, 2)
+
+
+def test_limits_follow_what_phases_took(tmp_path):
+    """Replies that take most of the limit raise it, and then a reply beyond the first limit is in time."""
+    config = run_config("fedzo", timeout=60.0, rounds=5)
+    grid = grid_of(config, tmp_path)
+    takes, due, pull = {1: 50.0, 2: 140.0, 3: 1.0, 4: 100.0}, {}, grid.pull_messages
+
+    def pulled(ids):
+        ready = []
+        for number in list(ids):
+            due.setdefault(number, grid.now + takes.get(over.server.round, 0.0))
+            ready += [number] if grid.now >= due[number] else []
+        return pull(ready)
+
+    over = federation_over(grid, config)
+    over.host.connect()
+    grid.pull_messages = pulled
+    records = [over.run_round() for _ in range(4)]
+    assert [bool(record.accepted) for record in records] == [True, True, True, False]
+    assert "no reply within 60 s" in records[3].refused[0][2]
+
+
+def test_limits_have_a_limit():
+    patience = Patience(60.0)
+    assert patience.limit("a") == 60.0
+    patience.learn("a", [30.0, 30.0, 60.0])
+    assert (patience.limit("a"), patience.limit("b")) == (90.0, 60.0)
+    for _ in range(9):
+        patience.learn("a", [patience.limit("a")])
+    assert patience.limit("a") == 600.0
 
 
 def test_a_client_keeps_its_number_until_it_is_gone(tmp_path, caplog):
