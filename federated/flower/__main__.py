@@ -1,9 +1,11 @@
-"""``python -m federated.flower superlink | supernode | register | run | app``: Flower's commands with safe defaults.
+"""``python -m federated.flower COMMAND``: Flower's commands with safe defaults.
 
+The commands are ``superlink``, ``supernode``, ``register``, ``run``, ``status`` and ``app``.
 ``superlink`` and ``supernode`` take the arguments of ``flower-superlink`` and ``flower-supernode``. ``run`` and
 ``register KEY`` take those of ``flwr run`` and ``flwr supernode register``, but name the SuperLink as ``supernode``
 does (``--superlink``, ``--root-certificates``); ``run`` runs this package's app. ``app`` prints the folder of the app,
-for use with ``flwr run``. The commands differ from Flower's in four things:
+for use with ``flwr run``. ``status FOLDER`` prints the state of the run with that ``output`` (``--json``: as JSON), and
+``status`` alone Flower's list of runs. The commands differ from Flower's in four things:
 
 - Flower's telemetry, update check and installation of packages at run time are off.
 - Plain HTTP (``--insecure``) is refused beyond this machine, and is never the default.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import json
 import os
 import socket
 import subprocess
@@ -26,6 +29,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from federated.flower import status as run_status
 from federated.flower import wire
 
 OFF = {
@@ -38,14 +42,15 @@ OFF = {
 
 APP = Path(__file__).parent / "app"
 SUPERLINK = "127.0.0.1:8000"
-PATIENCE = 30.0
-"""Seconds to wait until a SuperLink listens."""
+PATIENCE, QUIET = 120.0, 10.0
+"""Seconds to wait until a SuperLink listens, and those after which a line says so."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m federated.flower", description=__doc__.split("\n\n")[0])
-    commands = {"superlink": superlink, "supernode": supernode, "register": register, "run": run, "app": app}
+    commands = {"superlink": superlink, "supernode": supernode, "register": register, "run": run}
+    commands |= {"status": status, "app": app}
     parser.add_argument("command", choices=list(commands))
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = parser.parse_args(given[:1]).command
@@ -77,6 +82,19 @@ def supernode(arguments: list[str]) -> int:
 def run(arguments: list[str]) -> int:
     """Runs ``flwr run`` with this package's app, and shows the run's log."""
     return _flwr("run", arguments, [str(APP), "given", "--stream"])
+
+
+def status(arguments: list[str]) -> int:
+    """Prints the state of a run, or runs ``flwr list``."""
+    if not arguments or (arguments[0].startswith("--") and arguments[0] != "--json"):
+        return _flwr("list", arguments, ["given"])
+    parser = argparse.ArgumentParser(prog="python -m federated.flower status")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    held = run_status.read(given.folder.expanduser())
+    sys.stdout.write(f"{json.dumps(held) if given.json else run_status.text(held, time.time())}\n")
+    return 0
 
 
 def register(arguments: list[str]) -> int:
@@ -143,8 +161,11 @@ def _flwr(command: str, arguments: list[str], first: list[str]) -> int:
 
 def _wait_for(host: str, port: int) -> None:
     """Waits until a SuperLink that is being started listens; if it does not, Flower reports it."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
+    start, said = time.monotonic(), False
+    while (waited := time.monotonic() - start) < PATIENCE:
+        if waited > QUIET and not said:
+            said = True
+            sys.stderr.write(f"waiting for a SuperLink at {host}:{port}, up to {PATIENCE:g} s\n")
         try:
             socket.create_connection((host, port), timeout=PATIENCE).close()
             return

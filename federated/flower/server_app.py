@@ -19,6 +19,7 @@ from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
 from federated.flower.keys import read_keys
+from federated.flower.status import Status
 from federated.simulate import kept_in, run_rounds
 from optimizers.core.files import replacing
 
@@ -49,21 +50,32 @@ def run(grid: Grid, config: RunConfig) -> Federation:
     """Does the work of ``main``, also for a ``ServerApp`` of one's own; returns the federation after its rounds."""
     algorithm = config.make_algorithm()
     keys = read_keys(Path(config.keys).expanduser(), algorithm.clients) if config.keys else None
-    host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait, keys=keys)
+
+    def waiting(line: str) -> None:
+        logger.info("%s", line)
+        status.waiting(line)
+
+    def told(record: RoundRecord, x: Tensor) -> None:
+        _say(record)
+        status.round(record)
+
+    host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait, keys=keys, say=waiting)
     federation = Federation(algorithm, host, config.global_function(), codec=False)
     resumed = load_checkpoint(federation, Path(config.resume).expanduser()) if config.resume else None
     folder = Path(config.output).expanduser().resolve() if config.output else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    host.connect()
-    try:
-        checkpoint = kept_in(None if folder is None else folder / "federation.pt", resumed)
-        logger.info("%s", run_rounds(federation, config.rounds, _say, checkpoint))
-        federation.settle(host.accounts())
-    finally:
-        host.close()
-        if folder is not None:
-            write(federation, folder)
+    status = Status(folder, config, federation.rounds)
+    with status:
+        host.connect()
+        try:
+            checkpoint = kept_in(None if folder is None else folder / "federation.pt", resumed)
+            logger.info("%s", run_rounds(federation, config.rounds, told, checkpoint))
+            federation.settle(host.accounts())
+        finally:
+            host.close()
+            if folder is not None:
+                write(federation, folder)
     return federation
 
 
@@ -80,7 +92,7 @@ def write(federation: Federation, folder: Path) -> None:
     write_csv(folder / "history.csv", columns, map(asdict, federation.history))
 
 
-def _say(record: RoundRecord, x: Tensor) -> None:
+def _say(record: RoundRecord) -> None:
     said = [f"{record.queries} queries", f"{len(record.accepted)} clients"]
     if not math.isnan(record.fun):
         said.insert(0, f"F {record.fun:.6g}")

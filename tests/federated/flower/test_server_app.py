@@ -37,7 +37,8 @@ def test_a_run_leaves_its_results(tmp_path):
         near.run_round()
     out = tmp_path / "out"
     growing = ["federation.pt.history.jsonl", "federation.pt.ledger.csv"]
-    assert sorted(p.name for p in out.iterdir()) == ["federation.pt", *growing, "history.csv", "ledger.csv", "model.pt"]
+    written = ["federation.pt", *growing, "history.csv", "ledger.csv", "model.pt", "status.json"]
+    assert sorted(p.name for p in out.iterdir()) == written
     assert torch.equal(torch.load(out / "model.pt", weights_only=True), near.server.x)
     assert [row["fun"] for row in rows(out / "history.csv")] == [str(record.fun) for record in near.history]
     assert sum(int(row["queries"]) for row in rows(out / "ledger.csv")) == near.ledger.total("queries")

@@ -1,0 +1,105 @@
+"""The state of a run over Flower: a file in its folder, and what a person reads of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from federated.engine.federation import RoundRecord
+from federated.flower.configuration import RunConfig
+from federated.flower.waiting import SAYS
+from optimizers.core.files import replacing
+
+logger = logging.getLogger(__name__)
+
+NAME = "status.json"
+"""The file's name."""
+
+SILENT = 10 * SAYS
+"""Seconds without a word after which a run is taken for one that has ended without one."""
+
+
+class Status:
+    """Writes the state of a run whenever it changes, and at least every 30 s while something is waited for.
+
+    A block under it is the run, whose end or failure is its last state. A file that cannot be written is no reason to
+    end the run.
+
+    Args:
+        folder: the run's folder; None: nothing is written.
+        config: the run's configuration.
+        rounds: the rounds that were made before.
+    """
+
+    def __init__(self, folder: Path | None, config: RunConfig, rounds: int) -> None:
+        self._path = None if folder is None else folder / NAME
+        self._held: dict[str, Any] = {"state": "connecting", "algorithm": config.algorithm, "clients": config.clients}
+        self._held |= {"rounds": config.rounds, "round": rounds, "began": time.time()}
+
+    def __enter__(self) -> Status:
+        self._write()
+        return self
+
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
+        state = "finished" if failure is None else f"failed ({type(failure).__name__}: {failure})"
+        self._held |= {"state": state, "waiting": ""}
+        self._write()
+
+    def waiting(self, line: str) -> None:
+        """Takes a line that says what is waited for."""
+        self._held["waiting"] = line
+        self._write()
+
+    def round(self, record: RoundRecord) -> None:
+        """Takes a round that has ended."""
+        fun = None if math.isnan(record.fun) else record.fun
+        self._held |= {"state": "running", "round": record.round, "queries": record.queries, "fun": fun, "waiting": ""}
+        self._held |= {"refused": [f"client {c}, phase {phase}: {why}" for c, phase, why in record.refused]}
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        try:
+            with replacing(self._path) as file:
+                file.write(json.dumps(self._held | {"said": time.time()}).encode())
+        except OSError as error:
+            logger.warning("the state of the run is not written any more: %s", error)
+            self._path = None
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The state of the run whose folder this is.
+
+    Raises:
+        ValueError: if there is none, or it cannot be read.
+    """
+    path = folder / NAME
+    try:
+        held: dict[str, Any] = json.loads(path.read_bytes())
+        return {"state": held["state"], "said": float(held["said"])} | held
+    except FileNotFoundError:
+        raise ValueError(f'{path} is not there: give the folder that the run has as output="FOLDER"') from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def text(held: Mapping[str, Any], now: float) -> str:
+    """The state in two or three lines, at a time in seconds since the epoch."""
+    ago = max(0.0, now - held["said"])
+    done = f"round {held['round']} of {held['rounds']}"
+    if held.get("fun") is not None:
+        done += f", F {held['fun']:.6g}"
+    if "queries" in held:
+        done += f", {held['queries']} queries"
+    lines = [f"{held['algorithm']} with {held['clients']} clients, {held['state']}: {done} ({ago:.0f} s ago)"]
+    lines += [held["waiting"]] if held.get("waiting") else []
+    lines += held.get("refused", [])
+    if held["state"] in ("connecting", "running") and ago > SILENT:
+        lines.append("It has said nothing since: the server's process may have ended. See superlink.log.")
+    return "\n".join(lines)

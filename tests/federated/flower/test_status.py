@@ -1,0 +1,83 @@
+"""``status.json`` and the command that reads it."""
+
+import json
+import time
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from federated.flower import __main__, server_app
+from federated.flower.configuration import RunConfig
+from federated.flower.grid_host import NoClientError
+from federated.flower.status import NAME, Status, read, text
+from tests.federated.flower.fake import SILENT
+from tests.federated.flower.setting import grid_of, run_config
+
+
+def test_a_run_says_how_far_it_is_and_what_it_waits_for(tmp_path):
+    out = tmp_path / "out"
+    config = run_config(
+        "fedzo", timeout=50.0, rounds=3, output=str(out), fun="tests.federated.flower.objectives:mean_of_two"
+    )
+    seen = []
+
+    def look(message):
+        if message.metadata.message_type == "train.phase":
+            seen.append(read(out))
+            return SILENT if message.metadata.group_id == "2" else None
+        return None
+
+    grid = grid_of(config, tmp_path, act=lambda c: look if c == 1 else None)
+    federation = server_app.run(grid, RunConfig.of(config))
+    assert [(state["state"], state["round"]) for state in seen] == [("connecting", 0), ("running", 1), ("running", 2)]
+    assert seen[2]["refused"] == ["client 1, phase local: no reply within 50 s"]
+    assert seen[1]["fun"] == federation.history[1].fun and seen[1]["queries"] == federation.history[1].queries
+    last = read(out)
+    assert (last["state"], last["round"], last["waiting"], last["refused"]) == ("finished", 3, "", [])
+
+
+def test_a_failure_is_said(tmp_path):
+    config = run_config("fedzo", output=str(tmp_path / "out"))
+    grid = grid_of(config, tmp_path)
+    grid.nodes.clear()
+    with pytest.raises(NoClientError):
+        server_app.run(grid, RunConfig.of(config))
+    assert read(tmp_path / "out")["state"].startswith("failed (NoClientError: clients [0, 1, 2] of 3")
+    assert not (tmp_path / "out" / "model.pt").exists()
+
+
+def test_it_is_read_by_one_command(tmp_path, capsys):
+    with Status(tmp_path, RunConfig(algorithm="hiso", clients=3, rounds=10), 4) as status:
+        status.waiting("waiting for client 1, 40 of 600 s")
+        assert __main__.main(["status", str(tmp_path)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines == [
+            "hiso with 3 clients, connecting: round 4 of 10 (0 s ago)",
+            "waiting for client 1, 40 of 600 s",
+        ]
+    assert __main__.main(["status", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "finished"
+
+
+def test_a_run_that_says_nothing_any_more_may_have_ended(tmp_path):
+    with Status(tmp_path, RunConfig(), 0):
+        held = read(tmp_path)
+    assert "may have ended" not in text(held, time.time() + 200.0)
+    assert "may have ended" in text(held | {"state": "running"}, time.time() + 400.0)
+    assert "may have ended" not in text(read(tmp_path), time.time() + 400.0)
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"state": "running"}', '{"state": 1, "said": "x"}'])
+def test_what_cannot_be_read_is_named(content, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / NAME).write_text(content)
+    with pytest.raises(SystemExit):
+        __main__.main(["status", str(tmp_path)])
+    assert str(tmp_path / NAME) in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
+    with Status(tmp_path / "none", RunConfig(), 0):
+        pass
+    assert "not written any more" in caplog.text
