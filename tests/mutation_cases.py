@@ -3122,6 +3122,14 @@ SCALE = (
         (TF + "methods/fzoos/test_kept_features.py",),
     ),
     Mutation(
+        "scale/features-for-fewer-variables",
+        C + "fzoos/options.py",
+        "max(2 * BLOCKS * d, queries)",
+        "max(BLOCKS * d, queries)",
+        "half the features that keep the gradient's error under a quarter of the scale",
+        (TF + "methods/fzoos/test_default_features.py",),
+    ),
+    Mutation(
         "scale/a-client-in-two-workers",
         F + "engine/host.py",
         "        self._clients.pop(number, None)\n        return data\n",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import resource
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -190,6 +191,7 @@ def main(arguments: Sequence[str]) -> int:
             for sampled in sorted({n, min(n, SAMPLED)}):
                 if sampled * bytes_up(case) <= 1e6 * options.reports_mb:
                     rows.append(apart(measured, case, n, sampled, options.steps))
+                    print(_line(rows[-1], clients[case]), file=sys.stderr, flush=True)
     share = apart(bookkeeping, options.entries, options.steps)
     most = max(n for n in options.clients if n <= 1000)
     profile = apart(profiled, max(cases, key=lambda case: (case.features, -case.d)), most, options.steps)
@@ -361,12 +363,7 @@ def summary(
         " client, s |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        lines.append(
-            f"| {row.case.label} | {row.case.d:,} | {row.clients:,} | {row.sampled:,} | {row.milliseconds:,.1f} "
-            f"| {1e3 * row.milliseconds / row.sampled:,.0f} | {row.megabytes:,.0f} | {row.up:,.0f} | {row.down:,.0f} "
-            f"| {clients[row.case]:.2g} |"
-        )
+    lines += [_line(row, clients[row.case]) for row in rows]
     lines += ["", "A round of the server by its parts, ms:", "", "| part | ms |", "|---|---|"]
     lines += [f"| {part} | {milliseconds:,.1f} |" for part, milliseconds in profile.items()]
     if ray:
@@ -374,6 +371,14 @@ def summary(
         lines += ["| clients | d | seconds a round |", "|---|---|---|"]
         lines += [f"| {n:,} | {d:,} | {seconds:.2f} |" for n, d, seconds in ray]
     return [*lines, "", *output.target_lines(targets(rows, share, options.entries))]
+
+
+def _line(row: Row, client: float) -> str:
+    return (
+        f"| {row.case.label} | {row.case.d:,} | {row.clients:,} | {row.sampled:,} | {row.milliseconds:,.1f} "
+        f"| {1e3 * row.milliseconds / row.sampled:,.0f} | {row.megabytes:,.0f} | {row.up:,.0f} | {row.down:,.0f} "
+        f"| {client:.2g} |"
+    )
 
 
 def targets(rows: Sequence[Row], share: float, entries: int) -> list[Target]:

@@ -24,6 +24,34 @@ Active = Literal["step", "round"]
 SEARCH_WIDTH = 1.0
 """Where all bounds are finite and there is no prox, [0, 1]^d is searched (FZooS, Appx. G)."""
 
+BLOCKS, HELD_ROUNDS, MOST_FEATURES = 16, 8, 10_000
+
+
+def default_features(d: int, queries: int) -> int:
+    """M = min(10,000, max(32 d, n)), made even, for d variables and n queries that a surrogate is to follow.
+
+    *d.* In pairs of sine and cosine, h = M/2 frequencies vⱼ, ∇φ(x)ᵀφ(x') is the mean of h draws of
+    −o sin(v·(x − x')) v, whose expectation is ∇k. E‖v‖² = d/ℓ² for the squared exponential kernel (5d/3ℓ² for Matérn
+    5/2), and so
+
+        E‖∇φ(x)ᵀφ(x') − ∇k(x, x')‖² ≤ (o²/h) E‖v‖² = 2 o² d/(M ℓ²)
+
+    for independent frequencies: what keeps the error of a gradient is M/d. (Lemma E.3 of FZooS bounds that of the
+    kernel's value, √(8 ln(2/δ)/M), which knows no d.) M = 32 d, ``BLOCKS`` = 16 orthogonal blocks of d frequencies,
+    keeps its root mean square under o/4ℓ, and is the paper's own share, as it has M = 10,000 for d = 300. More is never
+    taken unless it is asked for: beyond d = 312 the paper's number stands, whose weights are as many bytes a message
+    whatever d is.
+
+    *n.* The surrogate has M weights, and follows n values in general only where n ≤ M, which also keeps its algebra
+    ``n x n``: there are as many as the queries of a client's ``HELD_ROUNDS`` = 8 rounds, or ``feature_window``.
+
+    Args:
+        d: the dimension.
+        queries: n.
+    """
+    wanted = min(MOST_FEATURES, max(2 * BLOCKS * d, queries))
+    return wanted + wanted % 2
+
 
 class FZooSOptions(Algorithm):
     """Options of ``FZooS``, the phases of a round, and the messages of each.
@@ -34,7 +62,7 @@ class FZooSOptions(Algorithm):
             constants only the user can know; or a ``GammaRule``. With 0.0 no surrogate is sent.
         correction_at: x' = x'' of eq. 6: ``"iterate"``, x_{t−1} (eq. 5); or ``"start"``, x_{r−1} (Fig. 5b).
         accept: ``"always"``; ``"monotone"``: x_r is taken back where Σ pᵢ fᵢ did not fall, as in ``FedZO``.
-        num_features: M.
+        num_features: M; None: ``default_features`` of d and the queries of a client's round. The paper has 10,000.
         feature_kind: of ``FourierFeatures``; the paper's are ``"cosine"``.
         feature_seed: seed of the features; None: ``seed``.
         feature_kernel: kernel that the features are of, ``"rbf"`` or ``"matern52"``.
@@ -74,7 +102,7 @@ class FZooSOptions(Algorithm):
         gamma: Gamma = "adaptive",
         correction_at: Literal["iterate", "start"] = "iterate",
         accept: Accept = "always",
-        num_features: int = 10_000,
+        num_features: int | None = None,
         feature_kind: str = "orthogonal",
         feature_seed: int | None = None,
         feature_kernel: KernelName = "rbf",
@@ -100,7 +128,7 @@ class FZooSOptions(Algorithm):
         self.correction_at = check_choice("correction_at", correction_at, ("iterate", "start"))
         self.accept = check_choice("accept", accept, ACCEPTS)
         self.asks_acceptance = self.accept == "monotone"
-        self.num_features, self.feature_kind, self.feature_seed = num_features, feature_kind, feature_seed
+        self.feature_kind, self.feature_seed = feature_kind, feature_seed
         self.feature_kernel = check_choice("feature_kernel", feature_kernel, tuple(KERNELS))
         if active not in ("step", "round", None):
             raise ValueError(f"active must be 'step', 'round' or None, got {active!r}")
@@ -120,6 +148,7 @@ class FZooSOptions(Algorithm):
         self.update_rule = update_rule
         super().__init__(x0, **common)
         FirstOrder(update_rule, self.x0)
+        self.num_features = default_features(self.dimension, self.held) if num_features is None else num_features
         if self.rule.phase is not None and self.aggregation != "mean":
             raise ValueError(
                 f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}; with another aggregation give "
@@ -128,12 +157,20 @@ class FZooSOptions(Algorithm):
         self.features = FourierFeatures(
             KERNELS[feature_kernel](self.lengthscale),
             self.dimension,
-            num_features,
+            self.num_features,
             self.seed if feature_seed is None else feature_seed,
             feature_kind,
         )
         several = active == "round" or self.rule.phase is not None
         self.phases = ("local", *["surrogate"] * several, *["gamma"] * (self.rule.phase == "gamma"))
+
+    @property
+    def held(self) -> int:
+        """Queries of ``HELD_ROUNDS`` rounds of a client, or as many of them as the Fourier surrogate holds."""
+        active = self.active_queries if self.active is not None else 0
+        round_ = self.local_steps * (1 + active) if self.active == "step" else self.local_steps + active
+        queries = HELD_ROUNDS * round_
+        return queries if self.feature_window is None else min(queries, self.feature_window)
 
     @property
     def phase_of_weights(self) -> str:
