@@ -2042,8 +2042,8 @@ FEDERATED = (
     Mutation(
         "fzoos/features-of-the-last-block",
         C + "fzoos/client_surrogates.py",
-        "self._fourier.append(X[start : start + size], y[start : start + size])",
-        "self._fourier = self._new().fit(X[start : start + size], y[start : start + size])",
+        "fourier.append(X[start : start + size], y[start : start + size])",
+        "fourier = self._new().fit(X[start : start + size], y[start : start + size])",
         "w_i is fitted to a round's queries for those of all rounds (line 8)",
         FZOOS_2,
         ("federated/fzoos",),
