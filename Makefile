@@ -2,6 +2,7 @@
 # make test         sets up .venv and runs the test suite
 # make test-flower  adds Flower to .venv and runs its tests, those that start SuperNodes on loopback too
 # make fuzz         mutants of all messages and checkpoints of the federation, for an hour or so
+# make test-versions  the suite with the oldest versions that pyproject.toml allows, and with the newest
 # make check        ruff, mypy and the contracts on imports
 # make docs         runs the tutorials and builds the site, docs/_build/html, without network
 PYTHON ?= python3
@@ -11,7 +12,7 @@ STAMP := $(VENV)/installed
 FLOWER := $(VENV)/installed-flower
 DOCS := $(VENV)/installed-docs
 
-.PHONY: figures test test-flower test-slow fuzz check docs clean
+.PHONY: figures test test-flower test-slow test-versions fuzz check docs clean
 
 figures: $(STAMP)
 	$(BIN)/python -m experiments figures
@@ -26,6 +27,9 @@ test-flower: $(FLOWER)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/federated/flower
+
+test-versions: $(STAMP)
+	$(BIN)/nox
 
 fuzz: $(STAMP)
 	MUTANTS=30000 $(BIN)/python -m pytest -n auto tests/federated/test_mutants.py tests/federated/flower/test_mutants.py
