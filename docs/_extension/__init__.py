@@ -5,7 +5,7 @@ from __future__ import annotations
 from sphinx.application import Sphinx
 from sphinx.ext import autosummary
 
-from _extension import checks, docstrings, formulas, results
+from _extension import captions, checks, docstrings, formulas, results
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -13,6 +13,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     # A first sentence does not end in these.
     autosummary.WELL_KNOWN_ABBREVIATIONS += ("Alg.", "Appx.", "eq.", "eqs.", "Sec.", "Eq.", "Fig.", "Figs.", "Prop.")
     app.connect("autodoc-process-docstring", docstrings.process)
+    app.connect("html-page-context", captions.level, priority=900)
     app.connect("build-finished", results.copy)
     app.connect("build-finished", checks.check)
     app.add_html_math_renderer("mathml", (formulas.inline, None), (formulas.block, None))
