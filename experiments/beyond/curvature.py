@@ -244,7 +244,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     lines = -(-len(settings.problems) // columns)
     figure, axes = style.panels(lines, columns, height=1.8)
     for panel in axes.flat[len(settings.problems) :]:
-        panel.set_axis_off()
+        panel.remove()
     for panel, name in zip(axes.flat, settings.problems, strict=False):
         for method in methods_of(settings, name):
             style.draw(panel, method, curve(_curve_rows(rows, name, method), "queries"))
