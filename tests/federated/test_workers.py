@@ -41,7 +41,7 @@ class Drifting(Quadratic):
         return super().__call__(x) * (1.0 + 0.01 * math.sin(self.queries))
 
 
-def both(name, make, n, rounds, workers, **options):
+def both(name, make, n, rounds, workers, after_a_round=lambda host: None, **options):
     """A federation alone and one over workers, after some rounds, and who served whom in each round."""
     alone, spread = (make_federation(name, [make(i) for i in range(n)], X0, **o) for o in
                      (options, options | {"workers": workers} | FORK))  # fmt: skip
@@ -54,7 +54,9 @@ def both(name, make, n, rounds, workers, **options):
 
     spread.host._send = noting
     try:
-        run(alone, rounds), run(spread, rounds)
+        for _ in range(rounds):
+            run(alone, 1), run(spread, 1)
+            after_a_round(spread.host)
         assert trace(spread) == trace(alone)
         assert states_equal(spread.state_dict(), alone.state_dict())
     finally:
@@ -66,12 +68,13 @@ def both(name, make, n, rounds, workers, **options):
 @pytest.mark.parametrize(("name", "own"), [("fzoos", FZOOS), ("scaffold2", {})])
 def test_any_worker_gives_the_same_bits(name, own, make):
     """Objectives that change with every query move with their clients, or keep them where they are."""
-    served = both(name, make, 12, 5, 3, local_steps=1, participation=5, seed=2, **own)
-    homes = {}
-    for _, client, worker in served:
-        homes.setdefault(client, set()).add(worker)
-    moved = any(len(workers) > 1 for workers in homes.values())
-    assert moved == (make is Drifting)
+    moves = []
+
+    def move_all(host):
+        moves.extend(host._moved(client, (home + 1) % 3) for client, home in list(host._homes.items()))
+
+    both(name, make, 12, 5, 3, move_all, local_steps=1, participation=5, seed=2, **own)
+    assert len(moves) >= 25 and set(moves) == {make is Drifting}
 
 
 def test_the_busiest_worker_has_its_share_of_the_sampled():
