@@ -199,7 +199,7 @@ def plot(
     """
     methods = shown(settings.methods)
     against_queries = any(method in BASELINES for method in methods)
-    axes_of = ("rounds", "total queries") if against_queries else ("rounds",)
+    axes_of = ["rounds", "total queries"][: 1 + against_queries]
 
     def curve_of(column: int, method: str, x: str) -> Curve:
         directions = settings.directions[0] if method in BASELINES else 0
