@@ -1888,8 +1888,8 @@ FEDERATED = (
     Mutation(
         "fedavg/one-step-too-few",
         C + "fedopt.py",
-        "steps=self.algorithm.local_steps, reset",
-        "steps=self.algorithm.local_steps - 1, reset",
+        "steps=a.local_steps, reset",
+        "steps=a.local_steps - 1, reset",
         "T - 1 local steps for T",
         (TF + "methods/test_fedopt.py::test_fedavg_is_gradient_descent_with_one_step_of_every_client",),
         ("federated/fedavg",),

@@ -88,6 +88,18 @@ def test_without_any_value_the_model_is_taken_back():
     assert not federation.run_round().rejected and not torch.equal(federation.server.x, X0)
 
 
+def test_a_state_is_taken_where_values_of_other_clients_are_known():
+    """Of three clients two take part: who has said a value differs from round to round."""
+    federation = make_federation("fedzo", clients(), X0, participation=1, seed=3, **OPTIONS)
+    federation.run_round()
+    early = federation.server.state_dict()
+    known = set(early["acceptance"]["values"])
+    while set(federation.server._acceptance.values) == known:
+        federation.run_round()
+    federation.server.load_state_dict(early)
+    assert set(federation.server._acceptance.values) == known and federation.server.round == 2
+
+
 def test_algorithms_that_cannot_take_a_round_back_refuse():
     with pytest.raises(TypeError, match="accept"):
         simulate("decomfl", clients(), X0, rounds=1, accept="monotone")
