@@ -18,7 +18,8 @@ def fitted(width, noise, seed, n=60, d=5, nugget=1e-6, steep=1.0):
     draws = np.random.default_rng(seed)
     X = torch.from_numpy(0.5 + width * draws.uniform(-1.0, 1.0, (n, d)))
     slope, curvature = (torch.from_numpy(draws.uniform(-2.0, 2.0, d)) for _ in range(2))
-    y = (X - 0.5) @ (steep * slope) + (X - 0.5).square() @ curvature + torch.from_numpy(noise * draws.standard_normal(n))
+    y = (X - 0.5) @ (steep * slope) + (X - 0.5).square() @ curvature
+    y += torch.from_numpy(noise * draws.standard_normal(n))
     surrogate = LocalSurrogateOptions(n, 1.0, nugget, kernel="rbf").surrogate(X[0])
     surrogate.append(X, y)
     surrogate.begin(X[0])
