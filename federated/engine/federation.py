@@ -284,8 +284,8 @@ class Federation:
     def _personal(self, client: int, made: dict[Any, Any]) -> tuple[Broadcast | bytes, int]:
         """A client's broadcast, encoded once for all clients who get the same tensors and values."""
         message = self.server.broadcast(client)
-        tensors = [(n, id(t) if t.numel() > FEW else tuple(t.tolist())) for n, t in message.tensors.items()]
-        key = (tuple(tensors), tuple(message.values.items()))
+        tensors = [(name, id(t) if t.numel() > FEW else _bits(t)) for name, t in message.tensors.items()]
+        key = (tuple(tensors), tuple((name, repr(value)) for name, value in message.values.items()))
         if key not in made:
             made[key] = self._encoded(message), message  # which is held: its tensors' ids stay theirs
         return made[key][0]
@@ -328,3 +328,8 @@ def _as_tensor(content: Content) -> Tensor:
     message = content.message() if isinstance(content, Frame) else content
     data = encode(message) if isinstance(message, Message) else message
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _bits(t: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
+    """All that a small tensor is, to be compared."""
+    return t.dtype, t.shape, t.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()

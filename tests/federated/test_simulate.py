@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from federated import ALGORITHMS, Algorithm, Fault, FaultPlan, algorithm_class, simulate
+from federated.core.codec import encode
+from federated.core.messages import Broadcast
 from federated.engine.checkpoint import FORMAT, read_checkpoint
 from federated.engine.workers import WorkerError
 from federated.simulate import make_federation
@@ -282,3 +284,17 @@ def test_a_client_that_is_made_late_is_checked():
     objectives.__class__ = type("Wrong", (Sequenced,), {"__getitem__": lambda self, i: Quadratic(i, 3)})
     with pytest.raises(ValueError, match="client 0 has dimension 3, x0 has 5"):
         simulate("fedzo", objectives, X0, rounds=1, **OPTIONS)
+
+
+def test_a_personal_broadcast_is_encoded_once_for_those_who_get_the_same_to_the_bit():
+    """Zeros of either sign, dtypes, shapes, and values that Python calls equal are not the same."""
+    zero = torch.zeros(2, 2, dtype=torch.float64)
+    tensors = [zero, zero.clone(), -zero, zero.float(), zero.flatten(), zero.to(torch.bfloat16)]
+    sent = [({"x": x}, {"n": 1}) for x in tensors] + [({"x": zero}, {"n": n}) for n in (True, 1.0, 0.0, -0.0)]
+    federation = make_federation("fzoos", [lambda x: x.sum()] * len(sent), torch.zeros(4).double(), num_features=8)
+    head = {"algorithm": "fzoos", "fingerprint": "", "round": 1, "phase": "local"}
+    messages = [Broadcast(**head, tensors=held, values=values) for held, values in sent]
+    federation.server.broadcast, made = messages.__getitem__, {}
+    got = [federation._personal(client, made)[0] for client in range(len(sent))]
+    assert got == [encode(message) for message in messages]
+    assert got[1] is got[0] and len(made) == len(sent) - 1
