@@ -256,6 +256,7 @@ def test_unrecognized_arguments_are_refused(capsys):
     assert "--sedes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_module_runs_and_seeds_in_parallel_give_the_same_records(tmp_path):
     command = [sys.executable, "-m", "experiments", "run", "zord-fig1", "--scale", "quick", "--seeds", "2"]
     command += ["--jobs", "2", "--out", str(tmp_path)]

@@ -56,8 +56,18 @@ def test_records_are_finite_plain_and_survive_csv(finished):
     assert from_csv(to_csv(rows)) == rows
 
 
-def test_a_seed_gives_the_same_bytes_whatever_ran_before_it(finished):
-    experiment, settings, rows = finished
+LONG = ("beyond-gamma", "beyond-parallel", "beyond-plateau", "beyond-zord", "fzoos-fig1", "fzoos-fig4", "fzoos-fig5b")
+LONG += ("katyusha-fig1", "katyusha-fig2")
+"""Experiments whose quick runs take some seconds."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in registry.MODULES]
+)
+def test_a_seed_gives_the_same_bytes_whatever_ran_before_it(name):
+    if not installed(name):
+        pytest.skip(f"{name}: its extra is not installed")
+    experiment, settings, rows = quick.finished(name)
     again = experiment.run(settings, [1])
     assert to_csv(again) == to_csv([row for row in rows if row["seed"] == 1])
 

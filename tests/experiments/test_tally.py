@@ -81,6 +81,7 @@ def counted_twice(found):
     ]
 
 
+@pytest.mark.slow
 def test_every_published_experiment_has_records_of_its_own(published):
     found = {name: row_set(rows) for name, rows in published.items()}
     assert repeated(found) == set(PART_OF)

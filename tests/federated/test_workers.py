@@ -84,6 +84,7 @@ def test_the_busiest_worker_has_its_share_of_the_sampled():
         assert max(Counter(worker for r, _, worker in served if r == number).values()) <= 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_idle_takes_what_waits_for_a_busy_one():
     """Client 0 takes as long as the six others together: they do not wait for it, wherever they were before."""
     slow = lambda i: Slow(i, seconds=0.18 if i == 0 else 0.03)  # noqa: E731
