@@ -291,6 +291,7 @@ def timeless(out):
     return sorted(json.dumps({**r.as_json(), "seconds": 0, "objective_seconds": 0}) for r in runs.read(out))
 
 
+@pytest.mark.slow
 def test_a_killed_benchmark_goes_on_to_the_same_records(box, tmp_path, capsys):
     asked = [
         "--suite",

@@ -10,6 +10,7 @@ from experiments.benchmarks.workers import Run
 from experiments.cli import main
 
 
+@pytest.mark.slow
 def test_runs_are_set_against_the_least_number_of_turns(tmp_path):
     before = torch.get_num_threads()
     arguments = ["--dimension", "3", "--queries", "32", "--seconds", "0.02", "--workers", "1", "4"]

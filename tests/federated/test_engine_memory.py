@@ -39,6 +39,7 @@ def test_broadcasts_that_are_the_same_are_encoded_once(monkeypatch):
         sent.clear()
 
 
+@pytest.mark.slow
 def test_a_report_is_dropped_when_it_was_taken(monkeypatch):
     made = make_federation("fedzo", [Quadratic(i) for i in range(8)], X0, local_steps=1, directions=2)
     services, alive = [], []

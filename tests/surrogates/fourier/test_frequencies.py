@@ -162,6 +162,7 @@ print(*(v.hex() for v in f.frequencies.double().flatten().tolist()))
 """
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same():
     from surrogates import FourierFeatures
 

@@ -233,6 +233,7 @@ def designed(**options):
     return opt
 
 
+@pytest.mark.slow
 def test_a_run_with_several_batches_out_resumes_bitwise(rough):
     def make():
         return CobBO(torch.zeros(4).double(), bounds=[(-1, 1)] * 4, max_queries=60, fit_steps=3, seed=3)

@@ -342,6 +342,7 @@ def levy_with_failures(X):
 
 
 @pytest.mark.parametrize("acquisition", ["thompson", "log_ei"])
+@pytest.mark.slow
 def test_a_run_with_several_batches_out_resumes_bitwise(acquisition):
     bounds = standard_problem("levy", 3).bounds.T
     options = QUICK | {"batch_size": 2, "initial_points": 4, "fit_steps": 3, "regions": 2}

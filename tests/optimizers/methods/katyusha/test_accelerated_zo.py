@@ -39,6 +39,7 @@ def test_the_printed_sign_is_slower_than_no_momentum():
         assert 30.0 * read < plain < printed / 3.0
 
 
+@pytest.mark.slow
 def test_it_grows_on_a_flat_spectrum_where_nesterov_and_spokoinys_method_falls():
     """Nine eigenvalues of ten at L: their mean is 1.6 times 4 √(Lμ)."""
     curvatures = torch.full((20,), 50.0, dtype=torch.float64)

@@ -69,6 +69,7 @@ def test_faster_than_descent_without_a_constraint():
         assert accelerated < 1e-3 * plain
 
 
+@pytest.mark.slow
 def test_a_box_stalls_it():
     free, box = quadratic(PROXES["none"]), quadratic(Box(-0.5, 0.5))
     common = {"smoothness": 20.0, "strong_convexity": 1.0}

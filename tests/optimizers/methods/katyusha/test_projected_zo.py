@@ -78,6 +78,7 @@ def test_a_failed_query_leaves_the_iterate():
     assert torch.equal(opt.x, torch.ones(4))
 
 
+@pytest.mark.slow
 def test_defaults_alone():
     problem = logistic(Box(-0.5, 0.5))
     assert max(float(problem.gap(solve(problem, 1500, seed=s).x)) for s in range(2)) < 5e-2

@@ -134,6 +134,7 @@ def test_option_II_draws_from_the_sphere():
     assert float((u[0::4] * u[1::4]).sum(-1).mean().abs()) < margin, "independent draws, not orthogonal ones"
 
 
+@pytest.mark.slow
 def test_defaults_alone_on_figure_1():
     problem = logistic(Box(-0.5, 0.5))
     assert max(float(problem.gap(solve(problem, 4000, seed=s).x)) for s in range(2)) < 1e-4

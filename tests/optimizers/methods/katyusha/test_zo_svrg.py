@@ -51,6 +51,7 @@ def test_convergence_on_a_box():
     assert abs(float(problem.gap(opt.x))) < 1e-10
 
 
+@pytest.mark.slow
 def test_defaults_alone():
     problem = logistic(Box(-0.5, 0.5))
     for seed in range(2):

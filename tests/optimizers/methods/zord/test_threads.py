@@ -36,6 +36,7 @@ def run(d=8, queries=60, fun=objective, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"active": "gated", "max_virtual_steps": 2}, {"queries_per_step": 4}])
+@pytest.mark.slow
 def test_queries_do_not_depend_on_the_number_of_threads(settings, options):
     found = []
     for number in (1, 4):
