@@ -258,6 +258,8 @@ class Sequenced(Sequence):
         return self.count
 
     def __getitem__(self, i):
+        if i >= self.count:
+            raise IndexError(i)
         self.made.append(i)
         return Quadratic(i)
 
