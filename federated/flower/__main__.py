@@ -48,10 +48,15 @@ PATIENCE, QUIET = 120.0, 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m federated.flower", description=__doc__.split("\n\n")[0])
-    commands = {"superlink": superlink, "supernode": supernode, "register": register, "run": run}
-    commands |= {"status": status, "app": app}
-    parser.add_argument("command", choices=list(commands))
+    commands = {c.__name__: c for c in (superlink, supernode, register, run, status, app)}
+    what = [f"  {name:<12}{str(c.__doc__).splitlines()[0].replace('``', '')}" for name, c in commands.items()]
+    parser = argparse.ArgumentParser(
+        prog="python -m federated.flower",
+        description="Flower's commands with safe defaults.",
+        epilog="\n".join(["commands:", *what]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=list(commands), metavar="COMMAND", help="one of those below")
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = parser.parse_args(given[:1]).command
     try:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from federated.core.messages import plain
 from federated.engine.federation import RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.waiting import SAYS
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 NAME = "status.json"
 """The file's name."""
+
+ALWAYS = ("state", "algorithm", "clients", "rounds", "round", "began")
+"""What every state has, beside ``said``, when it was written."""
 
 SILENT = 10 * SAYS
 """Seconds without a word after which a run is taken for one that has ended without one."""
@@ -46,7 +50,7 @@ class Status:
         return self
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
-        state = "finished" if failure is None else f"failed ({type(failure).__name__}: {failure})"
+        state = "finished" if failure is None else f"failed ({plain(f'{type(failure).__name__}: {failure}')})"
         self._held |= {"state": state, "waiting": ""}
         self._write()
 
@@ -81,8 +85,8 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / NAME
     try:
-        held: dict[str, Any] = json.loads(path.read_bytes())
-        return {"state": held["state"], "said": float(held["said"])} | held
+        held = json.loads(path.read_bytes())
+        return dict(held) | {name: held[name] for name in ALWAYS} | {"said": float(held["said"])}
     except FileNotFoundError:
         raise ValueError(f'{path} is not there: give the folder that the run has as output="FOLDER"') from None
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -37,6 +37,13 @@ def test_a_run_says_how_far_it_is_and_what_it_waits_for(tmp_path):
     assert (last["state"], last["round"], last["waiting"], last["refused"]) == ("finished", 3, "", [])
 
 
+def test_a_failure_of_many_lines_is_one_short_line(tmp_path):
+    with pytest.raises(RuntimeError), Status(tmp_path, RunConfig(), 0):
+        raise RuntimeError("first\nsecond\x1b[2J" + "x" * 10_000)
+    said = read(tmp_path)["state"]
+    assert said.startswith("failed (RuntimeError: first") and said.isprintable() and len(said) < 420
+
+
 def test_a_failure_is_said(tmp_path):
     config = run_config("fedzo", output=str(tmp_path / "out"))
     grid = grid_of(config, tmp_path)
@@ -68,7 +75,14 @@ def test_a_run_that_says_nothing_any_more_may_have_ended(tmp_path):
     assert "may have ended" not in text(read(tmp_path), time.time() + 400.0)
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", '{"state": "running"}', '{"state": 1, "said": "x"}'])
+STATE = {"state": "running", "algorithm": "hiso", "clients": 3, "rounds": 9, "round": 1, "began": 0.0, "said": 1.0}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, "", "[]", '{"state": "running", "said": 1}', json.dumps(STATE | {"said": "x"})]
+    + [json.dumps({k: v for k, v in STATE.items() if k != name}) for name in STATE],
+)
 def test_what_cannot_be_read_is_named(content, tmp_path, capsys):
     if content is not None:
         (tmp_path / NAME).write_text(content)
