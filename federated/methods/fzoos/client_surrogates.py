@@ -82,7 +82,7 @@ class ClientSurrogates:
         """Suits the surrogates to the queries nearest to x, shape ``d``; whether their values show noise.
 
         Both have the nugget that ``WindowSurrogate.fit_noise`` finds. A wider window has 3d/2 of the queries, at most
-        ``WIDEST``, and so has the Fourier surrogate's.
+        ``WIDEST``, and so has the Fourier surrogate's where it is that of ``options``.
         """
         if not len(self.local):
             return False
@@ -183,7 +183,8 @@ class ClientSurrogates:
         size = min(WIDEST, 3 * self.features.d // 2)
         if self.local.size < size:
             self.local.widen(size)
-            self.feature_window = size
+            if self.feature_window == self._size:
+                self.feature_window = size
 
     def _new(self) -> FourierSurrogate:
         return FourierSurrogate(self.features, self.feature_nugget, "estimated")

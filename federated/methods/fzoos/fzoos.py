@@ -37,7 +37,7 @@ CLIENTS_AT_ONCE = 256
 """Clients whose surrogates' gradients the server finds in one product."""
 
 SETTLED = 3.0
-"""The radius of active queries in units of the settling rate: 0.01 at the first one, and three steps long later."""
+"""c of the radius of active queries under a settling rate, active_radius · min(1, c η/η₀)."""
 
 
 @dataclass

@@ -67,9 +67,10 @@ class FZooSOptions(Algorithm):
         feature_seed: seed of the features; None: ``seed``.
         feature_kernel: kernel that the features are of, ``"rbf"`` or ``"matern52"``.
         reset_rule: whether the first-order rule's moments are forgotten at the start of each round.
-        rate: ``"constant"``: that of the rule; ``"settling"``: less where x turns back (``federated.core.settling``),
-            and with it the radius of active queries, three rates, and the nuggets (``ClientSurrogates.settle``). Where
-            values show noise the radius stays.
+        rate: ``"constant"``: that of the rule; ``"settling"``: less where x turns back (``federated.core.settling``).
+            Then active queries have the radius active_radius · min(1, 3 η/η₀), or active_radius where values show
+            noise, and both surrogates have the nugget that fits the queries (``ClientSurrogates.settle``), from
+            ``nugget`` on; ``feature_nugget`` counts before a client's first query alone.
         active: when active queries are made: ``"step"``, at each step (Appx. G); ``"round"``, about x_r (Alg. 2,
             line 7); None: never.
         active_queries: active queries of a step or of a round.

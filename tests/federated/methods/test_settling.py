@@ -10,6 +10,9 @@ import torch
 from federated import make_federation
 from federated.core.messages import MessageError
 from federated.core.settling import LEAST, Settling
+from federated.methods.fzoos.client_surrogates import ClientSurrogates
+from surrogates import FourierFeatures
+from surrogates.window.local_options import KERNELS, LocalSurrogateOptions
 
 METHODS = ("fedzo", "fedprox", "scaffold1", "scaffold2", "fzoos")
 
@@ -110,3 +113,15 @@ def test_fzoos_goes_on_falling(seed):
             run.run_round()
         gaps[rate] = float((run.server.x - least).norm())
     assert gaps["settling"] < 0.03 * gaps["constant"], gaps
+
+
+@pytest.mark.parametrize(("given", "wider"), [(20, 45), (7, 7), (60, 60)])
+def test_a_wider_window_leaves_the_feature_window_that_was_asked_for(given, wider):
+    """3d/2 = 45 queries at d = 30; the Fourier surrogate had the window's 20, or as many as somebody wanted."""
+    features = FourierFeatures(KERNELS["rbf"](1.0), 30, 64, 0)
+    x = torch.zeros(30, dtype=torch.float64)
+    models = ClientSurrogates(x, features, LocalSurrogateOptions(20, 1.0, 1e-6), 1e-6, given)
+    X = torch.linspace(-1.0, 1.0, 50 * 30, dtype=torch.float64).sin().reshape(50, 30)
+    models.local.append(X, X.square().sum(-1))
+    models.settle(x, wider=True)
+    assert (models.local.size, models.feature_window) == (45, wider)
