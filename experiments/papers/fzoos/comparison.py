@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -38,6 +38,9 @@ APPLIED = ("fzoos", "fzoos_adaptive", *BASELINES)
 """What attacks and metrics are compared with."""
 SYMBOLS = {"heterogeneity": "C", "local_steps": "T", "num_features": "M", "classes": "P"}
 """What the papers call the settings that panels differ in."""
+
+ANOTHER_PROBLEM = ("heterogeneity", "classes")
+"""Those that make another F."""
 
 FEWER_STEPS = {5: 2, 10: 5, 20: 10}
 """T of the paper's attacks and metrics to that of their reduced scale."""
@@ -163,13 +166,14 @@ def drawn(
     curve_of: Callable[[int, str, str], Curve],
     label: str,
     axes_of: Sequence[str] = ("rounds", "total queries"),
+    sharey: bool | Literal["col"] = "col",
 ) -> Figure:
     """A figure with a column for each title and a row for each of what the horizontal axes may be.
 
     ``curve_of`` takes a column, a method and one of ``axes_of``; ``label`` is of the vertical axes, which the panels of
-    a column share.
+    a column share, or with ``sharey`` all panels.
     """
-    figure, axes = style.panels(len(axes_of), len(titles), height=1.8, width=style.PAGE, sharey="col")
+    figure, axes = style.panels(len(axes_of), len(titles), height=1.8, width=style.PAGE, sharey=sharey)
     for (row, column), panel in np.ndenumerate(axes):
         for method in methods:
             style.draw(panel, method, curve_of(column, method, axes_of[row]))
@@ -205,7 +209,7 @@ def plot(
         directions = settings.directions[0] if method in BASELINES else 0
         return _curve(settings, rows, height, column, method, directions, x)
 
-    figure = drawn(_titles(settings), methods, curve_of, label, axes_of)
+    figure = drawn(_titles(settings), methods, curve_of, label, axes_of, _shared(settings))
     for column, panel in enumerate(figure.axes[len(settings.values) :]):
         most = max(curve_of(column, method, axes_of[1]).x[-1] for method in methods if method in FZOOS)
         panel.set_xlim(-0.05 * most, BEYOND * most)
@@ -226,11 +230,16 @@ def plot_more(
         directions = rows_of[x] if method in BASELINES else 0
         return _curve(settings, rows, height, column, method, directions, "total queries")
 
-    return drawn(_titles(settings), methods, curve_of, label, tuple(rows_of))
+    return drawn(_titles(settings), methods, curve_of, label, tuple(rows_of), _shared(settings))
 
 
 def _titles(settings: Settings) -> list[str]:
     return [f"{SYMBOLS[settings.varied]} = {value:,g}" for value in settings.values]
+
+
+def _shared(settings: Settings) -> bool | Literal["col"]:
+    """Columns have one vertical axis where they have one problem; what makes another F begins elsewhere."""
+    return "col" if settings.varied in ANOTHER_PROBLEM else True
 
 
 def _curve(
