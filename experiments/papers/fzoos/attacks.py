@@ -236,10 +236,12 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         panel.set_yticks(-np.arange(len(looks)), [look.label.partition(" (")[0] for look in looks])
         panel.set_ylim(0.6 - len(looks), 0.4)
         panel.set_xlabel(label)
-        panel.set_xlim(0.0, 1.4 * max(float(row[key]) for row in rows))  # the shares stand at the right
-        panel.locator_params(axis="x", nbins=3, integer=True)
-        if not line:
-            panel.set_title(f"P = {count}, T = {local_steps}")
+        least, most = (f(float(row[key]) for row in rows) for f in (min, max))
+        if line:
+            panel.set(xscale="log", xlim=(least / 1.5, most * (most / least) ** 0.4))  # the shares stand at the right
+        else:
+            panel.set(xlim=(0.0, 1.4 * most), title=f"P = {count}, T = {local_steps}")
+            panel.locator_params(axis="x", nbins=3, integer=True)
     for row in axes:
         row[0].set_ylabel("method")
     return figure
