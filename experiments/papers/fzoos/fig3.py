@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -93,9 +94,13 @@ def plot_more(settings: Settings, rows: Rows) -> Figure:
 
 
 def _drawn(settings: Settings, rows: Rows, methods: Sequence[str]) -> Figure:
+    def draw(panel: Axes, r: int) -> None:
+        style.draw_methods(panel, rows, "step", methods, round=r)
+        panel.locator_params(axis="x", integer=True)
+
     return style.grid(
         {f"round {r}": r for r in (1, settings.rounds)},
-        lambda panel, r: style.draw_methods(panel, rows, "step", methods, round=r),
+        draw,
         columns=2,
         xlabel="local steps",
         ylabel="cosine with ∇F, mean so far",
