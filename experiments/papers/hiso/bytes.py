@@ -107,16 +107,22 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
+def _side_by_side() -> dict[str, float]:
+    """How many decades the mark of each method stands beside its d: as far as those of one line do not overlap."""
+    lines = [[method for method in METHODS if (method in SCALAR_ONLY) == scalar] for scalar in (False, True)]
+    return {method: 0.088 * (i - (len(line) - 1) / 2) for line in lines for i, method in enumerate(line)}
+
+
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The measured bytes of a round against d, and what the same rule gives at the sizes of the paper's models."""
     figure, axes = style.panels(1, 1, height=2.3, width=style.PAGE)
-    panel, shift = axes[0, 0], np.linspace(-0.12, 0.12, len(METHODS))
+    panel, shifts = axes[0, 0], _side_by_side()
     flat = bytes_a_round("hiso", 1, settings.perturbations)
     sizes = np.array([min(settings.dims), max(MODELS.values())], dtype=float)
     for method in METHODS:  # the rule, behind the marks
         heights = [bytes_a_round(method, int(d), settings.perturbations) for d in sizes]
         panel.plot(sizes, heights, color=style.GREY, lw=0.8, zorder=1)
-    for method, apart in zip(METHODS, shift, strict=True):
+    for method, apart in shifts.items():
         look, named = style.METHODS[method], np.array([*MODELS.values()], dtype=float)
         found = [by_seed(rows, quantity="bytes", method=method, d=d).mean() for d in settings.dims]
         marks: Any = {"color": look.color, "marker": look.marker, "ls": ""}
