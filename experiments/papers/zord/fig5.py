@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from experiments.harness import style
@@ -23,7 +25,7 @@ from experiments.harness.experiment import Experiment
 from experiments.harness.records import Row, Rows, by_seed, log10_gap, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge_pairs
 from experiments.papers.zord.descent import HALF_WIDTHS, SETTINGS, box
-from experiments.workloads.problems import standard_problem
+from experiments.workloads.problems import Problem, standard_problem
 from optimizers import run
 from optimizers.evaluation import Evaluator
 from optimizers.registry import method_class
@@ -64,27 +66,47 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A contour plot for each problem, with its scale beside it."""
-    figure, axes = style.panels(1, len(settings.problems), height=2.7, width=style.PAGE)
-    ticks = torch.linspace(0.0, 10.0, settings.grid, dtype=torch.float64)
-    mesh = torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), dim=-1)
+    """The surface of each problem above, with the square that stands below it, in which the paths are."""
+    figure, axes = style.panels(2, len(settings.problems), height=2.5, width=style.PAGE)
     seed = seeds_of(rows)[0]
-    for panel, (name, half_width) in zip(axes[0], settings.problems, strict=True):
-        values = standard_problem(name, 2, (-half_width, half_width)).scaled(0.0, 10.0)(mesh)
-        surface = panel.contourf(ticks.numpy(), ticks.numpy(), values.numpy(), levels=24, cmap="cividis")
-        figure.colorbar(surface, ax=panel, label="f", ticks=MaxNLocator(5))
-        for method in METHODS:
-            found = [row for row in where(rows, seed=seed, problem=name, method=method) if "x1" in row]
+    for (whole, part), (name, half_width) in zip(axes.T, settings.problems, strict=True):
+        problem = standard_problem(name, 2, (-half_width, half_width)).scaled(0.0, 10.0)
+        found = where(rows, seed=seed, problem=name)
+        paths = {method: _path(where(found, method=method)) for method in METHODS}
+        lower, side = _square(np.concatenate([*paths.values()]))
+        _draw_surface(figure, whole, problem, np.zeros(2), 10.0, settings.grid)
+        whole.add_patch(Rectangle((lower[0], lower[1]), side, side, fill=False, color="white", lw=1.2))
+        _draw_surface(figure, part, problem, lower, side, settings.grid)
+        part.plot(*paths["rgf"][0], color="white", marker="o", markersize=7)
+        for method, path in paths.items():
             look = style.METHODS[method]
-            panel.plot(*([float(found[0][x])] for x in ("x1", "x2")), color="white", marker="o", markersize=6)
-            path = np.array([[float(row["x1"]), float(row["x2"])] for row in found])
-            panel.plot(path[:, 0], path[:, 1], color="white", lw=1.8)
-            drawn = {"color": look.color, "marker": look.marker, "ls": look.line, "label": look.label}
-            panel.plot(path[:, 0], path[:, 1], ms=2.2, lw=0.9, **drawn)
-        panel.set(title=f"{name.capitalize()}, d = 2", xlabel="x₁", ylabel="x₂", aspect="equal")
-        panel.grid(False)
-    style.shared_legend(figure, axes[0, 0])
+            part.plot(*path.T, color="white", lw=2.4)
+            part.plot(*path.T, color=look.color, marker=look.marker, ls=look.line, label=look.label)
+        whole.set_title(f"{name.capitalize()}, d = 2")
+    style.shared_legend(figure, axes[1, 0])
     return figure
+
+
+def _path(rows: Rows) -> np.ndarray:
+    """The best queries of a run, ``n x 2``."""
+    return np.array([[float(row["x1"]), float(row["x2"])] for row in rows if "x1" in row])
+
+
+def _square(points: np.ndarray) -> tuple[np.ndarray, float]:
+    """The lower corner and the side of a square around points, with a margin, within [0, 10]²."""
+    low, high = points.min(0), points.max(0)
+    side = 1.3 * float((high - low).max())
+    return np.clip((low + high - side) / 2, 0.0, 10.0 - side), side
+
+
+def _draw_surface(figure: Figure, panel: Axes, problem: Problem, lower: np.ndarray, side: float, grid: int) -> None:
+    """Levels of a function in a square, with their scale beside it."""
+    x1, x2 = (np.linspace(start, start + side, grid) for start in lower)
+    mesh = torch.from_numpy(np.stack(np.meshgrid(x1, x2), axis=-1))
+    surface = panel.contourf(x1, x2, problem(mesh).numpy(), levels=24, cmap="cividis")
+    figure.colorbar(surface, ax=panel, label="f", ticks=MaxNLocator(5))
+    panel.set(xlabel="x₁", ylabel="x₂", aspect="equal")
+    panel.grid(False)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -109,6 +131,7 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": Settings(queries=25, grid=41)},
     run_seed=run_seed,
     plot=plot,
-    caption="The first seed's paths, best query after best query, from the white disc.",
+    caption="Below, the square that is marked above, with the first seed's paths, best query after best query, from "
+    "the white disc.",
     claims=claims,
 )
