@@ -233,7 +233,8 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": QUICK},
     run_seed=run_seed,
     plot=plot,
-    caption="Lines are means over the seeds, bars one standard error to either side. With fitted hyper-parameters "
+    caption="Lines are means over the seeds, bars one standard error to either side; thin black lines are what is "
+    "promised. With fitted hyper-parameters "
     "solid lines are the weak coordinate, dashed ones the others; for Theorem 2 thick lines are the trace, thin ones "
     "the spectral norm.",
     claims=claims,

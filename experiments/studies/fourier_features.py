@@ -24,7 +24,7 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments.harness import style
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.records import Row, Rows, by_seed, mean_curve, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
 from surrogates import DerivedGP, FourierFeatures, FourierSurrogate, gaussian_likelihood, rbf_kernel
@@ -134,5 +134,6 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": Settings(dims=(3,), num_features=(100, 1000), num_data=20)},
     run_seed=run_seed,
     plot=plot,
+    caption=f"{MEANS} Below, the dashed level is half of the cosine features' error.",
     claims=claims,
 )

@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness import style
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.records import Row, Rows, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import gradient_error as errors
@@ -197,8 +197,9 @@ def experiment(
     shows: Callable[[Any], str],
     claim: str,
     judged: Callable[[Any, Rows], list[Verdict]] = claims,
+    more: str = "",
 ) -> Experiment:
-    """One of the figures; ``quick`` is what its quick scale has in the place of the paper's."""
+    """One of the figures; ``quick`` is what its quick scale has in the place of the paper's, ``more`` its caption's."""
     return Experiment(
         id=f"zord-fig{figure}",
         source=f"ZoRD, Fig. {figure}",
@@ -207,9 +208,12 @@ def experiment(
         scales={"paper": paper, "quick": dataclasses.replace(paper, starts=2, **quick)},
         run_seed=run_seed,
         plot=plot,
+        caption=f"{MEANS}{more}",
         claims=judged,
     )
 
+
+CUT = "Errors are drawn up to 5: those of least squares go beyond where n is d, its system just determined."
 
 EXPERIMENTS = (
     experiment(
@@ -225,6 +229,7 @@ EXPERIMENTS = (
         {"dims": (10, 20), "num_queries": (10, 40)},
         lambda settings: f"in {min(settings.dims)} to {max(settings.dims)} dimensions, Ackley",
         "The derived GP's advantage over finite differences holds in every dimension.",
+        more=f" Dotted: n = d. {CUT}",
     ),
     experiment(
         "6b",
@@ -234,5 +239,6 @@ EXPERIMENTS = (
         "The derived GP's advantage over finite differences holds for every kernel; Matérn 1/2 and RBF are slightly "
         "worse.",
         claims_of_kernels,
+        f" {CUT}",
     ),
 )

@@ -95,10 +95,7 @@ def starts(problem: Problem, num_starts: int, seed: int) -> list[tuple[int, Tens
 
 
 def draw_metric(axes: Axes, rows: Rows, metric: str, x: str, methods: Iterable[str]) -> None:
-    """Mean and standard error of a metric against ``x``, one line a method.
-
-    The axis of errors ends at 5: least squares goes far beyond where n is d, its system just determined.
-    """
+    """Mean and standard error of a metric against ``x``, one line a method; the axis of errors ends at 5."""
     style.draw_methods(axes, rows, x, methods, metric=metric)
     if metric == "relative_error":
         axes.set_yscale("log")
