@@ -15,6 +15,8 @@ as not caught.
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import multiprocessing
 import os
 import queue
 import re
@@ -46,7 +48,17 @@ COMPILED = (
 NOTHING_SAID = re.compile(
     r"^(?:FAILED|ERROR) .*\b(?:NameError|UnboundLocalError|SyntaxError|ImportError|ModuleNotFoundError|Timeout)\b"
 )
+LIBRARIES = (
+    *("torch", "sympy", "gpytorch", "botorch.fit", "botorch.generation", "botorch.test_functions"),
+    *("scipy.stats", "sklearn.linear_model", "numba.typed", "hypothesis", "pytest"),
+)
+"""What takes longer to import than most tests take to run; the process that all others are forks of imports it."""
+
 FAILED = re.compile(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", re.MULTILINE)
+
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(list(LIBRARIES))
 
 
 @dataclass(frozen=True)
@@ -69,9 +81,6 @@ class Copy:
 
     Args:
         folder: An empty folder.
-
-    Raises:
-        RuntimeError: If an interpreter started there does not import the copy.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,12 +92,6 @@ class Copy:
                 target = self.root / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, target)
-        names = [name for name in PACKAGES if name != "tests"]
-        show = f"import {', '.join(names)}; print(*(m.__file__ for m in ({', '.join(names)},)), sep='\\n')"
-        done = self._python(["-c", show], self._folder / "cache")
-        shown = done.stdout.split()
-        if shown != [str(self.root / name / "__init__.py") for name in names]:
-            raise RuntimeError(f"tests in {self.root} would import {shown or done.stderr}")
 
     def run(self, tests: Iterable[str], fresh: bool = False) -> Outcome:
         """The outcome of tests.
@@ -99,20 +102,23 @@ class Copy:
         """
         options = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
         cache = Path(tempfile.mkdtemp(dir=self._folder)) if fresh else self._folder / "cache"
+        log = self._folder / "log"
         start = time.perf_counter()
-        done = self._python(["-m", "pytest", *options, *tests], cache)
-        seconds = time.perf_counter() - start
+        process = FORKS.Process(target=_tests, args=([*options, *tests], self.root, cache, log))
+        process.start()
+        process.join()
+        seconds, printed = time.perf_counter() - start, log.read_text(encoding="utf-8", errors="replace")
         if fresh:
             shutil.rmtree(cache)
-        if done.returncode == 0:
+        if process.exitcode == 0:
             return Outcome("passed", seconds)
-        failed = FAILED.search(done.stdout)
+        failed = FAILED.search(printed)
         test = failed[1] if failed else ""
-        broken = [line for line in done.stdout.splitlines() if NOTHING_SAID.match(line)]
-        if done.returncode == 1 and failed and not broken:
+        broken = [line for line in printed.splitlines() if NOTHING_SAID.match(line)]
+        if process.exitcode == 1 and failed and not broken:
             return Outcome("failed", seconds, test)
-        last = (broken or (done.stdout + done.stderr).strip().splitlines() or [""])[-1]
-        return Outcome(f"broke with status {done.returncode}: {last}", seconds, test)
+        last = (broken or printed.strip().splitlines() or [""])[-1]
+        return Outcome(f"broke with status {process.exitcode}: {last}", seconds, test)
 
     def mutated(self, mutation: Mutation) -> Outcome:
         """The outcome of a mutation's tests with the mutation, which is undone after them."""
@@ -127,12 +133,31 @@ class Copy:
             path.write_bytes(before)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
-    def _python(self, arguments: list[str], cache: Path) -> subprocess.CompletedProcess[str]:
-        # Bytecode is told apart by a second and a size only, and so no bytecode is written.
-        env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        env |= {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": str(cache)}
-        command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True, check=False)
+
+def _tests(arguments: list[str], root: Path, cache: Path, log: Path) -> None:
+    """Runs tests in a copy and exits with their status, in a process in which libraries are imported already."""
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(root)
+    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+        del os.environ[name]
+    # Bytecode is told apart by a second and a size only, and so no bytecode is written.
+    os.environ |= {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": str(cache)}
+    sys.dont_write_bytecode = True
+    if "numba" in sys.modules:
+        sys.modules["numba"].config.CACHE_DIR = str(cache)
+    sys.path[:] = [str(root), *(path for path in sys.path if path and Path(path).resolve() != ROOT)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+        del sys.modules[name]
+    for name in PACKAGES:
+        if (origin := importlib.util.find_spec(name).origin) != str(root / name / "__init__.py"):
+            sys.exit(f"{name} would come from {origin}")
+    import pytest
+
+    status = int(pytest.main(arguments))
+    sys.stdout.flush()
+    os._exit(status)
 
 
 @contextmanager
