@@ -93,7 +93,7 @@ def fit_isotropic(
         best = min(starts, key=lambda theta: objective(theta)[0])
         found = minimize_in_rectangle(objective, best, rectangle, steps)
         lengthscale, noise_ratio = exp(found.x[0]), exp(found.x[1])
-        outputscale, mean = _concentrated(D, y, profile, lengthscale, noise_ratio, noise)[:2]
+        outputscale, mean = _concentrated(profile.h(D / lengthscale**2), y, noise_ratio, noise)[:2]
     return IsotropicFit(lengthscale, outputscale, noise_ratio, mean, -found.value)
 
 
@@ -104,11 +104,11 @@ def negative_log_likelihood(
 
     With a known noise variance, o = noise/ρ. Where R is not positive definite, it is inf with derivatives of 0.
     """
+    n, r2 = len(y), D / lengthscale**2
     try:
-        outputscale, _, L, a = _concentrated(D, y, profile, lengthscale, noise_ratio, noise)
+        outputscale, _, L, a = _concentrated(profile.h(r2), y, noise_ratio, noise)
     except NotPositiveDefiniteError:
         return inf, (0.0, 0.0)
-    n, r2 = len(y), D / lengthscale**2
     quadratic = float(y @ a) / outputscale
     value = 0.5 * (n * log(2 * torch.pi * outputscale) + quadratic) + float(L.diagonal().log().sum())
     inner = torch.cholesky_inverse(L) - torch.outer(a, a) / outputscale
@@ -119,21 +119,19 @@ def negative_log_likelihood(
     return value, (scale, ratio)
 
 
-def log_likelihood(D: Tensor, y: Tensor, profile: RadialProfile, lengthscale: float, noise_ratio: float) -> float:
-    """log N(y | m 1, o R) at the best m and o; −inf where R is not positive definite."""
+def log_likelihood(K: Tensor, y: Tensor, noise_ratio: float) -> float:
+    """log N(y | m 1, o R) at the best m and o, R = K + ρI; −inf where R is not positive definite."""
     try:
-        outputscale, _, L, _ = _concentrated(D, y, profile, lengthscale, noise_ratio, None)
+        outputscale, _, L, _ = _concentrated(K, y, noise_ratio, None)
     except NotPositiveDefiniteError:
         return -inf
     n = len(y)
     return -0.5 * n * (log(2 * torch.pi * outputscale) + 1.0) - float(L.diagonal().log().sum())
 
 
-def _concentrated(
-    D: Tensor, y: Tensor, profile: RadialProfile, lengthscale: float, noise_ratio: float, noise: float | None
-) -> tuple[float, float, Tensor, Tensor]:
-    """The best o and m, the factor of R, and R⁻¹(y − m)."""
-    R = profile.h(D / lengthscale**2)
+def _concentrated(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None) -> tuple[float, float, Tensor, Tensor]:
+    """The best o and m, the factor of R = K + ρI, and R⁻¹(y − m)."""
+    R = K.clone()
     R.diagonal().add_(noise_ratio)
     L = factor(R)
     solved = torch.cholesky_solve(torch.stack([y, torch.ones_like(y)], dim=1), L)

@@ -243,17 +243,20 @@ class WindowSurrogate:
         if len(y) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:
             return False
         least = max(LEAST_FACTORED * len(y), nugget * min(1.0, float(D.median())))
-        ratios = [least * 10.0**k for k in range(DECADES) if least * 10.0**k < 1.0]
+        ratios = [least, *(least * 10.0**k for k in range(1, DECADES) if least * 10.0**k < 1.0)]
 
-        def best(lengthscale: float, ratios: Sequence[float]) -> tuple[float, float]:
-            return max((log_likelihood(D, y, self._profile, lengthscale, ratio), ratio) for ratio in ratios)
+        def likelihoods(K: Tensor, ratios: Sequence[float]) -> list[float]:
+            return [log_likelihood(K, y, ratio) for ratio in ratios]
 
-        found, still = best(1.0, ratios), [best(1.0, ratios[:1])[0]]
-        noisy = found[0] > still[0] + EVIDENCE
+        expected = likelihoods(self._profile.h(D), ratios)
+        found, still = max(zip(expected, ratios, strict=True)), expected[0]
+        noisy = found[0] > still + EVIDENCE
         if noisy:
-            still += [best(shorter, ratios[:1])[0] for shorter in SHORTER]
-            loud = [found[0]] + [best(shorter, ratios[::2])[0] for shorter in SHORTER]
-            noisy = max(loud) > max(still) + EVIDENCE
+            kernels = [self._profile.h(D / shorter**2) for shorter in SHORTER]
+            still = max(still, *(log_likelihood(K, y, least) for K in kernels))
+            noisy = found[0] > still + EVIDENCE or any(
+                max(likelihoods(K, ratios[::2])) > still + EVIDENCE for K in kernels
+            )
         self._change(noise_ratio=found[1] if noisy else least)
         return noisy
 

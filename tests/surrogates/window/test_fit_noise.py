@@ -9,8 +9,10 @@ from scipy.stats import multivariate_normal
 
 from surrogates.kernels.makers import rbf_kernel
 from surrogates.kernels.stationary import radial_profile
+from surrogates.window import marginal_likelihood
 from surrogates.window.local_options import LocalSurrogateOptions
 from surrogates.window.marginal_likelihood import log_likelihood
+from surrogates.window.window_surrogate import SHORTER
 
 
 def fitted(width, noise, seed, n=60, d=5, nugget=1e-6, steep=1.0):
@@ -36,9 +38,9 @@ def test_the_likelihood_is_the_normal_densitys_at_the_best_mean_and_scale():
     scale = (y - mean) @ np.linalg.solve(R, y - mean) / 12
     expected = multivariate_normal(mean * ones, scale * R).logpdf(y)
     profile = radial_profile(rbf_kernel(1.0).base_kernel)
-    found = log_likelihood(torch.from_numpy(D), torch.from_numpy(y), profile, 0.7, ratio)
+    found = log_likelihood(profile.h(torch.from_numpy(D) / 0.7**2), torch.from_numpy(y), ratio)
     assert found == pytest.approx(expected, rel=1e-10)
-    assert log_likelihood(torch.zeros(3, 3).double(), torch.randn(3).double(), profile, 1.0, 0.0) == -math.inf
+    assert log_likelihood(torch.ones(3, 3).double(), torch.randn(3).double(), 0.0) == -math.inf
 
 
 @pytest.mark.parametrize("width", [0.3, 1e-2, 1e-3, 1e-4])
@@ -82,3 +84,38 @@ def test_the_gradient_is_nearer_with_the_noise_that_was_found():
         worse.append(error() / with_noise)
         assert noisy
     assert np.median(worse) > 1.2
+
+
+@pytest.mark.parametrize(
+    ("width", "noise", "steep", "seed", "nugget", "factors"),
+    [
+        (0.3, 0.05, 1.0, 0, 1e-6, 13),  # at ℓ = 1 noise is likelier than exact values at any
+        (1e-2, 3e-3, 1.0, 1, 1e-6, 70),  # at a shorter one only
+        (1e-2, 0.0, 0.03, 0, 1e-6, 70),
+        (0.3, 0.0, 1.0, 0, 1e-6, 8),
+        (0.3, 0.05, 1.0, 0, 3.0, 1),
+    ],
+)
+def test_the_answer_is_that_of_all_likelihoods(width, noise, steep, seed, nugget, factors, monkeypatch):
+    """By the normal density; other lengthscales are not looked at where the kernel's own says enough."""
+    factored, factor = [], marginal_likelihood.factor
+    monkeypatch.setattr(marginal_likelihood, "factor", lambda R: factored.append(len(R)) or factor(R))
+    surrogate, noisy = fitted(width, noise, seed, n=24, nugget=nugget, steep=steep)
+    y, X = surrogate.window.y.numpy() / surrogate.scale, surrogate.window.X.numpy()
+    D = np.square(X[:, None] - X).sum(-1)
+    least = max(4 * np.finfo(float).eps * 24, nugget * min(1.0, np.quantile(D, 0.5, method="lower")))
+    ratios = [least] + [ratio for ratio in least * 10.0 ** np.arange(1, 16) if ratio < 1.0]
+    table = np.array([[profiled(D / shorter**2, y, ratio) for ratio in ratios] for shorter in (1.0, *SHORTER)])
+    loud, still = max(table[0].max(), table[1:, ::2].max()), table[:, 0].max()
+    assert noisy == (noise > 0.0 and nugget < 1.0) == bool(table[0].max() > table[0, 0] + 3.0 and loud > still + 3.0)
+    expected = ratios[int(table[0].argmax())] if noisy else least
+    assert surrogate.hyperparameters.noise_ratio == pytest.approx(expected, rel=1e-6)
+    assert len(factored) <= factors
+
+
+def profiled(D, y, ratio):
+    """The normal density's logarithm at the best mean and scale, by solves with the whole matrix."""
+    n, ones, R = len(y), np.ones(len(y)), np.exp(-0.5 * D) + ratio * np.eye(len(y))
+    mean = ones @ np.linalg.solve(R, y) / (ones @ np.linalg.solve(R, ones))
+    scale = (y - mean) @ np.linalg.solve(R, y - mean) / n
+    return -0.5 * (n * math.log(2 * math.pi * scale) + np.linalg.slogdet(R)[1] + n)
