@@ -51,7 +51,10 @@ MOST_CONTRACTION = 1e-9
 
 
 LEAST_FACTORED = 4 * torch.finfo(torch.float64).eps
-"""The least noise variance over o of a window of n queries is n times this: pivots are lost in rounding below."""
+"""The least noise variance over o of a window of n queries is n times this: pivots are lost in rounding below.
+
+The n is what the window may hold: it fills before its noise is looked for again.
+"""
 
 SHORTER = (0.003, 0.01, 0.03, 0.1, 0.3)
 """The lengthscales in units of the kernel's under which noise is looked for too."""
@@ -242,7 +245,7 @@ class WindowSurrogate:
         D, y = self.window.squared_distances, standardised(self.window.y, self.scale)
         if len(y) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:
             return False
-        least = max(LEAST_FACTORED * len(y), nugget * min(1.0, float(D.median())))
+        least = max(LEAST_FACTORED * self.size, nugget * min(1.0, float(D.median())))
         ratios = [least, *(least * 10.0**k for k in range(1, DECADES) if least * 10.0**k < 1.0)]
 
         def likelihoods(K: Tensor, ratios: Sequence[float]) -> list[float]:

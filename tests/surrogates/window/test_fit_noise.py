@@ -65,6 +65,19 @@ def test_noise_of_the_size_of_the_values_is_found(width, noise):
     assert sum(found) >= 9
 
 
+def test_a_window_that_fills_after_its_noise_was_found_is_factored():
+    """Four queries at a corner, where candidates are clamped to the same point, and sixty more."""
+    corner, away = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    surrogate = LocalSurrogateOptions(64, 1.0, 1e-6, kernel="rbf").surrogate(corner)
+    first = torch.stack([corner, corner, corner, away])
+    surrogate.append(first, first.sum(1))
+    surrogate.begin(corner)
+    surrogate.fit_noise(1e-6)
+    surrogate.append(corner.expand(60, 2), torch.zeros(60).double())
+    surrogate.begin(corner)
+    assert bool(surrogate.gradient_posterior(corner).mean.isfinite().all())
+
+
 def test_the_gradient_is_nearer_with_the_noise_that_was_found():
     """Against the same window with the nugget of exact values; the truth is the quadratic's slope at the middle."""
     worse = []
