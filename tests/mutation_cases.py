@@ -3132,8 +3132,8 @@ SCALE = (
     Mutation(
         "scale/a-client-in-two-workers",
         F + "engine/host.py",
-        "        self._clients.pop(number, None)\n        return data\n",
-        "        return data\n",
+        "for held in (self._clients, self.evaluators, self.gradients):",
+        "for held in (self.evaluators, self.gradients):",
         "a client that moved is also where it was",
         (TF + "test_workers.py::test_a_client_that_is_handed_over_is_in_one_place",),
     ),

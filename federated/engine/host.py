@@ -162,12 +162,14 @@ class Host:
 
     def hand_over(self, number: int) -> bytes | None:
         """Gives a client up, and returns its objective, gradient and state, pickled; None where they cannot be."""
+        assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
         state = self._clients[number].state_dict() if number in self._clients else None
         try:
             data = pickle.dumps((self.evaluators[number], self.gradients.get(number), state))
         except Exception:
             return None
-        self._clients.pop(number, None)
+        for held in (self._clients, self.evaluators, self.gradients):
+            held.pop(number, None)
         return data
 
     def take_over(

@@ -76,6 +76,7 @@ class WorkerPool:
             theirs.close()
             self._links.append(ours)
             self._processes.append(process)
+        self._unread = [0] * len(self._links)
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
         """See ``ClientHost.absent``; clients in workers are always there."""
@@ -201,13 +202,21 @@ class WorkerPool:
             self._links[worker].send_bytes(data)
         except (BrokenPipeError, OSError):
             raise WorkerError(f"worker {worker} has ended") from None
+        self._unread[worker] += 1
 
     def _answer(self, worker: int) -> Any:
-        """What a worker answers; raises what was raised in it."""
-        try:
-            succeeded, answer = pickle.loads(self._links[worker].recv_bytes())
-        except (EOFError, OSError):
-            raise WorkerError(f"worker {worker} ended while its clients were served") from None
+        """What a worker answers to what it was sent last; raises what was raised in it.
+
+        Answers before that are of calls that were interrupted, or given up when another raised.
+        """
+        data = b""
+        while self._unread[worker]:
+            try:
+                data = self._links[worker].recv_bytes()
+            except (EOFError, OSError):
+                raise WorkerError(f"worker {worker} ended while its clients were served") from None
+            self._unread[worker] -= 1
+        succeeded, answer = pickle.loads(data)
         if not succeeded:
             raise answer
         return answer
@@ -244,11 +253,11 @@ def _work(link: Any, host: Host, threads: int) -> None:
             data = link.recv_bytes()
         except (EOFError, OSError):
             return
-        call = pickle.loads(data)
-        if call is None:
-            return
-        name, arguments = call
         try:
+            call = pickle.loads(data)
+            if call is None:
+                return
+            name, arguments = call
             answer = (True, getattr(host, name)(*arguments))
         except Exception as error:
             answer = (False, error)

@@ -1,6 +1,7 @@
 """Clients in worker processes: handed to whoever is idle, and bitwise what one process gives."""
 
 import math
+import multiprocessing
 import pickle
 import time
 from collections import Counter
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from federated import make_federation
+from federated.engine import workers
 from federated.engine.host import Host
 from federated.testing import Quadratic
 from federated.testing.harness import run, states_equal, trace
@@ -41,10 +43,10 @@ class Drifting(Quadratic):
         return super().__call__(x) * (1.0 + 0.01 * math.sin(self.queries))
 
 
-def both(name, make, n, rounds, workers, after_a_round=lambda host: None, **options):
+def both(name, make, n, rounds, processes, after_a_round=lambda host: None, **options):
     """A federation alone and one over workers, after some rounds, and who served whom in each round."""
     alone, spread = (make_federation(name, [make(i) for i in range(n)], X0, **o) for o in
-                     (options, options | {"workers": workers} | FORK))  # fmt: skip
+                     (options, options | {"workers": processes} | FORK))  # fmt: skip
     served, send = [], spread.host._send
 
     def noting(worker, name, *given):
@@ -115,6 +117,43 @@ def test_a_client_that_is_handed_over_is_in_one_place():
     made = make_federation("fedzo", [Quadratic(i) for i in range(2)], X0, local_steps=1, directions=2)
     run(made, 1)
     state, other = made.host.states()[1], Host(made.algorithm, {}, {})
+    queries = made.host.evaluators[1].fun.queries
     other.take_over(1, *pickle.loads(made.host.hand_over(1)))
-    assert list(made.host.states()) == [0] and states_equal(other.states(), {1: state})
-    assert other.evaluators[1].fun.queries == made.host.evaluators[1].fun.queries > 0
+    assert list(made.host.states()) == list(made.host.evaluators) == [0] and states_equal(other.states(), {1: state})
+    assert other.evaluators[1].fun.queries == queries > 0
+
+
+def test_what_was_interrupted_is_no_answer_to_what_is_asked_next(monkeypatch):
+    """Answers that nobody waited for are in the pipes still."""
+    made = make_federation("fedzo", [Quadratic(i) for i in range(3)], X0, local_steps=1, workers=2, **FORK)
+
+    def interrupted(links):
+        raise KeyboardInterrupt
+
+    try:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(workers, "wait", interrupted)
+            made.run_round()
+        assert sorted(made.host.states()) == [0, 1]
+        again = made.run_round()
+        assert again.accepted == (2,) and all("refused the broadcast" in reason for _, _, reason in again.refused)
+        assert made.run_round().accepted == (0, 1, 2)
+    finally:
+        made.host.close()
+
+
+class Unreadable:
+    """Can be pickled, and not be read again, as a class that a worker's process does not have."""
+
+    def __reduce__(self):
+        return __import__, ("a_module_that_is_not_there",)
+
+
+def test_what_a_worker_cannot_read_is_said():
+    made = make_federation("fedzo", [Quadratic(0)], X0)
+    ours, theirs = multiprocessing.Pipe()
+    for call in (("take_over", (0, Unreadable(), None, None)), None):
+        ours.send_bytes(pickle.dumps(call))
+    workers._work(theirs, made.host, torch.get_num_threads())
+    succeeded, error = pickle.loads(ours.recv_bytes())
+    assert not succeeded and "a_module_that_is_not_there" in str(error)
