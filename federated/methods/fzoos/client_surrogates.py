@@ -23,12 +23,12 @@ _kept: weakref.WeakKeyDictionary[ClientSurrogates, int] = weakref.WeakKeyDiction
 def keep(asked: ClientSurrogates, size: int) -> None:
     """Keeps the Fourier surrogate that was asked, and drops others as long as all are more than ``KEPT_BYTES``.
 
-    Clients come in turn: who was asked last will be asked again after all others, and is dropped first. One that is
-    larger than all that may be kept is dropped itself.
+    Those of other federations, which may have ended, go first. Clients of one come in turn: who was asked last will be
+    asked again after all others, and is dropped first. One that is larger than all that may be kept is dropped itself.
     """
     _kept.pop(asked, None)
     if size <= KEPT_BYTES:
-        for other in reversed(list(_kept)):
+        for other in sorted(reversed(list(_kept)), key=lambda other: other.features is asked.features):
             if sum(_kept.values()) + size <= KEPT_BYTES:
                 break
             other.forget()

@@ -60,3 +60,12 @@ def test_what_clients_keep_is_counted_as_the_tensors_have_it(monkeypatch):
     del s, federation, linear
     gc.collect()
     assert gone() is None, "what a federation kept goes with it"
+
+
+def test_a_federation_that_has_ended_keeps_nothing_from_one_that_runs(monkeypatch):
+    """As in a notebook, where the first is still held."""
+    ended, kept, made = made_again(monkeypatch, 1 << 30)
+    monkeypatch.setattr(client_surrogates, "KEPT_BYTES", kept[-1])
+    running, kept, again = made_again(monkeypatch, kept[-1])
+    assert kept[-1] == sum(s._fourier.nbytes for s in surrogates_of(running)) and again == made
+    assert all(s._fourier is None for s in surrogates_of(ended))
