@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,16 @@ def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float,
 def sample_clients(seed: int, round_number: int, clients: int, count: int) -> tuple[int, ...]:
     """The clients of a round, ascending: a uniform sample without replacement, addressed by seed and round."""
     if count == clients:
-        return tuple(range(clients))
+        return _all(clients)
     key = hashlib.sha256(f"sample of round {round_number} of {seed}".encode()).digest()
     generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
     return tuple(sorted(int(i) for i in generator.permutation(clients)[:count]))
+
+
+@lru_cache(maxsize=1)
+def _all(clients: int) -> tuple[int, ...]:
+    """The numbers of all clients: the same object in every round of a history."""
+    return tuple(range(clients))
 
 
 def describe_option(name: str, value: Any) -> Any:

@@ -207,7 +207,8 @@ class Server(ABC):
             logger.warning("round %d, client %s: %s", number, refusal.client, refusal.reason)
         reports = {client: accepted[client] for client in sorted(accepted)}
         skipped, rejected = self._use(phase, reports)
-        used = tuple(reports) if skipped is None else ()
+        everyone = len(reports) == len(self.participants)
+        used = () if skipped is not None else self.participants if everyone else tuple(reports)
         ended = skipped is not None or self._phase + 1 == len(self.algorithm.exchanges)
         if ended:
             if self._settling is not None:

@@ -60,3 +60,13 @@ def test_a_report_is_dropped_when_it_was_taken(monkeypatch):
     monkeypatch.setattr(Server, "check", looking)
     made.run_round()
     assert alive == list(range(8, 0, -1))
+
+
+def test_a_round_of_all_clients_adds_no_numbers_of_clients_to_the_history():
+    """They are one tuple: of 10,000 clients each other would be 360 KB a round, and as much of those accepted."""
+    made = make_federation(
+        "fedzo", [Quadratic(i) for i in range(3)], X0, local_steps=1, directions=1, accept="monotone"
+    )
+    first, second = made.run_round(), made.run_round()
+    assert first.participants == (0, 1, 2) and first.skipped is None
+    assert first.participants is first.accepted is second.participants is second.accepted
