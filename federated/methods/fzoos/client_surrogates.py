@@ -28,7 +28,8 @@ def keep(asked: ClientSurrogates, size: int) -> None:
     """
     _kept.pop(asked, None)
     if size <= KEPT_BYTES:
-        for other in sorted(reversed(list(_kept)), key=lambda other: other.features is asked.features):
+        own = [other for other in _kept if other.features is asked.features]
+        for other in [other for other in _kept if other.features is not asked.features] + own[::-1]:
             if sum(_kept.values()) + size <= KEPT_BYTES:
                 break
             other.forget()
