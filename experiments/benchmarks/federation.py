@@ -19,11 +19,13 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -33,11 +35,11 @@ from experiments.benchmarks.output import Target
 from federated import make_federation
 from federated.core.algorithm import Algorithm
 from federated.core.codec import encode, opened
-from federated.core.ledger import COLUMNS, Ledger
+from federated.core.ledger import COLUMNS, WIRE, Ledger
 from federated.core.messages import Report
 from federated.core.server import Server
 from federated.engine.federation import Federation
-from federated.engine.host import Request, Service
+from federated.engine.host import Host, Request, Service
 from federated.registry import algorithm_class
 
 SAMPLED = 20
@@ -46,6 +48,8 @@ SAMPLED = 20
 LEDGER: list[tuple[type, str]] = [(Ledger, "add"), (Ledger, "refuse"), (Ledger, "total")]
 LINEAR, MOST_GB, MOST_BOOKKEEPING = 2.0, 2.0, 0.05
 ROUNDS = 3
+MOST_PROFILED = 1000
+"""Clients of the round whose parts are timed, at most."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,18 @@ class Case:
         """Name and M."""
         return f"{self.name}, M = {self.features:,}" if self.features else self.name
 
+    @property
+    def x0(self) -> Tensor:
+        """Where a run begins, shape ``d``."""
+        return torch.full((self.d,), 0.5, dtype=torch.float64)
+
+    def options(self, steps: int) -> dict[str, Any]:
+        """The algorithm's options but for the clients'."""
+        return {"local_steps": steps} | ({"num_features": self.features} if self.features else {})
+
     def make(self, clients: int, sampled: int, steps: int) -> Algorithm:
-        """The algorithm's options."""
-        own: dict[str, Any] = {"num_features": self.features} if self.features else {}
-        x0 = torch.full((self.d,), 0.5, dtype=torch.float64)
-        made = algorithm_class(self.name)(x0, clients=clients, participation=sampled, local_steps=steps, **own)
+        """The algorithm of so many clients."""
+        made = algorithm_class(self.name)(self.x0, clients=clients, participation=sampled, **self.options(steps))
         assert isinstance(made, Algorithm)
         return made
 
@@ -99,25 +110,25 @@ class Row:
 
 
 @dataclass
-class AnsweringHost:
+class AnsweringHost(Host):
     """A host whose clients report random numbers at once.
 
     Attributes:
         seconds: the processor's time in which reports were made.
     """
 
-    algorithm: Algorithm
     seconds: float = 0.0
     drawn: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def serve_all(self, requests: Sequence[Request]) -> list[Service]:
         """See ``ClientHost.serve_all``."""
         start = time.process_time()
-        services = [self._service(request) for request in requests]
+        services = super().serve_all(requests)
         self.seconds += time.process_time() - start
         return services
 
-    def _service(self, request: Request) -> Service:
+    def serve(self, request: Request) -> Service:
+        """A report of the phase, of numbers that are drawn once."""
         assert isinstance(request.message, bytes)
         header = opened(request.message).header
         specification = self.algorithm.reports(header.phase)
@@ -138,27 +149,6 @@ class AnsweringHost:
             client=request.client,
         )
         return Service(request.client, encode(report), report.payload_bytes)
-
-    def absent(self, clients: Sequence[int]) -> dict[int, str]:
-        """See ``ClientHost.absent``."""
-        return {}
-
-    def catch_up(self, number: int, message: Any) -> str:
-        """See ``ClientHost.catch_up``."""
-        return ""
-
-    def restart(self, number: int) -> None:
-        """See ``ClientHost.restart``."""
-
-    def states(self) -> dict[int, dict[str, Any]]:
-        """See ``ClientHost.states``."""
-        return {}
-
-    def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """See ``ClientHost.load_states``."""
-
-    def close(self) -> None:
-        """See ``ClientHost.close``."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -193,8 +183,8 @@ def main(arguments: Sequence[str]) -> int:
                     rows.append(apart(measured, case, n, sampled, options.steps))
                     print(_line(rows[-1], clients[case]), file=sys.stderr, flush=True)
     share = apart(bookkeeping, options.entries, options.steps)
-    most = max(n for n in options.clients if n <= 1000)
-    profile = apart(profiled, max(cases, key=lambda case: (case.features, -case.d)), most, options.steps)
+    largest = max(cases, key=lambda case: (case.features, -case.d))
+    profile = apart(profiled, largest, min(MOST_PROFILED, max(options.clients)), options.steps)
     ray = [apart(simulated, n, min(options.dimensions)) for n in options.clients] if options.ray else []
     text = summary(rows, clients, share, profile, ray, options)
     numbers = {"rows": [asdict(row) for row in rows], "clients": [asdict(c) | {"s": s} for c, s in clients.items()]}
@@ -235,7 +225,7 @@ def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
 def standing(case: Case, clients: int, sampled: int, steps: int) -> Federation:
     """A federation whose server has a surrogate of every client, where the algorithm has surrogates."""
     algorithm = case.make(clients, sampled, steps)
-    federation = Federation(algorithm, AnsweringHost(algorithm))
+    federation = Federation(algorithm, AnsweringHost(algorithm, {}))
     if case.features and sampled < clients:
         generator, state = torch.Generator().manual_seed(1), federation.server.state
         drawn = {c: 1e-3 * torch.randn(case.features, generator=generator).double() for c in range(clients)}
@@ -263,39 +253,18 @@ def objective(x: Tensor) -> float:
 
 def client_seconds(case: Case, steps: int) -> float:
     """The processor's time of a client's round, the median over two clients and rounds."""
-    own: dict[str, Any] = {"num_features": case.features} if case.features else {}
-    x0 = torch.full((case.d,), 0.5, dtype=torch.float64)
-    federation = make_federation(case.name, [objective] * 2, x0, local_steps=steps, **own)
-    seconds = []
-    for _ in range(ROUNDS):
-        timed: list[float] = []
-        serve = federation.host.serve_all
-
-        def serve_all(requests: Sequence[Request], serve: Any = serve, timed: list[float] = timed) -> list[Service]:
-            start = time.process_time()
-            services: list[Service] = serve(requests)
-            timed.append((time.process_time() - start) / len(requests))
-            return services
-
-        federation.host.serve_all = serve_all  # type: ignore[method-assign]
-        federation.run_round()
-        federation.host.serve_all = serve  # type: ignore[method-assign]
-        seconds.append(sum(timed))
-    return median(seconds)
+    federation = make_federation(case.name, [objective] * 2, case.x0, **case.options(steps))
+    return median(_parts(federation, {"clients": [(Host, "serve_all")]})["clients"] / 2 for _ in range(ROUNDS))
 
 
 def bookkeeping(entries: int, steps: int) -> float:
     """The share of the ledger in a round of 100 real clients with FedZO, d = 100, after so many entries."""
-    x0 = torch.full((100,), 0.5, dtype=torch.float64)
-    federation = make_federation("fedzo", [objective] * 100, x0, local_steps=steps)
+    federation = make_federation("fedzo", [objective] * 100, Case("fedzo", 100).x0, local_steps=steps)
     number = entries // 100
-    rows: dict[str, list[Any]] = {name: [0] * (100 * number) for name in COLUMNS}
-    rows |= {"wire_up": [None] * (100 * number)}
-    rows |= {"wire_down": rows["wire_up"], "seconds": [0.0] * (100 * number), "refused": [""] * (100 * number)}
-    rows |= {
-        "round": [-(-i // 100) for i in range(1, 100 * number + 1)],
-        "client": [i % 100 for i in range(100 * number)],
-    }
+    n = 100 * number
+    rows: dict[str, list[Any]] = dict.fromkeys(COLUMNS, [0] * n) | dict.fromkeys(WIRE, [None] * n)
+    rows |= {"seconds": [0.0] * n, "refused": [""] * n}
+    rows |= {"round": [1 + i // 100 for i in range(n)], "client": [i % 100 for i in range(n)]}
     federation.ledger.load_state_dict(rows)
     federation.server.round = number + 1
     parts = _parts(federation, {"ledger": LEDGER, "round": [(Federation, "run_round")]})
@@ -320,7 +289,7 @@ def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
 
 
 def _parts(federation: Federation, parts: Mapping[str, Sequence[tuple[type, str]]]) -> dict[str, float]:
-    """The processor's seconds in methods, with what they call, of a round; the methods stay as they are timed."""
+    """The processor's seconds in methods, with what they call, of a round."""
     spent = dict.fromkeys(parts, 0.0)
 
     def timed(part: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -333,10 +302,11 @@ def _parts(federation: Federation, parts: Mapping[str, Sequence[tuple[type, str]
 
         return called
 
-    for part, methods in parts.items():
-        for owner, name in methods:
-            setattr(owner, name, timed(part, getattr(owner, name)))
-    federation.run_round()
+    with ExitStack() as patches:
+        for part, methods in parts.items():
+            for owner, name in methods:
+                patches.enter_context(patch.object(owner, name, timed(part, getattr(owner, name))))
+        federation.run_round()
     return spent
 
 

@@ -57,6 +57,20 @@ def test_the_ledgers_share_and_the_parts_of_a_round_are_measured():
     assert "| fedzo | 20 | 10 | 10 | 1.0 | 100 | 2 | 160 | 160 | 0.1 |" in text
 
 
+def test_a_profile_is_made_however_many_clients_there_are(monkeypatch, tmp_path):
+    asked = {}
+
+    def apart(function, *given):
+        asked[function.__name__] = given
+        row = Row(CASES[0], 2000, 20, 1.0, 2.0, 160.0, 160.0)
+        return {"measured": row, "profiled": {"a round": 1.0}}.get(function.__name__, 0.01)
+
+    monkeypatch.setattr(federation, "apart", apart)
+    sizes = ["--clients", "2000", "--dimensions", "20", "--features", "64"]
+    assert federation.main([*sizes, "--out", str(tmp_path)]) == 0
+    assert asked["profiled"] == (Case("fzoos", 20, 64), 1000, 5)
+
+
 def test_flowers_simulation_is_refused_with_a_line_where_it_is_not_installed(monkeypatch, capsys):
     monkeypatch.setattr(federation, "find_spec", lambda name: None)
     assert federation.main(["--ray"]) == 2
