@@ -7,7 +7,11 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("surrogates", "optimizers", "federated", "experiments")
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
+
+
+BLOCK = re.compile(r"^```(?:python|\{code-cell\})\n((?::[^\n]*\n)*)(.*?)^```$", re.M | re.S)
+
+
+def _blocks(page: Path) -> list[str]:
+    """The Python of a page, without cells that are a command of IPython."""
+    return [block for _, block in BLOCK.findall(page.read_text()) if not block.startswith("%%")]
 
 
 def _names():
@@ -61,14 +73,32 @@ def test_public_names_say_what_they_are():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_blocks_import_what_there_is(page):
-    blocks = re.findall(r"^```(?:python|\{code-cell\})\n((?::[^\n]*\n)*)(.*?)^```$", page.read_text(), re.M | re.S)
-    for _, block in blocks:
-        if block.startswith("%%"):
-            continue
+    for block in _blocks(page):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in PACKAGES:
                 module = importlib.import_module(node.module)
                 assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+@pytest.mark.slow
+def test_a_type_checker_finds_no_error_in_the_code_of_the_pages(tmp_path):
+    """Pyright, in its basic mode; what it cannot find are packages that are not here, and a reader's own module."""
+    pyright = shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("there is no pyright: pip install pyright, into any environment on PATH; it needs Node.js")
+    for page in [*PAGES, ROOT / "README.md"]:
+        (tmp_path / f"{page.stem}_page.py").write_text("\n".join(_blocks(page)))
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}))
+    command = [pyright, "--outputjson", "--pythonpath", sys.executable, "--project", str(tmp_path)]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    assert found["summary"]["filesAnalyzed"] == len(PAGES) + 1
+    errors = [one for one in found["generalDiagnostics"] if one["severity"] == "error"]
+    assert [one for one in errors if one.get("rule") != "reportMissingImports" or _ours(one["message"])] == []
+
+
+def _ours(message: str) -> bool:
+    """Whether an import that was not found is of this project."""
+    return re.search(r'"(\w+)', message)[1] in PACKAGES
 
 
 def test_the_design_names_the_rooms_that_there_are():
