@@ -178,7 +178,7 @@ def test_a_terminal_gets_links_to_the_committed_figures():
     text = io.StringIO()
     (table, *_) = listing.listing(listing.described("zord"))
     Console(file=text, force_terminal=True, width=100, legacy_windows=False).print(table)
-    target = (listing.PUBLISHED / "zord-fig1.png").as_uri()
+    target = (listing.PUBLISHED / "zord-fig2a.png").as_uri()
     assert f";{target}\x1b\\" in text.getvalue()
 
 

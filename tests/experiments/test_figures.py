@@ -13,6 +13,7 @@ from experiments.page.publish import PUBLISHED, settings_of
 from experiments.running import results
 from experiments.running.runner import run_experiments
 from tests.experiments import quick
+from tests.experiments.committed import NAMES, needs_results
 from tests.experiments.quick import SEEDS
 from tests.experiments.readable import faults, misplaced
 from tests.experiments.words import unexplained
@@ -137,17 +138,19 @@ def rows_are_methods(axes):
     return len({label.get_text() for label in axes.get_yticklabels()} & {m.label for m in style.METHODS.values()}) > 1
 
 
-@pytest.mark.parametrize("name", entries.names_in(PUBLISHED))
+@needs_results
+@pytest.mark.parametrize("name", NAMES)
 def test_published_pictures_are_as_wide_as_they_are_printed(name):
     if not name.startswith(registry.SCOREBOARDS):
         assert all(picture.inches in (style.COLUMN, style.PAGE) for picture in entries.read(PUBLISHED, name).pictures)
 
 
+@needs_results
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=() if name in CROWDED else pytest.mark.slow)
-        for name in entries.names_in(PUBLISHED)
+        for name in NAMES
         if name in registry.MODULES
     ],
 )

@@ -12,15 +12,14 @@ import torch
 from experiments.harness.verdicts import judge
 from experiments.page import guide
 from experiments.page.advice import ADVICE, DEFAULTS, Ground
-from experiments.page.entries import Entry, read_all
+from experiments.page.entries import Entry
 from experiments.page.guide import look_up
 from experiments.page.publish import PUBLISHED
 from federated import Algorithm, make_federation
 from federated.registry import algorithm_class
 from optimizers import L1, GroupProbe, ModuleObjective, Optimizer
 from optimizers.registry import method_class
-
-ENTRIES, _ = read_all(PUBLISHED)
+from tests.experiments.committed import ENTRIES, needs_results
 
 
 def made(advice):
@@ -67,6 +66,7 @@ def test_a_default_is_the_librarys(default):
     assert inspect.signature(classes[default.method]).parameters[default.option].default == default.value
 
 
+@needs_results
 @pytest.mark.parametrize("item", [*ADVICE, *DEFAULTS], ids=lambda item: item.title)
 def test_every_ground_is_in_the_published_results(item):
     found = look_up(item.grounds, ENTRIES)
@@ -75,11 +75,13 @@ def test_every_ground_is_in_the_published_results(item):
     ]
 
 
+@needs_results
 @pytest.mark.parametrize("item", [*ADVICE, *DEFAULTS], ids=lambda item: item.title)
 def test_something_decided_supports_every_advice(item):
     assert any(ground.decided for ground in look_up(item.grounds, ENTRIES))
 
 
+@needs_results
 def test_an_undecided_ground_supports_nothing():
     advice = ADVICE[0]
     (entry,) = [entry for entry in ENTRIES if entry.id == advice.grounds[0].experiment]
@@ -93,6 +95,7 @@ def test_an_undecided_ground_supports_nothing():
         assert row.endswith("|  |") and f"**{word}**" in guide.markdown([other])
 
 
+@needs_results
 def test_the_pages_are_built_from_the_published_results():
     assert (PUBLISHED / "which-method.md").read_text() == guide.markdown(ENTRIES)
     page = (PUBLISHED / "which-method.html").read_text()
@@ -103,6 +106,7 @@ def test_the_pages_are_built_from_the_published_results():
         assert f'id="{anchor}"' in folder[target]
 
 
+@needs_results
 def test_other_results_show_other_numbers_and_what_was_not_run_is_left_out():
     (entry,) = [entry for entry in ENTRIES if entry.id == "beyond-gamma"]
     claim = "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"

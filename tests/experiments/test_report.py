@@ -14,13 +14,14 @@ from experiments import registry
 from experiments.harness.experiment import paper_of
 from experiments.harness.records import to_csv
 from experiments.harness.verdicts import Table, with_interval, with_sd
-from experiments.page import entries, report
+from experiments.page import report
 from experiments.page.publish import PUBLISHED, publish, settings_of
 from experiments.page.summary import SUMMARIES, verdict_table
 from experiments.running import results
 from experiments.running.results import ResultsError
 from experiments.running.runner import run_experiments
 from tests.experiments import toy
+from tests.experiments.committed import ENTRIES, NAMES, needs_results
 
 CHEAP = "zord-fig10"
 LIMIT = 12e6
@@ -211,13 +212,13 @@ def test_tables_are_rectangular_and_their_intervals_are_the_verdicts():
     assert with_sd([1.0, 3.0]) == "2 ± 1.4" and with_sd([120.0], ".0f", ".0f") == "120 ± 0"
 
 
+@needs_results
 def test_the_committed_pages_are_built_from_the_committed_files():
     pages, wrong = report.build(PUBLISHED)
     assert not wrong
     assert pages == {path.name: path.read_text() for path in PUBLISHED.glob("*.html")}
     assert all(len(page) < 200_000 for page in pages.values())
-    found, _ = entries.read_all(PUBLISHED)
-    assert verdict_table(found) == (PUBLISHED / "verdicts.md").read_text()
+    assert verdict_table(ENTRIES) == (PUBLISHED / "verdicts.md").read_text()
     assert sum(path.stat().st_size for path in PUBLISHED.iterdir()) < LIMIT
 
 
@@ -230,14 +231,16 @@ def test_every_figure_of_a_paper_is_in_its_summary():
     assert {name for names in listed.values() for name in names} <= set(registry.MODULES)
 
 
+@needs_results
 def test_the_committed_results_belong_to_this_version():
-    for name in entries.names_in(PUBLISHED):
+    for name in NAMES:
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
         settings_of(registry.get(name), facts)
         assert facts["scale"] in ("reduced", "paper") and facts["date"] and facts["machine"]
         assert (PUBLISHED / f"{name}.csv").exists() != (PUBLISHED / f"{name}.csv.xz").exists()
 
 
+@needs_results
 def test_a_committed_experiment_can_be_run_again():
     """Bitwise on the processor and with the versions that it was run with, else to rounding."""
     experiment = registry.get(CHEAP)
@@ -254,9 +257,10 @@ def test_a_committed_experiment_can_be_run_again():
     np.testing.assert_allclose([row["value"] for row in again], [row["value"] for row in kept], rtol=1e-6, atol=1e-9)
 
 
+@needs_results
 @pytest.mark.slow
 def test_the_committed_verdicts_follow_from_the_committed_records():
-    for name in entries.names_in(PUBLISHED):
+    for name in NAMES:
         experiment = registry.get(name)
         facts = results.read_json(PUBLISHED / f"{name}.settings.json")
         settings, _ = settings_of(experiment, facts)

@@ -6,9 +6,9 @@ import pytest
 from experiments import registry
 from experiments.harness import verdicts
 from experiments.harness.records import plain, seeds_of
-from experiments.page import entries
 from experiments.page.publish import PUBLISHED, settings_of
 from experiments.running import results
+from tests.experiments.committed import NAMES, needs_results
 
 PART_OF = {"hiso-fig6": "hiso-table5"}
 """A figure that the paper draws of a table's runs; its verdicts have to be others."""
@@ -20,7 +20,7 @@ SEEDS = 3
 
 @pytest.fixture(scope="module")
 def published():
-    return {name: results.read_rows(PUBLISHED, name) for name in entries.names_in(PUBLISHED)}
+    return {name: results.read_rows(PUBLISHED, name) for name in NAMES}
 
 
 def of_first_seeds(rows):
@@ -81,6 +81,7 @@ def counted_twice(found):
     ]
 
 
+@needs_results
 @pytest.mark.slow
 def test_every_published_experiment_has_records_of_its_own(published):
     found = {name: row_set(rows) for name, rows in published.items()}
@@ -99,6 +100,7 @@ def test_records_that_are_anothers_would_be_seen():
     }
 
 
+@needs_results
 def test_no_claim_is_counted_twice(published):
     found = []
     for name, rows in published.items():

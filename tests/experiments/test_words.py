@@ -6,13 +6,13 @@ import pytest
 
 from experiments import registry
 from experiments.page import entries
-from experiments.page.publish import PUBLISHED, settings_of
+from experiments.page.publish import settings_of
 from experiments.running.runner import run_experiments
 from tests.experiments import toy
+from tests.experiments.committed import ENTRIES, needs_results
 from tests.experiments.words import NOT_SETTINGS, numbers, of_settings, unexplained
 
 SCALES = [(name, scale) for name in registry.MODULES for scale in registry.get(name).scales]
-ENTRIES, _ = entries.read_all(PUBLISHED)
 
 
 def said(entry):
@@ -28,6 +28,7 @@ def test_what_a_scale_shows_has_its_numbers(name, scale):
     assert experiment.shown(settings) and not unexplained(experiment.shown(settings), settings, name)
 
 
+@needs_results
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 def test_what_is_published_has_the_numbers_of_its_run(entry):
     experiment = registry.get(entry.id)
@@ -59,6 +60,7 @@ def test_numbers_are_read_as_they_are_written():
     assert of_settings(toy.Settings((5, 10), 3)) == {2.0, 5.0, 10.0, 3.0, -1.0}
 
 
+@needs_results
 def test_what_no_setting_decides_is_said_somewhere():
     """The list of such numbers has none that no text needs."""
     needed = {name: set() for name in NOT_SETTINGS}
