@@ -119,7 +119,10 @@ def _linked(text: str, path: Path) -> Text:
 
 
 def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
-    """What a run came to: how many claims of each experiment came out which way, controls apart, and the picture."""
+    """What a run came to: how many claims of each experiment came out which way, controls apart, and the picture.
+
+    Of the pictures the files' names alone are there: that all are in the folder ``out`` is said once, below the table.
+    """
     statuses: tuple[Status, ...] = get_args(Status)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("experiment", no_wrap=True)
@@ -127,7 +130,7 @@ def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
     for status in statuses:
         table.add_column(status, justify="right")
     table.add_column("controls hold", justify="right")
-    table.add_column("figure", overflow="fold")
+    table.add_column("figure", no_wrap=True)
     for outcome in outcomes:
         claims = Counter(verdict.status for verdict in outcome.verdicts if not verdict.control)
         controls = Counter(verdict.status for verdict in outcome.verdicts if verdict.control)
@@ -138,6 +141,6 @@ def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
             str(outcome.finished),
             *(str(claims[status] or "") for status in statuses),
             held,
-            "failed" if outcome.failure else _linked(str(picture), picture),
+            "failed" if outcome.failure else _linked(picture.name, picture),
         )
     return table
