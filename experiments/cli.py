@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from tqdm import tqdm
 
 from experiments import __version__, registry
-from experiments.harness.experiment import PAPERS, SCALES, paper_of
+from experiments.harness.experiment import PAPERS, SCALES, counted, paper_of
 from experiments.harness.verdicts import Status, Verdict
 from experiments.program import SCRIPT, program
 
@@ -228,7 +228,7 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
     controls = _tally((verdict for verdict in verdicts if verdict.control), _CONTROLS)
     failed = [outcome.experiment.id for outcome in outcomes if outcome.failure]
     ended = len(outcomes) - len(failed)
-    print(f"\n{ended} experiment{'' if ended == 1 else 's'} in {time.perf_counter() - start:.0f} s")
+    print(f"\n{counted(ended, 'experiment')} in {time.perf_counter() - start:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     print(f"claims of the papers: {claims}; controls of ours: {controls}")

@@ -211,6 +211,11 @@ def seconds_a_seed(name: str, scale: str) -> float | None:
     return _measured().get(name, {}).get(scale)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 seed``, ``2 seeds``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def in_words(seconds: float) -> str:
     """A time to be read: ``8 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
     for limit, unit, name in ((100, 1, "s"), (6000, 60, "min"), (48 * 3600, 3600, "h")):

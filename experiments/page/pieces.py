@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.harness.experiment import in_words
+from experiments.harness.experiment import counted, in_words
 from experiments.harness.verdicts import Status, Verdict
 from experiments.page.entries import Entry
 
@@ -100,7 +100,7 @@ def _figures(entry: Entry) -> str:
         for number, picture in enumerate(entry.pictures)
     )
     caption = facts.get("caption", "")
-    below = f"<figcaption>{marked(caption)} {count(len(facts['seeds']), 'seed')}.</figcaption>" if caption else ""
+    below = f"<figcaption>{marked(caption)} {counted(len(facts['seeds']), 'seed')}.</figcaption>" if caption else ""
     return f"<figure class=figure tabindex=0>{pictures}{below}</figure>"
 
 
@@ -125,7 +125,7 @@ def verdict_item(verdict: Verdict) -> str:
     kind, word = MARKS[verdict.status], verdict.said()
     if verdict.control:
         kind, word = "control", f"control: {word}"
-    said = f"{measured(verdict)}, {count(len(verdict.seeds), 'seed')}"
+    said = f"{measured(verdict)}, {counted(len(verdict.seeds), 'seed')}"
     said += f"; {verdict.detail}" if verdict.detail else ""
     mark = f'<span class="chip {kind}">{word}</span>'
     return f"<li>{mark} {text(verdict.claim)}<small>{text(said)}</small></li>"
@@ -140,7 +140,7 @@ def measured(verdict: Verdict) -> str:
 def _provenance(facts: Mapping[str, Any]) -> str:
     machine = facts["machine"]
     made = [
-        f"{facts.get('scale', 'settings')} scale, {count(len(facts['seeds']), 'seed')}",
+        f"{facts.get('scale', 'settings')} scale, {counted(len(facts['seeds']), 'seed')}",
         f"{in_words(facts.get('processor_seconds', 0.0))} of processor time",
         ", ".join(f"{value} cores" if key == "cores" else str(value) for key, value in machine.items()),
         facts.get("date", ""),
@@ -184,11 +184,6 @@ def _paragraphs(found: str) -> str:
 def marked(found: str) -> str:
     """Escaped, with ``code`` as code."""
     return re.sub(r"``(.+?)``", r"<code>\1</code>", text(found))
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def text(value: Any) -> str:

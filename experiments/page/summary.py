@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
-from experiments.harness.experiment import PAPERS
+from experiments.harness.experiment import PAPERS, counted
 from experiments.harness.verdicts import ON_STAND_IN, Status, Verdict
 from experiments.page.entries import Entry
 
@@ -140,8 +140,7 @@ SUMMARIES = (
 
 def run_at(facts: Mapping[str, Any]) -> str:
     """The scale and the number of seeds of a run."""
-    count = len(facts["seeds"])
-    return f"{facts.get('scale', 'other')}, {count} seed{'' if count == 1 else 's'}"
+    return f"{facts.get('scale', 'other')}, {counted(len(facts['seeds']), 'seed')}"
 
 
 def data_of(facts: Mapping[str, Any]) -> str:

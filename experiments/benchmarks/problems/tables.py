@@ -10,6 +10,7 @@ from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
 from experiments.benchmarks.problems.suites import SUITES, Problem, Suite
+from experiments.harness.experiment import counted
 from experiments.harness.verdicts import Table
 
 Chosen = Callable[[Problem], bool]
@@ -107,8 +108,8 @@ def on_fewer(board: Board) -> Table | None:
         known, means = mine.mean_ranks(), mine.mean_scores()
         order = sorted(known, key=lambda name: known[name])
         said = ", ".join(f"{label(name)} {known[name]:.2f} / {means[name]:.2f}" for name in order)
-        functions = _count(len({problem.function for problem in mine.problems}), "function")
-        where = f"{_listed(_dimensions(mine))}; {functions}, {_count(len(mine.problems), 'problem')}"
+        functions = counted(len({problem.function for problem in mine.problems}), "function")
+        where = f"{_listed(_dimensions(mine))}; {functions}, {counted(len(mine.problems), 'problem')}"
         rows.append((label(method), where, said))
     columns = ("method", "run at d =", f"mean rank / {_measure(board)} of all methods on these problems")
     return Table(columns, tuple(rows), "The methods that were run on some problems of a dimension only.")
@@ -219,11 +220,7 @@ def _asked(board: Board) -> str:
     functions, instances = {p.function for p in problems}, sorted({p.instance for p in problems})
     budgets = sorted({p.queries // p.dimension for p in problems})
     spent = "each problem's own budget" if problems[0].suite == "real" else f"{_listed(budgets)} d queries"
-    return f"{_count(len(functions), 'function')}, instances {_listed(instances)}, {spent}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{counted(len(functions), 'function')}, instances {_listed(instances)}, {spent}."
 
 
 def _listed(values: Iterable[object]) -> str:

@@ -37,7 +37,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness import style
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import Experiment, counted
 from experiments.harness.records import Row, Rows, seeds_of, where
 from experiments.harness.style import MethodStyle
 from experiments.harness.verdicts import Verdict
@@ -283,7 +283,7 @@ def said(settings: Settings) -> str:
     """What a figure is over: P and T, each with its values where it has several."""
     counts, steps = (sorted(set(values)) for values in zip(*settings.panels, strict=True))
     over = " and ".join(f"{name} = {', '.join(map(str, values))}" for name, values in (("P", counts), ("T", steps)))
-    per = f"{settings.images} image{'' if settings.images == 1 else 's'} a seed"
+    per = f"{counted(settings.images, 'image')} a seed"
     where = f"on {TITLES[settings.dataset]}"
     return f"success rate of federated attacks {where}, {over}, {per}, against rounds and total queries"
 

@@ -32,7 +32,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness import style
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import Experiment, counted
 from experiments.harness.records import Row, Rows, by_seed, mean_curve, seeds_of, where
 from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
@@ -288,7 +288,7 @@ def check(settings: Settings) -> None:
 
 def per_seed(settings: Settings) -> str:
     """How many images are attacked."""
-    return f"{settings.images} image{'' if settings.images == 1 else 's'} a seed"
+    return f"{counted(settings.images, 'image')} a seed"
 
 
 def experiment(images: int, quick: Settings, **what: Any) -> Experiment:
