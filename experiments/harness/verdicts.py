@@ -85,11 +85,15 @@ class Verdict:
             word += ON_STAND_IN
         return f"{word}, in {self.held} of {self.settings} settings" if self.status == "partly" else word
 
+    def measured(self) -> str:
+        """Statistic, estimate and interval."""
+        low, high = self.interval
+        return f"{self.statistic}: {self.estimate:.3g} ({low:.3g} to {high:.3g})"
+
     def line(self) -> str:
         """One line for a terminal."""
-        low, high = self.interval
         status = f"control, {self.said()}" if self.control else self.said()
-        return f"{status}: {self.claim}; {self.statistic} {self.estimate:.3g} ({low:.3g} to {high:.3g})"
+        return f"{status}: {self.claim}; {self.measured()}"
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from experiments.harness.experiment import counted
 from experiments.harness.verdicts import CONTROL_WORDS, Verdict
 from experiments.page.advice import ADVICE, DEFAULTS, INTRODUCTION, Advice, Default, Ground
 from experiments.page.entries import Entry
@@ -38,10 +39,8 @@ class Found:
 
     @property
     def measured(self) -> str:
-        """Statistic, estimate and interval."""
-        low, high = self.verdict.interval
-        number = f"{self.verdict.estimate:.2g} ({low:.2g} to {high:.2g})"
-        return f"{self.verdict.statistic} {number}, {len(self.verdict.seeds)} seeds"
+        """Statistic, estimate and interval, and over how many seeds."""
+        return f"{self.verdict.measured()}, {counted(len(self.verdict.seeds), 'seed')}"
 
 
 def look_up(grounds: Sequence[Ground], entries: Sequence[Entry]) -> list[Found]:

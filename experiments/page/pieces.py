@@ -125,16 +125,10 @@ def verdict_item(verdict: Verdict) -> str:
     kind, word = MARKS[verdict.status], verdict.said()
     if verdict.control:
         kind, word = "control", f"control: {word}"
-    said = f"{measured(verdict)}, {counted(len(verdict.seeds), 'seed')}"
+    said = f"{verdict.measured()}, {counted(len(verdict.seeds), 'seed')}"
     said += f"; {verdict.detail}" if verdict.detail else ""
     mark = f'<span class="chip {kind}">{word}</span>'
     return f"<li>{mark} {text(verdict.claim)}<small>{text(said)}</small></li>"
-
-
-def measured(verdict: Verdict) -> str:
-    """Statistic, estimate and interval."""
-    low, high = verdict.interval
-    return f"{verdict.statistic}: {verdict.estimate:.3g} ({low:.3g} to {high:.3g})"
 
 
 def _provenance(facts: Mapping[str, Any]) -> str:

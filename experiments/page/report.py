@@ -15,7 +15,7 @@ from experiments.harness.experiment import in_words
 from experiments.harness.verdicts import Status
 from experiments.page import guide, summary
 from experiments.page.entries import Entry, read_all
-from experiments.page.pieces import MARKS, chips, document, marked, measured, section, text
+from experiments.page.pieces import MARKS, chips, document, marked, section, text
 from experiments.page.summary import Summary, of_paper, paper_title, papers_in, points_of, run_at, tallies
 from experiments.running import results
 from experiments.running.results import ResultsError
@@ -83,7 +83,7 @@ def _first(entries: Sequence[Entry]) -> list[str]:
         _papers(entries),
         f"<p class=soft>{text(_facts(entries))}</p>",
         "<h2>How a claim is judged</h2>",
-        RULE,
+        f"<p>{marked(summary.RULE)}</p>",
         "<h2>Verdicts</h2>",
         _all_verdicts(entries),
     ]
@@ -95,18 +95,6 @@ def _facts(entries: Sequence[Entry]) -> str:
     said = f"{len(entries)} figures and tables, {in_words(seconds)} of processor time"
     when = f", run {dates[0]}" if len(dates) == 1 else f", run from {dates[0]} to {dates[-1]}" if dates else ""
     return f"{said}{when}."
-
-
-RULE = (
-    "<p>A claim is judged over the seeds that all methods share, in every setting by the bootstrap 95% interval of its "
-    "statistic. A setting holds where the interval lies wholly on the claimed side of the threshold, fails where it "
-    "lies wholly on the other, and is undecided where the threshold is in it. A claim is <b>reproduced</b> where every "
-    "setting holds and <b>partly</b> where some do. Where none does, it is <b>undecided</b> if all settings are, or if "
-    "the interval of the mean over settings has the threshold in it: these seeds say neither yes nor no. Else it is "
-    "<b>not reproduced</b>. Grey marks are controls of ours, beside the paper's claims. A verdict <b>on the "
-    "stand-in</b> is of data that took the place of the paper's, and says nothing of those. What was found was not "
-    "tuned to the claims, and what failed is shown as it came out.</p>"
-)
 
 
 def _papers(entries: Sequence[Entry]) -> str:
@@ -138,7 +126,7 @@ def _lead(paper: str, entries: Sequence[Entry]) -> list[str]:
     for status, heading in heads:
         items = "".join(
             f'<li>{text(verdict.claim)} (<a href="#{text(entry.id)}">{text(entry.facts["source"])}</a>'
-            f"{', on the stand-in' if verdict.stand_in else ''})<small>{text(measured(verdict))}</small></li>"
+            f"{', on the stand-in' if verdict.stand_in else ''})<small>{text(verdict.measured())}</small></li>"
             for entry, verdict in summary.came_out(own, status)
         )
         blocks += [f"<p><b>{heading}</b></p><ul class=verdicts>{items}</ul>"] if items else []

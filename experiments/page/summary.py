@@ -18,12 +18,17 @@ from experiments.page.entries import Entry
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 RULE = (
-    "How many claims of each figure came out which way, by the 95% bootstrap interval over the seeds that all methods "
-    "share. *Reproduced*: in every setting of the figure. *Partly*: in some. *Undecided*: in none, and the threshold "
-    "is in the interval, so that these seeds say neither yes nor no. *Not reproduced*: in none otherwise. Scale "
-    "`paper` is what the paper ran, `reduced` what fits a night on two cores. A verdict on a stand-in says nothing of "
-    "the paper's data."
+    "A claim is judged over the seeds that all methods share, in every setting by the bootstrap 95% interval of its "
+    "statistic. A setting holds where the interval lies wholly on the claimed side of the threshold, fails where it "
+    "lies wholly on the other, and is undecided where the threshold is in it. A claim is ``reproduced`` where every "
+    "setting holds and ``partly`` where some do. Where none does, it is ``undecided`` if all settings are, or if the "
+    "interval of the mean over settings has the threshold in it: these seeds say neither yes nor no. Else it is ``not "
+    "reproduced``. Controls are ours, beside the paper's claims, and are not counted among them. A verdict on a "
+    "stand-in is of data that took the place of the paper's, and says nothing of those. Scale ``paper`` is what the "
+    "paper ran, ``reduced`` what fits a night on two cores. What was found was not tuned to the claims, and what "
+    "failed is shown as it came out."
 )
+"""How a claim is judged; ``code`` between double backticks."""
 
 
 class Point(NamedTuple):
@@ -191,7 +196,7 @@ def came_out(entries: Sequence[Entry], status: Status) -> list[tuple[Entry, Verd
 
 def verdict_table(entries: Sequence[Entry]) -> str:
     """The verdicts as Markdown: the summary of each paper, and a row for each figure with scale, seeds and stand-in."""
-    blocks = ["# Verdicts", RULE]
+    blocks = ["# Verdicts", RULE.replace("``", "`")]
     for summary in SUMMARIES:
         if points := points_of(summary, entries):
             blocks.append(f"## {paper_title(summary.paper)}")

@@ -114,7 +114,7 @@ def test_other_results_show_other_numbers_and_what_was_not_run_is_left_out():
     other = Entry(entry.id, entry.facts, [worse], ())
     (found,) = look_up([Ground("beyond-gamma", claim), Ground("zord-fig3", "ZoRD")], [other])
     assert found.word == "holds partly, in 1 of 2 settings" and found.measured.startswith(
-        "regret, mean of 2 settings 0.28"
+        "regret, mean of 2 settings: 0.275"
     )
     text = guide.markdown([other])
     assert "**holds partly, in 1 of 2 settings**" in text and "Katyusha" not in text

@@ -132,7 +132,7 @@ def test_never_counts_violations():
 
 def test_line_says_status_claim_estimate_and_interval():
     line = judge("a beats b", "difference", {"n=5": np.full(10, 0.25)}, SEEDS, above=0.0).line()
-    assert line == "reproduced: a beats b; difference 0.25 (0.25 to 0.25)"
+    assert line == "reproduced: a beats b; difference: 0.25 (0.25 to 0.25)"
     cells = {"n=5": np.full(10, 0.25), "n=9": np.full(10, -0.25)}
     line = judge("a beats b", "difference", cells, SEEDS, above=0.0, control=True).line()
     assert line.startswith("control, holds partly, in 1 of 2 settings: a beats b")
