@@ -175,28 +175,8 @@ def compare(
     if len(points) != seeds:
         raise ValueError(f"there must be a start for each of the {seeds} seeds, got {len(points)}")
     runs = _Runs(fun, bounds, max_queries, points, chosen, options)
-    payload = b"" if jobs == 1 else _pickled(runs)
     units = [(seed, label) for seed in range(seeds) for label in chosen]
-    found: dict[_Unit, list[float]] = {}
-    journal = None if checkpoint is None else _opened(Path(checkpoint))
-    try:
-        if journal is not None:
-            found |= _finished(journal, runs.description())
-
-        def keep(unit: _Unit, least: list[float]) -> None:
-            found[unit] = least
-            if journal is not None:
-                journal.write("run", *unit, [value if math.isfinite(value) else None for value in least])
-
-        missing = [unit for unit in units if unit not in found]
-        if jobs == 1:
-            for unit in missing:
-                keep(unit, runs.run(*unit))
-        elif missing:
-            _run_in_processes(payload, missing, jobs, keep)
-    finally:
-        if journal is not None:
-            journal.close()
+    found = _all_of(units, runs, jobs, checkpoint)
     rows: Rows = [
         {"seed": seed, "method": label, "queries": n, "value": value}
         for seed, label in units
@@ -250,6 +230,34 @@ class _Runs:
         methods = {f"method {label}": method for label, method in self.methods.items()}
         options = {f"option {name}": value for name, value in self.options.items()}
         return {name: _described(value) for name, value in {**shared, **methods, **options}.items()}
+
+
+def _all_of(
+    units: list[_Unit], runs: _Runs, jobs: int, checkpoint: str | os.PathLike[str] | None
+) -> dict[_Unit, list[float]]:
+    """What each unit found: as the checkpoint has it, or made now and appended to that."""
+    payload = b"" if jobs == 1 else _pickled(runs)
+    found: dict[_Unit, list[float]] = {}
+    journal = None if checkpoint is None else _opened(Path(checkpoint))
+    try:
+        if journal is not None:
+            found |= _finished(journal, runs.description())
+
+        def keep(unit: _Unit, least: list[float]) -> None:
+            found[unit] = least
+            if journal is not None:
+                journal.write("run", *unit, [value if math.isfinite(value) else None for value in least])
+
+        missing = [unit for unit in units if unit not in found]
+        if jobs == 1:
+            for unit in missing:
+                keep(unit, runs.run(*unit))
+        elif missing:
+            _run_in_processes(payload, missing, jobs, keep)
+    finally:
+        if journal is not None:
+            journal.close()
+    return found
 
 
 def _described(value: Any) -> Any:
