@@ -216,7 +216,7 @@ def verdict_table(entries: Sequence[Entry]) -> str:
 
 
 def paper_table(entries: Sequence[Entry]) -> str:
-    """How many claims of each paper came out which way, and the command that repeats its runs, as a Markdown table."""
+    """How many claims of each paper came out which way, and a command that runs it again, as a Markdown table."""
     lines = [f"| | {' | '.join(STATUSES)} | on stand-ins | |", f"|---|{':-:|' * len(STATUSES)}:-:|---|"]
     for paper in papers_in(entries):
         found = tallies(of_paper(entries, paper))
