@@ -3044,8 +3044,8 @@ SCALE = (
     Mutation(
         "scale/totals-forget-the-wire",
         F + "core/ledger.py",
-        "self._totals[name] = (self._totals[name] or 0) + count",
-        "self._totals[name] = self._totals[name] and self._totals[name] + count",
+        "self._totals[name] = (self._totals[name] or 0) + column[row] - before",
+        "self._totals[name] = self._totals[name] and self._totals[name] + column[row] - before",
         "the running total of what is None or 0 at first stays so",
         (LEDGER + "test_running_totals_are_those_of_the_rows_in_any_order",),
     ),

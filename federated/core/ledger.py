@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from federated.core.messages import plain
 from optimizers.core.archive import load_archive, save_archive
 from optimizers.core.display import axes_or_new, import_pandas, mark_failures
 from optimizers.core.files import replacing
+from optimizers.core.options import check_integer
 
 if TYPE_CHECKING:
     import pandas
@@ -81,6 +83,8 @@ COUNTS = COLUMNS[2:-1]
 WIRE = tuple(name for name in COLUMNS if name.startswith("wire"))
 NONE = -1
 """What stands for None in a column of integers."""
+MOST = 2**63 - 1
+"""The largest count of an entry."""
 
 
 class Ledger:
@@ -120,18 +124,24 @@ class Ledger:
     def add(self, round_number: int, client: int, **counts: int | float | None) -> None:
         """Adds counts, named as in ``Entry``, to a client's entry of a round; None adds nothing.
 
+        Counts may be another party's words: of an entry they end at ``MOST``.
+
         Raises:
-            TypeError: if a name is none of ``COUNTS``.
+            TypeError: if a name is none of ``COUNTS``, or a number has another type; nothing is added then.
+            ValueError: if a number is negative, NaN or infinite; nothing is added then.
         """
         unknown = set(counts) - set(COUNTS)
         if unknown:
             raise TypeError(f"the ledger counts {', '.join(COUNTS)}; got {', '.join(sorted(unknown))}")
+        for name, count in counts.items():
+            _check_count(name, count)
         row = self._row(round_number, client)
         for name, count in counts.items():
             if count is not None:
                 column = self._columns[name]
-                column[row] = count if column[row] == NONE else column[row] + count
-                self._totals[name] = (self._totals[name] or 0) + count
+                before = 0 if column[row] == NONE else column[row]
+                column[row] = min(before + count, MOST)
+                self._totals[name] = (self._totals[name] or 0) + column[row] - before
 
     def refuse(self, round_number: int, client: int, reason: str) -> None:
         """Notes in a client's entry of a round why a report was refused or is missing.
@@ -246,7 +256,7 @@ class Ledger:
             kinds = get_args(hint) or (hint,)
             if not isinstance(state[name], list) or not all(type(value) in kinds for value in state[name]):
                 raise ValueError(f"the ledger's column {name} is no list of {getattr(hint, '__name__', hint)}")
-            if kinds != (str,) and any(not 0 <= value < 2**63 for value in state[name] if value is not None):
+            if kinds != (str,) and any(not 0 <= value <= MOST for value in state[name] if value is not None):
                 raise ValueError(f"the ledger's column {name} has a number that is no count")
         if len({len(state[name]) for name in COLUMNS}) > 1:
             raise ValueError("the ledger's columns are of different lengths")
@@ -269,9 +279,10 @@ class Ledger:
     def _row(self, round_number: int, client: int) -> int:
         """The number of a client's entry of a round, which is begun where there is none."""
         if round_number != self._present:
-            self._go_to(round_number)
+            self._go_to(check_integer("round", round_number, 0))
         row = self._at.get(client)
         if row is None:
+            check_integer("client", client, 0)
             row = self._at[client] = len(self)
             for name, column in self._columns.items():
                 column.append(NONE if name in WIRE else 0)
@@ -314,7 +325,19 @@ class Ledger:
 def _sum(name: str, counts: np.ndarray) -> Any:
     """The sum of a column's counts; None where there are some and none is known."""
     known = counts[counts != NONE]
-    return known.sum().item() if len(known) or not len(counts) else None
+    if len(counts) and not len(known):
+        return None
+    if name == "seconds":
+        return known.sum().item()
+    return ((known >> 32).sum().item() << 32) + (known & 0xFFFFFFFF).sum().item()  # whose sums do not overflow
+
+
+def _check_count(name: str, count: Any) -> None:
+    whole = isinstance(count, int | np.integer) or count is None
+    if not whole and not (name == "seconds" and isinstance(count, float | np.floating)):
+        raise TypeError(f"{name} must be {'a number' if name == 'seconds' else 'an integer'}, got {count!r:.80}")
+    if count is not None and not 0 <= count < math.inf:
+        raise ValueError(f"{name} must be at least 0 and finite, got {count!r:.80}")
 
 
 def check_against(against: str) -> None:

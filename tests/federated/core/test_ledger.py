@@ -1,6 +1,8 @@
 import csv
+import math
 import random
 
+import numpy as np
 import pytest
 
 from federated import Ledger
@@ -149,6 +151,42 @@ def test_it_is_printed_in_five_lines():
     assert len(lines) == 5 and lines[0] == "Ledger of 2 rounds and 2 clients, 0.5 s of work:"
     assert lines[1:3] == ["  queries: 12, failures: 1, gradients: 0", "  payload bytes: 8 up, 0 down"]
     assert lines[4] == "  reports refused or missing in 1 of 2 entries"
+
+
+def test_what_a_client_says_to_have_spent_neither_overflows_an_entry_nor_a_sum():
+    """A client may say so in every phase of a round, and every client may."""
+    ledger = Ledger()
+    for client in (0, 1, 1, 1):
+        ledger.add(1, client, queries=2**62, seconds=1.5)
+    assert [row["queries"] for row in ledger.to_rows()] == [2**62, 2**63 - 1]
+    assert ledger.total("queries") == 2**62 + 2**63 - 1 == ledger.total("queries", round=1)
+    again = Ledger.from_state_dict(ledger.state_dict())
+    assert again.total("queries") == ledger.total("queries") and again.total("seconds") == 6.0
+
+
+@pytest.mark.parametrize(
+    ("place", "counts", "error"),
+    [
+        ((1, 0), {"failures": 1, "queries": 1.5}, TypeError),
+        ((1, 0), {"queries": "3"}, TypeError),
+        ((1, 0), {"queries": -3}, ValueError),
+        ((1, 0), {"seconds": math.nan}, ValueError),
+        ((1, 0), {"seconds": -1.0}, ValueError),
+        ((1, "0"), {"queries": 1}, TypeError),
+        ((1, -1), {"queries": 1}, ValueError),
+        ((1.5, 0), {"queries": 1}, TypeError),
+        ((None, 0), {}, TypeError),
+    ],
+)
+def test_what_is_no_count_is_refused_and_nothing_is_added(place, counts, error):
+    """It could be saved, and never loaded again."""
+    ledger = filled()
+    before = ledger.state_dict()
+    with pytest.raises(error, match=r"round|client|queries|seconds"):
+        ledger.add(*place, **counts)
+    assert ledger.state_dict() == before
+    ledger.add(1, 0, queries=np.int64(2))
+    assert Ledger.from_state_dict(ledger.state_dict()).total("queries") == 14
 
 
 def test_unknown_names_are_refused():
