@@ -77,10 +77,11 @@ def describe_option(name: str, value: Any) -> Any:
     coordinates by their fingerprint, ``update_rule`` by ``describe_rule``, a function by its name, and any other
     object, such as a prox, by its type and attributes.
     """
+    value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | str):
         return value
-    if isinstance(value, float | np.floating):
-        return float(value).hex()
+    if isinstance(value, float):
+        return value.hex()
     if isinstance(value, Tensor | np.ndarray):
         return describe_tensor(torch.as_tensor(value))
     if isinstance(value, Mapping):

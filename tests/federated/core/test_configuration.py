@@ -81,6 +81,13 @@ def test_equal_options_have_one_fingerprint():
     assert algorithm_class("fedzo")(X0.float(), clients=4).fingerprint != fedzo().fingerprint
 
 
+def test_numbers_of_numpy_are_numbers():
+    options = {"participation": np.int64(2), "local_steps": np.int32(3), "smoothing_radius": np.float64(0.02)}
+    assert fedzo(**options).configuration == fedzo(participation=2, local_steps=3, smoothing_radius=0.02).configuration
+    zoos = [algorithm_class("fzoos")(X0, clients=4, num_features=n, feature_seed=n) for n in (8, np.int64(8))]
+    assert zoos[0].fingerprint == zoos[1].fingerprint
+
+
 def test_descriptions_are_plain():
     value = {"a": (1, 2.5, None), "b": torch.ones(2), "c": np.float64(1.0), "d": len}
     described = describe_option("x", value)
