@@ -205,10 +205,12 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def check_path(name: str, path: str | os.PathLike[str] | None) -> None:
-    """Raises ``TypeError`` for what is no path, and ``FileNotFoundError`` for one in a folder that is not there."""
+    """Raises ``TypeError`` for what is no path, and ``OSError`` for a folder, or a path in one that is not there."""
     if path is None:
         return
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{name} must be the path of a file, got {path!r}")
     if not Path(path).absolute().parent.is_dir():
         raise FileNotFoundError(f"{name} is {plain(path)}, whose folder is not there")
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{name} is {plain(path) or 'empty'}, which is a folder and no file")

@@ -273,3 +273,13 @@ def test_a_folder_that_is_not_there_is_said_before_a_query(tmp_path):
     with pytest.raises(FileNotFoundError, match="whose folder is not there"):
         simulate("fedzo", objectives, X0, rounds=1, directions=3, checkpoint=tmp_path / "none" / "f.pt")
     assert sum(f.queries for f in objectives) == 0
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "resume"])
+@pytest.mark.parametrize("path", [".", ""])
+def test_a_folder_is_no_checkpoint_before_a_query(name, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    objectives = [Quadratic(i) for i in range(2)]
+    with pytest.raises(IsADirectoryError, match=f"{name} is .*, which is a folder"):
+        simulate("fedzo", objectives, X0, rounds=1, directions=3, **{name: path})
+    assert sum(f.queries for f in objectives) == 0
