@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,8 @@ def make_federation(
 
 
 def _by_number(objectives: Sequence[Callable[[Any], Any]]) -> Mapping[int, Callable[[Any], Any]]:
+    if isinstance(objectives, str | Mapping) or not isinstance(objectives, Iterable):
+        raise TypeError(f"objectives must be a sequence of functions, one for each client, got {objectives!r:.80}")
     if isinstance(objectives, list | tuple) or not isinstance(objectives, Sequence):
         return dict(enumerate(objectives))
     return MadeWhenAsked(len(objectives), objectives.__getitem__)

@@ -288,6 +288,12 @@ def test_a_client_that_is_made_late_is_checked():
         simulate("fedzo", objectives, X0, rounds=1, **OPTIONS)
 
 
+@pytest.mark.parametrize("given", [None, 5, "ab", {0: abs, 1: abs}])
+def test_objectives_that_are_none_are_named(given):
+    with pytest.raises(TypeError, match="objectives must be a sequence of functions"):
+        make_federation("fedzo", given, X0)
+
+
 def test_a_personal_broadcast_is_encoded_once_for_those_who_get_the_same_to_the_bit():
     """Zeros of either sign, dtypes, shapes, and values that Python calls equal are not the same."""
     zero = torch.zeros(2, 2, dtype=torch.float64)
