@@ -130,11 +130,15 @@ class FourierSurrogate:
 
     @property
     def _beyond_offset(self) -> float:
-        """What the estimated mean is more than the offset."""
+        """What the estimated mean is more than the offset; 0 where rounding has left nothing to estimate it from.
+
+        For n > M, 1ᵀ(K + s²I)⁻¹1 is a difference of numbers near n/s², and may be 0 for the least noise. The features
+        can then follow a constant as far as the data tell it.
+        """
         if not self.estimates_mean or self._linear is None:
             return 0.0
         quadratic = self._linear.quadratic
-        return float(quadratic[0, 1] / quadratic[1, 1])
+        return float(quadratic[0, 1] / quadratic[1, 1]) if float(quadratic[1, 1]) > 0.0 else 0.0
 
     @property
     def weights(self) -> Tensor:

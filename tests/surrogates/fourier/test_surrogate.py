@@ -389,3 +389,15 @@ def test_bad_points():
         for bad, message in ((X[0], "batch x q x 3"), (X.float(), "must agree"), (X / 0, "NaN or inf")):
             with pytest.raises(ValueError, match=message):
                 call(bad)
+
+
+def test_a_mean_that_rounding_leaves_nothing_of_is_not_estimated():
+    """More rows than weights and the least noise: 1ᵀ(K + s²I)⁻¹1 is 0 among these, or of the wrong sign."""
+    features, slope, left = FourierFeatures(rbf_kernel(1.0), 2, 24, 0, "orthogonal"), torch.tensor([1.0, -2.0]), []
+    for seed in range(8):
+        draws = np.random.default_rng(seed)
+        X = torch.from_numpy(0.5 + 1e-3 * draws.uniform(-1.0, 1.0, (60, 2)))
+        surrogate = FourierSurrogate(features, 3e-14, "estimated").fit(X, 3.0 + X @ slope.double())
+        left.append(float(surrogate._linear.quadratic[1, 1]))
+        torch.testing.assert_close(surrogate.gradient(X[:1])[0], slope.double(), atol=1e-3, rtol=0.0)
+    assert min(left) <= 0.0
