@@ -12,6 +12,7 @@ from torch import Tensor
 from optimizers.core.options import positive
 from surrogates import FourierFeatures, FourierSurrogate
 from surrogates.window.local_options import LocalSurrogateOptions
+from surrogates.window.window_surrogate import LEAST_FACTORED
 
 KEPT_BYTES = 2 << 30
 """Bytes of Fourier surrogates that the clients of a process keep from one round to the next, together."""
@@ -82,8 +83,9 @@ class ClientSurrogates:
     def settle(self, x: Tensor, wider: bool) -> bool:
         """Suits the surrogates to the queries nearest to x, shape ``d``; whether their values show noise.
 
-        Both have the nugget that ``WindowSurrogate.fit_noise`` finds. A wider window has 3d/2 of the queries, at most
-        ``WIDEST``, and so has the Fourier surrogate's where it is that of ``options``.
+        Both have the nugget that ``WindowSurrogate.fit_noise`` finds, the Fourier surrogate what its window is factored
+        with at least. A wider window has 3d/2 of the queries, at most ``WIDEST``, and so has the Fourier surrogate's
+        where it is that of ``options``.
         """
         if not len(self.local):
             return False
@@ -91,7 +93,8 @@ class ClientSurrogates:
             self._widen()
         self.local.begin(x)
         noisy = self.local.fit_noise(self.nugget)
-        self.feature_nugget = self.local.hyperparameters.noise_ratio
+        least = LEAST_FACTORED * (self.feature_window or len(self.local))
+        self.feature_nugget = max(self.local.hyperparameters.noise_ratio, least)
         return noisy
 
     def gradient(self, x: Tensor) -> Tensor:

@@ -125,3 +125,14 @@ def test_a_wider_window_leaves_the_feature_window_that_was_asked_for(given, wide
     models.local.append(X, X.square().sum(-1))
     models.settle(x, wider=True)
     assert (models.local.size, models.feature_window) == (45, wider)
+
+
+def test_a_window_of_features_that_is_larger_than_the_process_is_factored():
+    """Queries that lie as near to each other as where descent ends."""
+    draws = np.random.default_rng(0)
+    X = 0.5 + 1e-6 * torch.from_numpy(draws.uniform(-1.0, 1.0, (200, 2)))
+    features = FourierFeatures(KERNELS["rbf"](1.0), 2, 256, 0)
+    made = ClientSurrogates(X[0], features, LocalSurrogateOptions(10, 1.0, 1e-6, kernel="rbf"), 1e-6, 200)
+    made.local.append(X, X.sum(1))
+    made.settle(X[0], False)
+    assert bool(made.fitted_weights(X[0]).isfinite().all())
