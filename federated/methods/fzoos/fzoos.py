@@ -171,8 +171,7 @@ class SurrogateDescent(Optimizer):
     def _start(self) -> None:
         a = self.algorithm
         nugget = a.nugget if a.feature_nugget is None else a.feature_nugget
-        window = a.window if a.settles and a.feature_window is None else a.feature_window
-        models = ClientSurrogates(self._x, a.features, a.local, nugget, window)
+        models = ClientSurrogates(self._x, a.features, a.local, nugget, a.fourier_window)
         rule, points = FirstOrder(a.update_rule, self._x), self._x[None].clone()
         self.state = DescentState(rule, models, points, radius=a.active_radius)
 

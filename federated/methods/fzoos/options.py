@@ -171,7 +171,12 @@ class FZooSOptions(Algorithm):
         active = self.active_queries if self.active is not None else 0
         round_ = self.local_steps * (1 + active) if self.active == "step" else self.local_steps + active
         queries = HELD_ROUNDS * round_
-        return queries if self.feature_window is None else min(queries, self.feature_window)
+        return queries if self.fourier_window is None else min(queries, self.fourier_window)
+
+    @property
+    def fourier_window(self) -> int | None:
+        """``feature_window``, or ``window`` where the rate settles and there is none."""
+        return self.window if self.settles and self.feature_window is None else self.feature_window
 
     @property
     def phase_of_weights(self) -> str:

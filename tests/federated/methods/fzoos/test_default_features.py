@@ -24,6 +24,8 @@ from surrogates import FourierFeatures, matern_kernel, rbf_kernel
         (3, {"local_steps": 20, "active": None}, 8 * 20),
         (2, {"local_steps": 20, "active": None, "feature_window": 75}, 76),
         (10, {"local_steps": 5, "feature_window": 50}, 320),
+        (3, {"rate": "settling"}, 150),  # the queries of the window
+        (3, {"rate": "settling", "feature_window": 200}, 200),
         (10, {"num_features": 10_000}, 10_000),
     ],
 )
