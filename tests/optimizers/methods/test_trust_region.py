@@ -401,18 +401,22 @@ def fails(where):
 
 
 @pytest.mark.parametrize(
-    ("f", "x0", "least"),
+    ("f", "x0", "least", "within"),
     [
-        (fails(lambda x: x[0] > 1.0), [0.0, 0.0], 1.0),
-        (fails(lambda x: x[0] > 1.0), [3.0, 0.0, 0.0], 1.0),
-        (fails(lambda x: x.sum() > 1.0), [0.0, 0.0, 0.0], 25.0 / 3.0),
+        (fails(lambda x: x[0] > 1.0), [0.0, 0.0], 1.0, 0.01),
+        (fails(lambda x: x[0] > 1.0), [3.0, 0.0, 0.0], 1.0, 0.01),
+        (fails(lambda x: x.sum() > 1.0), [0.0, 0.0, 0.0], 25.0 / 3.0, 0.03),
     ],
 )
-def test_failures_on_half_of_the_box_leave_a_run_that_reaches_the_least_value_of_the_other(f, x0, least):
-    """The projection of (2, …, 2) onto the half-space where f has values is known."""
+def test_failures_on_half_of_the_box_leave_a_run_that_reaches_the_least_value_of_the_other(f, x0, least, within):
+    """The projection of (2, …, 2) onto the half-space where f has values is known.
+
+    Steps that did not keep before a plane would end the first two runs farther off; the third reaches it by either way,
+    as near as the version of torch has it.
+    """
     opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * len(x0), max_queries=30 * len(x0))
     result = run(opt, f)
-    assert result.nfev == 30 * len(x0) and least <= result.fun < least + 0.03
+    assert result.nfev == 30 * len(x0) and least <= result.fun < least + within
 
 
 def test_new_runs_begin_where_queries_have_not_failed():
