@@ -51,15 +51,18 @@ PAPERS = {
     "katyusha": "ZO-L-Katyusha (Zhang and Tang 2024)",
     "ours": "Beside the papers",
 }
+OF_THEOREMS = {"calibration": "zord", "fourier-features": "fzoos"}
+"""Experiments on what a paper proves, in no figure of it, and the paper."""
+
 SCALES = ("quick", "reduced", "paper")
 MORE = "-more"
 """What the name of a second figure has after the id."""
 
 
 def paper_of(name: str) -> str:
-    """The paper that an id begins with, else ``ours``."""
+    """The paper that an id begins with, or whose theorem it is on, else ``ours``."""
     prefix = name.partition("-")[0]
-    return prefix if prefix in PAPERS else "ours"
+    return OF_THEOREMS.get(name, prefix if prefix in PAPERS else "ours")
 
 
 MEANS = "Lines are means over the seeds, bands one standard error to either side."
@@ -115,7 +118,7 @@ class Experiment:
 
     @property
     def paper(self) -> str:
-        """One of ``PAPERS``: the one that the id begins with, else ``ours``."""
+        """One of ``PAPERS``, see ``paper_of``."""
         return paper_of(self.id)
 
     def settings(self, scale: str = "paper") -> Any:
