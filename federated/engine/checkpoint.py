@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ from typing import Any, get_args, get_type_hints
 from federated.core.ledger import COLUMNS, Entry, Ledger
 from federated.core.messages import plain
 from federated.core.reception import refusing
-from federated.engine.federation import Federation, History
+from federated.engine.federation import Federation, History, RoundRecord
 from optimizers.core.files import GrowingFile, read_state, write_state
 
 FORMAT = 2
@@ -101,8 +102,7 @@ class Checkpoint:
         writer.writerows(ledger.entries(self._entries))
         files["ledger"].append(text.getvalue().encode())
         self._entries = ledger.oldest_change = len(ledger)
-        lines = [json.dumps(asdict(record)) + "\n" for record in history[self._records :]]
-        files["history"].append("".join(lines).encode())
+        files["history"].append("".join(map(_line_of, history[self._records :])).encode())
         self._records = len(history)
 
     def _wrote_all(self) -> None:
@@ -188,10 +188,17 @@ def _ledger_of(text: str) -> dict[str, list[Any]]:
     return made
 
 
+def _line_of(record: RoundRecord) -> str:
+    """A record as a line of JSON, which has no NaN, here null, and no infinity, here a string."""
+    fun = record.fun if math.isfinite(record.fun) else None if math.isnan(record.fun) else str(record.fun)
+    return json.dumps(asdict(record) | {"fun": fun}, allow_nan=False) + "\n"
+
+
 def _history_of(text: str) -> list[dict[str, Any]]:
     """The records in lines of JSON, with tuples where a ``RoundRecord`` has them."""
     records = [json.loads(line) for line in text.splitlines()]
     for record in records:
+        record["fun"] = math.nan if record["fun"] is None else float(record["fun"])
         for name in ("participants", "accepted"):
             record[name] = tuple(record[name])
         record["refused"] = tuple(tuple(refusal) for refusal in record["refused"])

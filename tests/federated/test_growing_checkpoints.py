@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import math
 import os
 from dataclasses import asdict
 
@@ -193,3 +194,16 @@ def test_entries_that_change_after_they_were_written_are_written_again(tmp_path)
     kept.save(made)
     assert states_equal(read_checkpoint(tmp_path / "f.pt"), made.state_dict())
     assert repr([asdict(r) for r in made.history]) == repr(read_checkpoint(tmp_path / "f.pt")["history"])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.5])
+def test_the_history_is_json_whatever_f_is(value, tmp_path):
+    """NaN, where F is not given, and infinities are no JSON; Python alone reads what it writes of them."""
+    made = federation(fun=None if math.isnan(value) else lambda x: value)
+    run(made, 1)
+    save_checkpoint(made, tmp_path / "f.pt")
+    for line in (tmp_path / "f.pt.history.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    again = federation()
+    load_checkpoint(again, tmp_path / "f.pt")
+    assert list(map(str, (record.fun for record in again.history))) == [str(value)] * 2
