@@ -39,6 +39,9 @@ def keep(asked: ClientSurrogates, size: int) -> None:
         asked.forget()
 
 
+SUMMED = 10.0
+"""How much larger the least nugget of n > M queries is: more of a sum of n outer products is lost in rounding."""
+
 WIDEST = 500
 """The most queries of a window that settling widens."""
 
@@ -93,7 +96,8 @@ class ClientSurrogates:
             self._widen()
         self.local.begin(x)
         noisy = self.local.fit_noise(self.nugget)
-        least = LEAST_FACTORED * (self.feature_window or len(self.local))
+        rows = self.feature_window or len(self.local)
+        least = LEAST_FACTORED * rows * (SUMMED if rows > self.features.num_features else 1.0)
         self.feature_nugget = max(self.local.hyperparameters.noise_ratio, least)
         return noisy
 

@@ -127,6 +127,19 @@ def test_a_wider_window_leaves_the_feature_window_that_was_asked_for(given, wide
     assert (models.local.size, models.feature_window) == (45, wider)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [16, 60])
+def test_queries_at_one_point_are_factored_with_fewer_features_too(dtype, count):
+    """Where steps have become shorter than the points' last digit, or queries are clamped to a corner."""
+    X = torch.full((150, 3), 0.5, dtype=dtype)
+    features = FourierFeatures(KERNELS["rbf"](1.0), 3, count, 0, "orthogonal")
+    made = ClientSurrogates(X[0], features, LocalSurrogateOptions(150, 1.0, 1e-6, kernel="rbf"), 1e-6, 150)
+    made.local.append(X, torch.zeros(150, dtype=torch.float64))
+    made.local._change(noise_ratio=4 * torch.finfo(torch.float64).eps * 150)
+    made.settle(X[0], False)
+    assert bool(made.fitted_weights(X[0]).isfinite().all())
+
+
 def test_a_window_of_features_that_is_larger_than_the_process_is_factored():
     """Queries that lie as near to each other as where descent ends."""
     draws = np.random.default_rng(0)
