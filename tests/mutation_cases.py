@@ -2993,7 +2993,7 @@ RUNS = (
         "            os.fsync(file.fileno())\n        os.replace",
         "        os.replace",
         "a file takes another's place before it is on the device",
-        (KEPT + "test_a_full_disk_leaves_the_older_file_and_is_said",),
+        (KEPT + "test_every_file_is_written_whole_or_names_its_path",),
     ),
     Mutation(
         "runs/retries-beyond-the-budget",
