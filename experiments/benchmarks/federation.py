@@ -169,7 +169,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.ray and (missing := [name for name in ("flwr", "ray") if find_spec(name) is None]):
         print(f'--ray needs {" and ".join(missing)}, not installed here: pip install "flwr[simulation]"')
         return 2
-    logging.disable(logging.WARNING)
     cases = [Case(name, d) for name in ("fedzo", "hiso") for d in options.dimensions]
     cases += [
         Case("fzoos", d, m) for m in options.features for d in options.dimensions if 4e-6 * m * d <= options.features_mb
@@ -194,10 +193,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a process of its own, whose memory is its own."""
+    """What a function returns in a process of its own, whose memory is its own, and which warns of nothing."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: theirs.send(function(*arguments)), daemon=True)
+
+    def report() -> None:
+        logging.disable(logging.WARNING)
+        theirs.send(function(*arguments))
+
+    process = context.Process(target=report, daemon=True)
     process.start()
     theirs.close()
     try:
