@@ -16,8 +16,6 @@ NOT_SETTINGS = {
     "zord-fig1": {5},
     "zord-fig3": {0.3},
     "zord-fig4": {2189},
-    "zord-fig6a": {5},
-    "zord-fig6b": {5},
     "fzoos-fig1": {0.25},
     "hiso-fig4": {2},
     "hiso-fig5": {0.1},
@@ -31,7 +29,7 @@ NOT_SETTINGS = {
     "beyond-parallel": {0.3, 0.5},
     "fourier-features": {4, 0.1},
 }
-"""Numbers that a text may name although no setting decides them: thresholds, ends of axes and sizes of networks."""
+"""Numbers that a text may name although no setting decides them: thresholds and sizes of networks."""
 
 
 def numbers(text):

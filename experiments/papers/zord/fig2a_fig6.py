@@ -213,7 +213,7 @@ def experiment(
     )
 
 
-CUT = "Errors are drawn up to 5: those of least squares go beyond where n is d, its system just determined."
+CUT = "Errors beyond the upper edge are those of least squares where n is d, its system just determined."
 
 EXPERIMENTS = (
     experiment(
