@@ -152,7 +152,9 @@ class Curvature:
         """What is known before the first step, at x; raises ``ValueError`` for a budget that ends before it."""
         return Learned()
 
-    def with_rate(self, learned: Any, rate: float, slope: float, options: StepOptions) -> tuple[Any, float, float]:
+    def with_rate(
+        self, learned: Any, rate: float, slope: float, options: StepOptions, in_place: bool
+    ) -> tuple[Any, float, float]:
         """H₀, its rate and the factor of the first step's scalars, from the rate for H = 1 and ‖∇f‖, the slope."""
         return learned, rate, 1.0
 

@@ -144,7 +144,9 @@ class Displacement(Curvature):
             return [], steps
         return (steps if self.update == "printed" else [[*itertools.chain(*steps)]]), []
 
-    def with_rate(self, learned: Any, rate: float, slope: float, options: StepOptions) -> tuple[Any, float, float]:
+    def with_rate(
+        self, learned: Any, rate: float, slope: float, options: StepOptions, in_place: bool
+    ) -> tuple[Any, float, float]:
         """H₀, where it is not given, is the scalar at which eq. 12 of one step is stationary: f's units cancel.
 
         h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of what
@@ -157,6 +159,7 @@ class Displacement(Curvature):
             h = slope**2 * (1.0 / p + (1.0 - 1.0 / p) / d) / d**2
         else:
             h = (slope**2 * (1.0 / p + (1.0 + 1.0 / p) / d)) ** (1.0 / 3.0)
-        hessian = torch.full_like(learned.hessian, min(max(h, self.lower, 1e-30), self.upper, 1e30))
+        hessian = learned.hessian if in_place else torch.empty_like(learned.hessian)
+        hessian.fill_(min(max(h, self.lower, 1e-30), self.upper, 1e30))
         h = float(hessian[0])
         return LearnedDiagonal(h, hessian=hessian), (rate if options.projection else 0.3 * h * rate), h**-0.5

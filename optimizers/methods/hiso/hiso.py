@@ -210,16 +210,16 @@ class HiSo(Optimizer):
         if second > 0.0 and abs(length := factor * g / second) < torch.finfo(x.dtype).max / 16.0:
             signs, mask = Directions(self.seed, self.dimension, "rademacher"), probe.mask(x)
             Step(x, None, signs, [(self.iterations, 0, length)], 1.0).move(mask)
-            self._apply_prox(x, factor / second, mask.tensor() == 1.0)
+            self._apply_prox(x, factor / second, mask)
         return learned
 
-    def _apply_prox(self, x: Tensor, step: Any, where: Tensor | None = None) -> None:
-        """The prox and the projection of a moved x, in place; of some coordinates where not of all."""
+    def _apply_prox(self, x: Tensor, step: Any, mask: GroupDiagonal | None = None) -> None:
+        """The prox and the projection of a moved x, in place; of the coordinates where the mask is 1, None: of all."""
         if self.prox is None and self.domain is None:
             return
         wide = x.to(compute_dtype(x.dtype))
         z = self._prox(wide, step)
-        x.copy_(z if where is None else torch.where(where, z, wide))
+        x.copy_(z if mask is None else torch.where(mask.tensor() == 1.0, z, wide))
 
     # The optimizer's hooks.
 
@@ -272,7 +272,7 @@ class HiSo(Optimizer):
         """Find η, and H₀ where it is to be found, from a first step's queries; the factor of its scalars."""
         if (found := found_rate(batch, values, self._differences(batch, values), self.steps)) is None:
             return 1.0
-        learned, rate, factor = self.curvature.with_rate(self.state.learned, *found, self.steps)
+        learned, rate, factor = self.curvature.with_rate(self.state.learned, *found, self.steps, self.in_place)
         self.state = replace(self.state, rate=rate, learned=learned)
         return factor
 
