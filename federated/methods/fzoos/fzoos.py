@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -174,6 +175,12 @@ class SurrogateDescent(Optimizer):
         models = ClientSurrogates(self._x, a.features, a.local, nugget, a.fourier_window)
         rule, points = FirstOrder(a.update_rule, self._x), self._x[None].clone()
         self.state = DescentState(rule, models, points, radius=a.active_radius)
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        for name in ("gammas", "scalars"):
+            if not all(isinstance(number, int | float) for number in state[name]):
+                raise ValueError(f"{name} are {state[name]!r:.80}, which are no numbers")
+        super()._load_state(state)
 
     def _next_queries(self) -> int:
         return len(self.state.points)
