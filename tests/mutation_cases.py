@@ -2988,6 +2988,22 @@ RUNS = (
         (KEPT + "test_half_of_a_state_is_never_taken",),
     ),
     Mutation(
+        "trust/a-text-among-gammas",
+        C + "fzoos/fzoos.py",
+        "if not all(isinstance(number, int | float) for number in state[name]):",
+        "if not isinstance(state[name], list):",
+        "a client's state is taken whose gammas are no numbers",
+        (KEPT + "test_numbers_of_a_client_that_are_none_are_refused",),
+    ),
+    Mutation(
+        "runs/h-of-before-is-overwritten",
+        M + "hiso/displacement.py",
+        "learned.hessian if in_place else torch.empty_like(learned.hessian)",
+        "learned.hessian",
+        "a first step that is undone has another H",
+        (TM + "hiso/test_hiso.py::test_a_rate_that_is_found_in_place_needs_no_second_h",),
+    ),
+    Mutation(
         "trust/a-file-not-on-the-device",
         O + "core/files.py",
         "            os.fsync(file.fileno())\n        os.replace",

@@ -121,6 +121,13 @@ def test_every_part_of_another_type_is_refused(name, saved):
                     assert not taken or "rule" in key, (key, bad)  # torch's own
 
 
+@pytest.mark.parametrize("name", ["gammas", "scalars"])
+@pytest.mark.parametrize("bad", [["text"], "text", [None]])
+def test_numbers_of_a_client_that_are_none_are_refused(name, bad, saved):
+    made, path = federation("fzoos"), ("clients", 0, "optimizer", "state", name)
+    assert not refused(made, saved["fzoos"]) and refused(made, changed(saved["fzoos"], path, bad))
+
+
 @pytest.mark.parametrize("name", ["fedzo", "hiso"])
 def test_a_part_that_is_missing_is_refused(name, saved):
     state, made = saved[name], federation(name)

@@ -155,7 +155,10 @@ class Curvature:
     def with_rate(
         self, learned: Any, rate: float, slope: float, options: StepOptions, in_place: bool
     ) -> tuple[Any, float, float]:
-        """H₀, its rate and the factor of the first step's scalars, from the rate for H = 1 and ‖∇f‖, the slope."""
+        """H₀, its rate and the factor of the first step's scalars, from the rate for H = 1 and ‖∇f‖, the slope.
+
+        ``in_place``: the memory of the H that a run begins with is H₀'s.
+        """
         return learned, rate, 1.0
 
     def metric(self, learned: Any, x: Tensor) -> Tensor | GroupDiagonal | None:

@@ -579,5 +579,18 @@ print(grown())
 @pytest.mark.slow
 @reads_peak
 def test_ten_thousand_queries_in_1e5_dimensions_need_a_few_vectors():
+    """20 vectors, and of each query what the record has: two floats and a pair of integers, in lists."""
     (grown,) = printed(LONG_RUN)
-    assert grown < 20 * 4e5
+    assert grown < 20 * 4e5 + 10_000 * 160
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_rate_that_is_found_in_place_needs_no_second_h(in_place):
+    """Elsewhere the H of before stays, as a tell may be undone."""
+    opt = HiSo(torch.ones(6), max_queries=40, in_place=in_place)
+    before = opt.state.learned.hessian
+    batch = opt.ask()
+    opt.tell(batch, batch.points().square().sum(-1))
+    assert opt.state.rate is not None
+    assert (opt.state.learned.hessian.data_ptr() == before.data_ptr()) == in_place
+    assert bool((before == 1.0).all()) == (not in_place)
