@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from optimizers.core.batch import Batch
-from optimizers.core.options import check_choice, check_integer
+from optimizers.core.options import check_boolean, check_choice, check_integer
 from optimizers.core.values import InvalidValueError, parse_numbers
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ class Evaluator:
     def __post_init__(self) -> None:
         if not callable(self.fun):
             raise TypeError(f"fun must be callable, got {type(self.fun).__name__}")
+        check_boolean("numpy", self.numpy)
+        check_boolean("batched", self.batched)
         check_choice("on_failure", self.on_failure, get_args(FailurePolicy))
         if self.in_place and self.batched:
             raise ValueError(f"{type(self.fun).__name__} is evaluated in place, one point at a time")

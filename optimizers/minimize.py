@@ -12,7 +12,7 @@ from scipy.optimize import OptimizeResult
 
 from optimizers.core.bounds import BoundsLike
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import ProxLike, keyword_names, option_names
+from optimizers.core.options import ProxLike, check_boolean, keyword_names, option_names
 from optimizers.core.result import Result, to_numpy
 from optimizers.evaluation import Evaluator, FailurePolicy
 from optimizers.progress import ProgressMode
@@ -97,7 +97,7 @@ def minimize(
     """
     cls = method_class(method)
     _refuse_own_misspelt(cls, options)
-    arrays = isinstance(x0, ndarray) if numpy is None else bool(numpy)
+    arrays = isinstance(x0, ndarray) if numpy is None else check_boolean("numpy", numpy)
     if arrays and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())
     optimizer = cls(x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options)

@@ -194,6 +194,13 @@ def check_integer(name: str, value: Any, least: int, below: int | None = None) -
     return number
 
 
+def check_boolean(name: str, value: Any) -> bool:
+    """Returns the value as a bool; raises ``TypeError`` for any other type, such as the text "no", which is true."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def positive_integer(name: str, value: Any) -> int:
     """Returns the value as an int; as ``check_integer`` with a least value of 1."""
     return check_integer(name, value, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,6 @@ def seconds_of_a_round(clients: int, d: int) -> float:
             assert len(replies) == clients and not any(reply.has_error() for reply in replies)
             seconds.append(time.perf_counter() - start)
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server_app=server, client_app=client, num_supernodes=clients, backend_config=resources)
     return median(seconds[1:])

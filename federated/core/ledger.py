@@ -93,9 +93,8 @@ class Ledger:
     Entries are held in columns, some 100 bytes each, and totals of all of them are added up as the counts come: neither
     adding nor ``total(name)`` looks at the entries of earlier rounds.
 
-    Attributes:
-        oldest_change: the number of the first entry that has changed since this was last set to ``len(ledger)``; who
-            writes entries to a file as they come sees by it whether those written before still stand.
+    Who writes entries to a file as they come marks them by ``mark_written``, and sees by ``is_written`` whether those
+    that were written still stand.
     """
 
     def __init__(self) -> None:
@@ -103,7 +102,8 @@ class Ledger:
         self._refused: dict[int, str] = {}
         self._totals: dict[str, Any] = dict.fromkeys(COUNTS, 0)
         self._present, self._last, self._at = 0, 0, dict[int, int]()
-        self.oldest_change = 0
+        self._written_by: object = None
+        self._oldest_change = 0
 
     def __len__(self) -> int:
         return len(self._columns["round"])
@@ -167,6 +167,14 @@ class Ledger:
             if value is not None:
                 wanted &= self._column(column) == value
         return _sum(name, self._column(name)[wanted])
+
+    def mark_written(self, writer: object) -> None:
+        """Takes all entries as written by a writer, in the place of any other."""
+        self._written_by, self._oldest_change = writer, len(self)
+
+    def is_written(self, writer: object, entries: int) -> bool:
+        """Whether this writer was the last to write, and the first so many entries are as they were then."""
+        return self._written_by is writer and self._oldest_change >= entries
 
     def to_rows(self) -> list[dict[str, Any]]:
         """The entries as dictionaries with the keys of ``COLUMNS``, sorted by round and client."""
@@ -266,7 +274,7 @@ class Ledger:
             self._columns[name] = array(column.typecode, [NONE if count is None else count for count in state[name]])
         self._refused = {row: reason for row, reason in enumerate(state["refused"]) if reason}
         self._totals = {name: _sum(name, self._column(name)) for name in COUNTS}
-        self.oldest_change, self._last = 0, max(state["round"], default=0)
+        self._oldest_change, self._last = 0, max(state["round"], default=0)
         self._go_to(self._last)
 
     @classmethod
@@ -289,7 +297,7 @@ class Ledger:
             self._columns["round"][row], self._columns["client"][row] = round_number, client
             for name in WIRE if row == 0 else ():
                 self._totals[name] = None
-        self.oldest_change = min(self.oldest_change, row)
+        self._oldest_change = min(self._oldest_change, row)
         return row
 
     def _go_to(self, round_number: int) -> None:

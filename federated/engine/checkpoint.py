@@ -44,6 +44,7 @@ class Checkpoint:
         self._files: dict[str, GrowingFile] = {}
         self._ledger, self._history = Ledger(), History()
         self._entries = self._records = 0
+        self._mark = object()
 
     def save(self, federation: Federation) -> None:
         """Saves a federation between two rounds, of which it writes the entries and records since the last save.
@@ -80,7 +81,7 @@ class Checkpoint:
     def _goes_on(self, federation: Federation) -> bool:
         """Whether what was written before is the beginning of what is to be written."""
         same = self._ledger is federation.ledger and self._history is federation.history
-        unchanged = same and self._ledger.oldest_change >= self._entries and len(self._history) >= self._records
+        unchanged = same and self._ledger.is_written(self._mark, self._entries) and len(self._history) >= self._records
         return bool(self._files) and unchanged and all(file.there for file in self._files.values())
 
     def _begin(self, federation: Federation) -> None:
@@ -101,12 +102,14 @@ class Checkpoint:
             writer.writeheader()
         writer.writerows(ledger.entries(self._entries))
         files["ledger"].append(text.getvalue().encode())
-        self._entries = ledger.oldest_change = len(ledger)
+        self._entries = len(ledger)
+        ledger.mark_written(self._mark)
         files["history"].append("".join(map(_line_of, history[self._records :])).encode())
         self._records = len(history)
 
     def _wrote_all(self) -> None:
-        self._entries = self._ledger.oldest_change = len(self._ledger)
+        self._entries = len(self._ledger)
+        self._ledger.mark_written(self._mark)
         self._records = len(self._history)
 
     def _older(self) -> list[Path]:

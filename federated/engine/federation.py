@@ -22,6 +22,7 @@ from federated.core.restoring import check_integers
 from federated.core.server import Arrival, Outcome, Server
 from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
+from optimizers.core.options import check_boolean
 
 STATE_VERSION = 2
 FEW = 16
@@ -125,6 +126,7 @@ class Federation:
     codec: bool = True
 
     def __post_init__(self) -> None:
+        check_boolean("codec", self.codec)
         if not self.codec and any(f.kind == "corrupt" for f in self.faults.faults):
             raise ValueError("corrupt faults alter bytes: they go with codec=True")
         self.server: Server = self.algorithm.server()

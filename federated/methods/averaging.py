@@ -13,7 +13,7 @@ from federated.core.algorithm import Algorithm, FederatedOptions
 from federated.core.messages import MessageSpec, Report
 from federated.core.server import Server
 from federated.core.settling import RATES, Rate
-from optimizers.core.options import check_choice
+from optimizers.core.options import check_boolean, check_choice
 from optimizers.first_order import FirstOrder, UpdateRule
 
 
@@ -62,7 +62,7 @@ class LocalSteps(Algorithm):
         rate: Rate = "constant",
         **common: Unpack[FederatedOptions],
     ) -> None:
-        self.update_rule, self.reset_rule = update_rule, bool(reset_rule)
+        self.update_rule, self.reset_rule = update_rule, check_boolean("reset_rule", reset_rule)
         self.accept = check_choice("accept", accept, ACCEPTS)
         self.asks_acceptance = accept == "monotone"
         self.rate = check_choice("rate", rate, RATES)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import check_boolean
 from optimizers.core.values import numeric, parse_point, parse_values
 from optimizers.registry import method_class
 from optimizers.seeding import seeded
@@ -64,7 +65,7 @@ class CandidateGenerator:
             bounds = torch.as_tensor(bounds)
             if bounds.shape != (2, d):
                 raise ValueError(f"bounds must have BoTorch's shape (2, {d}), got {tuple(bounds.shape)}")
-        self.maximize = bool(maximize)
+        self.maximize = check_boolean("maximize", maximize)
         box = None if bounds is None else bounds.mT
         self.optimizer = method_class(method)(x0, bounds=box, max_queries=max_queries, **options)
         self.bounds = None if bounds is None else bounds.to(self.optimizer.x)

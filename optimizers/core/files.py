@@ -17,7 +17,8 @@ import torch
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write to under another name, ``<path>.partial``, which takes the path's place at the end of the block.
 
-    By then it is on the device. Where the block or the writing fails, an older file stays, and nothing of the new one.
+    At the end it is on the device, and so is its name. Where the block or the writing fails, an older file stays, and
+    nothing of the new one.
 
     Raises:
         OSError: if the file cannot be written, with its path.
@@ -30,11 +31,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
+        _sync_folder(target)
     except BaseException as error:
         partial.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None:
             raise _named(error, target) from error
         raise
+
+
+def _sync_folder(path: Path) -> None:
+    """Brings the names in a file's folder to the device, without which a power cut may bring an older file back.
+
+    Systems that open no folders, and file systems that do not synchronise them, are left alone.
+    """
+    with suppress(OSError):
+        folder = os.open(path.absolute().parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _named(error: OSError, path: Path) -> OSError:
@@ -81,6 +96,8 @@ class GrowingFile:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            if not self.size:
+                _sync_folder(self.path)
         except OSError as error:
             with suppress(OSError):
                 os.truncate(self.path, self.size)

@@ -58,10 +58,12 @@ from optimizers.core.method import MethodTools
 from optimizers.core.options import (
     CommonOptions,
     ProxLike,
+    check_boolean,
     check_integer,
     check_prox,
     check_run,
     option_names,
+    optional,
     prox_description,
     refuse_unknown,
 )
@@ -140,9 +142,12 @@ class Optimizer(MethodTools, ABC):
         check_prox(prox, bounds is not None, rescale)
         self.max_queries, self.seed, self.target = int(max_queries), int(seed), target
         self.stagnation, self.max_failures = stagnation, max_failures
-        self.confine_queries, self.track_best, self.store_points = confine_queries, track_best, store_points
-        self.store_values = store_values
-        self.rescale = (prox is None and self.rescale_by_default) if rescale is None else bool(rescale)
+        self.confine_queries = check_boolean("confine_queries", confine_queries)
+        self.track_best = check_boolean("track_best", track_best)
+        self.store_points = check_boolean("store_points", store_points)
+        self.store_values = check_boolean("store_values", store_values)
+        rescale = optional(check_boolean, "rescale", rescale)
+        self.rescale = (prox is None and self.rescale_by_default) if rescale is None else rescale
         self.prox = prox
         self.domain: Domain | None = None
         if bounds is not None:

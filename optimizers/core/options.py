@@ -12,11 +12,20 @@ import numpy as np
 from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike
-from surrogates.checks import check_choice, check_integer, nearest_name, nonnegative, positive, positive_integer
+from surrogates.checks import (
+    check_boolean,
+    check_choice,
+    check_integer,
+    nearest_name,
+    nonnegative,
+    positive,
+    positive_integer,
+)
 
 __all__ = [
     "CommonOptions",
     "ProxLike",
+    "check_boolean",
     "check_choice",
     "check_integer",
     "check_prox",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from optimizers.core.options import check_choice
+from optimizers.core.options import check_boolean, check_choice, optional
 from optimizers.directions.directions import DISTRIBUTIONS
 from optimizers.estimators.search_gradient import SearchGradient, Shaping
 from optimizers.methods.estimated_descent import EstimatedDescent
@@ -49,14 +49,15 @@ class ES(EstimatedDescent):
         smoothing_radius: float = 0.1,
         **options: Any,
     ) -> None:
-        self.antithetic, self.shaping, self.query_iterate = bool(antithetic), shaping, query_iterate
+        self.antithetic, self.shaping = check_boolean("antithetic", antithetic), shaping
+        self.query_iterate = optional(check_boolean, "query_iterate", query_iterate)
         self.distribution = check_choice("distribution", distribution, DISTRIBUTIONS)
         super().__init__(x0, smoothing_radius=smoothing_radius, **options)
 
     @property
     def _estimator(self) -> SearchGradient:
         own = self.query_iterate
-        own = self.prox is not None or not self.confine_queries if own is None else bool(own)
+        own = self.prox is not None or not self.confine_queries if own is None else own
         own = own or self.iterations == 0
         most = max(2, self.remaining - own)
         n = min(self.directions, most - most % 2 if self.antithetic else most)

@@ -267,6 +267,20 @@ def test_every_file_is_written_whole_or_names_its_path(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["ledger", "ledger.csv"]
 
 
+def test_names_are_on_the_device_with_what_they_stand_for(tmp_path, monkeypatch):
+    """POSIX brings a rename to the device with the folder alone."""
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(files.os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), fsync(fd)))
+    with replacing(tmp_path / "a") as file:
+        file.write(b"a")
+    assert synced == [(tmp_path / "a").stat().st_ino, tmp_path.stat().st_ino]
+    grown = files.GrowingFile(tmp_path / "b")
+    for _ in range(2):
+        grown.append(b"b")
+    b = (tmp_path / "b").stat().st_ino
+    assert synced[2:] == [b, tmp_path.stat().st_ino, b]
+
+
 def test_a_block_that_ends_in_the_middle_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a") as file:
         file.write(b"half")

@@ -196,6 +196,19 @@ def test_entries_that_change_after_they_were_written_are_written_again(tmp_path)
     assert repr([asdict(r) for r in made.history]) == repr(read_checkpoint(tmp_path / "f.pt")["history"])
 
 
+def test_checkpoints_that_alternate_each_have_what_changed(tmp_path):
+    """What one of them has written again, the other has not."""
+    made, kept, other = federation(), Checkpoint(tmp_path / "f.pt"), Checkpoint(tmp_path / "g.pt")
+    run(made, 2)
+    kept.save(made)
+    made.ledger.add(1, made.ledger.to_rows()[0]["client"], wire_up=11)
+    for _ in range(2):
+        for one in (other, kept):
+            one.save(made)
+            assert states_equal(read_checkpoint(one.path), made.state_dict())
+        run(made, 1)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.5])
 def test_the_history_is_json_whatever_f_is(value, tmp_path):
     """NaN, where F is not given, and infinities are no JSON; Python alone reads what it writes of them."""

@@ -14,7 +14,7 @@ from federated.core.settling import RATES, Rate
 from federated.methods.fzoos.gamma import Gamma, SharedGamma, gamma_rule
 from federated.methods.local_descent import local_adam
 from optimizers.core.bounds import Domain
-from optimizers.core.options import check_choice, check_integer, positive, positive_integer
+from optimizers.core.options import check_boolean, check_choice, check_integer, positive, positive_integer
 from optimizers.first_order import FirstOrder, UpdateRule
 from surrogates import FourierFeatures
 from surrogates.window.local_options import KERNELS, LEAST_DATA, KernelName, LocalSurrogateOptions, check_nugget
@@ -133,7 +133,7 @@ class FZooSOptions(Algorithm):
         self.feature_kernel = check_choice("feature_kernel", feature_kernel, tuple(KERNELS))
         if active not in ("step", "round", None):
             raise ValueError(f"active must be 'step', 'round' or None, got {active!r}")
-        self.active, self.reset_rule = active, bool(reset_rule)
+        self.active, self.reset_rule = active, check_boolean("reset_rule", reset_rule)
         self.rate = check_choice("rate", rate, RATES)
         self.settles = self.rate == "settling"
         self.active_queries = positive_integer("active_queries", active_queries)

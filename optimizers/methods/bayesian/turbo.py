@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import CommonOptions, check_integer, optional, positive_integer
+from optimizers.core.options import CommonOptions, check_boolean, check_integer, optional, positive_integer
 from optimizers.designs import sobol
 from optimizers.methods.bayesian.local_gp import LocalGP, fit_local_gp, maximize_acquisition
 from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRule, perturbed_candidates, region_bounds
@@ -114,7 +114,7 @@ class TuRBO(Optimizer):
         self.success_tolerance = positive_integer("success_tolerance", success_tolerance)
         self.failure_tolerance = optional(positive_integer, "failure_tolerance", failure_tolerance)
         self.candidates = optional(positive_integer, "candidates", candidates)
-        self.acquisition, self.noisy = acquisition, bool(noisy)
+        self.acquisition, self.noisy = acquisition, check_boolean("noisy", noisy)
         self.length_init, self.length_min, self.length_max = length_init, length_min, length_max
         self.improvement = improvement
         super().__init__(x0, **common)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from torch import Tensor
 
-from optimizers.core.options import check_choice, optional, positive, positive_integer
+from optimizers.core.options import check_boolean, check_choice, optional, positive, positive_integer
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import dense
@@ -64,7 +64,7 @@ class StepOptions:
         optional(check_choice, "scheme", self.scheme, get_args(Scheme))
         check_choice("distribution", self.distribution, get_args(Distribution))
         radius, rate = positive("smoothing_radius", self.smoothing_radius), optional(positive, "rate", self.rate)
-        momentum, projection = fraction("momentum", self.momentum), bool(self.projection)
+        momentum, projection = fraction("momentum", self.momentum), check_boolean("projection", self.projection)
         vars(self).update(smoothing_radius=radius, rate=rate, momentum=momentum, projection=projection)
         if momentum == 1.0:
             raise ValueError("momentum must be under 1, or x never moves")

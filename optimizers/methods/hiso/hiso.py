@@ -20,7 +20,14 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import nearest_name, option_names, positive_integer, refuse_unknown, take_options
+from optimizers.core.options import (
+    check_boolean,
+    nearest_name,
+    option_names,
+    positive_integer,
+    refuse_unknown,
+    take_options,
+)
 from optimizers.core.state import save_fields
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
@@ -118,7 +125,8 @@ class HiSo(Optimizer):
         **options: Any,
     ) -> None:
         self.curvature, self.steps = curvature_of(curvature), take_options(StepOptions, options)
-        self.local_steps, self.in_place = positive_integer("local_steps", local_steps), bool(in_place)
+        self.local_steps = positive_integer("local_steps", local_steps)
+        self.in_place = check_boolean("in_place", in_place)
         if self.in_place:
             options.setdefault("track_best", False)
             if options.get("bounds") is not None:

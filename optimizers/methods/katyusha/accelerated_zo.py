@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from optimizers.core.batch import Batch
-from optimizers.core.options import positive
+from optimizers.core.options import check_boolean, positive
 from optimizers.methods.katyusha.projected_zo import two_point
 from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOptions, SmoothState
 
@@ -56,7 +56,8 @@ class AcceleratedZO(SmoothMethod):
     def __init__(
         self, x0: Any, *, printed_sign: bool = False, step_factor: float = 1.0, **common: Unpack[SmoothOptions]
     ) -> None:
-        self.printed_sign, self.step_factor = bool(printed_sign), positive("step_factor", step_factor)
+        self.printed_sign = check_boolean("printed_sign", printed_sign)
+        self.step_factor = positive("step_factor", step_factor)
         super().__init__(x0, **common)
 
     def _start(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from optimizers.core.options import check_choice, optional, positive_integer
+from optimizers.core.options import check_boolean, check_choice, optional, positive_integer
 from optimizers.methods.zord.active_queries import gainful_query, uncertain_candidates
 from optimizers.methods.zord.informative_batch import batch_candidates, covariance_given, most_informative_set
 from optimizers.methods.zord.trajectory_descent import DescentOptions, TrajectoryDescent
@@ -113,7 +113,8 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         self.window, self.lengthscale, self.nugget, self.noise = window, lengthscale, nugget, noise
         self.max_virtual_steps = positive_integer("max_virtual_steps", max_virtual_steps)
         self.refit_every = positive_integer("refit_every", refit_every)
-        self.reselect, self.active = bool(reselect), optional(check_choice, "active", active, ("gated",))
+        self.reselect = check_boolean("reselect", reselect)
+        self.active = optional(check_choice, "active", active, ("gated",))
         super().__init__(x0, **common)
 
     def _start(self) -> None:

@@ -93,14 +93,17 @@ def test_a_new_round_and_the_totals_look_at_no_earlier_entry(monkeypatch):
 
 def test_what_has_changed_is_known():
     ledger = filled()
-    assert ledger.oldest_change == 0
-    ledger.oldest_change = len(ledger)
+    assert not ledger.is_written("file", 0)
+    ledger.mark_written("file")
+    assert ledger.is_written("file", len(ledger))
     ledger.add(3, 0)
-    assert ledger.oldest_change == 2
-    ledger.oldest_change = len(ledger)
+    assert ledger.is_written("file", 2) and not ledger.is_written("file", 3)
+    ledger.mark_written("file")
     ledger.refuse(1, 0, "again")
     ledger.add(3, 0, queries=1)
-    assert ledger.oldest_change == 1
+    assert ledger.is_written("file", 1) and not ledger.is_written("file", 2)
+    ledger.mark_written("another")
+    assert not ledger.is_written("file", 0)
 
 
 @pytest.mark.parametrize(
