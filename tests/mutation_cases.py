@@ -2096,8 +2096,8 @@ FEDERATED = (
     Mutation(
         "gamma/squares-unweighted",
         C + "fzoos/gamma.py",
-        "(float((v.square().sum(-1) * p).sum())",
-        "(float(v.square().sum(-1).mean())",
+        "sum(float(((g.double() - about).square().sum(-1) * part).sum())",
+        "sum(float((g.double() - about).square().sum(-1).sum() / len(p))",
         "the squared corrections lose p_i",
         (GAMMA + "test_it_is_the_best_gamma_at_the_point",),
         ("federated/fzoos",),

@@ -120,15 +120,14 @@ class AnsweringHost(Host):
     seconds: float = 0.0
     drawn: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
-    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
-        """See ``ClientHost.serve_all``."""
-        start = time.process_time()
-        services = super().serve_all(requests)
-        self.seconds += time.process_time() - start
-        return services
-
     def serve(self, request: Request) -> Service:
         """A report of the phase, of numbers that are drawn once."""
+        start = time.process_time()
+        service = self._answer(request)
+        self.seconds += time.process_time() - start
+        return service
+
+    def _answer(self, request: Request) -> Service:
         assert isinstance(request.message, bytes)
         header = opened(request.message).header
         specification = self.algorithm.reports(header.phase)
@@ -258,7 +257,7 @@ def objective(x: Tensor) -> float:
 def client_seconds(case: Case, steps: int) -> float:
     """The processor's time of a client's round, the median over two clients and rounds."""
     federation = make_federation(case.name, [objective] * 2, case.x0, **case.options(steps))
-    return median(_parts(federation, {"clients": [(Host, "serve_all")]})["clients"] / 2 for _ in range(ROUNDS))
+    return median(_parts(federation, {"clients": [(Host, "serve")]})["clients"] / 2 for _ in range(ROUNDS))
 
 
 def bookkeeping(entries: int, steps: int) -> float:
@@ -285,7 +284,7 @@ def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
         "reports entered": [(Federation, "_count")],
         "aggregation": [(Server, "_use")],
         "round": [(Federation, "run_round")],
-        "clients": [(AnsweringHost, "serve_all")],
+        "clients": [(AnsweringHost, "serve")],
     }
     found = {name: 1e3 * seconds for name, seconds in _parts(federation, parts).items()}
     whole = found.pop("round") - found.pop("clients")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from textwrap import shorten
 from typing import Any, Protocol
@@ -35,8 +35,11 @@ class ClientHost(Protocol):
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
         """The clients among these that no message can reach, with the reasons."""
 
-    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
-        """Carries clients through a phase; the services are in the order of the requests."""
+    def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
+        """Carries clients through a phase; the services are in the order of the requests, and none is kept here.
+
+        Clients of this process work when their services are asked for.
+        """
 
     def catch_up(self, number: int, message: Content) -> str:
         """Hands a client the server's answer to its position; returns why it was refused, or an empty string."""
@@ -168,7 +171,7 @@ class Federation:
         """Runs the next phase: a broadcast, the clients' work, an aggregation."""
         number, index = self.server.round, self.algorithm.exchanges.index(self.server.phase)
         missing: list[Arrival] = []
-        services = deque(self.host.serve_all(self._requests(number, index, missing)))
+        services = self.host.serve_all(self._requests(number, index, missing))
         outcome = self.server.aggregate(chain(missing, self._arrivals(number, index, services)))
         for refusal in outcome.refused:
             self.ledger.refuse(number, refusal.client, refusal.reason)
@@ -220,12 +223,12 @@ class Federation:
         self.server, self.ledger, self.history = server, ledger, history
         self._down, self._delayed = set(state["down"]), delayed
 
-    def _arrivals(self, number: int, index: int, services: deque[Service]) -> Iterator[Arrival]:
+    def _arrivals(self, number: int, index: int, services: Iterable[Service]) -> Iterator[Arrival]:
         """What the server gets, one after the other; a report's bytes are dropped as soon as it was taken."""
-        while services:
-            service = self._caught_up(number, services.popleft())
+        for service in map(partial(self._caught_up, number), services):
             self._count(number, service)
             yield self._arrival(number, index, service)
+            del service
         if index == 0:
             yield from (Arrival(client, content) for due, client, content in self._delayed if due <= number)
             self._delayed = [late for late in self._delayed if late[0] > number]

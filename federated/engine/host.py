@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -93,9 +94,9 @@ class Host:
         """See ``ClientHost.absent``; clients in this process are always there."""
         return {}
 
-    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
-        """See ``ClientHost.serve_all``; requests are served one after the other."""
-        return [self.serve(request) for request in requests]
+    def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
+        """See ``ClientHost.serve_all``; a request is served when the one before was used."""
+        return map(self.serve, requests)
 
     def serve(self, request: Request) -> Service:
         """Carries one client through a phase: it receives, asks and is told until it has no more to ask, and reports.
@@ -194,6 +195,13 @@ class Host:
             client.tell(batch, values, retries=retries)
             told += 1
         return crash_after is None
+
+
+def handed_over(services: Iterable[Service]) -> Iterator[Service]:
+    """Services that are all there, each of which is let go when it is given."""
+    waiting = deque(services)
+    while waiting:
+        yield waiting.popleft()
 
 
 class MadeWhenAsked(Mapping[int, T]):

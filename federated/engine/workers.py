@@ -13,7 +13,7 @@ import torch
 
 from federated.core.algorithm import Algorithm, Gradient
 from federated.core.reception import Content
-from federated.engine.host import Host, MadeWhenAsked, Request, Service
+from federated.engine.host import Host, MadeWhenAsked, Request, Service, handed_over
 from optimizers.core.options import check_choice
 from optimizers.evaluation import Evaluator
 
@@ -82,7 +82,7 @@ class WorkerPool:
         """See ``ClientHost.absent``; clients in workers are always there."""
         return {}
 
-    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
+    def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
         """See ``ClientHost.serve_all``; a request is handed out whenever a worker is idle."""
         waiting, running = list(requests), dict[int, Request]()
         found: dict[int, Service] = {}
@@ -110,7 +110,7 @@ class WorkerPool:
         for request in requests:
             if request.client in errors:
                 raise errors[request.client]
-        return [found[request.client] for request in requests]
+        return handed_over(found.pop(request.client) for request in requests)
 
     def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""

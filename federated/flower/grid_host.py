@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from federated.core.algorithm import Algorithm
 from federated.core.messages import Message, MessageError, plain
 from federated.core.reception import Content
-from federated.engine.host import Request, Service
+from federated.engine.host import Request, Service, handed_over
 from federated.flower.accounts import Asked, ClientAccount, account_in
 from federated.flower.keys import client_of
 from federated.flower.records import HEADER, HELLO, frame_in, records_of
@@ -116,13 +116,13 @@ class GridHost:
             raise NoClientError(f"none of the clients {list(clients)} has been connected for {self.wait:g} s")
         return {client: "the client is not connected" for client in clients if client not in self._nodes}
 
-    def serve_all(self, requests: Sequence[Request]) -> list[Service]:
+    def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
         """See ``ClientHost.serve_all``; the clients work at the same time."""
         messages = {request.client: _broadcast(request.message) for request in requests}
         contents = {client: RecordDict(records_of(message)) for client, message in messages.items()}
         round_number = max((message.round for message in messages.values()), default=0)
         asked = self._ask("train.phase", contents, round_number)
-        return [self._served(client, contents[client], asked[client]) for client in messages]
+        return handed_over(self._served(client, contents[client], asked.pop(client)) for client in messages)
 
     def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""

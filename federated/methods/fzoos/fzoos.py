@@ -25,7 +25,7 @@ from federated.core.server import Server
 from federated.core.settling import rate_in
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from federated.methods.fzoos.exchange import ClientState, ServerState
-from federated.methods.fzoos.gamma import SharedGamma
+from federated.methods.fzoos.gamma import CLIENTS_AT_ONCE, SharedGamma
 from federated.methods.fzoos.options import SEARCH_WIDTH, FZooSOptions
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
@@ -33,9 +33,6 @@ from optimizers.first_order import FirstOrder
 from surrogates.window.local_options import LEAST_DATA
 
 logger = logging.getLogger(__name__)
-
-CLIENTS_AT_ONCE = 256
-"""Clients whose surrogates' gradients the server finds in one product."""
 
 SETTLED = 3.0
 """c of the radius of active queries under a settling rate, active_radius · min(1, c η/η₀)."""
@@ -322,10 +319,9 @@ class FZooSServer(Server):
         if missing:
             logger.warning("round %d: no scalars came from clients %s, gamma stays %g", self.round, missing, s.gamma)
             return s
-        points = [a.search(x)[None] for x in rule.points(s.x, s.before)]
         gamma = rule.estimate(
             torch.stack([report.tensors[rule.measured] for report in reports.values()]),
-            torch.stack([self._gradients(x, s) for x in points]),
+            self._gradients(rule.points(s.x, s.before), s),
             torch.tensor([a.weights[client] for client in s.present], dtype=torch.float64),
         )
         if math.isfinite(gamma):
@@ -333,13 +329,16 @@ class FZooSServer(Server):
         logger.warning("round %d: the estimate of gamma is not finite, 0 is used", self.round)
         return replace(s, gamma=0.0, fallbacks=s.fallbacks + 1)
 
-    def _gradients(self, x: Tensor, s: ServerState) -> Tensor:
-        """∇μ̂ᵢ(x) of the clients that are present, ``N x d``, of a few clients at a time."""
-        products = []
-        for start in range(0, len(s.present), CLIENTS_AT_ONCE):
-            rows = torch.stack([s.surrogates[client] for client in s.present[start : start + CLIENTS_AT_ONCE]])
-            products.append(self.algorithm.features.jacobian_product(x, rows))
-        return torch.cat(products)
+    def _gradients(self, points: list[Tensor], s: ServerState) -> Tensor:
+        """∇μ̂ᵢ at points in user units of the clients that are present, ``points x N x d``, a few clients at a time."""
+        a = self.algorithm
+        made = s.x.new_empty(len(points), len(s.present), a.dimension)
+        for i, x in enumerate(points):
+            for start in range(0, len(s.present), CLIENTS_AT_ONCE):
+                rows = torch.stack([s.surrogates[client] for client in s.present[start : start + CLIENTS_AT_ONCE]])
+                product = a.features.jacobian_product(a.search(x)[None], rows)
+                made[i, start : start + CLIENTS_AT_ONCE] = product
+        return made
 
 
 class FZooS(FZooSOptions):

@@ -18,6 +18,9 @@ from torch import Tensor
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from optimizers.core.options import check_choice
 
+CLIENTS_AT_ONCE = 256
+"""Clients whose gradients are worked on at once: what that takes is little beside the gradients themselves."""
+
 NOTHING_TO_CORRECT = 1e-12
 """Share of the clients' squared gradients under which corrections are rounding errors."""
 
@@ -181,8 +184,12 @@ def squared_corrections(gradients: Tensor, shares: Tensor) -> float:
         gradients: ∇μ̂ᵢ at the points, ``N x d`` or ``points x N x d``.
         shares: pᵢ, ``N``.
     """
-    p, gradients = (shares / shares.sum()).double(), gradients.double()
-    squares, scale = (float((v.square().sum(-1) * p).sum()) for v in (corrections(gradients, p), gradients))
+    p = (shares / shares.sum()).double()
+    blocks = list(zip(gradients.split(CLIENTS_AT_ONCE, -2), p.split(CLIENTS_AT_ONCE), strict=True))
+    mean = sum((part[:, None] * g).sum(-2, keepdim=True) for g, part in blocks)
+    squares, scale = (
+        sum(float(((g.double() - about).square().sum(-1) * part).sum()) for g, part in blocks) for about in (mean, 0.0)
+    )
     return 0.0 if squares <= NOTHING_TO_CORRECT * scale else squares
 
 

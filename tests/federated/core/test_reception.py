@@ -127,7 +127,7 @@ def test_impersonation_replay_and_another_phase_are_refused_ledgered_and_the_rou
     kept, served = [], type(made.host).serve_all
 
     def serve(requests):
-        services = served(made.host, requests)
+        services = list(served(made.host, requests))
         kept.append({s.client: s.report for s in services})
         index, (phase, number) = len(kept) - 1, (made.server.phase, made.server.round)
         swapped = {

@@ -3,11 +3,12 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
-from federated.methods.fzoos.gamma import Adaptive, clipped, corrections
+from federated.methods.fzoos.gamma import CLIENTS_AT_ONCE, Adaptive, clipped, corrections, squared_corrections
 from surrogates import FourierFeatures, rbf_kernel
 from surrogates.window.local_options import LocalSurrogateOptions
 from tests.federated.methods.fzoos.checks import disparity, vertex
@@ -119,3 +120,22 @@ def test_corrections_sum_to_zero_and_change_with_their_mean():
     c = corrections(gradients, shares)
     torch.testing.assert_close((shares[:, None] * c).sum(0), torch.zeros(D, dtype=F64), atol=1e-14, rtol=0)
     torch.testing.assert_close(c[0], (shares / shares.sum()) @ gradients - gradients[0])
+
+
+@pytest.mark.parametrize("count", [3, CLIENTS_AT_ONCE, 2 * CLIENTS_AT_ONCE + 7])
+def test_squared_corrections_are_those_of_all_clients_at_once(count):
+    """NumPy's, from the definition: the blocks in which clients are worked on do not show."""
+    gradients = random(2, count, 4, seed=count)
+    shares = torch.linspace(0.5, 2.0, count, dtype=F64)
+    p = shares.numpy() / shares.numpy().sum()
+    g = gradients.numpy()
+    means = np.einsum("i,kid->kd", p, g)
+    expected = np.einsum("i,kid->", p, (means[:, None] - g) ** 2)
+    assert squared_corrections(gradients, shares) == pytest.approx(expected, rel=1e-12)
+    single = squared_corrections(gradients.float(), shares)
+    assert single == pytest.approx(expected, rel=1e-5)
+
+
+def test_corrections_that_are_rounding_errors_are_none():
+    gradients = random(4, seed=1).expand(CLIENTS_AT_ONCE + 5, 4) + 1e-9 * random(CLIENTS_AT_ONCE + 5, 4, seed=2)
+    assert squared_corrections(gradients, torch.ones(len(gradients), dtype=F64)) == 0.0
