@@ -242,7 +242,7 @@ def test_the_committed_results_belong_to_this_version():
 
 @needs_results
 def test_a_committed_experiment_can_be_run_again():
-    """Bitwise on the processor and with the versions that it was run with, else to what rounding becomes in its fits."""
+    """Bitwise on the processor and with the versions of its run, else to what rounding becomes in its fits."""
     experiment = registry.get(CHEAP)
     facts = results.read_json(PUBLISHED / f"{CHEAP}.settings.json")
     settings, _ = settings_of(experiment, facts)
