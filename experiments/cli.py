@@ -132,7 +132,7 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
     run.add_argument("names", help="see list", **ids)
     run.add_argument("--all", action="store_true", help="every experiment")
     for subparser in (known, run):
-        subparser.add_argument("--paper", choices=PAPERS, help="those of one paper")
+        subparser.add_argument("--paper", choices=list(PAPERS), help="those of one paper")
         where = "folder of the data sets, NAME in DIR/NAME; else stand-ins"
         subparser.add_argument("--data", type=Path, metavar="DIR", help=where)
     run.add_argument("--device", help="where experiments that can choose compute: cpu, cuda")

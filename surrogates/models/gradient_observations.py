@@ -310,14 +310,15 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         self._observed, self._num_shared = observed, n
 
     def load_state_dict(  # type: ignore[override]
-        self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, assign: bool = False
+        self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, **assign: bool
     ) -> None:
         """BoTorch's ``load_state_dict``: the standardisation is loaded, too.
 
         The data stay what they are in the user's units, or in standardised units if ``keep_transforms`` is False.
+        ``assign`` is for versions of BoTorch that have it (0.18).
         """
         mean, scale = self._mean.clone(), self._scale.clone()
-        super().load_state_dict(state_dict, strict, keep_transforms, assign)
+        super().load_state_dict(state_dict, strict, keep_transforms, **assign)
         if not keep_transforms or (torch.equal(mean, self._mean) and torch.equal(scale, self._scale)):
             return
         offsets = torch.where(self._observed % (self._inputs.shape[-1] + 1) == 0, mean - self._mean, 0)
