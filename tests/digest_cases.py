@@ -133,7 +133,7 @@ METHOD_CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 """Name: method, dimension, options; ``max_queries`` is 60 unless given, ``prox`` one of ``digests.PROXES``."""
 
-SMALL = {"num_features": 64, "initial_queries": 3, "active_queries": 2, "candidates": 8}
+SMALL = {"rate": "constant", "num_features": 64, "initial_queries": 3, "active_queries": 2, "candidates": 8}
 UNIT = [(0.0, 1.0)] * 5
 DIFFERENCES = {"directions": 4, "smoothing_radius": 1e-3}
 PART = {"participation": 2, "rounds": 6}

@@ -32,7 +32,7 @@ from optimizers.first_order import adam
 FZOOS, SETTLING = "fzoos_adaptive", "fzoos_settling"
 BASELINES = ("fedzo", "fedprox_d", "scaffold1", "scaffold2")
 RULES: dict[str, dict[str, Any]] = {
-    "rate 0.01": {},
+    "rate 0.01": {"rate": "constant"},
     "rate 0.001": {"update_rule": partial(adam, lr=0.001)},
     "settling": {"rate": "settling"},
 }

@@ -96,8 +96,12 @@ class Settings:
 
 
 def options_of(method: str, num_features: int, directions: int) -> dict[str, Any]:
-    """γ and M of one of ``FZOOS``, or Q of a baseline."""
-    return {"num_features": num_features} | FZOOS[method] if method in FZOOS else {"directions": directions}
+    """γ and M of one of ``FZOOS``, with the paper's constant rate, or Q of a baseline."""
+    return (
+        {"num_features": num_features, "rate": "constant"} | FZOOS[method]
+        if method in FZOOS
+        else {"directions": directions}
+    )
 
 
 def variants(methods: Sequence[str], directions: Sequence[int]) -> list[tuple[str, int]]:

@@ -379,7 +379,7 @@ class FZooS(FZooSOptions):
     rejects it and does not count the queries for that: ``accept="monotone"`` counts them). Where a round ends before
     its wᵢ came, the last w stays, and x_r too unless ``accept="monotone"``.
 
-    **A rate that settles** (``rate="settling"``, ours). With the paper's constant rate x ends on a plateau of the
+    **A rate that settles** (ours, the default). With the paper's rate, ``rate="constant"``, x ends on a plateau of the
     steps' length. Where x_r turns back the rate is halved, and with it the radius of active queries; the nugget falls
     with the squared distances of the window, of whose queries both surrogates are; from the first halving on the window
     has 3d/2 queries at least (at most 500). Where values show noise the radius stays, and the nugget is the likeliest.

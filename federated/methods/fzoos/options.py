@@ -67,10 +67,11 @@ class FZooSOptions(Algorithm):
         feature_seed: seed of the features; None: ``seed``.
         feature_kernel: kernel that the features are of, ``"rbf"`` or ``"matern52"``.
         reset_rule: whether the first-order rule's moments are forgotten at the start of each round.
-        rate: ``"constant"``: that of the rule; ``"settling"``: less where x turns back (``federated.core.settling``).
-            Then active queries have the radius active_radius · min(1, 3 η/η₀), or active_radius where values show
-            noise, and both surrogates have the nugget that fits the queries (``ClientSurrogates.settle``), from
-            ``nugget`` on; ``feature_nugget`` counts before a client's first query alone.
+        rate: ``"constant"``: that of the rule, which the paper has; ``"settling"``: less where x turns back
+            (``federated.core.settling``). Then active queries have the radius active_radius · min(1, 3 η/η₀), or
+            active_radius where values show noise, and both surrogates have the nugget that fits the queries
+            (``ClientSurrogates.settle``), from ``nugget`` on; ``feature_nugget`` counts before a client's first query
+            alone.
         active: when active queries are made: ``"step"``, at each step (Appx. G); ``"round"``, about x_r (Alg. 2,
             line 7); None: never.
         active_queries: active queries of a step or of a round.
@@ -108,7 +109,7 @@ class FZooSOptions(Algorithm):
         feature_seed: int | None = None,
         feature_kernel: KernelName = "rbf",
         reset_rule: bool = True,
-        rate: Rate = "constant",
+        rate: Rate = "settling",
         active: Active | None = "step",
         active_queries: int = 5,
         candidates: int = 100,

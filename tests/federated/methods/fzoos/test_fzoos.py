@@ -19,7 +19,7 @@ from surrogates import FourierFeatures, FourierSurrogate, rbf_kernel
 from tests.federated.methods.fzoos.checks import disparity, floats_of_a_round, vertex
 
 F64 = torch.float64
-SMALL = {"num_features": 64, "active_queries": 2, "candidates": 8, "initial_queries": 3}
+SMALL = {"rate": "constant", "num_features": 64, "active_queries": 2, "candidates": 8, "initial_queries": 3}
 
 
 def sgd(p):
