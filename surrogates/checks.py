@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 _FEW = 32
+SHORTEST = 1e-100
+"""The least lengthscale, in whatever units; the largest is its inverse."""
 
 
 def check_data(
@@ -160,6 +162,13 @@ def positive(name: str, value: Any) -> float:
     """Returns the value as a float; as ``check_number``, and a ValueError unless it is above 0."""
     if (number := nonnegative(name, value, "positive")) == 0.0:
         raise ValueError(f"{name} must be positive and finite, got {number}")
+    return number
+
+
+def check_lengthscale(name: str, value: Any) -> float:
+    """Returns the value as a float; as ``positive``, and a ValueError where 1/ℓ² would be far from any number."""
+    if not SHORTEST <= (number := positive(name, value)) <= 1.0 / SHORTEST:
+        raise ValueError(f"{name} must be from {SHORTEST:g} to {1.0 / SHORTEST:g}, got {number:g}")
     return number
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from surrogates.checks import check_integer, positive
+from surrogates.checks import check_integer, check_lengthscale, positive
 from surrogates.kernels.makers import NOISE_FLOOR, matern_kernel, rbf_kernel
 from surrogates.window.window_surrogate import Hyperparameters, KernelMaker, WindowSurrogate
 
@@ -47,9 +47,9 @@ class LocalSurrogateOptions:
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"window": check_integer("window", self.window, LEAST_DATA)}
         checked["nugget"] = check_nugget("nugget", self.nugget)
-        for name in ("lengthscale", "noise"):
+        for name, check in (("lengthscale", check_lengthscale), ("noise", positive)):
             value = getattr(self, name)
-            checked[name] = None if value is None else positive(name, value)
+            checked[name] = None if value is None else check(name, value)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.kernel not in KERNELS:

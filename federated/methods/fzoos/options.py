@@ -17,6 +17,7 @@ from optimizers.core.bounds import Domain
 from optimizers.core.options import check_boolean, check_choice, check_integer, positive, positive_integer
 from optimizers.first_order import FirstOrder, UpdateRule
 from surrogates import FourierFeatures
+from surrogates.checks import check_lengthscale
 from surrogates.window.local_options import KERNELS, LEAST_DATA, KernelName, LocalSurrogateOptions, check_nugget
 
 Active = Literal["step", "round"]
@@ -142,7 +143,7 @@ class FZooSOptions(Algorithm):
         check_integer("initial_queries", initial_queries, LEAST_DATA - 1)
         self.candidates, self.initial_queries = int(candidates), int(initial_queries)
         self.active_radius = positive("active_radius", active_radius)
-        self.lengthscale = positive("lengthscale", lengthscale)
+        self.lengthscale = check_lengthscale("lengthscale", lengthscale)
         self.nugget, self.kernel, self.window = nugget, kernel, window
         self.local = LocalSurrogateOptions(window, self.lengthscale, nugget, kernel=kernel)
         self.feature_nugget = None if feature_nugget is None else check_nugget("feature_nugget", feature_nugget)

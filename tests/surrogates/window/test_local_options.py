@@ -14,6 +14,8 @@ X = torch.linspace(0.0, 1.0, 4, dtype=torch.float64)
         ({"window": 1}, ValueError, "window must be at least 2"),
         ({"window": 2.5}, TypeError, "window must be an integer"),
         ({"lengthscale": 0.0}, ValueError, "lengthscale must be positive"),
+        ({"lengthscale": 1e-300}, ValueError, "lengthscale must be from 1e-100 to 1e\\+100, got 1e-300"),
+        ({"lengthscale": 1e160}, ValueError, "lengthscale must be from 1e-100 to 1e\\+100, got 1e\\+160"),
         ({"nugget": 1e-9}, ValueError, "nugget must be at least 1e-08"),
         ({"nugget": "small"}, TypeError, "nugget must be a number"),
         ({"noise": -1.0}, ValueError, "noise must be positive"),
