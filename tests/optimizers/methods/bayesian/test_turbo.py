@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -279,19 +280,27 @@ def test_a_prox_with_a_value_is_part_of_the_objective():
     assert float(result.x.mean()) < 0.75 < float(without.x.mean())
 
 
-def test_log_ei_descends_and_is_deterministic():
-    p = standard_problem("levy", 4)
-    x0 = torch.full((4,), -6.0).double()
-    runs = []
-    for seed, queries in ((0, 19), (0, 13), (1, 13)):
-        torch.rand(5)
-        options = {"batch_size": 3, "regions": 2, "initial_points": 5, "fit_steps": 10}
-        runs.append(
-            minimize(p, x0, "turbo", max_queries=queries, bounds=p.bounds.T, seed=seed, acquisition="log_ei", **options)
-        )
-    assert torch.equal(runs[0].history.y[:13], runs[1].history.y)
-    assert not torch.equal(runs[1].history.y[10:], runs[2].history.y[10:])
-    assert float(runs[0].fun) < 0.7 * float(runs[0].history.y[:10].min())
+def log_ei_run(seed, queries):
+    options = {"batch_size": 3, "regions": 2, "initial_points": 5, "fit_steps": 10, "acquisition": "log_ei"}
+    return minimize(about_0_7, [-4.0] * 4, "turbo", max_queries=queries, bounds=[(-5, 5)] * 4, seed=seed, **options)
+
+
+def about_0_7(x):
+    return float((x - 0.7).square().sum())
+
+
+def test_log_ei_is_deterministic():
+    first = log_ei_run(0, 16).history.y
+    torch.rand(5)
+    again, other = log_ei_run(0, 13).history.y, log_ei_run(1, 13).history.y
+    assert torch.equal(first[:13], again)
+    assert not torch.equal(again[10:], other[10:])
+
+
+def test_log_ei_descends():
+    """Nine queries after a design of ten, over three seeds; blind ones would come to 0.8 of the design's best or so."""
+    runs = [log_ei_run(seed, 19) for seed in range(3)]
+    assert np.mean([float(run.fun) / float(run.history.y[:10].min()) for run in runs]) < 0.5
 
 
 @pytest.mark.parametrize("name", ["ackley", pytest.param("levy", marks=pytest.mark.slow)])
