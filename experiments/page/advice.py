@@ -161,6 +161,8 @@ ADVICE = (
         Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 50)"),
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
+        Ground("beyond-plateau", "d = 50, no noise: FZooS with a settling rate ends below SCAFFOLD II"),
+        Ground("beyond-plateau", "d = 300, no noise: FZooS with a settling rate ends below FedZO"),
         Ground("fzoos-fig8", "FZooS, adaptive γ ends with a better precision than every baseline at equal queries"),
     ),
     _advice(
@@ -208,6 +210,16 @@ DEFAULTS = (
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
         Ground("beyond-gamma", "the adaptive γ ends 1 below 1/t at C = 5, noise 0, d = 50"),
         Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
+    ),
+    _default(
+        "FZooS",
+        "rate",
+        "settling",
+        "With the paper's constant rate the gap stays where a round's steps turn back.",
+        Ground("beyond-plateau", "d = 50, no noise: a settling rate ends 2 orders of magnitude lower"),
+        Ground("beyond-plateau", "d = 300, no noise: a settling rate ends 2 orders of magnitude lower"),
+        Ground("beyond-plateau", "d = 50, noise 0.01: a settling rate ends no higher"),
+        Ground("beyond-plateau", "d = 300, noise 0.01: a settling rate ends no higher"),
     ),
     _default(
         "HiSo",

@@ -93,7 +93,7 @@ SUMMARIES = (
                 ("fzoos-fig8", "fzoos-fig9", "fzoos-fig10", "fzoos-fig11", "fzoos-fig12"),
             ),
         ),
-        "The default finds γ from round to round by least squares instead of taking 1/t. Where rounds are dear and "
+        "The default finds γ from round to round by least squares instead of taking 1/t, and its rate settles. Where rounds are dear and "
         "queries cheap, the guide advises SCAFFOLD.",
     ),
     Summary(
@@ -135,6 +135,7 @@ SUMMARIES = (
                 ("beyond-zord", "beyond-parallel"),
             ),
             Point("γ that is found from round to round.", ("beyond-gamma",)),
+            Point("Local steps that grow shorter where the model turns back.", ("beyond-plateau",)),
             Point("Curvature that is measured group by group.", ("beyond-curvature",)),
         ),
         "Here the claims are our own, judged by the same rule. What lost stays among these experiments, and can be run "
