@@ -25,7 +25,7 @@ def f(x):
     time.sleep(0.05)
     return float((x - 1.0) @ (x - 1.0)) if x[0] > -3 else float("nan")
 
-result = minimize(f, [0.0, 0.5], "rgf", max_queries=40)
+result = minimize(f, [0.0, 0.5], "rgf", max_queries=39)
 """
 
 SIMULATE = """
@@ -58,7 +58,7 @@ def bar_of(shown):
 
 def test_a_bar_of_minimize_in_text():
     bar = bar_of(outputs(WITHOUT_WIDGETS, MINIMIZE))
-    assert "RGF: 100%" in bar and "40/40" in bar and "best " in bar and "0 failed" in bar
+    assert "RGF: 100%" in bar and "39/39" in bar and "best " in bar and "0 failed" in bar
 
 
 def test_a_bar_of_simulate_in_text():
@@ -70,7 +70,7 @@ def test_a_bar_as_a_widget():
     pytest.importorskip("ipywidgets")
     (bar,) = outputs(MINIMIZE)
     assert bar.output_type == "display_data" and "application/vnd.jupyter.widget-view+json" in bar.data
-    assert "RGF: " in bar.data["text/plain"] and "/40" in bar.data["text/plain"]
+    assert "RGF: " in bar.data["text/plain"] and "/39" in bar.data["text/plain"]
 
 
 def test_a_short_run_has_no_bar():
