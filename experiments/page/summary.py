@@ -93,8 +93,8 @@ SUMMARIES = (
                 ("fzoos-fig8", "fzoos-fig9", "fzoos-fig10", "fzoos-fig11", "fzoos-fig12"),
             ),
         ),
-        "The default finds γ from round to round by least squares instead of taking 1/t, and its rate settles. Where rounds are dear and "
-        "queries cheap, the guide advises SCAFFOLD.",
+        "The default finds γ from round to round by least squares instead of taking 1/t, and its rate settles. Where "
+        "rounds are dear and queries cheap, the guide advises SCAFFOLD.",
     ),
     Summary(
         "hiso",
