@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -78,8 +77,9 @@ class TimedHost(Host):
 def measure(d: int, num_features: int, history: int, rounds: int) -> dict[str, list[float]]:
     """Seconds of each phase, one for each client and round, and of the first fit of wᵢ (``"first fit"``)."""
     problem = quadratics(d, 2, 5.0, seed=0)
-    options: dict[str, Any] = {"gamma": "adaptive", "num_features": num_features, "rate": "constant"}
-    algorithm = FZooS(problem.x0, clients=2, bounds=problem.bounds, **options)
+    algorithm = FZooS(
+        problem.x0, clients=2, bounds=problem.bounds, gamma="adaptive", num_features=num_features, rate="constant"
+    )
     host = TimedHost(algorithm, {i: Evaluator(f) for i, f in enumerate(problem.clients)})
     federation = Federation(algorithm, host, codec=False)
     for i in range(2):

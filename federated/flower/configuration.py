@@ -37,6 +37,8 @@ OBJECTS = ("prox", "update_rule")
 class RunConfig:
     """The configuration of a run, which the server and all clients share: Flower's ``--run-config``.
 
+    There a name of several words has hyphens: ``local-steps=3``.
+
     Attributes:
         algorithm: a name in ``federated.registry.ALGORITHMS``.
         clients: N, the number of clients. The run begins when all have connected.

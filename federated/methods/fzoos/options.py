@@ -44,7 +44,8 @@ def default_features(d: int, queries: int) -> int:
     whatever d is.
 
     *n.* The surrogate has M weights, and follows n values in general only where n ≤ M, which also keeps its algebra
-    ``n x n``: there are as many as the queries of a client's ``HELD_ROUNDS`` = 8 rounds, or ``feature_window``.
+    ``n x n``: there are as many as the queries of a client's ``HELD_ROUNDS`` = 8 rounds, or as
+    the Fourier surrogate holds where these are fewer (``feature_window``; ``window`` with a settling rate).
 
     Args:
         d: the dimension.
@@ -63,7 +64,8 @@ class FZooSOptions(Algorithm):
             constants only the user can know; or a ``GammaRule``. With 0.0 no surrogate is sent.
         correction_at: x' = x'' of eq. 6: ``"iterate"``, x_{t−1} (eq. 5); or ``"start"``, x_{r−1} (Fig. 5b).
         accept: ``"always"``; ``"monotone"``: x_r is taken back where Σ pᵢ fᵢ did not fall, as in ``FedZO``.
-        num_features: M; None: ``default_features`` of d and the queries of a client's round. The paper has 10,000.
+        num_features: M; None: ``default_features`` of d and the queries that the Fourier surrogate follows. The paper
+            has 10,000.
         feature_kind: of ``FourierFeatures``; the paper's are ``"cosine"``.
         feature_seed: seed of the features; None: ``seed``.
         feature_kernel: kernel that the features are of, ``"rbf"`` or ``"matern52"``.
