@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -18,13 +18,29 @@ from federated.engine.host import Host, MadeWhenAsked, prepared
 from federated.engine.result import FederatedResult
 from federated.engine.workers import WorkerPool
 from federated.registry import algorithm_class
-from optimizers.core.options import check_integer, positive_integer
+from optimizers.core.options import (
+    check_boolean,
+    check_integer,
+    keyword_names,
+    option_names,
+    positive_integer,
+    refuse_misspelt,
+)
+from optimizers.core.result import to_numpy
 from optimizers.evaluation import FailurePolicy
 from optimizers.progress import Progress, ProgressMode
+from optimizers.running.interrupts import Interrupted, Interrupts
 
 logger = logging.getLogger(__name__)
 
-Callback = Callable[[RoundRecord, Tensor], object]
+Callback = Callable[[RoundRecord, Any], object]
+
+
+class Ending(NamedTuple):
+    """Why a run ended, and whether as planned."""
+
+    message: str
+    planned: bool
 
 
 def simulate(
@@ -36,36 +52,42 @@ def simulate(
     callback: Callback | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
-    resume: str | Path | None = None,
     progress: ProgressMode = "auto",
+    numpy: bool | None = None,
     **options: Any,
 ) -> FederatedResult:
     """Minimizes F(x) = Σᵢ pᵢ fᵢ(x) (+ ψ), pᵢ = wᵢ/Σw, by a federation of N clients on this machine.
 
     The iterates are a pure function of the arguments: they depend neither on the number of workers, nor on
-    ``codec``, nor on where a run was interrupted and resumed.
+    ``codec``, nor on where a run was interrupted and gone on with. The first Ctrl-C gives the round that is running
+    5 s to end, and returns the result so far, of which ``success`` is False; a second one is raised at once.
 
     Args:
         algorithm: a name in ``federated.registry.ALGORITHMS``, or an ``Algorithm`` subclass.
         objectives: the clients' functions fᵢ; see ``make_federation``.
         x0: initial point, shape ``d``.
-        rounds: R, the number of rounds, those before a resume included.
+        rounds: R, the number of rounds, those before an interruption included.
         callback: called after each round with its record and the model; it stops the run by returning True or
             raising StopIteration.
-        checkpoint: file that the whole federation is saved to, beside two that only grow: the ledger's entries,
+        checkpoint: a file in which the whole federation is kept, beside two that only grow: the ledger's entries,
             ``<checkpoint>.ledger.csv``, and the rounds' records, ``<checkpoint>.history.jsonl``, which can be read
-            while the run goes on.
+            while the run goes on. The same call with the same file goes on after the last round that was saved, to the
+            bit, also with more rounds; of a run that has made its rounds it returns the result. It is loaded only by
+            the same algorithm, options, seed, x0, bounds and number of clients. Whether their functions are the same
+            it cannot know: what objectives hold themselves, as a generator's state, is theirs to keep.
         checkpoint_every: number of rounds from one save to the next.
-        resume: checkpoint to go on from.
         progress: ``"auto"``: a bar over the rounds in terminals and notebooks, and else lines of the log every 30 s;
             True: a bar; False: neither. See ``Progress``.
-        **options: ``fun``, ``workers``, ``numpy`` and the other options of ``make_federation``; ``local_steps``,
+        numpy: whether objectives and ``fun`` get, and the result and what callbacks get hold, NumPy arrays instead of
+            tensors; None: if x0 is an array.
+        **options: ``fun``, ``workers`` and the other options of ``make_federation``; ``local_steps``,
             ``seed``, ``participation``, ``bounds``, ``weights`` and the other options of ``Algorithm``; and those
             of the algorithm itself.
 
     Returns:
         A ``FederatedResult``: x, fun, nfev, nfail, nit, skipped, rejected, success, message, algorithm, history and
-        ledger.
+        ledger. ``success`` is whether the run made its rounds, and with some effect: not
+        where all rounds were skipped or all queries failed.
 
     Raises:
         ValueError: if an argument is out of range, there are no clients, or the checkpoint is none of this
@@ -73,30 +95,42 @@ def simulate(
         TypeError: if an argument has another type, or the algorithm no such option, with the nearest name.
             No error of an argument comes after the first query.
     """
-    federation = make_federation(algorithm, objectives, x0, **options)
+    arrays = _arrays(numpy, x0)
+    federation = make_federation(algorithm, objectives, x0, numpy=arrays, **options)
     try:
         rounds = check_integer("rounds", rounds, 0)
         every = positive_integer("checkpoint_every", checkpoint_every)
         check_path("checkpoint", checkpoint)
-        resumed = None if resume is None else load_checkpoint(federation, resume)
-        message = run_rounds(federation, rounds, callback, kept_in(checkpoint, resumed), every, progress)
+        kept = None if checkpoint is None else going_on(federation, checkpoint)
+        told = _with_arrays(callback) if arrays and callback is not None else callback
+        ending = run_rounds(federation, rounds, told, kept, every, progress)
     finally:
         federation.host.close()
     ledger, history = federation.ledger, federation.history
-    return FederatedResult(
+    queries, failures = ledger.total("queries"), ledger.total("failures")
+    skipped = sum(record.skipped is not None for record in history)
+    in_vain = skipped == federation.rounds > 0 or failures == queries > 0
+    result = FederatedResult(
         x=federation.server.x,
         fun=history[-1].fun,
-        nfev=ledger.total("queries"),
-        nfail=ledger.total("failures"),
+        nfev=queries,
+        nfail=failures,
         nit=federation.rounds,
-        skipped=sum(record.skipped is not None for record in history),
+        skipped=skipped,
         rejected=sum(record.rejected for record in history),
-        success=True,
-        message=message,
+        success=ending.planned and not in_vain,
+        message=ending.message,
         algorithm=federation.algorithm.name,
         history=history,
         ledger=ledger,
     )
+    if arrays:
+        result.x = to_numpy(result.x)
+    return result
+
+
+def _with_arrays(callback: Callback) -> Callback:
+    return lambda record, x: callback(record, to_numpy(x))
 
 
 def make_federation(
@@ -104,8 +138,8 @@ def make_federation(
     objectives: Sequence[Callable[[Any], Any]],
     x0: Any,
     *,
-    fun: Callable[[Tensor], Any] | None = None,
-    numpy: bool = False,
+    fun: Callable[[Any], Any] | None = None,
+    numpy: bool | None = None,
     batched: bool = False,
     on_failure: FailurePolicy = "skip",
     retries: int = 1,
@@ -125,7 +159,7 @@ def make_federation(
             once. Of another sequence the length is asked, and item i when client i is first sampled.
         x0: initial point, shape ``d``.
         fun: F, evaluated once a round for the history and not counted as queries.
-        numpy: whether objectives are given NumPy arrays instead of tensors.
+        numpy: whether objectives and ``fun`` are given NumPy arrays instead of tensors; None: if x0 is an array.
         batched: whether objectives are given all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
         retries: evaluations of a failed point beyond the first, under ``"retry"``.
@@ -142,15 +176,26 @@ def make_federation(
     given = _by_number(objectives)
     if not given:
         raise ValueError("there are no clients: objectives is empty")
-    made = algorithm_class(algorithm)(x0, clients=len(given), **options)
-    clients = prepared(made, given, numpy=numpy, batched=batched, on_failure=on_failure, retries=retries)
+    if fun is not None and not callable(fun):
+        raise TypeError(f"fun must be callable, got {type(fun).__name__}")
+    arrays = _arrays(numpy, x0)
+    cls = algorithm_class(algorithm)
+    own = keyword_names(simulate) | keyword_names(make_federation)
+    refuse_misspelt(simulate, own, option_names(cls), options, {"resume": "checkpoint goes on where its file is there"})
+    made = cls(x0, clients=len(given), **options)
+    clients = prepared(made, given, numpy=arrays, batched=batched, on_failure=on_failure, retries=retries)
     workers = positive_integer("workers", workers)
     host: ClientHost
     if workers == 1:
         host = Host(made, *clients)
     else:
         host = WorkerPool(made, *clients, workers=workers, start_method=start_method)
-    return Federation(made, host, fun, faults or FaultPlan(), codec)
+    value = (lambda x: fun(to_numpy(x))) if arrays and fun is not None else fun
+    return Federation(made, host, value, faults or FaultPlan(), codec)
+
+
+def _arrays(numpy: bool | None, x0: Any) -> bool:
+    return isinstance(x0, np.ndarray) if numpy is None else check_boolean("numpy", numpy)
 
 
 def _by_number(objectives: Sequence[Callable[[Any], Any]]) -> Mapping[int, Callable[[Any], Any]]:
@@ -168,24 +213,50 @@ def run_rounds(
     checkpoint: Checkpoint | None = None,
     every: int = 1,
     progress: ProgressMode = False,
-) -> str:
+) -> Ending:
     """Runs a federation up to a number of rounds, with the arguments of ``simulate``; returns why it ended.
 
-    Where a checkpoint cannot be written the older one stays, the run goes on, and what is returned says so.
+    Where a checkpoint cannot be written the older one stays, the run goes on, and what is returned says so. Interrupts
+    are taken as ``simulate`` says; what an unfinished round has spent is in the ledger.
     """
     unsaved = ""
     name, best = federation.algorithm.name, float(np.fmin.reduce([record.fun for record in federation.history]))
-    with Progress(progress, total=rounds, done=federation.rounds, name=name, unit="round") as show:
-        while federation.rounds < rounds:
-            record = federation.run_round()
+    interrupts = Interrupts(ending="the round that is running has")
+    interrupts.in_objective = True
+    with Progress(progress, total=rounds, done=federation.rounds, name=name, unit="round") as show, interrupts:
+        while federation.rounds < rounds and not interrupts.requested:
+            try:
+                record = federation.run_round()
+            except Interrupted:
+                if not interrupts.requested:
+                    raise  # it belongs to a run around this one
+                break
             best = float(np.fmin(best, record.fun))
             show(record.round, best=best, failures=record.failures, queries=record.queries)
             stop = callback is not None and _stops(callback, record, federation.server.x)
-            if checkpoint is not None and (stop or record.round % every == 0 or record.round == rounds):
+            due = stop or interrupts.requested or record.round % every == 0 or record.round == rounds
+            if checkpoint is not None and due:
                 unsaved = _unsaved(federation, checkpoint)
             if stop:
-                return f"Stopped by the callback after {record.round} rounds.{unsaved}"
-    return f"{federation.rounds} rounds done.{unsaved}"
+                return Ending(f"Stopped by the callback after {record.round} rounds.{unsaved}", False)
+    done = f"{federation.rounds} rounds"
+    if interrupts.requested and federation.rounds < rounds:
+        more = "" if checkpoint is None else " The same call with the same checkpoint goes on."
+        return Ending(f"Interrupted after {done}.{more}{unsaved}", False)
+    return Ending(f"{done} done.{unsaved}", True)
+
+
+def going_on(federation: Federation, path: str | Path) -> Checkpoint:
+    """The checkpoint at a path, from which a federation goes on where the file is there.
+
+    Raises:
+        OSError, ValueError: as ``load_checkpoint``.
+    """
+    if not Path(path).exists():
+        return Checkpoint(path)
+    checkpoint = load_checkpoint(federation, path)
+    logger.info("%s: goes on after %d rounds", path, federation.rounds)
+    return checkpoint
 
 
 def kept_in(path: str | Path | None, resumed: Checkpoint | None) -> Checkpoint | None:

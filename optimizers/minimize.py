@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from numpy import ndarray
@@ -12,7 +11,7 @@ from scipy.optimize import OptimizeResult
 
 from optimizers.core.bounds import BoundsLike
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import ProxLike, check_boolean, keyword_names, option_names
+from optimizers.core.options import ProxLike, check_boolean, keyword_names, option_names, refuse_misspelt
 from optimizers.core.result import Result, to_numpy
 from optimizers.evaluation import Evaluator, FailurePolicy
 from optimizers.progress import ProgressMode
@@ -21,6 +20,16 @@ from optimizers.running.crew import Submits
 from optimizers.running.loop import Callback, run
 
 __all__ = ["minimize", "run"]
+
+ELSEWHERE = {
+    "args": "functools.partial binds arguments to the function",
+    "constraints": "bounds and prox are what it takes, and a query may fail",
+    "maxfun": "max_queries is the budget",
+    "maxiter": "max_queries is the budget",
+    "options": "the method's options are arguments of their own",
+    "tol": "target and stagnation end a run early",
+}
+"""What takes the place of arguments of ``scipy.optimize.minimize`` that have no name here."""
 
 
 def minimize(
@@ -78,7 +87,8 @@ def minimize(
             or another target; of a run that has ended it returns the result, where a callback ended it if it does so
             again. Points that were in flight when a run was killed, or left when it was interrupted or stopped, are
             asked again, and the log says which; beyond these there are never more calls than ``max_queries`` in all.
-            It is loaded only by the same method, options, seed, x0, bounds and name of ``fun``.
+            It is loaded only by the same method, options, seed, x0, bounds and name of ``fun``; where the code of
+            ``fun`` has changed, as when an error in it was mended, the log warns.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception on the first query is raised
             in any case. One that is raised ends the run; with a checkpoint, or an optimizer that you make yourself and
             give to ``run``, you can continue after it.
@@ -96,7 +106,7 @@ def minimize(
         TypeError: for an option that the method does not have, with the nearest name.
     """
     cls = method_class(method)
-    _refuse_own_misspelt(cls, options)
+    refuse_misspelt(minimize, keyword_names(minimize), option_names(cls), options, ELSEWHERE)
     arrays = isinstance(x0, ndarray) if numpy is None else check_boolean("numpy", numpy)
     if arrays and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())
@@ -118,12 +128,3 @@ def _with_arrays(callback: Callback) -> Callback:
         return callback(to_numpy(intermediate_result))
 
     return call
-
-
-def _refuse_own_misspelt(cls: type[Optimizer], options: Iterable[str]) -> None:
-    """Raises ``TypeError`` for a name that is nearer to an argument of ``minimize`` than to an option of the method."""
-    own, known = keyword_names(minimize), option_names(cls)
-    for name in set(options) - known:
-        close = difflib.get_close_matches(name, sorted(own | known), n=1)
-        if close and close[0] not in known:
-            raise TypeError(f"minimize has no argument {name!r}; did you mean {close[0]!r}?")

@@ -218,12 +218,17 @@ def positive_integer(name: str, value: Any) -> int:
 def nearest_name(name: str, accepted: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
     """The end of a message on an unknown name: the nearest accepted name, and all accepted names.
 
-    Case, underscores and hyphens do not count in the comparison. Names in ``shown`` are known elsewhere; where one of
-    them is nearest, its value stands in its place.
+    Case, underscores and hyphens do not count in the comparison. A name that is nearly a word of another is near. Names
+    in ``shown`` are known elsewhere; where one of them is nearest, its value stands in its place.
     """
     accepted, shown = sorted(accepted), shown or {}
     plain = {_plain(candidate): shown.get(candidate, candidate) for candidate in [*shown, *accepted]}
-    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.5)
+    given = _plain(name)
+    close = difflib.get_close_matches(given, plain, n=1) or [
+        _plain(near)
+        for near in [*shown, *accepted]
+        if difflib.get_close_matches(given, near.casefold().split("_"), cutoff=0.8)
+    ]
     hint = f"; did you mean {plain[close[0]]!r}?" if close else ""
     return f"{hint} (accepted: {', '.join(accepted)})"
 

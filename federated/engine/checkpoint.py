@@ -142,7 +142,7 @@ def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Che
             it, or does not fit the federation's options, with the path; the federation is then unchanged.
         TypeError: if the argument is no path.
     """
-    check_path("resume", path)
+    check_path("checkpoint", path)
     checkpoint = Checkpoint(path)
     try:
         checkpoint.load(federation)

@@ -17,28 +17,27 @@ from optimizers.core.display import axes_or_new, import_pandas, in_one_line, mar
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
-    from torch import Tensor
 
 
 class FederatedResult(OptimizeResult):
     """A federation's run: scipy's ``OptimizeResult`` that can be drawn, saved and printed.
 
     Attributes:
-        x: the last model, shape ``d``.
+        x: the last model, shape ``d``; an array where the run took and gave NumPy arrays.
         fun: F(x); NaN if the global function is not given.
         nfev: the number of queries, failed ones included.
         nfail: the number of failed queries.
         nit: the number of rounds.
         skipped: the number of rounds without a valid report.
         rejected: the number of rounds that ``accept="monotone"`` took back.
-        success: whether the run ended as planned.
+        success: whether the run made its rounds, not all of which were skipped, and not all queries failed.
         message: why it ended.
         algorithm: the algorithm's name.
         history: a ``RoundRecord`` of each round, from round 0.
         ledger: each client's costs by round.
     """
 
-    x: Tensor
+    x: Any
     fun: float
     nfev: int
     nfail: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import signal
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
@@ -246,7 +247,11 @@ class WorkerPool:
 
 
 def _work(link: Any, host: Host, threads: int) -> None:
-    """Runs in a worker: answers calls until it is sent None or the other side has ended."""
+    """Runs in a worker: answers calls until it is sent None or the other side has ended.
+
+    A terminal sends its Ctrl-C to all processes; what becomes of the run is the first one's to say.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     while True:
         try:

@@ -109,6 +109,7 @@ def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
         j = outside[0]
         raise ValueError(
             f"x0 must lie within the bounds: coordinate {j} is {x0[j].item()}, its bounds are [{lower[j]}, {upper[j]}]"
+            + _hint(lower, upper, x0.detach().cpu().numpy())
         )
     return low, high
 
@@ -143,6 +144,15 @@ def _pairs(bounds: Any, d: int) -> tuple[np.ndarray, np.ndarray]:
         except (TypeError, ValueError) as error:
             raise ValueError(f"bounds: entry {j} must be a pair (lower, upper), got {pair!r}") from error
     return lower, upper
+
+
+def _hint(lower: np.ndarray, upper: np.ndarray, x0: np.ndarray) -> str:
+    """What to say where two pairs make sense, and hold x0, if they are a row of lower and a row of upper bounds."""
+    if x0.size != 2:
+        return ""
+    (low, high), (other_low, other_high) = zip(lower, upper, strict=True)
+    fits = low <= x0[0] <= other_low and high <= x0[1] <= other_high
+    return "; each entry is a coordinate's pair (lower, upper): pass the transpose of BoTorch's 2 x d" if fits else ""
 
 
 def search_width(domain: Domain | None) -> float | None:

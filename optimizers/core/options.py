@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Required, TypedDict, TypeVar
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = [
     "positive",
     "positive_integer",
     "prox_description",
+    "refuse_misspelt",
     "refuse_unknown",
     "take_options",
 ]
@@ -101,6 +103,30 @@ def refuse_unknown(cls: type, unknown: Iterable[str]) -> None:
     hints = getattr(cls, "option_hints", {})
     for name in unknown:
         raise TypeError(f"{cls.__name__} has no option {name!r}{nearest_name(name, option_names(cls), hints)}")
+
+
+def refuse_misspelt(
+    function: Callable[..., Any],
+    own: set[str],
+    known: set[str],
+    options: Iterable[str],
+    elsewhere: Mapping[str, str] | None = None,
+) -> None:
+    """Raises ``TypeError`` for options that are not known, where they are nearer to a function's own arguments.
+
+    Args:
+        function: the function that was called.
+        own: its own arguments by name.
+        known: the options that it hands on.
+        options: the options that it was given.
+        elsewhere: what takes the place of arguments that other functions of its kind have, by their names.
+    """
+    for name in set(options) - known:
+        if name in (elsewhere or {}):
+            raise TypeError(f"{function.__name__} has no argument {name!r}: {(elsewhere or {})[name]}")
+        close = difflib.get_close_matches(name, sorted(own | known), n=1)
+        if close and close[0] not in known:
+            raise TypeError(f"{function.__name__} has no argument {name!r}; did you mean {close[0]!r}?")
 
 
 def check_run(

@@ -149,11 +149,11 @@ class StopReason(StrEnum):
 ENDINGS: dict[StopReason | None, tuple[int, str]] = {
     None: (-1, "Running, {count}."),
     StopReason.TARGET: (0, "Target reached {count}."),
-    StopReason.BUDGET: (1, "Budget of {budget} queries spent as far as whole batches fit, {count}."),
+    StopReason.BUDGET: (1, "Budget of {budget} queries spent{how}, {count}."),
     StopReason.STAGNATION: (2, "No further improvement {count}."),
     StopReason.ALL_FAILED: (3, "All queries failed: no finite value to go on with {count}."),
     StopReason.CALLBACK: (99, "Stopped by the callback {count}."),
-    StopReason.INTERRUPTED: (98, "Interrupted {count}; the same call with the same checkpoint goes on."),
+    StopReason.INTERRUPTED: (98, "Interrupted {count}."),
 }
 """The status and the message of a run that stopped for a reason, or, under None, that has not stopped."""
 
@@ -163,14 +163,16 @@ def describe(
 ) -> dict[str, Any]:
     """The entries status, success, message and stop_reason of a run's ``OptimizeResult``.
 
-    A run succeeds if it reaches its target or stagnates, or if it has no target and spends its budget.
+    A run succeeds if it reaches its target; or if it stagnates, or has no target and spends its budget, and more than
+    one query did not fail: one is x0's as a rule.
     """
     planned = {StopReason.TARGET, StopReason.STAGNATION} | ({StopReason.BUDGET} if target is None else set())
     status, message = ENDINGS[reason]
     failed = f", {failures} of them failed" if failures else ""
+    how = " as far as whole batches fit" if queries < max_queries else " before" if queries > max_queries else ""
     return {
         "status": status,
-        "success": reason in planned,
-        "message": message.format(count=f"after {queries} queries{failed}", budget=max_queries),
+        "success": reason in planned and (reason is StopReason.TARGET or failures < max(queries - 1, 1)),
+        "message": message.format(count=f"after {queries} queries{failed}", budget=max_queries, how=how),
         "stop_reason": None if reason is None else str(reason),
     }

@@ -31,7 +31,7 @@ class Result(OptimizeResult):
         nit: the number of batches that were told whole.
         nfail: the number of failed queries.
         status: 0 target, 1 budget, 2 stagnation, 3 all failed, 99 callback, −1 running.
-        success: whether the run ended as planned.
+        success: whether the run ended as planned; not where all queries failed, or all but one.
         message: why it ended.
         stop_reason: the same as ``StopReason`` has it; None while running.
         history: for the queries in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, where

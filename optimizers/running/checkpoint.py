@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import math
 import os
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -190,12 +193,23 @@ class Checkpoint:
         ours = self._identity
         if None in (theirs.get("x0"), ours["x0"]):
             theirs = theirs | {"x0": ours["x0"]}
-        differ = [name for name in [*ours, *(theirs.keys() - ours)] if theirs.get(name) != ours.get(name)]
+        names = [*ours, *(theirs.keys() - ours)]
+        differ = [name for name in names if name != "code" and theirs.get(name) != ours.get(name)]
         if "method" in differ:
             differ = ["method"]
         if differ:
-            told = (f"{name} {theirs.get(name)!r:.200}, this call {ours.get(name)!r:.200}" for name in differ)
+            told = (
+                "another x0" if name == "x0" else f"{name} {theirs.get(name)!r:.200}, this call {ours.get(name)!r:.200}"
+                for name in differ
+            )
             raise ValueError(f"the checkpoint {self.path} is another run's: it has {'; '.join(told)}")
+        if _changed(theirs.get("code"), ours["code"]):
+            logger.warning(
+                "%s: the code of %s has changed since the run began: values of before and of now are taken for one "
+                "function's",
+                self.path,
+                ours["fun"],
+            )
 
     def _read_state(self) -> dict[str, Any] | None:
         if not self.path.exists():
@@ -265,10 +279,41 @@ def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:
     fun = evaluator.fun
     return optimizer.description() | {
         "fun": getattr(fun, "__qualname__", type(fun).__qualname__),
+        "code": code_digest(fun),
         "x0": None if (x0 := _x0(optimizer)) is None else _sha256(x0),
         "batched": evaluator.batched,
         "on_failure": evaluator.on_failure,
     }
+
+
+def code_digest(fun: Any) -> str | None:
+    """Python's version and a fingerprint of a function's code, its constants and names; None where it has none.
+
+    What it closes over, and what it calls, is not in it.
+    """
+    fun = fun.func if isinstance(fun, functools.partial) else fun
+    code = getattr(fun, "__code__", None) or getattr(type(fun).__call__, "__code__", None)
+    if code is None:
+        return None
+    found = hashlib.sha256()
+    for part in _parts(code):
+        found.update(part)
+    return f"{sys.version_info.major}.{sys.version_info.minor} {found.hexdigest()[:16]}"
+
+
+def _parts(code: CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)
+        else:
+            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode()
+
+
+def _changed(theirs: str | None, ours: str | None) -> bool:
+    """Whether two digests of one version of Python differ; of two versions nothing is known."""
+    return bool(theirs and ours) and str(theirs).split()[0] == str(ours).split()[0] and theirs != ours
 
 
 def _x0(optimizer: Optimizer) -> Tensor | None:

@@ -29,10 +29,15 @@ class Interrupts:
 
     Args:
         notify: called in the main thread at the first interrupt.
+        ending: what the log then says is done in the seconds that are left.
     """
 
-    def __init__(self, notify: Callable[[], None]) -> None:
-        self._notify = notify
+    def __init__(
+        self,
+        notify: Callable[[], object] = lambda: None,
+        ending: str = "no more queries are asked, those that are running have",
+    ) -> None:
+        self._notify, self._ending = notify, ending
         self.requested_at: float | None = None
         self.in_objective = False
         self._timer: threading.Timer | None = None
@@ -72,10 +77,7 @@ class Interrupts:
         if self.requested:
             raise KeyboardInterrupt
         self.requested_at = time.monotonic()
-        logger.warning(
-            "interrupted: no more queries are asked, those that are running have %g s to end; again to stop at once",
-            GRACE,
-        )
+        logger.warning("interrupted: %s %g s to end; again to stop at once", self._ending, GRACE)
         self._notify()
         if self.in_objective:
             self._timer = threading.Timer(GRACE, self._end_objective, (threading.get_ident(),))

@@ -257,6 +257,8 @@ class Loop:
         if result.stop_reason == StopReason.INTERRUPTED and left:
             count = sum(len(query.rows) for query in left)
             result.message += f" {count} {'query was' if count == 1 else 'queries were'} running and left out."
+        if result.stop_reason == StopReason.INTERRUPTED and self.checkpoint is not None:
+            result.message += " The same call with the same checkpoint goes on."
         if self.checkpoint is not None and (error := self.checkpoint.error) is not None:
             result.message += f" The checkpoint could not be written: {error}."
         return result

@@ -63,8 +63,27 @@ def test_another_runs_checkpoint_is_refused_with_what_differs(change, lost, tmp_
 def test_another_x0_is_refused_where_it_is_not_kept(tmp_path):
     path = tmp_path / "run.pt"
     begin(path, track_best=False)
-    with pytest.raises(ValueError, match="another run's: it has x0"):
+    with pytest.raises(ValueError, match=r"another run's: it has another x0$"):
         begin(path, track_best=False, x0=X0 + 1.0, max_queries=30)
+
+
+def test_a_function_whose_code_has_changed_goes_on_with_a_warning(tmp_path, caplog):
+    """As where an error in it was mended; a function that is the same, wherever it stands, is none."""
+    sources = {
+        "same": "def loss(x):\n    return float((x * x).sum())\n",
+        "moved": "\n\n# a comment\ndef loss(x):\n    return float((x * x).sum())\n",
+        "other": "def loss(x):\n    return float((x * x).sum()) + 1.0\n",
+        "another": "def loss(x):\n    return float((x + x).sum())\n",
+    }
+    made = {name: {} for name in sources}
+    for name, source in sources.items():
+        exec(source, made[name])
+    for name, warns in (("same", False), ("moved", False), ("other", True), ("another", True)):
+        path = tmp_path / f"{name}.pt"
+        begin(path, fun=made["same"]["loss"])
+        caplog.clear()
+        begin(path, fun=made[name]["loss"], max_queries=30)
+        assert ("the code of loss has changed since the run began" in caplog.text) == warns, name
 
 
 def test_an_optimizer_that_has_begun_without_its_x0_goes_on(tmp_path):

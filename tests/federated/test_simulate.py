@@ -1,4 +1,6 @@
 import os
+import signal
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -16,6 +18,7 @@ from federated.testing import Quadratic
 from federated.testing.harness import states_equal, trace
 from optimizers import FailedQueryError
 from optimizers.core.files import read_state
+from optimizers.running import interrupts
 
 X0 = torch.linspace(0.1, 0.9, 5, dtype=torch.float64)
 OPTIONS = {"local_steps": 2, "directions": 3}
@@ -42,7 +45,7 @@ def test_the_result_says_what_happened():
 def test_numpy_batched_and_plain_objectives_agree():
     plain = simulate("fedzo", clients(), X0, rounds=2, **OPTIONS).x
     arrays = [lambda x, f=f: float(f(torch.from_numpy(x))) for f in clients()]
-    assert torch.equal(simulate("fedzo", arrays, X0, rounds=2, numpy=True, **OPTIONS).x, plain)
+    assert np.array_equal(simulate("fedzo", arrays, X0, rounds=2, numpy=True, **OPTIONS).x, plain)
     whole = [lambda X, f=f: [f(x) for x in X] for f in clients()]
     assert torch.equal(simulate("fedzo", whole, X0, rounds=2, batched=True, **OPTIONS).x, plain)
 
@@ -69,11 +72,12 @@ def test_a_run_that_was_killed_goes_on_bitwise(name, tmp_path):
     path = tmp_path / "federation.pt"
     with pytest.raises(KeyboardInterrupt):
         simulate(name, clients(), X0, rounds=5, checkpoint=path, callback=interrupt, **options)
-    resumed = simulate(name, clients(), X0, rounds=5, resume=path, checkpoint=path, **options)
+    resumed = simulate(name, clients(), X0, rounds=5, checkpoint=path, **options)
     assert torch.equal(resumed.x, whole.x) and resumed.nfev == whole.nfev
     assert repr(list(map(asdict, resumed.history))) == repr(list(map(asdict, whole.history)))
-    again = simulate(name, clients(), X0, rounds=5, resume=path, **options)
-    assert torch.equal(again.x, whole.x)
+    asked = clients()
+    again = simulate(name, asked, X0, rounds=5, checkpoint=path, **options)
+    assert torch.equal(again.x, whole.x) and again.nit == 5 and not sum(f.queries for f in asked)
     beside = ["federation.pt.history.jsonl", "federation.pt.ledger.csv"]
     assert sorted(os.listdir(tmp_path)) == ["federation.pt", *beside]
 
@@ -92,10 +96,10 @@ def test_checkpoints_are_made_as_often_as_asked(tmp_path):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"resume": True}, TypeError, "resume must be the path"),
+        ({"checkpoint": True}, TypeError, "checkpoint must be the path"),
         ({"checkpoint": 3}, TypeError, "checkpoint must be the path"),
-        ({"resume": b"no checkpoint"}, ValueError, "is no checkpoint"),
-        ({"resume": [1.0]}, ValueError, "is no checkpoint"),
+        ({"checkpoint": b"no checkpoint"}, ValueError, "is no checkpoint"),
+        ({"checkpoint": [1.0]}, ValueError, "is no checkpoint"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused_before_a_query(given, error, words, tmp_path):
@@ -123,13 +127,13 @@ def test_another_configuration_cannot_resume(tmp_path):
         ({"smoothing_radius": 0.1}, "smoothing_radius"),
     ):
         with pytest.raises(ValueError, match=f"the state's {word}"):
-            simulate("fedzo", objectives, X0, rounds=2, resume=path, **OPTIONS | change)
+            simulate("fedzo", objectives, X0, rounds=2, checkpoint=path, **OPTIONS | change)
     with pytest.raises(ValueError, match="algorithm"):
-        simulate("fedprox", objectives, X0, rounds=2, resume=path, **OPTIONS)
+        simulate("fedprox", objectives, X0, rounds=2, checkpoint=path, **OPTIONS)
     with pytest.raises(ValueError, match="clients"):
-        simulate("fedzo", objectives[:3], X0, rounds=2, resume=path, **OPTIONS)
+        simulate("fedzo", objectives[:3], X0, rounds=2, checkpoint=path, **OPTIONS)
     with pytest.raises(ValueError, match="dimension"):
-        simulate("fedzo", [f.value for f in objectives], X0[:3], rounds=2, resume=path, **OPTIONS)
+        simulate("fedzo", [f.value for f in objectives], X0[:3], rounds=2, checkpoint=path, **OPTIONS)
     assert sum(f.queries for f in objectives) == 0
 
 
@@ -143,7 +147,7 @@ def test_callbacks_stop():
 
     for callback in (by_value, by_exception):
         result = simulate("fedzo", clients(), X0, rounds=9, callback=callback, **OPTIONS)
-        assert result.nit == 2 and "callback" in result.message
+        assert result.nit == 2 and "callback" in result.message and not result.success
 
 
 def test_objectives_that_raise_end_the_run_where_asked():
@@ -153,6 +157,87 @@ def test_objectives_that_raise_end_the_run_where_asked():
         simulate("fedzo", objectives, X0, rounds=3, on_failure="raise", **OPTIONS)
     with pytest.raises(ValueError, match=r"real numbers|shape"):
         simulate("fedzo", [lambda x: x], X0, rounds=1, **OPTIONS)
+
+
+def interrupting(objective, number, then=lambda: None):
+    """The objective, which interrupts the process at one of its queries."""
+
+    def fun(x):
+        fun.queries += 1
+        if fun.queries == number:
+            os.kill(os.getpid(), signal.SIGINT)
+            then()
+        return objective.value(x)
+
+    fun.queries = 0
+    return fun
+
+
+def test_an_interrupt_ends_the_run_after_its_round_and_the_same_call_goes_on(tmp_path, caplog):
+    whole = simulate("scaffold2", [f.value for f in clients()], X0, rounds=5, **OPTIONS)
+    path = tmp_path / "f.pt"
+    objectives = [f.value for f in clients()]
+    objectives[1] = interrupting(clients()[1], 20)  # each round asks 8
+    cut = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, checkpoint_every=5, **OPTIONS)
+    assert cut.nit == 3 and not cut.success and objectives[1].queries == 24
+    assert cut.message == "Interrupted after 3 rounds. The same call with the same checkpoint goes on."
+    assert "the round that is running has 5 s to end" in caplog.text
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    result = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, **OPTIONS)
+    assert torch.equal(result.x, whole.x) and result.success and objectives[1].queries == 40
+    alone = simulate("fedzo", [interrupting(clients()[0], 3)], X0, rounds=3, **OPTIONS)
+    assert alone.message == "Interrupted after 1 rounds." and alone.nit == 1
+
+
+def test_a_round_that_outlasts_an_interrupt_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(interrupts, "GRACE", 0.2)
+    path, objectives = tmp_path / "f.pt", [f.value for f in clients()]
+    objectives[1] = interrupting(clients()[1], 20, lambda: time.sleep(60.0))
+    began = time.monotonic()
+    cut = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, **OPTIONS)
+    assert time.monotonic() - began < 30.0 and cut.nit == 2 and "after 2 rounds" in cut.message
+    plain = [f.value for f in clients()]
+    result = simulate("scaffold2", plain, X0, rounds=5, checkpoint=path, **OPTIONS)
+    assert torch.equal(result.x, simulate("scaffold2", plain, X0, rounds=5, **OPTIONS).x)
+
+
+def test_an_interrupt_of_all_processes_leaves_a_round_whole(tmp_path):
+    objectives = [Interrupting(0, parent=os.getpid()), Quadratic(1)]
+    cut = simulate("fedzo", objectives, X0, rounds=4, workers=2, start_method="fork", **OPTIONS)
+    assert cut.nit == 1 and cut.nfail == 0 and not cut.success
+    assert torch.equal(cut.x, simulate("fedzo", clients(2), X0, rounds=1, **OPTIONS).x)
+
+
+def test_a_run_in_which_nothing_worked_is_no_success():
+    def broken(x):
+        raise ArithmeticError("no value")
+
+    for objectives in ([broken] * 3, [lambda x: float("nan")] * 3):
+        result = simulate("fedzo", objectives, X0, rounds=2, **OPTIONS)
+        assert result.nfev == result.nfail > 0 and not result.success
+    assert simulate("fedzo", [broken, *clients(2)], X0, rounds=2, **OPTIONS).success
+
+
+def test_an_array_is_answered_by_arrays():
+    seen = []
+
+    def mean(x):
+        seen.append(type(x))
+        return np.square(x).sum()
+
+    def squares(x):
+        assert isinstance(x, np.ndarray)
+        return np.square(x - 0.3).sum()
+
+    def note(record, x):
+        seen.append(type(x))
+
+    result = simulate("fedzo", [squares] * 2, X0.numpy(), rounds=2, fun=mean, callback=note, **OPTIONS)
+    assert set(seen) == {np.ndarray} and isinstance(result.x, np.ndarray) and result.x.dtype == np.float64
+    tensors = simulate("fedzo", [lambda x: (x - 0.3).square().sum()] * 2, X0.numpy(), rounds=2, numpy=False, **OPTIONS)
+    assert isinstance(tensors.x, torch.Tensor) and np.allclose(result.x, tensors.x, rtol=1e-12)
+    with pytest.raises(TypeError, match="fun must be callable, got int"):
+        simulate("fedzo", clients(), X0, rounds=1, fun=3, **OPTIONS)
 
 
 def test_retries_are_counted():
@@ -180,6 +265,19 @@ def test_clients_are_served_in_any_order():
     for _ in range(3):
         a.run_round(), b.run_round()
     assert trace(a) == trace(b)
+
+
+@dataclass
+class Interrupting(Quadratic):
+    """Interrupts its process and its parent, as a terminal does, at the third query."""
+
+    parent: int = 0
+
+    def __call__(self, x):
+        if self.queries == 2:
+            os.kill(self.parent, signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().__call__(x)
 
 
 @dataclass
@@ -230,7 +328,7 @@ def test_a_run_goes_on_from_one_process_in_several(start_method, tmp_path):
     whole = simulate("scaffold2", clients(), X0, rounds=4, **OPTIONS)
     simulate("scaffold2", clients(), X0, rounds=2, checkpoint=path, **OPTIONS)
     spread = {"workers": 3, "start_method": start_method}
-    resumed = simulate("scaffold2", clients(), X0, rounds=4, resume=path, checkpoint=path, **spread, **OPTIONS)
+    resumed = simulate("scaffold2", clients(), X0, rounds=4, checkpoint=path, **spread, **OPTIONS)
     assert torch.equal(resumed.x, whole.x)
     alone = make_federation("scaffold2", clients(), X0, **OPTIONS)
     for _ in range(4):

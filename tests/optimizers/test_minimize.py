@@ -85,6 +85,8 @@ def test_numpy_gradients():
             "minimize has no argument 'on_failre'; did you mean 'on_failure'",
         ),
         ({"calback": print}, TypeError, "did you mean 'callback'"),
+        ({"tol": 1e-3}, TypeError, "no argument 'tol': target and stagnation"),
+        ({"options": {"maxiter": 3}}, TypeError, "no argument 'options': the method's options are arguments"),
         ({"directons": 3}, TypeError, "RGF has no option 'directons'; did you mean 'directions'"),
         ({"callback": 3}, TypeError, "callback must be callable"),
         ({"target": "low"}, TypeError, "target must be a number"),

@@ -19,7 +19,13 @@ def test_names_of_options():
     assert {"smoothing_radius", "update_rule", "seed", "max_queries"} <= option_names(RGF)
     assert "unknown" not in option_names(RGF) and "x0" not in option_names(RGF)
     assert nearest_name("sed", ["seed", "bounds"]).startswith("; did you mean 'seed'?")
-    assert "did you mean" not in nearest_name("zzz", ["seed", "bounds"])
+    assert "did you mean 'smoothing_radius'?" in nearest_name("radus", ["seed", "smoothing_radius"])
+    for name, accepted in (
+        ("zzz", "seed"),
+        ("tol", "threshold"),
+        ("Nelder-Mead", "accelerated_zo"),
+    ):
+        assert nearest_name(name, [accepted]) == f" (accepted: {accepted})"
 
 
 def test_optional_numbers_and_choices():

@@ -58,6 +58,16 @@ def test_other_types_are_refused(bounds):
         parse_bounds(bounds, X0)
 
 
+def test_two_rows_in_two_dimensions_are_told_from_two_pairs():
+    x0 = torch.tensor([0.5, 0.25], dtype=torch.float64)
+    with pytest.raises(
+        ValueError, match=r"its bounds are \[0.0, 0.0\]; each entry is .* pass the transpose of BoTorch's"
+    ):
+        parse_bounds(torch.tensor([[0.0, 0.0], [1.0, 1.0]]), x0)
+    with pytest.raises(ValueError, match=r"its bounds are \[1.0, 2.0\]$"):
+        parse_bounds([(1.0, 2.0), (0.0, 1.0)], x0)
+
+
 def test_domain_round_trip_and_search_box():
     lower = torch.tensor([-3.0, 0.0, 2.0], dtype=torch.float64)
     upper = torch.tensor([5.0, 1e-3, 2.0], dtype=torch.float64)

@@ -154,6 +154,27 @@ def test_a_spent_budget_is_no_success_where_a_target_was_missed():
     assert Fixed([0.0], max_queries=3).result().status == -1
 
 
+def test_a_run_whose_queries_fail_is_no_success():
+    for values, success in (([math.nan] * 3, False), ([1.0, math.nan, math.nan], False), ([1.0, 2.0, math.nan], True)):
+        opt = Fixed([0.0], max_queries=3)
+        tell(opt, values)
+        assert opt.stopped and opt.result().success is success
+    found = Fixed([0.0], max_queries=3, target=1.5)
+    tell(found, [math.nan, math.nan, 1.0])
+    assert found.stop_reason == "target reached" and found.result().success
+
+
+def test_the_message_says_how_far_the_budget_was_spent():
+    opt = Fixed([0.0], max_queries=3)
+    tell(opt, [3.0, 2.0, 1.0])
+    assert opt.result().message == "Budget of 3 queries spent, after 3 queries."
+    opt = Fixed([0.0], max_queries=5)
+    tell(opt, [3.0, 2.0, 1.0])
+    assert opt.result().message == "Budget of 5 queries spent as far as whole batches fit, after 3 queries."
+    opt.max_queries = 2
+    assert opt.result().message == "Budget of 2 queries spent before, after 3 queries."
+
+
 def test_a_tell_that_raises_changes_nothing():
     opt = Fixed([0.0], max_queries=6, broken=True)
     with pytest.raises(ArithmeticError):
