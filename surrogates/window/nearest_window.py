@@ -15,6 +15,7 @@ from torch import Tensor
 from surrogates.checks import nonnegative, positive, positive_integer
 from surrogates.kernels.stationary import RadialProfile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor
+from surrogates.threads import small_algebra
 from surrogates.window.nearest_search import row_squared_distances
 from surrogates.window.trajectory import Trajectory, check_precision
 
@@ -79,7 +80,8 @@ class NearestWindow:
         self._X = torch.empty(self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device)
         self._D = torch.zeros(self.size, self.size, **double)
         self._A = torch.zeros(self.size, self.size, **double)
-        self._probe = torch.arange(self.size, **double).cos_()
+        with small_algebra(self.size):
+            self._probe = torch.arange(self.size, **double).cos_()
         self._L: Tensor | None = None
         self._gradient_D: Tensor | None = None
         self._replaced = 0

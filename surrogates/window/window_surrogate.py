@@ -296,11 +296,12 @@ class WindowSurrogate:
 
     def mark(self) -> tuple[Any, ...]:
         """A mark at which ``roll_back`` restores the surrogate; it copies nothing that grows with d."""
-        return self.trajectory.mark(), self.window.mark(), self.hyperparameters, self.scale, self.fitted
+        window = self.size, self.window, self.window.mark()
+        return self.trajectory.mark(), window, self.hyperparameters, self.scale, self.fitted
 
     def roll_back(self, mark: tuple[Any, ...]) -> None:
         """Becomes bit for bit what it was at the mark: queries, fits and moves since then are forgotten."""
-        trajectory, window, hyperparameters, self.scale, self.fitted = mark
+        trajectory, (self.size, self.window, window), hyperparameters, self.scale, self.fitted = mark
         self.trajectory.roll_back(trajectory)
         self._take(hyperparameters)
         self.window.roll_back(window)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
 from optimizers.core.options import positive
 from surrogates import FourierFeatures, FourierSurrogate
+from surrogates.threads import small_algebra
 from surrogates.window.local_options import LocalSurrogateOptions
 from surrogates.window.window_surrogate import LEAST_FACTORED
 
@@ -94,8 +96,9 @@ class ClientSurrogates:
             return False
         if wider:
             self._widen()
-        self.local.begin(x)
-        noisy = self.local.fit_noise(self.nugget)
+        with self.small():
+            self.local.begin(x)
+            noisy = self.local.fit_noise(self.nugget)
         rows = self.feature_window or len(self.local)
         least = LEAST_FACTORED * rows * (SUMMED if rows > self.features.num_features else 1.0)
         self.feature_nugget = max(self.local.hyperparameters.noise_ratio, least)
@@ -103,8 +106,9 @@ class ClientSurrogates:
 
     def gradient(self, x: Tensor) -> Tensor:
         """∇μᵢ(x) of eq. 8, shape ``d``."""
-        self.local.begin(x)
-        return self.local.gradient_posterior(x).mean[0] * self.local.scale
+        with self.small():
+            self.local.begin(x)
+            return self.local.gradient_posterior(x).mean[0] * self.local.scale
 
     def most_uncertain(self, x: Tensor, candidates: Tensor, count: int) -> Tensor:
         """The candidates whose gradients have the greatest posterior traces, ``count x d``; the first of equals.
@@ -119,8 +123,8 @@ class ClientSurrogates:
         """
         if count >= len(candidates):
             return candidates
-        conditioning = self.local.conditioning_at(x)
-        traces = conditioning.trace(candidates)
+        with self.small(len(candidates)):
+            traces = self.local.conditioning_at(x).trace(candidates)
         return candidates[traces.sort(descending=True, stable=True).indices[:count]]
 
     def fitted_weights(self, x: Tensor) -> Tensor:
@@ -137,23 +141,46 @@ class ClientSurrogates:
         X, y = trajectory.X, (trajectory.y - trajectory.y[:1]).to(trajectory.dtype)
         if self.feature_window is not None:
             rows = trajectory.nearest(x, self.feature_window).sort().values
-            return self._new().fit(X[rows], y[rows]).weights
+            with self._small_fit(len(rows)):
+                return self._new().fit(X[rows], y[rows]).weights
         fourier = self._new() if self._fourier is None else self._fourier
         fresh, start = len(trajectory) - sum(self._blocks), 0
         if fresh:
             self._blocks.append(fresh)
-        for size in self._blocks:
-            if start >= fourier.num_data:
-                fourier.append(X[start : start + size], y[start : start + size])
-            start += size
+        with self._small_fit(len(trajectory) - fourier.num_data):
+            for size in self._blocks:
+                if start >= fourier.num_data:
+                    fourier.append(X[start : start + size], y[start : start + size])
+                start += size
         self._fourier = fourier
         keep(self, fourier.nbytes)
         return fourier.weights
+
+    def small(self, columns: int = 1) -> AbstractContextManager[None]:
+        """One thread, where the derived GP's matrices and their products with so many columns are small."""
+        n, d = min(self.local.size, len(self.local)), self.features.d
+        return small_algebra(max(n * n * max(n, columns), n * d * columns, d * self.features.num_features))
+
+    def _small_fit(self, n: int) -> AbstractContextManager[None]:
+        """One thread, where the algebra of n queries that the Fourier surrogate takes is small."""
+        M = self.features.num_features
+        return small_algebra(M * max(n, M) * max(M, self.features.d))
 
     def forget(self) -> None:
         """Drops the Fourier surrogate, which is made again when it is next asked."""
         self._fourier = None
         _kept.pop(self, None)
+
+    def mark(self) -> tuple[Any, ...]:
+        """A mark at which ``roll_back`` restores the surrogates; it copies no query."""
+        return self.local.mark(), list(self._blocks), self.feature_nugget, self.feature_window
+
+    def roll_back(self, mark: tuple[Any, ...]) -> None:
+        """Becomes what it was at the mark; the Fourier surrogate is made again when it is next asked."""
+        local, blocks, self.feature_nugget, self.feature_window = mark
+        self.local.roll_back(local)
+        self._blocks = list(blocks)
+        self.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """Queries, window, the sizes of the blocks that the Fourier surrogate took, and what has settled."""

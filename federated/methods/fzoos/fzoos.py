@@ -30,6 +30,7 @@ from federated.methods.fzoos.options import SEARCH_WIDTH, FZooSOptions
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.first_order import FirstOrder
+from surrogates.threads import small_algebra
 from surrogates.window.local_options import LEAST_DATA
 
 logger = logging.getLogger(__name__)
@@ -132,7 +133,8 @@ class SurrogateDescent(Optimizer):
         s = self.state
         if s.difference is None:
             return s.correction
-        return self.algorithm.features.gradient(x[None], s.difference)[0]
+        with s.models.small():
+            return self.algorithm.features.gradient(x[None], s.difference)[0]
 
     def query_around(self, x: Tensor, round_number: int) -> None:
         """Line 7: query around x_r, in user units, where active queries are made per round; then line 8."""
@@ -157,7 +159,8 @@ class SurrogateDescent(Optimizer):
         """Take what the γ rule measures at points in search coordinates; w is the mean of the clients' weights."""
         s, rule = self.state, self.algorithm.rule
         assert isinstance(rule, SharedGamma) and s.weights is not None
-        self.state = replace(s, scalars=rule.measure(s.models, points, s.weights, w))
+        with s.models.small(len(points)):
+            self.state = replace(s, scalars=rule.measure(s.models, points, s.weights, w))
 
     @property
     def busy(self) -> bool:
@@ -271,13 +274,14 @@ class FZooSServer(Server):
 
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
         a, s = self.algorithm, self.state
-        if phase == "local":
-            s = s.with_model(self.moved(s.x, self.combine("x", reports)), s.x)  # line 10: x_r = Σ pᵢ xᵢ
-        if a.corrects and phase == a.phase_of_weights:
-            sent = {client: report.tensors["w"] for client, report in reports.items()}
-            s = s.with_surrogates(sent, self.mean_of, self.mean_of_latest)  # line 10: w_r = Σ pᵢ wᵢ
-        if phase == a.rule.phase:
-            s = self._with_gamma(s, reports)
+        with small_algebra(len(reports) * a.num_features * a.dimension):
+            if phase == "local":
+                s = s.with_model(self.moved(s.x, self.combine("x", reports)), s.x)  # line 10: x_r = Σ pᵢ xᵢ
+            if a.corrects and phase == a.phase_of_weights:
+                sent = {client: report.tensors["w"] for client, report in reports.items()}
+                s = s.with_surrogates(sent, self.mean_of, self.mean_of_latest)  # line 10: w_r = Σ pᵢ wᵢ
+            if phase == a.rule.phase:
+                s = self._with_gamma(s, reports)
         self.state = s.with_holders(phase, reports.keys())
 
     def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:

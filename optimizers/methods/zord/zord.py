@@ -121,8 +121,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         super()._start()
         unit = math.sqrt(self.dimension) * self.width
         self._lengthscales = (LENGTHSCALES[0] * unit, LENGTHSCALES[1] * unit)
-        with small_algebra(self.window):
-            self._begin(self._local.surrogate(self._x, self._lengthscales[0]))
+        self._begin(self._local.surrogate(self._x, self._lengthscales[0]))
 
     # Algorithm 2. Line 2 is ``ask`` and ``tell``; ``_tell`` appends what f is where line 7 asked (line 8), and goes on.
 

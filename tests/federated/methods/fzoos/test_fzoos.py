@@ -1,7 +1,11 @@
 """FZooS against ZoRD, pooled surrogates, brute force, and its own promises."""
 
+import copy
 import logging
 import math
+import os
+import subprocess
+import sys
 from functools import partial
 from itertools import pairwise
 
@@ -13,6 +17,7 @@ from federated import BehindError, Fault, FaultPlan, algorithm_class, make_feder
 from federated.methods.fzoos.fzoos import FZooS
 from federated.methods.fzoos.gamma import Adaptive
 from federated.testing import Quadratic, problem, start
+from federated.testing.harness import states_equal
 from optimizers.methods.zord.zord import ZoRD
 from optimizers.prox import L1
 from surrogates import FourierFeatures, FourierSurrogate, rbf_kernel
@@ -484,3 +489,37 @@ def test_another_seed_of_features_is_refused():
     assert algorithm_class("fzoos") is FZooS
     expected = FourierFeatures(rbf_kernel(1.0), 5, 64, 1)
     assert ours.configuration["features"] == expected.fingerprint
+
+
+@pytest.mark.parametrize("wider", [False, True])
+def test_surrogates_roll_back_to_a_mark_bit_for_bit(wider):
+    federation = make(window=6, feature_window=6, active_radius=0.1)
+    federation.run_round()
+    models, x = federation.host.client(0).optimizer.state.models, federation.server.x
+    before, twin, mark = models.state_dict(), copy.deepcopy(models), models.mark()
+    models.settle(x, wider)
+    models.local.append(torch.rand(9, len(x), dtype=F64), torch.rand(9, dtype=F64))
+    models.fitted_weights(x)
+    assert not states_equal(models.state_dict(), before)
+    models.roll_back(mark)
+    assert states_equal(models.state_dict(), before)
+    assert torch.equal(models.fitted_weights(x), twin.fitted_weights(x))
+    assert torch.equal(models.gradient(x), twin.gradient(x))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts the threads of a process by Linux's /proc")
+def test_a_small_federation_starts_no_thread():
+    script = """
+import os
+import torch
+torch.set_num_threads(4)
+from federated import simulate
+before = len(os.listdir("/proc/self/task"))
+clients = [lambda x, c=c: float((x - c).square().sum()) for c in (0.1, 0.5, 0.9)]
+simulate("fzoos", clients, torch.zeros(20).double(), rounds=10, num_features=200, bounds=[(0, 1)] * 20)
+print(before, len(os.listdir("/proc/self/task")))
+"""
+    free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    found = subprocess.run([sys.executable, "-c", script], env=free, capture_output=True, text=True, check=True)
+    before, after = map(int, found.stdout.split())
+    assert after == before
