@@ -12,7 +12,7 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.utils.transforms import average_over_ensemble_models, concatenate_pending_points, t_batch_mode_transform
 from torch import Tensor
 
-from surrogates.checks import check_points, nonnegative
+from surrogates.checks import check_floating, check_points, nonnegative
 from surrogates.conditioning import Conditioning
 from surrogates.kernels.blocks import kernel_values
 from surrogates.models.derived_gp import DerivedGP
@@ -63,6 +63,7 @@ class GradientInformation(AcquisitionFunction):
         super().__init__(model)
         self.model: DerivedGP
         self.X_target: Tensor
+        check_floating("X_target", X_target)
         target = torch.atleast_2d(X_target)
         check_points(target, model.num_inputs, model.conditioning.X, "X_target")
         if target.shape[:-1] != (1,):

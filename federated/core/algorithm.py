@@ -296,7 +296,8 @@ class Algorithm(ABC):
         for name in [*theirs, *ours]:
             given, accepted = theirs.get(name), ours.get(name)
             if given != accepted:
-                raise ValueError(f"{whose}'s {name} is {given!r:.200}, this federation's is {accepted!r:.200}")
+                what = "number of clients" if name == "clients" else name
+                raise ValueError(f"{whose}'s {what} is {given!r:.200}, this federation's is {accepted!r:.200}")
 
 
 def client_seed(seed: int, number: int) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from federated.core.algorithm import UNLIMITED, Algorithm
 from federated.core.codec import Frame, encode
+from federated.core.configuration import describe_tensor
 from federated.core.ledger import Ledger, Spent
 from federated.core.messages import Broadcast, Message, MessageError
 from federated.core.reception import Content, refusing
@@ -24,7 +25,7 @@ from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
 from optimizers.core.options import check_boolean
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 FEW = 16
 """Numbers of a tensor that are compared one by one."""
 
@@ -192,6 +193,7 @@ class Federation:
         return {
             "version": STATE_VERSION,
             "configuration": self.algorithm.configuration,
+            "x0": describe_tensor(self.algorithm.x0),
             "server": self.server.state_dict(),
             "clients": self.host.states(),
             "down": sorted(self._down),
@@ -208,6 +210,8 @@ class Federation:
             if state.get("version") != STATE_VERSION:
                 raise MessageError(f"the state has version {state.get('version')!r}, accepted is {STATE_VERSION}")
             self.algorithm.check_configuration(state["configuration"], "the state")
+            if state["x0"] != describe_tensor(self.algorithm.x0):
+                raise MessageError("the state is of a run that began at another x0")
             server, ledger = self.algorithm.server(), Ledger.from_state_dict(state["ledger"])
             server.load_state_dict(state["server"])
             history = History(_record(i, entry) for i, entry in enumerate(state["history"]))

@@ -122,8 +122,9 @@ class ModuleObjective:
             x[low:high].view(p.shape).copy_(p.detach())
         return x
 
-    def load(self, x: Tensor) -> None:
-        """Sets the parameters to a vector of shape ``d``."""
+    def load(self, x: Any) -> None:
+        """Sets the parameters to a vector of shape ``d``, such as a result's ``x``."""
+        x = torch.as_tensor(x)
         self._check_shape(x.shape)
         for p, low, high in self._pieces():
             p.detach().copy_(x[low:high].view(p.shape))

@@ -111,6 +111,11 @@ class DerivedGP(CholeskyGP):
         input_transform: InputTransform | None = None,
     ) -> None:
         check_data(train_X, train_Y, train_Yvar, num_outputs=None)
+        if likelihood is not None and not isinstance(likelihood, Likelihood):
+            raise TypeError(
+                f"likelihood must be a likelihood of GPyTorch, got {type(likelihood).__name__}; "
+                "surrogates.gaussian_likelihood(noise) makes one of a noise variance."
+            )
         if covar_module is not None and keeps_inputs(input_transform):
             with suppress(OpaqueKernelError):
                 check_kernel(covar_module, train_X.shape[-1])

@@ -181,6 +181,7 @@ BROKEN = {
     "a down client": lambda s: s["down"].append(44),
     "a report in flight": lambda s: s["in_flight"].append([9, 0, "bytes"]),
     "another version": lambda s: s.update(version=1),
+    "another x0": lambda s: s["x0"].update(digest="0"),
 }
 
 

@@ -130,7 +130,9 @@ def test_another_configuration_cannot_resume(tmp_path):
             simulate("fedzo", objectives, X0, rounds=2, checkpoint=path, **OPTIONS | change)
     with pytest.raises(ValueError, match="algorithm"):
         simulate("fedprox", objectives, X0, rounds=2, checkpoint=path, **OPTIONS)
-    with pytest.raises(ValueError, match="clients"):
+    with pytest.raises(ValueError, match="began at another x0"):
+        simulate("fedzo", objectives, X0 + 0.01, rounds=2, checkpoint=path, **OPTIONS)
+    with pytest.raises(ValueError, match="number of clients is 4, this federation's is 3"):
         simulate("fedzo", objectives[:3], X0, rounds=2, checkpoint=path, **OPTIONS)
     with pytest.raises(ValueError, match="dimension"):
         simulate("fedzo", [f.value for f in objectives], X0[:3], rounds=2, checkpoint=path, **OPTIONS)

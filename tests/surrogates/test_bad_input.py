@@ -27,6 +27,11 @@ X, Y, XQ = points(5), outcomes(points(5)), points(2, seed=8)
 YVAR = torch.full_like(Y, 0.01)
 
 
+def test_a_likelihood_is_no_number():
+    with pytest.raises(TypeError, match=r"likelihood must be .* got float; surrogates.gaussian_likelihood\(noise\)"):
+        DerivedGP(X, Y, likelihood=1e-6)
+
+
 def with_entry(tensor, value):
     changed = tensor.clone()
     changed[1, 0] = value

@@ -1,4 +1,5 @@
 import botorch
+import numpy as np
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
@@ -130,6 +131,8 @@ def test_what_it_refuses():
     batched = points(6, batch=(2,))
     with pytest.raises(ValueError, match=r"without batches, got batch \(2,\)"):
         GradientInformation(DerivedGP(batched, outcomes(batched)), TARGET)
+    with pytest.raises(TypeError, match=r"X_target must be a torch.Tensor, got ndarray"):
+        GradientInformation(gp, np.zeros((1, 3)))
     with pytest.raises(ValueError, match=r"X_target must be one point, shape d or 1 x d, got \(2, 3\)"):
         GradientInformation(gp, points(2))
     with pytest.raises(ValueError, match=r"X_target must be of shape batch x q x 3.*got \(1, 2\)"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,8 @@ from optimizers.methods.bayesian.unit_box import UnitBox
 from optimizers.methods.zord.initial_data import parse_history, search_lengths
 from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
+
+logger = logging.getLogger(__name__)
 
 MOST_HALVINGS = 4
 """After so many failed iterates in a row, points about the start are queried in their place."""
@@ -212,6 +215,13 @@ class TrajectoryDescent(Optimizer, Generic[S]):
                     "or initial_points"
                 )
             self._go_on(self._x)
+        elif self._design_size >= self.max_queries:
+            logger.warning(
+                "the budget of %d queries is all spent on the initial design of %d: no step is made; more queries, or "
+                "fewer initial_points",
+                self.max_queries,
+                self._design_size,
+            )
 
     def _take_history(self, X: Tensor, y: Tensor) -> None:
         if len(X) == 0:

@@ -1,6 +1,7 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -259,6 +260,9 @@ def test_tuning_lowers_the_loss():
     result = minimize(f, f.x0(), "decomfl", max_queries=3000, track_best=False)
     f.load(result.x)
     assert f(f.x0()) < 0.6 * before
+    f.load(f.x0().zero_())
+    f.load(result.x.numpy())
+    assert torch.equal(parameters(module), result.x)
 
 
 def test_failed_queries_are_counted_and_leave_the_base():
@@ -297,6 +301,7 @@ def test_what_is_no_objective_is_refused():
         (TypeError, "data must be", lambda: objective(module, [1, 2])),
         (ValueError, "67 parameters", lambda: f(torch.zeros(66))),
         (ValueError, "67 parameters", lambda: f.load(torch.zeros(68))),
+        (ValueError, "67 parameters", lambda: f.load(np.zeros(68))),
         (ValueError, "67 parameters", lambda: f(DeComFL(torch.zeros(5), max_queries=50).ask())),
         (TypeError, "a point must be", lambda: f([0.0] * 67)),
         (ValueError, "in place", lambda: Evaluator(f, batched=True)),

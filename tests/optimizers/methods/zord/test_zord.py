@@ -39,6 +39,14 @@ def known(n=30, d=4, seed=0, spread=0.5):
 # Initial data.
 
 
+def test_a_budget_that_the_design_spends_is_said(caplog):
+    minimize(lambda x: float(x.square().sum()), torch.ones(3).double(), "zord", max_queries=10)
+    assert "all spent on the initial design of 10: no step is made" in caplog.text
+    caplog.clear()
+    minimize(lambda x: float(x.square().sum()), torch.ones(3).double(), "zord", max_queries=11)
+    assert not caplog.text
+
+
 def test_it_is_the_default_method():
     result = minimize(function, X0, max_queries=30, batched=True)
     again = minimize(function, X0, "zord", max_queries=30, batched=True)
