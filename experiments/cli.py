@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import json
 import os
@@ -39,10 +40,18 @@ def main(argv: Sequence[str]) -> int:
     """Run one command; exit status 0, 1 where something failed, 2 for bad input, 130 on an interrupt."""
     from experiments.running.runner import FULL_DISK
 
-    arguments, rest = _parser().parse_known_args(argv)
-    if rest and arguments.command != "benchmark":
-        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    parser = _parser()
+    commands = _commands(parser)
     try:
+        if argv and not argv[0].startswith("-") and argv[0] not in commands:
+            raise registry.UnknownNameError("command", argv[0], commands)
+        arguments, rest = parser.parse_known_args(argv)
+        if rest and arguments.command != "benchmark":
+            command = commands[arguments.command]
+            option = next((text for text in rest if text.startswith("--")), None)
+            near = difflib.get_close_matches(option or "", command._option_string_actions, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            command.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return _dispatch(arguments, rest, shlex.join(["python", "-m", "experiments", *argv]))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -102,13 +111,18 @@ def _completion(shell: str) -> str:
     import shtab
 
     parser = _parser(SCRIPT, complete=True)
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for command in commands.choices.values():
+    for command in _commands(parser).values():
         for action in command._actions:
             if action.type is Path:
                 kind = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE
-                action.complete = kind
+                action.complete = kind  # type: ignore[attr-defined]
     return shtab.complete(parser, shell)
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of the commands, by name."""
+    (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(found)
 
 
 def _parser(name: str | None = None, complete: bool = False) -> argparse.ArgumentParser:

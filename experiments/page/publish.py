@@ -46,10 +46,14 @@ def publish(folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED) -
         A line for each experiment: what was taken over, or why not.
 
     Raises:
+        UnknownNameError: for a name that is no id; nothing is written then.
         ResultsError: if the folder holds no results.
     """
     from experiments.benchmarks.problems import page as scoreboard
 
+    for name in names:
+        if name not in registry.MODULES and not name.startswith(registry.SCOREBOARDS):
+            raise registry.UnknownNameError("experiment", name, registry.MODULES)
     target.mkdir(parents=True, exist_ok=True)
     chosen = names or names_in(folder)
     lines = []

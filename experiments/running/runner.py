@@ -176,7 +176,7 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
-        raise ValueError(f"device {device!r} cannot be used here ({first}); accepted are cpu, cuda, cuda:1") from error
+        raise ValueError(f"device {device!r} cannot be used here: {first}; cpu always can") from error
 
 
 class _Run:

@@ -78,7 +78,7 @@ def test_help_has_no_markup_and_the_name_that_was_typed(monkeypatch, capsys):
             assert "`" not in page and "**" not in page and ":class:" not in page
         with pytest.raises(SystemExit):
             main(["run", "--sedes"])
-        assert f"{name}: error: unrecognized arguments: --sedes" in capsys.readouterr().err
+        assert f"{name} run: error: unrecognized arguments: --sedes; did you mean --seeds?" in capsys.readouterr().err
 
 
 def test_the_version_is_the_packages(capsys):
@@ -190,7 +190,9 @@ def test_every_registered_module_defines_the_experiment_of_its_id():
         assert experiment.claim and experiment.shows and sys.modules[registry.MODULES[name]].__doc__
 
 
-@pytest.mark.parametrize("argv", [["run", "zord-fig2"], ["run", "zord-fig1", "zord-fig2"]])
+@pytest.mark.parametrize(
+    "argv", [["run", "zord-fig2"], ["run", "zord-fig1", "zord-fig2"], ["publish", "zord-fig1", "zord-fig2"]]
+)
 def test_an_unknown_experiment_is_answered_with_the_nearest_names(argv, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 2
@@ -202,6 +204,11 @@ def test_an_unknown_experiment_is_answered_with_the_nearest_names(argv, capsys, 
 def test_a_name_near_nothing_is_answered_with_all_names():
     with pytest.raises(registry.UnknownNameError, match=", ".join(registry.MODULES)):
         registry.get("qqqq")
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(capsys):
+    assert main(["rnu", "zord-fig1"]) == 2
+    assert capsys.readouterr().err == "error: unknown command 'rnu'; the nearest are run\n"
 
 
 def test_run_writes_to_out_and_closes_with_a_summary(toy_only, tmp_path, capsys):
