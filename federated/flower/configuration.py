@@ -2,12 +2,13 @@
 
 Flower's configurations are flat: numbers, booleans and text by name, with hyphens in place of underscores. Other values
 are text in TOML: ``options`` and ``arguments`` the inside of an inline table, ``x0``, ``bounds`` and ``weights`` a
-value.
+value. An ``x0`` that is a number may also be given as one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -24,13 +25,29 @@ from torch import Tensor
 from federated.core.algorithm import Algorithm, Gradient
 from federated.engine.host import prepared
 from federated.registry import algorithm_class
-from optimizers.core.options import check_choice, check_integer, nearest_name, positive
+from optimizers.core.options import (
+    check_choice,
+    check_integer,
+    nearest_name,
+    option_names,
+    positive,
+    refuse_unknown,
+)
 from optimizers.evaluation import Evaluator
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 OBJECTS = ("prox", "update_rule")
 """Options whose text is the import path of an object."""
+
+NUMBER = {int: re.compile(r"-?\d+"), float: re.compile(r"-?\d+(\.\d+)?")}
+"""What a number looks like that stands in quotes and should not."""
+
+KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+"""What messages call the types of values."""
+
+LARGE = 1_000_000
+"""The dimension beyond which ``RunConfig.check`` makes no initial point."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +63,8 @@ class RunConfig:
         local_steps: T, the steps of a client in a round.
         seed: seed of the run.
         participation: how many clients a round samples: an integer is their number, a float their share of N.
-        x0: initial point: a number for all coordinates, a list, or the import path of a tensor or of a function that
-            returns one, which the server and all clients must be able to import.
+        x0: initial point: a number for all coordinates, with or without quotes, a list in quotes, or the import path of
+            a tensor or of a function that returns one, which the server and all clients must be able to import.
         dimension: d, needed if x0 is a number; 0 leaves it to x0.
         dtype: dtype of an x0 that is a number or a list.
         bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty for none.
@@ -96,6 +113,9 @@ class RunConfig:
             ValueError: if a name is unknown, with the nearest one, or a value out of range.
             TypeError: if a value has another type.
         """
+        x0 = given.get("x0")
+        if type(x0) in (int, float):
+            given = {**given, "x0": repr(x0)}
         config = cls(**_fields(cls, given, "run config"))
         check_integer("rounds", config.rounds, 0)
         check_integer("dimension", config.dimension, 0)
@@ -110,10 +130,7 @@ class RunConfig:
             ValueError, TypeError: if the algorithm refuses an option, a text is no TOML, or a path cannot be
                 imported.
         """
-        options = _table("options", self.options)
-        reserved = set(options) & {"x0", "clients", "bounds", "weights", "local_steps", "seed", "participation"}
-        if reserved:
-            raise ValueError(f"options hold {sorted(reserved)}, which have a run config of their own")
+        options = self._options()
         for name in OBJECTS:
             if name in options:
                 options[name] = imported(options[name], f"option {name}")
@@ -132,9 +149,36 @@ class RunConfig:
             **options,
         )
 
+    def check(self) -> None:
+        """Checks what can be checked where the run is submitted, which imports nothing that a path names.
+
+        Raises:
+            ValueError, TypeError: if ``make_algorithm`` would refuse the configuration for another reason than an
+                import, or a text is no import path.
+        """
+        algorithm, options = algorithm_class(self.algorithm), self._options()
+        objects = [name for name in OBJECTS if name in options]
+        for name in objects:
+            check_path(options[name], f"option {name}")
+        if self.fun:
+            check_path(self.fun, "fun")
+        if objects or PATH.fullmatch(self.x0) or self.dimension > LARGE:
+            refuse_unknown(algorithm, sorted(options.keys() - option_names(algorithm)))
+            for name in ("bounds", "weights"):
+                _value(name, getattr(self, name))
+        else:
+            self.make_algorithm()
+
     def global_function(self) -> Callable[[Tensor], Any] | None:
         """F, or None if its path is not given."""
         return imported(self.fun, "fun") if self.fun else None
+
+    def _options(self) -> dict[str, Any]:
+        options = _table("options", self.options)
+        reserved = set(options) & {"x0", "clients", "bounds", "weights", "local_steps", "seed", "participation"}
+        if reserved:
+            raise ValueError(f"options hold {sorted(reserved)}, which have a run config of their own")
+        return options
 
     def _point(self) -> Tensor:
         if PATH.fullmatch(self.x0):
@@ -221,8 +265,7 @@ def imported(path: Any, what: str) -> Any:
     Raises:
         ValueError: if it is no such path, the module cannot be imported, or the module has no such name.
     """
-    if not isinstance(path, str) or not PATH.fullmatch(path):
-        raise ValueError(f'{what} must be an import path "package.module:name", got {path!r}')
+    check_path(path, what)
     module, _, attributes = path.partition(":")
     try:
         found = import_module(module)
@@ -233,21 +276,41 @@ def imported(path: Any, what: str) -> Any:
     return found
 
 
-def _fields(cls: type, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+def check_path(path: Any, what: str) -> None:
+    """Raises ``ValueError`` unless it is an import path ``"package.module:name"``."""
+    if not isinstance(path, str) or not PATH.fullmatch(path):
+        raise ValueError(f'{what} must be an import path "package.module:name", got {path!r}')
+
+
+def keys(cls: type[RunConfig] | type[NodeConfig]) -> dict[str, Any]:
+    """The keys of a configuration as Flower has them, with hyphens, and their defaults."""
+    return {field.name.replace("_", "-"): field.default for field in dataclasses.fields(cls)}
+
+
+def _fields(cls: type[RunConfig] | type[NodeConfig], given: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The given values under the names of a dataclass's fields, checked to be of the types of their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     taken = {}
     for name, value in given.items():
         field = name.replace("-", "_")
         if field not in defaults:
-            accepted = [known.replace("_", "-") for known in defaults]
-            raise ValueError(f"unknown {what} {name!r}{nearest_name(name, accepted)}")
+            raise ValueError(f"unknown {what} {name!r}{nearest_name(name, keys(cls))}")
         wanted = type(defaults[field])
         fits = type(value) is wanted or (wanted is float and type(value) is int)
         if not fits or (isinstance(value, float) and not math.isfinite(value)):
-            raise TypeError(f"{what} {name} must be a {wanted.__name__}, got {value!r}")
+            raise TypeError(f"{what} {name} must be {KINDS[wanted]}, got {value!r}{_correction(name, wanted, value)}")
         taken[field] = value
     return taken
+
+
+def _correction(name: str, wanted: type, value: Any) -> str:
+    """How a value of another type is written, where that is plain."""
+    if wanted is str and isinstance(value, bool | int | float | list):
+        text = json.dumps(value, default=str)
+        return f": write {name}='{text}'" if '"' in text else f': write {name}="{text}"'
+    if wanted in (int, float) and isinstance(value, str) and NUMBER[wanted].fullmatch(value.strip()):
+        return f": write {name}={value.strip()}"
+    return ""
 
 
 def _value(name: str, text: str) -> Any:

@@ -10,6 +10,7 @@ from flwr.common.config import parse_config_args
 
 from federated import ALGORITHMS, algorithm_class
 from federated.flower import __main__ as commands
+from federated.flower import configuration
 from federated.flower.configuration import NodeConfig, RunConfig, imported
 from federated.methods.scalar.hiso import HiSo
 from optimizers import GroupProbe
@@ -54,6 +55,9 @@ def test_every_algorithm_is_made_as_by_its_class(name):
     [
         ({"x0": "0.5"}, torch.full((4,), 0.5, dtype=torch.float64)),
         ({"x0": "-1", "dtype": "float32"}, torch.full((4,), -1.0)),
+        ({"x0": 0.1 + 0.2}, torch.full((4,), 0.1 + 0.2, dtype=torch.float64)),
+        ({"x0": 1e-7}, torch.full((4,), 1e-7, dtype=torch.float64)),
+        ({"x0": -1}, torch.full((4,), -1.0, dtype=torch.float64)),
         ({"x0": "[1, 2.5]", "dimension": 0}, torch.tensor([1.0, 2.5], dtype=torch.float64)),
         ({"x0": f"{__name__}:POINT"}, POINT),
         ({"x0": f"{__name__}:make_point"}, POINT.double()),
@@ -106,8 +110,10 @@ def test_what_the_command_line_makes_of_the_readmes_text():
 
 BAD = {
     "unknown name": ({"roundz": 3}, ValueError, "did you mean 'rounds'"),
-    "type": ({"rounds": "3"}, TypeError, "rounds must be a int"),
-    "truth for a number": ({"clients": True}, TypeError, "clients must be a int"),
+    "type": ({"rounds": "3"}, TypeError, "rounds must be a whole number, got '3': write rounds=3$"),
+    "truth for a number": ({"clients": True}, TypeError, "clients must be a whole number, got True$"),
+    "a number for text": ({"weights": 0.5}, TypeError, 'weights must be text, got 0.5: write weights="0.5"$'),
+    "text for a number": ({"participation": "half"}, TypeError, "participation must be a number, got 'half'$"),
     "negative": ({"rounds": -1}, ValueError, "rounds"),
     "nan": ({"timeout": float("nan")}, TypeError, "timeout"),
     "unknown algorithm": ({"algorithm": "fzos"}, ValueError, "did you mean 'fzoos'"),
@@ -122,6 +128,8 @@ BAD = {
     "x0 that is no TOML": ({"x0": "zero"}, ValueError, "x0 is no TOML value"),
     "x0 that is no point": ({"x0": "true"}, TypeError, "a number, a list or an import path"),
     "x0 that is not finite": ({"x0": "nan"}, ValueError, "finite"),
+    "a number x0 that is not finite": ({"x0": float("inf")}, ValueError, "finite"),
+    "truth for x0": ({"x0": True}, TypeError, "x0 must be text, got True"),
     "x0 elsewhere": ({"x0": "nowhere.at:all"}, ValueError, "x0 'nowhere.at:all' cannot be imported"),
     "dtype": ({"dtype": "float8"}, ValueError, "did you mean"),
     "a rule elsewhere": (
@@ -139,6 +147,43 @@ def test_a_run_config_that_is_refused(name):
     changes, error, reason = BAD[name]
     with pytest.raises(error, match=reason):
         made(**changes)
+
+
+ELSEWHERE = ("x0 elsewhere", "a rule elsewhere")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_found_without_an_import(name, monkeypatch):
+    monkeypatch.setattr(configuration, "import_module", None)
+    changes, error, reason = BAD[name]
+    if name in ELSEWHERE:
+        RunConfig.of(DEFAULTS | SET | changes).check()
+        return
+    with pytest.raises(error, match=reason):
+        RunConfig.of(DEFAULTS | SET | changes).check()
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("changes", [{}, {"x0": "nowhere:x", "bounds": "[0, 1]"}, {"dimension": 10**12}])
+def test_what_is_right_is_not_refused_before_its_paths_are_imported(name, changes, monkeypatch):
+    monkeypatch.setattr(configuration, "import_module", None)
+    options = ", ".join(filter(None, [SMALL.get(name, ""), "server_rate = 0.5", "trim = 0.2"]))
+    RunConfig.of(DEFAULTS | SET | {"algorithm": name, "options": options} | changes).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"x0": "nowhere:x", "options": "directionz = 3"}, "did you mean 'directions'"),
+        ({"x0": "nowhere:x", "bounds": "0 to 1"}, "bounds is no TOML value"),
+        ({"x0": "nowhere:x", "algorithm": "fedz"}, "did you mean 'fedzo'"),
+        ({"options": "prox = 'half'"}, "option prox must be an import path"),
+        ({"fun": "mean"}, "fun must be an import path"),
+    ],
+)
+def test_what_surrounds_a_path_is_checked_without_an_import(changes, reason):
+    with pytest.raises((TypeError, ValueError), match=reason):
+        RunConfig.of(DEFAULTS | SET | changes).check()
 
 
 def test_imports():

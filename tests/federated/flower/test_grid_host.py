@@ -254,7 +254,7 @@ REFUSED = {
     "unknown name": ({"objectiv": "x"}, {}, "did you mean 'objective'"),
     "no client": ({"client": -1}, {}, "names no client"),
     "client beyond the federation": ({"client": 3}, {}, "client 3 is configured, there are 3"),
-    "client of another type": ({"client": "0"}, {}, "client must be a int"),
+    "client of another type": ({"client": "0"}, {}, "client must be a whole number, got '0': write client=0"),
     "other failure policy": ({"on-failure": "ignore"}, {}, "on_failure must be"),
     "another configuration": ({}, {"seed": 1}, "the server's seed is 0, this federation's is 1"),
     "another algorithm": ({}, {"algorithm": "fedprox"}, "fedzo"),

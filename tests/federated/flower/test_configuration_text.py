@@ -1,0 +1,92 @@
+import pytest
+
+pytest.importorskip("flwr")
+
+import click
+from flwr.common.config import parse_config_args
+
+from federated.flower.configuration_text import check_run_config, read_pairs
+
+READ = [
+    [],
+    [""],
+    ["rounds=3"],
+    ["rounds=3 seed=1"],
+    ["rounds=3", "seed=1", "rounds=4"],
+    ["rounds=3\n  seed=1\t"],
+    ['algorithm="fzoos" bounds="[0, 1]" options="gamma = \'adaptive\', num_features = 500"'],
+    ["options='curvature = {name = \"group_probe\"}' timeout=1e3"],
+    ["x0=0.95 participation=-1 a=true"],
+    ['"local-steps"=3'],
+]
+
+
+@pytest.mark.parametrize("texts", READ)
+def test_pairs_are_read_as_by_flower(texts):
+    assert read_pairs(texts, "run config") == parse_config_args(texts)
+
+
+def test_a_file_is_read_as_by_flower(tmp_path, monkeypatch):
+    path = tmp_path / "run.toml"
+    path.write_text('# all of it\nrounds = 3\nlocal-steps = 2\nbounds = "[0, 1]"\n')
+    assert read_pairs([str(path)], "run config") == parse_config_args([str(path)])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_pairs(["~/run.toml"], "run config") == parse_config_args(["~/run.toml"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (
+            ["algorithm=hiso"],
+            'the run config algorithm=hiso is no TOML: text must be in quotes, as in algorithm="hiso"',
+        ),
+        (["rounds=3, seed=1"], "the run config has rounds=3,: pairs have a space between them, no comma"),
+        (["rounds=3 rounds=4"], "the run config has rounds twice"),
+        (["bounds=[0,"], "the run config bounds=\\[0, is no TOML: text must be in quotes, as in bounds="),
+        (["nowhere.toml"], "the run config nowhere.toml cannot be read: FileNotFoundError"),
+    ],
+)
+def test_what_flower_refuses_is_refused_with_the_reason(texts, reason):
+    with pytest.raises((click.ClickException, OSError)):
+        parse_config_args(texts)
+    with pytest.raises(ValueError, match=reason):
+        read_pairs(texts, "run config")
+
+
+def test_a_file_beside_pairs_is_refused():
+    for texts in (["rounds=3", "run.toml"], ["run.toml", "rounds=3"]):
+        with pytest.raises(ValueError):
+            parse_config_args(texts)
+        with pytest.raises(ValueError, match="either one TOML file or pairs"):
+            read_pairs(texts, "run config")
+
+
+@pytest.mark.parametrize("text", ["rounds = 3", "rounds= 3", "rounds", "rounds=3 seed", "rounds: 3"])
+def test_what_flower_would_leave_out_is_refused(text):
+    assert parse_config_args([text]).keys() <= {"rounds"} and parse_config_args([text]) != {"rounds": 4}
+    with pytest.raises(ValueError, match="no spaces around ="):
+        read_pairs([text], "run config")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("local_steps=3", "run config 'local_steps' is unknown; did you mean 'local-steps'\\?"),
+        ("step=3", "run config 'step' is unknown.*accepted: algorithm, bounds"),
+        ("options.directions=3", "run config 'options' must be text|options must be text"),
+        ("bounds=[0,1]", 'bounds must be text, got \\[0, 1\\]: write bounds="\\[0, 1\\]"'),
+        ("output=3", 'output must be text, got 3: write output="3"'),
+        ('algorithm="hizo"', "unknown algorithm 'hizo'; did you mean 'hiso'"),
+        ('x0="zero"', "x0 is no TOML value"),
+        ("rounds=-1", "rounds must be at least 0"),
+    ],
+)
+def test_a_run_config_is_refused_with_its_key(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        check_run_config(["dimension=3", text])
+
+
+def test_a_number_is_an_initial_point():
+    check_run_config(["dimension=3 x0=0.95"])
+    check_run_config(["dimension=3 x0=1"])
