@@ -1,0 +1,77 @@
+"""A program that runs as long as the command that started it, and no longer."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import FrameType
+from typing import NamedTuple
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+KEPT = 65536
+"""Characters of output that are kept."""
+
+
+class Outcome(NamedTuple):
+    """How a program ended.
+
+    Attributes:
+        status: its exit status.
+        signal: the signal that came to this process meanwhile and ended the program; 0 if none came.
+        output: the beginning of its output, if it was passed on.
+    """
+
+    status: int
+    signal: int
+    output: str
+
+
+def run_program(program: Sequence[str], env: Mapping[str, str], pass_on: bool = False) -> Outcome:
+    """Runs a program to its end, or to this process's Ctrl-C or SIGTERM; a second one kills it.
+
+    Args:
+        program: the program and its arguments.
+        env: its environment.
+        pass_on: whether its standard output comes through this process, as it comes, which keeps its beginning.
+    """
+    came: list[int] = []
+    child: subprocess.Popen[str] | None = None
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if child is not None:
+            (child.kill if came else child.terminate)()
+        came.append(number)
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    if signal.SIGTERM in heeded:
+        signal.signal(signal.SIGTERM, end)
+    # A child inherits that Ctrl-C is ignored, so that its end is left to ``end``.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = subprocess.Popen(
+            program, env=env, stdout=subprocess.PIPE if pass_on else None, text=True, errors="backslashreplace"
+        )
+        if signal.SIGINT in heeded:
+            signal.signal(signal.SIGINT, end)
+        if came:
+            child.terminate()
+        output = "" if child.stdout is None else _passed_on(child.stdout)
+        return Outcome(child.wait(), came[0] if came else 0, output)
+    finally:
+        if child is not None:
+            child.kill()
+            child.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _passed_on(lines: Iterable[str]) -> str:
+    kept = ""
+    for line in lines:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        kept = (kept + line)[:KEPT]
+    return kept
