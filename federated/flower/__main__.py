@@ -1,14 +1,16 @@
 """``python -m federated.flower COMMAND``: Flower's commands with safe defaults.
 
-The commands are ``superlink``, ``supernode``, ``register``, ``run``, ``status`` and ``app``.
-``superlink`` and ``supernode`` take the arguments of ``flower-superlink`` and ``flower-supernode``. ``run`` and
-``register KEY`` take those of ``flwr run`` and ``flwr supernode register``, but name the SuperLink as ``supernode``
-does (``--superlink``, ``--root-certificates``); ``run`` runs this package's app. ``app`` prints the folder of the app,
-for use with ``flwr run``. ``status FOLDER`` prints the state of the run with that ``output`` (``--json``: as JSON), and
-``status`` alone Flower's list of runs. The commands differ from Flower's in four things:
+The commands are ``superlink``, ``supernode``, ``register``, ``run``, ``stop``, ``status`` and ``app``.
+``superlink`` and ``supernode`` take the arguments of ``flower-superlink`` and ``flower-supernode``. ``run``,
+``stop RUN_ID`` and ``register KEY`` take those of ``flwr run``, ``flwr stop`` and ``flwr supernode register``, but name
+the SuperLink as ``supernode`` does (``--superlink``, ``--root-certificates``); ``run`` runs this package's app. ``app``
+prints the folder of the app, for use with ``flwr run``. ``status FOLDER`` prints the state of the run with that
+``output`` (``--json``: as JSON), and ``status`` alone Flower's list of runs. The commands differ from Flower's in five
+things:
 
 - Flower's telemetry, update check and installation of packages at run time are off.
 - Plain HTTP (``--insecure``) is refused beyond this machine, and is never the default.
+- ``run`` and ``supernode`` check what is configured before Flower has it; an interrupted ``run`` says how to stop it.
 - ``supernode`` counts the bytes that pass between it and the SuperLink, for the ledger.
 - Programs that Flower starts are looked for beside this Python, modules also in the present folder.
 """
@@ -16,21 +18,28 @@ for use with ``flwr run``. ``status FOLDER`` prints the state of the run with th
 from __future__ import annotations
 
 import argparse
+import inspect
 import ipaddress
 import json
 import os
+import re
+import shlex
+import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from federated.flower import status as run_status
 from federated.flower import wire
+from federated.flower.child import Outcome, run_program
+from federated.flower.configuration import NodeConfig, RunConfig, keys
+from federated.flower.configuration_text import check_node_config, check_run_config
 
 OFF = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -40,7 +49,13 @@ OFF = {
 }
 """Environment variables of every Flower process."""
 
+INSECURE = "plain HTTP instead of TLS, on this machine alone"
+EXAMPLE = "federated.flower.example:quadratic"
 APP = Path(__file__).parent / "app"
+PROGRAM = "python -m federated.flower"
+STARTED = re.compile(r"Successfully started run (\d+)|\"run-id\": \"(\d+)\"")
+"""What ``flwr run`` says when the SuperLink has a run."""
+
 SUPERLINK = "127.0.0.1:8000"
 PATIENCE, QUIET = 120.0, 10.0
 """Seconds to wait until a SuperLink listens, and those after which a line says so."""
@@ -48,12 +63,12 @@ PATIENCE, QUIET = 120.0, 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    commands = {c.__name__: c for c in (superlink, supernode, register, run, status, app)}
-    what = [f"  {name:<12}{str(c.__doc__).splitlines()[0].replace('``', '')}" for name, c in commands.items()]
+    commands = {c.__name__: c for c in (superlink, supernode, register, run, stop, status, app)}
+    what = [f"  {name:<12}{_described(command).splitlines()[0]}" for name, command in commands.items()]
     parser = argparse.ArgumentParser(
-        prog="python -m federated.flower",
+        prog=PROGRAM,
         description="Flower's commands with safe defaults.",
-        epilog="\n".join(["commands:", *what]),
+        epilog="\n".join(["commands:", *what, "", f"{PROGRAM} COMMAND --help says more of one."]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=list(commands), metavar="COMMAND", help="one of those below")
@@ -63,54 +78,112 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return commands[command](given[1:])
     except ValueError as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def superlink(arguments: list[str]) -> int:
-    """Runs ``flower-superlink``."""
-    given, _ = _parser("superlink", "--host").parse_known_args(arguments)
-    check_insecure(given.insecure, given.host or "127.0.0.1")
+    """Runs ``flower-superlink``, the server that nodes and runs dial.
+
+    Its log goes to the standard error. Ctrl-C or SIGTERM ends it, and with it all runs.
+    """
+    parser = _parser(superlink, "superlink --insecure", "flower-superlink")
+    parser.add_argument("--insecure", action="store_true", help=INSECURE)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at, 127.0.0.1 unless given")
+    given, _ = parser.parse_known_args(arguments)
+    check_insecure(given.insecure, given.host)
     return _flower("flower-superlink", arguments)
 
 
 def supernode(arguments: list[str]) -> int:
-    """Runs ``flower-supernode`` and counts its bytes."""
-    given, _ = _parser("supernode", "--superlink").parse_known_args(arguments)
-    address = given.superlink or SUPERLINK
-    check_insecure(given.insecure, _split(address)[0])
+    """Runs ``flower-supernode``, the node of one client, and counts its bytes.
+
+    Its node config gives client and objective at least; modules in the present folder are found by their import paths.
+    """
+    example = f'supernode --insecure --node-config \'client=0 objective="{EXAMPLE}" arguments="center=0.2"\''
+    parser = _parser(supernode, example, "flower-supernode", {"--node-config": NodeConfig})
+    _add_superlink(parser)
+    parser.add_argument(
+        "--node-config", metavar="PAIRS", default="", help="what the node is told: 'key=value key=value'"
+    )
+    given, _ = parser.parse_known_args(arguments)
+    _, port = _address(given)
+    check_node_config(given.node_config)
     with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
         path = Path(folder) / Path(folder).name
         os.environ[wire.VARIABLE] = str(path)
-        wire.count_requests(wire.Meter(path), _split(address)[1])
+        wire.count_requests(wire.Meter(path), port)
         return _flower("flower-supernode", arguments)
-
-
-def run(arguments: list[str]) -> int:
-    """Runs ``flwr run`` with this package's app, and shows the run's log."""
-    return _flwr("run", arguments, [str(APP), "given", "--stream"])
-
-
-def status(arguments: list[str]) -> int:
-    """Prints the state of a run, or runs ``flwr list``."""
-    if not arguments or (arguments[0].startswith("--") and arguments[0] != "--json"):
-        return _flwr("list", arguments, ["given"])
-    parser = argparse.ArgumentParser(prog="python -m federated.flower status")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    held = run_status.read(given.folder.expanduser())
-    sys.stdout.write(f"{json.dumps(held) if given.json else run_status.text(held, time.time())}\n")
-    return 0
 
 
 def register(arguments: list[str]) -> int:
     """Runs ``flwr supernode register``, which tells a SuperLink that authenticates nodes a node's public key."""
-    if not arguments or arguments[0].startswith("-"):
+    parser = _parser(register, "register node-0.pub --root-certificates ca.pem", "flwr supernode register")
+    _add_superlink(parser)
+    parser.add_argument("key", metavar="KEY", help="the file of the public key; it comes first")
+    given, others = parser.parse_known_args(arguments)
+    if given.key != arguments[0]:
         raise ValueError("register needs the file of a node's public key, first")
-    return _flwr("supernode", arguments[1:], ["register", arguments[0], "given"])
+    return _flwr(given, ["supernode", "register", given.key, "given", *others]).status
+
+
+def run(arguments: list[str]) -> int:
+    """Runs ``flwr run`` with this package's app, and shows the run's log.
+
+    Ctrl-C or SIGTERM ends the log, not the run: that goes on at the SuperLink until ``stop`` ends it.
+    """
+    example = 'run --insecure --run-config \'algorithm="hiso" dimension=20 rounds=4 output="first"\''
+    parser = _parser(run, example, "flwr run", {"--run-config": RunConfig})
+    _add_superlink(parser)
+    what = "what the run is told: 'key=value key=value', or the path of a TOML file; may be given again"
+    parser.add_argument("-c", "--run-config", metavar="PAIRS", action="append", default=[], help=what)
+    given, others = parser.parse_known_args(arguments)
+    _address(given)
+    check_run_config(given.run_config)
+    configs = [part for text in given.run_config for part in ("--run-config", text)]
+    outcome = _flwr(given, ["run", str(APP), "given", "--stream", *configs, *others], pass_on=True)
+    if outcome.signal:
+        found = STARTED.search(outcome.output)
+        sys.stderr.write(f"{_goes_on(found and (found[1] or found[2]), _connection(given))}\n")
+    return outcome.status
+
+
+def stop(arguments: list[str]) -> int:
+    """Runs ``flwr stop``, which ends a run; ``resume`` goes on from its checkpoint."""
+    parser = _parser(stop, "stop 1234567890 --insecure", "flwr stop")
+    _add_superlink(parser)
+    parser.add_argument("run", metavar="RUN_ID", help="the run's number, which run and status say")
+    given, others = parser.parse_known_args(arguments)
+    if not given.run.isdecimal():
+        raise ValueError(f"stop needs the run's number, not {given.run!r}: {PROGRAM} status lists the runs")
+    return _flwr(given, ["stop", given.run, "given", *others]).status
+
+
+def status(arguments: list[str]) -> int:
+    """Prints the state of the run whose ``output`` is FOLDER; without one runs ``flwr list``, which lists all runs."""
+    parser = _parser(status, "status first", "flwr list")
+    _add_superlink(parser)
+    what = "the run's output, on the server's machine; without it the SuperLink's runs are listed"
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", help=what)
+    parser.add_argument("--json", action="store_true", help="print the state of FOLDER as JSON")
+    if {"-h", "--help"} & set(arguments):
+        parser.parse_args(["--help"])
+    if not arguments or (arguments[0].startswith("--") and arguments[0] != "--json"):
+        listing = argparse.ArgumentParser(prog=parser.prog, add_help=False, allow_abbrev=False)
+        _add_superlink(listing)
+        given, others = listing.parse_known_args(arguments)
+        return _flwr(given, ["list", "given", *others]).status
+    given = parser.parse_args(arguments)
+    if given.folder is None:
+        raise ValueError("--json needs the folder of a run")
+    held = run_status.read(Path(given.folder).expanduser())
+    sys.stdout.write(f"{json.dumps(held) if given.json else run_status.text(held, time.time())}\n")
+    return 0
 
 
 def app(arguments: list[str]) -> int:
-    """Prints the app's folder."""
+    """Prints the app's folder, for ``flwr run`` itself."""
+    _parser(app, "app").parse_args(arguments)
     sys.stdout.write(f"{APP}\n")
     return 0
 
@@ -131,37 +204,80 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _parser(command: str, address: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m federated.flower {command}", add_help=False, allow_abbrev=False)
-    parser.add_argument("--insecure", action="store_true")
-    parser.add_argument(address)
-    return parser
+def _described(command: Callable[..., int]) -> str:
+    return str(inspect.getdoc(command)).replace("``", "")
 
 
-def _split(address: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{address}")
+def _parser(
+    command: Callable[..., int],
+    example: str,
+    flowers: str = "",
+    configured: Mapping[str, Any] | None = None,
+) -> argparse.ArgumentParser:
+    """A parser whose help is the command's: what it does, its own arguments, an example, and where Flower's help is."""
+    epilog = ["example:", f"  {PROGRAM} {example}"]
+    for option, kind in (configured or {}).items():
+        epilog += ["", f"keys of {option}, and what they are unless given:"]
+        epilog += [f"  {name}={json.dumps(value)}" for name, value in keys(kind).items()]
+        epilog += ["", f"What they mean: python -m pydoc {kind.__module__}.{kind.__name__}"]
+    if flowers:
+        epilog += ["", f"Other arguments are Flower's: {flowers} --help lists them."]
+    return argparse.ArgumentParser(
+        prog=f"{PROGRAM} {command.__name__}",
+        description=_described(command),
+        epilog="\n".join(epilog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_superlink(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that say which SuperLink is dialled, and how."""
+    parser.add_argument("--superlink", metavar="HOST:PORT", default=SUPERLINK, help=f"{SUPERLINK} unless given")
+    parser.add_argument(
+        "--root-certificates", metavar="FILE", help="the certificates that the SuperLink's is signed by"
+    )
+    parser.add_argument("--insecure", action="store_true", help=INSECURE)
+
+
+def _connection(given: argparse.Namespace) -> list[str]:
+    """The arguments that dial the same SuperLink."""
+    connection = [] if given.superlink == SUPERLINK else ["--superlink", given.superlink]
+    connection += ["--root-certificates", given.root_certificates] if given.root_certificates else []
+    return connection + ["--insecure"] * given.insecure
+
+
+def _goes_on(number: str | None, connection: list[str]) -> str:
+    """What a person must know who has interrupted ``run``."""
+    if number is None:
+        return f"No run was seen to begin. To list the runs: {shlex.join([*PROGRAM.split(), 'status', *connection])}"
+    return f"The run goes on at the SuperLink. To end it: {shlex.join([*PROGRAM.split(), 'stop', number, *connection])}"
+
+
+def _address(given: argparse.Namespace) -> tuple[str, int]:
+    """Host and port of the SuperLink that is given; ``ValueError`` if there are none, or they are not to be dialled."""
+    parts = urlsplit(f"//{given.superlink}")
     if parts.hostname is None or parts.port is None:
-        raise ValueError(f"a SuperLink's address is host:port, got {address!r}")
+        raise ValueError(f"a SuperLink's address is host:port, got {given.superlink!r}")
+    check_insecure(given.insecure, parts.hostname)
     return parts.hostname, parts.port
 
 
-def _flwr(command: str, arguments: list[str], first: list[str]) -> int:
-    """Runs ``flwr COMMAND FIRST ARGUMENTS`` in another process, against the SuperLink that the arguments name."""
-    parser = _parser(command, "--superlink")
-    parser.add_argument("--root-certificates")
-    given, others = parser.parse_known_args(arguments)
-    address = given.superlink or SUPERLINK
-    check_insecure(given.insecure, _split(address)[0])
-    connection = [f'address = "{address}"']
+def _flwr(given: argparse.Namespace, arguments: list[str], pass_on: bool = False) -> Outcome:
+    """Runs ``flwr ARGUMENTS`` in another process, where ``given`` is the SuperLink that is given."""
+    host, port = _address(given)
+    connection = [f'address = "{given.superlink}"']
     if given.insecure:
         connection.append("insecure = true")
     elif given.root_certificates:
         connection.append(f'root-certificates = "{Path(given.root_certificates).expanduser().resolve()}"')
-    _wait_for(*_split(address))
+    _wait_for(host, port)
     with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
         Path(folder, "config.toml").write_text("\n".join(["[superlink.given]", *connection, ""]))
-        program = [str(Path(sys.executable).with_name("flwr")), command, *first, *others]
-        return subprocess.run(program, env=os.environ | OFF | {"FLWR_HOME": folder}, check=False).returncode
+        program = [str(Path(sys.executable).with_name("flwr")), *arguments]
+        environment = os.environ | OFF | {"FLWR_HOME": folder, "PYTHONUNBUFFERED": "1"}
+        outcome = run_program(program, environment, pass_on)
+    return outcome._replace(status=128 + outcome.signal) if outcome.signal else outcome
 
 
 def _wait_for(host: str, port: int) -> None:

@@ -10,6 +10,10 @@ import httpx
 
 from federated.flower import __main__ as commands
 from federated.flower import wire
+from federated.flower.child import Outcome
+
+RUN = "dimension=3 rounds=3"
+NODE = 'client=0 objective="federated.flower.example:quadratic"'
 
 
 @pytest.fixture
@@ -25,13 +29,13 @@ def flower(monkeypatch):
 
             return lambda: started.append((list(sys.argv), dict(os.environ)))
 
-    def completed(program, env, check):
+    def completed(program, env, pass_on=False):
         config = (commands.Path(env["FLWR_HOME"]) / "config.toml").read_text()
         started.append((program, env, config))
-        return type("Done", (), {"returncode": 3})
+        return Outcome(3, 0, "")
 
     monkeypatch.setattr(commands, "entry_points", lambda group, name: [Program()])
-    monkeypatch.setattr(commands.subprocess, "run", completed)
+    monkeypatch.setattr(commands, "run_program", completed)
     monkeypatch.setattr(commands.sys, "argv", ["it"])
     monkeypatch.setattr(commands, "_wait_for", lambda host, port: None)
     monkeypatch.setattr(wire, "count_requests", lambda meter, port: started.append(port))
@@ -44,10 +48,13 @@ def flower(monkeypatch):
     [
         (["superlink", "--insecure", "--host", "0.0.0.0"], "0.0.0.0"),
         (["superlink", "--insecure", "--host=::"], "::"),
+        (["superlink", "--insecure", "--host", ""], ""),
         (["supernode", "--insecure", "--superlink", "10.0.0.3:8000"], "10.0.0.3"),
         (["supernode", "--insecure", "--superlink=flower.example:8000"], "flower.example"),
         (["run", "--insecure", "--superlink", "flower.example:8000"], "flower.example"),
         (["register", "key.pub", "--insecure", "--superlink", "192.168.1.4:8000"], "192.168.1.4"),
+        (["stop", "12", "--insecure", "--superlink", "192.168.1.4:8000"], "192.168.1.4"),
+        (["status", "--insecure", "--superlink", "192.168.1.4:8000"], "192.168.1.4"),
     ],
 )
 def test_plain_http_is_refused_beyond_this_machine(arguments, host, flower, capsys):
@@ -71,7 +78,7 @@ def test_flower_starts_with_telemetry_updates_and_installation_off(flower, tmp_p
     assert {name: environment[name] for name in commands.OFF} == commands.OFF
     assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path)
     assert environment["PATH"].split(os.pathsep)[0] == str(commands.Path(commands.sys.executable).parent)
-    given = ["--superlink", "[2001:db8::1]:9000", "--node-config", "client=0"]
+    given = ["--superlink", "[2001:db8::1]:9000", "--node-config", NODE]
     assert commands.main(["supernode", *given]) == 0
     port, (arguments, environment) = flower
     assert port == 9000 and arguments == ["flower-supernode", *given]
@@ -79,9 +86,10 @@ def test_flower_starts_with_telemetry_updates_and_installation_off(flower, tmp_p
 
 
 def test_runs_name_their_superlink(flower, tmp_path):
-    assert commands.main(["run", "--insecure", "--run-config", "rounds=3"]) == 3
+    assert commands.main(["run", "--insecure", "--run-config", RUN, "--federation", "@a/b", "-c", "seed=1"]) == 3
     program, environment, config = flower.pop()
-    assert program[1:] == ["run", str(commands.APP), "given", "--stream", "--run-config", "rounds=3"]
+    configs = ["--run-config", RUN, "--run-config", "seed=1"]
+    assert program[1:] == ["run", str(commands.APP), "given", "--stream", *configs, "--federation", "@a/b"]
     assert config == '[superlink.given]\naddress = "127.0.0.1:8000"\ninsecure = true\n'
     assert {name: environment[name] for name in commands.OFF} == commands.OFF
     ca = tmp_path / "ca.pem"
@@ -89,11 +97,83 @@ def test_runs_name_their_superlink(flower, tmp_path):
     program, _, config = flower.pop()
     assert program[1:] == ["supernode", "register", "k.pub", "given"]
     assert config == f'[superlink.given]\naddress = "flower.example:443"\nroot-certificates = "{ca}"\n'
-    commands.main(["run", "--superlink", "flower.example:443"])
+    commands.main(["run", "--superlink", "flower.example:443", "--run-config", RUN])
     assert "insecure" not in flower.pop()[2]
+    assert commands.main(["stop", "12", "--insecure", "--format", "json"]) == 3
+    assert flower.pop()[0][1:] == ["stop", "12", "given", "--format", "json"]
+    assert commands.main(["status", "--insecure", "--format", "json"]) == 3
+    assert flower.pop()[0][1:] == ["list", "given", "--format", "json"]
 
 
-@pytest.mark.parametrize("arguments", [["supernode", "--superlink", "nowhere"], ["register"], ["start"], []])
+@pytest.mark.parametrize("command", ["superlink", "supernode", "register", "run", "stop", "status", "app"])
+@pytest.mark.parametrize("help_option", ["--help", "-h"])
+def test_help_is_our_own_and_needs_no_superlink(command, help_option, flower, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        commands.main([command, help_option])
+    said = capsys.readouterr().out
+    assert f"example:\n  {commands.PROGRAM} {command}" in said and not flower
+    assert command == "app" or "--insecure" in said
+    assert command == "app" or "Other arguments are Flower's: fl" in said
+    if command == "run":
+        assert all(f"\n  {name}=" in said for name in commands.keys(commands.RunConfig))
+    if command == "supernode":
+        assert all(f"\n  {name}=" in said for name in commands.keys(commands.NodeConfig))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["run", "--run-config", "dimension=3 local_steps=3"], "'local_steps' is unknown; did you mean 'local-steps'?"),
+        (["run", "-c", "dimension=3", "-c", 'rounds="3"'], "rounds must be a whole number, got '3': write rounds=3"),
+        (["run"], "say the dimension"),
+        (["supernode", "--node-config", "client=0"], "names no objective"),
+        (["supernode", "--node-config", f"{NODE} argument=3"], "did you mean 'arguments'?"),
+        (["supernode"], "names no client"),
+    ],
+)
+def test_a_configuration_is_refused_before_flower_has_it(arguments, reason, flower, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        commands.main([arguments[0], "--insecure", *arguments[1:]])
+    assert reason in capsys.readouterr().err and not flower
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("Successfully started run 123\nINFO\n", "stop 123 --superlink 127.0.0.1:8001 --insecure"),
+        ('{"success": true, "run-id": "45"}', "stop 45 --superlink 127.0.0.1:8001 --insecure"),
+        ("Using SuperLink: given", "status --superlink 127.0.0.1:8001 --insecure"),
+    ],
+)
+def test_who_interrupts_a_run_is_told_how_to_end_it(output, said, flower, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "run_program", lambda program, env, pass_on: Outcome(-15, 2, output))
+    assert commands.main(["run", "--insecure", "--superlink", "127.0.0.1:8001", "--run-config", RUN]) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"python -m federated.flower {said}")
+
+
+def test_ctrl_c_while_a_superlink_is_awaited_ends_without_a_traceback(flower, monkeypatch):
+    def interrupted(host, port):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "_wait_for", interrupted)
+    assert commands.main(["stop", "3", "--insecure"]) == 130 and not flower
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["supernode", "--superlink", "nowhere", "--node-config", NODE],
+        ["run", "--superlink", "nowhere", "--run-config", RUN],
+        ["register"],
+        ["register", "--name", "key.pub"],
+        ["stop"],
+        ["stop", "first"],
+        ["status", "--json"],
+        ["start"],
+        [],
+    ],
+)
 def test_bad_commands_say_what_is_accepted(arguments, flower, capsys):
     with pytest.raises(SystemExit):
         commands.main(arguments)
