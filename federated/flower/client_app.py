@@ -41,7 +41,7 @@ app = ClientApp()
 def answering(handle: Callable[[Message, Context], dict[str, Any]]) -> Callable[[Message, Context], Message]:
     """Makes a handler of messages from a function that returns the reply's records.
 
-    The handler adds the client's account, and replies with the reason if the function raises.
+    The handler adds the client's account, and replies with the reason, and whose it is, if the function raises.
     """
 
     @wraps(handle)
@@ -50,8 +50,11 @@ def answering(handle: Callable[[Message, Context], dict[str, Any]]) -> Callable[
             records = handle(message, context)
             records.setdefault(ACCOUNT, ConfigRecord({"reason": ""})).update(account(context))
         except Exception as error:
-            logger.exception("the client could not answer %s", message.metadata.message_type)
-            records = {ACCOUNT: ConfigRecord({"reason": plain(f"{type(error).__name__}: {error}")})}
+            reason, client = plain(f"{type(error).__name__}: {error}"), context.node_config.get("client")
+            logger.exception("client %s could not answer %s: %s", client, message.metadata.message_type, reason)
+            records = {ACCOUNT: ConfigRecord({"reason": reason})}
+            if type(client) is int and client >= 0:
+                records[ACCOUNT]["client"] = client
             with suppress(ValueError, TypeError, OSError):
                 records[ACCOUNT].update(account(context))
         return Message(RecordDict(records), reply_to=message)

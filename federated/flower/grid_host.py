@@ -236,7 +236,9 @@ class GridHost:
             reason = f"it says that it is client {client!r:.40}"
         if reason:
             fatal = entry.reply is not None or entry.code in UNABLE
-            self._refuse(f"node {entry.node} cannot take part: {reason}", fatal)
+            known = self._owners.get(entry.node, client)
+            who = f"client {known} (node {entry.node})" if type(known) is int else f"node {entry.node}"
+            self._refuse(f"{who} cannot take part: {reason}", fatal)
             return
         assert isinstance(client, int)
         before, owner = self._nodes.get(client), self._owners.get(entry.node, client)

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from federated.core.ledger import write_csv
+from federated.core.messages import plain
 from federated.engine.checkpoint import load_checkpoint
 from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
@@ -24,6 +25,9 @@ from federated.simulate import kept_in, run_rounds
 from optimizers.core.files import replacing
 
 logger = logging.getLogger(__name__)
+
+LONGEST = 2000
+"""Characters of the line that says why a run ends."""
 
 app = ServerApp()
 
@@ -37,13 +41,11 @@ def main(grid: Grid, context: Context) -> None:
         NoClientError: if clients do not connect, or cannot take part.
     """
     _log_to_run()
-    config = RunConfig.of(context.run_config)
-    if not config.keys and getattr(grid, "_insecure", True) is False:
-        raise ValueError(
-            "nodes that connect by TLS are taken for the clients that they say they are by their keys alone: say "
-            'keys="FILE", a file on the server\'s machine with a line "0 ecdsa-sha2-nistp384 AAAA..." for each client'
-        )
-    run(grid, config)
+    try:
+        _run_as_configured(grid, context)
+    except Exception as error:
+        logger.error("the run ends: %s", plain(f"{type(error).__name__}: {error}", LONGEST))
+        raise
 
 
 def run(grid: Grid, config: RunConfig) -> Federation:
@@ -90,6 +92,16 @@ def write(federation: Federation, folder: Path) -> None:
     federation.ledger.to_csv(folder / "ledger.csv")
     columns = [field.name for field in fields(RoundRecord)]
     write_csv(folder / "history.csv", columns, map(asdict, federation.history))
+
+
+def _run_as_configured(grid: Grid, context: Context) -> None:
+    config = RunConfig.of(context.run_config)
+    if not config.keys and getattr(grid, "_insecure", True) is False:
+        raise ValueError(
+            "nodes that connect by TLS are taken for the clients that they say they are by their keys alone: say "
+            'keys="FILE", a file on the server\'s machine with a line "0 ecdsa-sha2-nistp384 AAAA..." for each client'
+        )
+    run(grid, config)
 
 
 def _say(record: RoundRecord) -> None:

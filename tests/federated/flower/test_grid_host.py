@@ -277,6 +277,29 @@ def test_a_client_that_cannot_take_part_ends_the_run_before_the_first_query(name
     assert not asked and grid.kinds["train.phase"] == 0
 
 
+@pytest.mark.parametrize(
+    ("node", "who"),
+    [
+        ({"objective": "nowhere:f"}, r"client 1 \(node 11\)"),
+        ({"objectiv": "nowhere:f"}, r"client 1 \(node 11\)"),
+        ({"client": 7}, r"client 7 \(node 11\)"),
+        ({"client": -1}, "node 11"),
+        ({"client": "1"}, "node 11"),
+    ],
+)
+def test_who_cannot_take_part_is_named_as_its_node_is_configured(node, who, tmp_path, caplog):
+    config = run_config("fedzo")
+    grid = grid_of(config, tmp_path)
+    grid.nodes[11].config |= node
+    with pytest.raises(NoClientError, match=f"^{who} cannot take part: [A-Za-z]+Error: ") as refused:
+        federation_over(grid, config).host.connect()
+    assert "\n" not in str(refused.value)
+    said = str(refused.value).partition("cannot take part: ")[2]
+    (record,) = [record for record in caplog.records if record.name == "federated.flower.client_app"]
+    number = {"client": 1, **node}["client"]
+    assert record.getMessage() == f"client {number} could not answer query.hello: {said}"
+
+
 def test_a_node_that_cannot_load_the_app_ends_the_run(tmp_path):
     config = run_config("fedzo")
     unable = Error(1, "An exception was raised when attempting to load `ClientApp`")
@@ -285,7 +308,7 @@ def test_a_node_that_cannot_load_the_app_ends_the_run(tmp_path):
         federation_over(grid, config).host.connect()
     (tmp_path / "file").write_text("")
     grid = grid_of(config, tmp_path / "file")
-    with pytest.raises(NoClientError, match="node 10 cannot take part: FileExistsError"):
+    with pytest.raises(NoClientError, match=r"client 0 \(node 10\) cannot take part: FileExistsError"):
         federation_over(grid, config).host.connect()
 
 

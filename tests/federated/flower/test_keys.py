@@ -100,6 +100,15 @@ def test_a_claim_to_anothers_number_is_refused_ledgered_and_the_round_goes_on(tm
     assert rows[3, 1] == "node 22 says that it is client 1, its key is that of client 2" and rows[3, 0] == ""
 
 
+def test_who_cannot_take_part_is_the_client_of_its_key(tmp_path):
+    grid, over = keyed(tmp_path)
+    grid.nodes[11].config |= {"client": 0, "objective": "nowhere:f"}
+    with pytest.raises(
+        NoClientError, match=r"^client 1 \(node 11\) cannot take part: ValueError: objective 'nowhere:f'"
+    ):
+        over.host.connect()
+
+
 def test_a_list_without_a_connected_client_ends_the_wait(tmp_path):
     _, over = keyed(tmp_path, keys=(0, 1, 3))
     with pytest.raises(NoClientError, match=r"clients \[2\] of 3 have not connected"):

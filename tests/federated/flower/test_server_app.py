@@ -45,6 +45,23 @@ def test_a_run_leaves_its_results(tmp_path):
     assert all(row["wire_up"] == "" for row in rows(out / "ledger.csv"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"rounds": "3"}, "TypeError: run config rounds must be a whole number, got '3': write rounds=3"),
+        ({"x0": "nowhere:x"}, "ValueError: x0 'nowhere:x' cannot be imported: ModuleNotFoundError: No module named"),
+    ],
+)
+def test_why_a_run_ends_is_one_line_before_flowers_traceback(changes, line, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(server_app, "_log_to_run", lambda: None)
+    config = run_config("fedzo")
+    grid = grid_of(config, tmp_path)
+    with caplog.at_level(logging.INFO), pytest.raises((TypeError, ValueError)):
+        server_app.app(grid, Context(7, 1, {}, RecordDict(), config | changes))
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said.startswith(f"the run ends: {line}") and "\n" not in said
+
+
 def test_a_run_goes_on_from_a_checkpoint_with_clients_that_begin_anew(tmp_path):
     config = run_config("hiso", output=str(tmp_path / "out"))
     server_app.run(grid_of(config, tmp_path / "first"), RunConfig.of(config))
