@@ -31,8 +31,8 @@ SILENT = 10 * SAYS
 class Status:
     """Writes the state of a run whenever it changes, and at least every 30 s while something is waited for.
 
-    A block under it is the run, whose end or failure is its last state. A file that cannot be written is no reason to
-    end the run.
+    A block under it is the run, whose end or failure is its last state; Flower ends a run that it is told to stop by
+    ``SystemExit``. A file that cannot be written is no reason to end the run.
 
     Args:
         folder: the run's folder; None: nothing is written.
@@ -51,6 +51,8 @@ class Status:
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         state = "finished" if failure is None else f"failed ({plain(f'{type(failure).__name__}: {failure}')})"
+        if isinstance(failure, SystemExit | KeyboardInterrupt):
+            state = "stopped"
         self._held |= {"state": state, "waiting": ""}
         self._write()
 
@@ -88,7 +90,11 @@ def read(folder: Path) -> dict[str, Any]:
         held = json.loads(path.read_bytes())
         return dict(held) | {name: held[name] for name in ALWAYS} | {"said": float(held["said"])}
     except FileNotFoundError:
-        raise ValueError(f'{path} is not there: give the folder that the run has as output="FOLDER"') from None
+        raise ValueError(
+            f'{path} is not there: give the folder that the run has as output="FOLDER", which is relative to where the '
+            "SuperLink was started. A run that was refused, or has not begun, has none: status without a folder, as "
+            "status --insecure, lists the runs and how they ended"
+        ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
@@ -104,6 +110,8 @@ def text(held: Mapping[str, Any], now: float) -> str:
     lines = [f"{held['algorithm']} with {held['clients']} clients, {held['state']}: {done} ({ago:.0f} s ago)"]
     lines += [held["waiting"]] if held.get("waiting") else []
     lines += held.get("refused", [])
+    if held["state"] == "stopped":
+        lines.append('To go on: the same run config with resume="FOLDER/federation.pt".')
     if held["state"] in ("connecting", "running") and ago > SILENT:
         lines.append("It has said nothing since: the server's process may have ended. See superlink.log.")
     return "\n".join(lines)

@@ -44,6 +44,19 @@ def test_a_failure_of_many_lines_is_one_short_line(tmp_path):
     assert said.startswith("failed (RuntimeError: first") and said.isprintable() and len(said) < 420
 
 
+@pytest.mark.parametrize("ending", [SystemExit(0), KeyboardInterrupt()])
+def test_a_run_that_was_stopped_says_how_it_goes_on(ending, tmp_path):
+    with pytest.raises(type(ending)), Status(tmp_path, RunConfig(), 2):
+        raise ending
+    first, last = text(read(tmp_path), time.time()).splitlines()
+    assert "stopped: round 2 of 10" in first and 'resume="FOLDER/federation.pt"' in last
+
+
+def test_a_run_that_was_refused_has_no_state_which_is_said(tmp_path):
+    with pytest.raises(ValueError, match="A run that was refused, or has not begun, has none"):
+        read(tmp_path)
+
+
 def test_a_failure_is_said(tmp_path):
     config = run_config("fedzo", output=str(tmp_path / "out"))
     grid = grid_of(config, tmp_path)
