@@ -1,11 +1,16 @@
 """Runs over a SuperLink and two SuperNodes on loopback; ``make test-flower``."""
 
+import os
+import signal
+import subprocess
+
 import pytest
 import torch
 
 pytest.importorskip("flwr")
 
-from tests.federated.flower.deployment import Deployment
+from federated.flower import status
+from tests.federated.flower.deployment import ROOT, Deployment, wait_for
 from tests.federated.flower.setting import DEFAULTS, OBJECTIVE, SMALL, in_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -62,7 +67,39 @@ def test_iterates_are_those_in_process(name, deployment):
 
 def test_a_run_that_is_refused_says_why(deployment):
     deployment.run("refused", "--insecure", dimension=5, options="directionz = 3")
-    process = deployment.processes["refused"]
-    process.wait()
+    assert deployment.processes["refused"].wait() == 2
     assert "did you mean 'directions'" in deployment.log("refused")
-    assert not (deployment.folder / "refused" / "history.csv").exists()
+    deployment.run("elsewhere", "--insecure", x0="nowhere:x")
+    deployment.processes["elsewhere"].wait()
+    log = deployment.log("elsewhere")
+    line = "ERROR: the run ends: ValueError: x0 'nowhere:x' cannot be imported: ModuleNotFoundError: No module named"
+    assert 0 < log.index(line) < log.index("Traceback")
+    for name in ("refused", "elsewhere"):
+        assert not (deployment.folder / name / "history.csv").exists()
+
+
+def test_a_run_goes_on_without_its_log_until_it_is_stopped_and_then_from_its_checkpoint(deployment):
+    given = {"algorithm": "hiso", "local-steps": 2, "x0": 0.3, "dimension": 5, "options": SMALL["hiso"], "seed": 4}
+    process = deployment.run("cut", "--insecure", rounds=100, **given)
+    wait_for(lambda: deployment.rounds("cut") >= 1, "a round")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    reached = deployment.rounds("cut")
+    wait_for(lambda: deployment.rounds("cut") > reached, "the run to go on")
+
+    prefix, command = deployment.log("cut").splitlines()[-1].split(" -m federated.flower ")
+    assert prefix == "The run goes on at the SuperLink. To end it: python"
+    stop = deployment.command(*command.split())
+    subprocess.run(stop, cwd=ROOT, env=deployment.environment, check=True)
+    folder = deployment.folder / "cut"
+    wait_for(lambda: status.read(folder)["state"] == "stopped", "the run to stop")
+    wait_for((folder / "history.csv").exists, "its results")
+    rounds = deployment.rounds("cut") + 1
+    deployment.run("whole", "--insecure", rounds=rounds, resume=str(folder / "federation.pt"), **given)
+    x, history, _ = deployment.results("whole")
+    near = in_process(DEFAULTS | given)
+    for _ in range(rounds):
+        near.run_round()
+    assert [int(row["round"]) for row in history] == list(range(rounds + 1)) and torch.equal(x, near.server.x)
