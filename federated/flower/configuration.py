@@ -150,11 +150,13 @@ class RunConfig:
         )
 
     def check(self) -> None:
-        """Checks what can be checked where the run is submitted, which imports nothing that a path names.
+        """Checks the configuration where the run is submitted, without an import of what its paths name.
+
+        All is checked if nothing has to be imported for the algorithm to be made and x0 is not large; else the texts
+        and the names of options.
 
         Raises:
-            ValueError, TypeError: if ``make_algorithm`` would refuse the configuration for another reason than an
-                import, or a text is no import path.
+            ValueError, TypeError: as ``make_algorithm`` does, or if a text is no import path.
         """
         algorithm, options = algorithm_class(self.algorithm), self._options()
         objects = [name for name in OBJECTS if name in options]
@@ -162,12 +164,15 @@ class RunConfig:
             check_path(options[name], f"option {name}")
         if self.fun:
             check_path(self.fun, "fun")
-        if objects or PATH.fullmatch(self.x0) or self.dimension > LARGE:
-            refuse_unknown(algorithm, sorted(options.keys() - option_names(algorithm)))
-            for name in ("bounds", "weights"):
-                _value(name, getattr(self, name))
-        else:
+        at_hand = not PATH.fullmatch(self.x0) and self.dimension <= LARGE
+        if at_hand and not objects:
             self.make_algorithm()
+            return
+        refuse_unknown(algorithm, sorted(options.keys() - option_names(algorithm)))
+        for name in ("bounds", "weights"):
+            _value(name, getattr(self, name))
+        if at_hand:
+            self._point()
 
     def global_function(self) -> Callable[[Tensor], Any] | None:
         """F, or None if its path is not given."""

@@ -179,6 +179,7 @@ def test_what_is_right_is_not_refused_before_its_paths_are_imported(name, change
         ({"x0": "nowhere:x", "algorithm": "fedz"}, "did you mean 'fedzo'"),
         ({"options": "prox = 'half'"}, "option prox must be an import path"),
         ({"fun": "mean"}, "fun must be an import path"),
+        ({"options": "prox = 'nowhere:half'", "x0": "zero"}, "x0 is no TOML value"),
     ],
 )
 def test_what_surrounds_a_path_is_checked_without_an_import(changes, reason):
