@@ -259,14 +259,6 @@ def going_on(federation: Federation, path: str | Path) -> Checkpoint:
     return checkpoint
 
 
-def kept_in(path: str | Path | None, resumed: Checkpoint | None) -> Checkpoint | None:
-    """The checkpoint at a path: that from which a run was resumed, where it is the same file."""
-    if path is None:
-        return None
-    same = resumed is not None and resumed.path.absolute() == Path(path).absolute()
-    return resumed if same else Checkpoint(path)
-
-
 def _unsaved(federation: Federation, checkpoint: Checkpoint) -> str:
     """Saves a federation; the sentence that says why it could not be saved, or nothing."""
     try:

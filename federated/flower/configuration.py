@@ -82,7 +82,8 @@ class RunConfig:
             client (``federated.flower.keys``). Without TLS, on one machine, it may be empty: nodes are then taken at
             their word.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
-            ``federation.pt`` with the files beside it, to which each round is appended; empty for none.
+            ``federation.pt`` with the files beside it, to which each round is appended; empty for none. A run is
+            refused where a checkpoint is there already, but that of ``resume``.
         resume: checkpoint to go on from. Clients begin without a state, which Flower deletes with its run.
     """
 

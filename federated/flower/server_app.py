@@ -15,19 +15,22 @@ from torch import Tensor
 
 from federated.core.ledger import write_csv
 from federated.core.messages import plain
-from federated.engine.checkpoint import load_checkpoint
+from federated.engine.checkpoint import Checkpoint, load_checkpoint
 from federated.engine.federation import Federation, RoundRecord
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
 from federated.flower.keys import read_keys
 from federated.flower.status import Status
-from federated.simulate import kept_in, run_rounds
+from federated.simulate import run_rounds
 from optimizers.core.files import replacing
 
 logger = logging.getLogger(__name__)
 
 LONGEST = 2000
 """Characters of the line that says why a run ends."""
+
+CHECKPOINT = "federation.pt"
+"""The checkpoint's name in the folder ``output``."""
 
 app = ServerApp()
 
@@ -49,7 +52,11 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, config: RunConfig) -> Federation:
-    """Does the work of ``main``, also for a ``ServerApp`` of one's own; returns the federation after its rounds."""
+    """Does the work of ``main``, also for a ``ServerApp`` of one's own; returns the federation after its rounds.
+
+    Raises:
+        ValueError: if the checkpoint of ``resume`` is none of this federation, or that of ``output`` is another one.
+    """
     algorithm = config.make_algorithm()
     keys = read_keys(Path(config.keys).expanduser(), algorithm.clients) if config.keys else None
 
@@ -67,12 +74,12 @@ def run(grid: Grid, config: RunConfig) -> Federation:
     folder = Path(config.output).expanduser().resolve() if config.output else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = None if folder is None else _kept_in(folder / CHECKPOINT, resumed)
     status = Status(folder, config, federation.rounds)
     with status:
         host.connect()
         try:
-            checkpoint = kept_in(None if folder is None else folder / "federation.pt", resumed)
-            logger.info("%s", run_rounds(federation, config.rounds, told, checkpoint))
+            logger.info("%s", run_rounds(federation, config.rounds, told, checkpoint).message)
             federation.settle(host.accounts())
         finally:
             host.close()
@@ -92,6 +99,18 @@ def write(federation: Federation, folder: Path) -> None:
     federation.ledger.to_csv(folder / "ledger.csv")
     columns = [field.name for field in fields(RoundRecord)]
     write_csv(folder / "history.csv", columns, map(asdict, federation.history))
+
+
+def _kept_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:
+    """The checkpoint that a run is kept in: a new one, or that from which it goes on; no other is written over."""
+    if resumed is not None and resumed.path.absolute() == path:
+        return resumed
+    if path.exists():
+        raise ValueError(
+            f"{plain(path)} is a run's checkpoint already, which is not written over: go on from it with "
+            f'resume="{plain(path)}", or give another folder as output'
+        )
+    return Checkpoint(path)
 
 
 def _run_as_configured(grid: Grid, context: Context) -> None:
