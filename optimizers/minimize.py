@@ -60,7 +60,7 @@ def minimize(
 
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
-        x0: initial point, shape ``d``.
+        x0: initial point, shape ``d``: an array, a tensor, or a list, which is taken for a tensor.
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.
         max_queries: query budget, which is never exceeded; failed queries and retries count.
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned.
