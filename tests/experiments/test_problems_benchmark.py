@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -353,6 +354,19 @@ def test_a_process_that_dies_is_a_failure_of_its_run_alone(box, monkeypatch, tmp
 def test_a_record_survives_its_line():
     for one in (*made(), record("cma", math.inf, least=(), failure="broken")):
         assert Record.from_json(json.loads(json.dumps(one.as_json()))) == one
+
+
+def test_a_copy_of_published_tables_is_gone_on_from(box, monkeypatch, tmp_path):
+    asked = ["--suite", "real", "--functions", "bowl", "--instances", "0-1"]
+    assert bench(*asked, "--methods", "random", "--out", tmp_path / "first") == 0
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(tmp_path / "first" / "problems-real.jsonl.xz", copy)
+    made_of, made_now = runs.run_one, []
+    monkeypatch.setattr(runs, "run_one", lambda run, out: made_now.append(run.method) or made_of(run, out))
+    assert bench(*asked, "--methods", "random", "sobol", "--out", copy, "--resume") == 0
+    assert made_now == ["sobol", "sobol"] and len(runs.read(copy)) == 4
+    assert {r.run.method for r in page.read_records(copy, "problems-real")} == {"random", "sobol"}
 
 
 # The page.

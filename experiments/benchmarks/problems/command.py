@@ -137,7 +137,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--instances", nargs="+", type=_numbers, default=[list(PUBLISHED)], metavar="I", help=instances)
     add("--budget", type=int, metavar="K", help="K d queries a run on COCO's suites; default: the suite's, below")
     add("--jobs", type=int, default=1, metavar="J", help="processes, each with one thread; default: 1")
-    add("--resume", action="store_true", help="keep the runs that DIR has")
+    add("--resume", action="store_true", help="keep the runs that DIR has, or its tables")
     add("--tables", action="store_true", help="make no runs: tables and page of those that DIR has")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     options = parser.parse_args(arguments)

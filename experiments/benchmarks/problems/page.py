@@ -18,13 +18,12 @@ from experiments.benchmarks.problems import board as boards
 from experiments.benchmarks.problems import local_entropy, rivals, suites
 from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board
 from experiments.benchmarks.problems.figure import figure
-from experiments.benchmarks.problems.runs import Record
+from experiments.benchmarks.problems.runs import PACKED, Record, read_records
 from experiments.benchmarks.problems.suites import SUITES
 from experiments.benchmarks.problems.tables import as_text, label, tables
 from experiments.harness import style
 from experiments.harness.verdicts import Status, Verdict
 from experiments.running import results
-from experiments.running.results import ResultsError
 
 SHOWS = {
     "bbob": "COCO's 24 noiseless functions",
@@ -98,24 +97,10 @@ def render(
         made.savefig(picture, format="png", metadata={"Software": None}, dpi=dpi)
     results.replace(out / f"{name}.png", picture.getvalue())
     lines = "".join(json.dumps(record.as_json(), separators=(",", ":")) + "\n" for record in ordered)
-    results.replace(out / f"{name}.jsonl.xz", lzma.compress(lines.encode(), preset=9))
+    results.replace(out / f"{name}{PACKED}", lzma.compress(lines.encode(), preset=9))
     text = [line for table in shown for line in as_text(table)]
     results.replace(out / f"{name}.txt", "\n".join(text).encode())
     return text
-
-
-def read_records(folder: Path, name: str) -> list[Record]:
-    """The records of an id that ``write`` has left.
-
-    Raises:
-        ResultsError: if they are not there or cannot be read.
-    """
-    path = folder / f"{name}.jsonl.xz"
-    try:
-        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
-        return [Record.from_json(json.loads(line)) for line in lines]
-    except (OSError, ValueError, KeyError, lzma.LZMAError) as error:
-        raise ResultsError(f"{path} cannot be read ({error}); run the benchmark problems again") from error
 
 
 def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import lzma
 import multiprocessing
 import os
 import shutil
@@ -23,11 +25,15 @@ from experiments.benchmarks.problems.coco_files import TARGETS, Progress
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.suites import SIDE, Opened, Problem, opened
 from experiments.harness.outside import Queries
+from experiments.running.results import ResultsError
 from experiments.running.runner import exported_thread_limit, one_thread, start_worker
 from optimizers.running.journal import Journal, each
 
 RECORDS = "problems.runs"
 """The journal of finished runs in a results folder, a line of JSON with its checksum for each."""
+
+PACKED = ".jsonl.xz"
+"""How the names of files end that have the records of a table."""
 
 COCO = "coco"
 """The folder of COCO's files in a results folder: ``coco/SUITE-20d/METHOD`` is what ``cocopp`` takes."""
@@ -121,6 +127,20 @@ def _read(journal: Journal) -> dict[Run, Record]:
     return {record.run: record for record in found}
 
 
+def read_records(folder: Path, name: str) -> list[Record]:
+    """The records of a table in a folder.
+
+    Raises:
+        ResultsError: if they are not there or cannot be read.
+    """
+    path = folder / f"{name}{PACKED}"
+    try:
+        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+        return [Record.from_json(json.loads(line)) for line in lines]
+    except (OSError, ValueError, KeyError, lzma.LZMAError) as error:
+        raise ResultsError(f"{path} cannot be read ({error}); run the benchmark problems again") from error
+
+
 def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable[[Record], object]) -> list[Record]:
     """Make the runs that the folder does not have, and give the records of all that were asked for.
 
@@ -128,7 +148,8 @@ def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable
         runs: the runs.
         out: the results folder.
         jobs: processes, each with one thread; 1 stays in this one.
-        resume: keep the runs that the folder has; else they are moved to ``problems.runs.bak``.
+        resume: keep the runs that the folder has. Where it has tables alone, as a copy of the published ones, their
+            records are the runs; COCO's files of these are not made again.
         told: called with each record when its run ends.
 
     Raises:
@@ -141,6 +162,10 @@ def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable
     journal = Journal(out / RECORDS)
     try:
         found = _read(journal)
+        for path in sorted(out.glob(f"problems-*{PACKED}")) if resume and not found else ():
+            for record in read_records(out, path.name.removesuffix(PACKED)):
+                journal.write("run", record.as_json())
+                found[record.run] = record
         for record in _made([run for run in runs if run not in found], out, jobs):
             journal.write("run", record.as_json())
             found[record.run] = record
