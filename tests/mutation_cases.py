@@ -3186,7 +3186,7 @@ SCALE = (
         (TF + "test_workers.py::test_any_worker_gives_the_same_bits",),
     ),
     Mutation(
-        "federation_begins_anew",
+        "continuation/begins-anew",
         F + "simulate.py",
         "    if not Path(path).exists():\n",
         "    if True:\n",
@@ -3194,7 +3194,7 @@ SCALE = (
         (TF + "test_simulate.py::test_a_run_that_was_killed_goes_on_bitwise",),
     ),
     Mutation(
-        "federation_succeeds_in_vain",
+        "continuation/success-in-vain",
         F + "simulate.py",
         "success=ending.planned and not in_vain",
         "success=ending.planned",
@@ -3202,7 +3202,7 @@ SCALE = (
         (TF + "test_simulate.py::test_a_run_in_which_nothing_worked_is_no_success",),
     ),
     Mutation(
-        "federation_of_another_x0",
+        "continuation/another-x0",
         F + "engine/federation.py",
         'if state["x0"] != describe_tensor(self.algorithm.x0):',
         "if False:",
@@ -3210,7 +3210,7 @@ SCALE = (
         (TF + "test_simulate.py::test_another_configuration_cannot_resume",),
     ),
     Mutation(
-        "workers_take_the_interrupt",
+        "continuation/workers-interrupted",
         F + "engine/workers.py",
         "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
         "",
@@ -3218,7 +3218,7 @@ SCALE = (
         (TF + "test_simulate.py::test_an_interrupt_of_all_processes_leaves_a_round_whole",),
     ),
     Mutation(
-        "clients_mark_without_blocks",
+        "fzoos/mark-without-blocks",
         C + "fzoos/client_surrogates.py",
         "        self._blocks = list(blocks)\n        self.forget()\n",
         "        self.forget()\n",
@@ -3226,7 +3226,7 @@ SCALE = (
         (TF + "methods/fzoos/test_fzoos.py::test_surrogates_roll_back_to_a_mark_bit_for_bit",),
     ),
     Mutation(
-        "success_of_failures",
+        "continuation/success-of-failures",
         O + "core/record.py",
         "failures < max(queries - 1, 1)",
         "failures <= queries",
@@ -3234,7 +3234,7 @@ SCALE = (
         (TO + "core/test_optimizer.py::test_a_run_whose_queries_fail_is_no_success",),
     ),
     Mutation(
-        "changed_code_unnoticed",
+        "continuation/changed-code",
         O + "running/checkpoint.py",
         "str(theirs).split()[0] == str(ours).split()[0] and theirs != ours",
         "str(theirs).split()[0] != str(ours).split()[0] and theirs != ours",
@@ -3242,7 +3242,7 @@ SCALE = (
         ("tests/faults/test_resume.py::test_a_function_whose_code_has_changed_goes_on_with_a_warning",),
     ),
     Mutation(
-        "output_written_over",
+        "continuation/output-written-over",
         F + "flower/server_app.py",
         "    if path.exists():\n        raise ValueError(\n            f\"{plain(path)} is a run's",
         "    if False:\n        raise ValueError(\n            f\"{plain(path)} is a run's",

@@ -492,8 +492,9 @@ def test_another_seed_of_features_is_refused():
 
 
 @pytest.mark.parametrize("wider", [False, True])
-def test_surrogates_roll_back_to_a_mark_bit_for_bit(wider):
-    federation = make(window=6, feature_window=6, active_radius=0.1)
+@pytest.mark.parametrize("feature_window", [None, 6])
+def test_surrogates_roll_back_to_a_mark_bit_for_bit(wider, feature_window):
+    federation = make(window=6, feature_window=feature_window, active_radius=0.1)
     federation.run_round()
     models, x = federation.host.client(0).optimizer.state.models, federation.server.x
     before, twin, mark = models.state_dict(), copy.deepcopy(models), models.mark()
