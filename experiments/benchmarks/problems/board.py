@@ -112,9 +112,19 @@ class Board:
         methods = self.everywhere
         if not methods or not self.problems:
             return {}
-        ranks = stats.rankdata(np.array([self.score(method) for method in methods]), axis=0)
+        ranks = self._ranks(methods)
         names = [*methods, *([BETTER_COBYQA] if self._both_everywhere else [])]
         return {method: float(self._row(method, ranks, methods).mean()) for method in names}
+
+    def rank_difference(self, method: str, other: str) -> Difference:
+        """The mean of one method's rank less another's, among the methods that were run on all problems."""
+        methods = self.everywhere
+        ranks = self._ranks(methods)
+        return interval(ranks[methods.index(method)] - ranks[methods.index(other)])
+
+    def _ranks(self, methods: Sequence[str]) -> np.ndarray:
+        found: np.ndarray = stats.rankdata(np.array([self.score(method) for method in methods]), axis=0)
+        return found
 
     def mean_scores(self) -> dict[str, float]:
         """The mean score of each method that was run on all problems; and of the better COBYQA."""

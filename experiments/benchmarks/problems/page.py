@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.benchmarks.problems import board as boards
 from experiments.benchmarks.problems import local_entropy, rivals, suites
-from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board
+from experiments.benchmarks.problems.board import BETTER_COBYQA, OURS, Board, Difference
 from experiments.benchmarks.problems.figure import figure
 from experiments.benchmarks.problems.runs import PACKED, Record, read_records
 from experiments.benchmarks.problems.suites import SUITES
@@ -127,6 +127,8 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
         ranks = board.mean_ranks()
         second = min((m for m in everywhere if m != OURS), key=lambda m: ranks[m])
         found.append(_below(board, second, f"is ahead of the next in mean rank, {label(second)}"))
+    for d in sorted({problem.dimension for problem in board.problems} if suite.dimensions else ()):
+        found += _first(board.where(lambda problem, d=d: problem.dimension == d), f"at d = {d}")  # type: ignore[misc]
     if board.has(BETTER_COBYQA):
         found.append(_below(board, BETTER_COBYQA, "ends lower than the better COBYQA"))
     multimodal = board.where(lambda p: suite.group(p.function) in ("multimodal", "weakly structured"))
@@ -135,10 +137,25 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
     return found
 
 
+def _first(board: Board, where: str) -> list[Verdict]:
+    """Whether our method is first in mean rank on some problems, by its ranks less those of the next."""
+    ranks = board.mean_ranks()
+    others = [method for method in board.everywhere if method != OURS]
+    if OURS not in ranks or not others or len(board.problems) < 2:
+        return []
+    next_one = min(others, key=lambda method: ranks[method])
+    found = board.rank_difference(OURS, next_one)
+    return [_verdict(board, found, "rank", f"is first in mean rank {where}, before {label(next_one)}")]
+
+
 def _below(board: Board, other: str, claim: str) -> Verdict:
-    mean, low, high, count = board.difference(OURS, other)
-    status: Status = "reproduced" if high < 0 else "not reproduced" if low > 0 else "undecided"
     what = "percentage left" if board.problems[0].suite == "real" else "log10 gap"
+    return _verdict(board, board.difference(OURS, other), what, claim)
+
+
+def _verdict(board: Board, found: Difference, what: str, claim: str) -> Verdict:
+    mean, low, high, count = found
+    status: Status = "reproduced" if high < 0 else "not reproduced" if low > 0 else "undecided"
     return Verdict(
         claim=f"{label(OURS)} {claim}",
         status=status,
