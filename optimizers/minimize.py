@@ -35,7 +35,7 @@ ELSEWHERE = {
 def minimize(
     fun: Callable[[Any], Any],
     x0: Any,
-    method: str | type[Optimizer] = "zord",
+    method: str | type[Optimizer] = "trust_region",
     *,
     max_queries: int,
     bounds: BoundsLike | None = None,
@@ -61,7 +61,8 @@ def minimize(
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
         x0: initial point, shape ``d``: an array, a tensor, or a list, which is taken for a tensor.
-        method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.
+        method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default leads our methods
+            on COCO's functions (``experiments/published/which-method.md``); a prox without values needs another.
         max_queries: query budget, which is never exceeded; failed queries and retries count.
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned.
         prox: proximal operator of ψ.

@@ -23,7 +23,7 @@ BUDGETS = ("max_queries", "maxfev", "maxfun")
 """The names of the query budget: ours, Nelder and Mead's in scipy, and L-BFGS-B's in scipy."""
 
 
-def scipy_method(method: str | type[Optimizer] = "zord", **defaults: Any) -> ScipyMethod:
+def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any) -> ScipyMethod:
     """A method as a callable that ``scipy.optimize.minimize`` takes for its argument ``method``.
 
     The callable takes scipy's ``args``, ``bounds``, ``callback`` and ``jac`` (callable or True). A method without an

@@ -117,7 +117,7 @@ def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
 
 
 def verdicts(records: Sequence[Record]) -> list[Verdict]:
-    """What is claimed of our method: ahead of the next in rank, of COBYQA, and of CMA-ES on multimodal functions."""
+    """What is claimed of our method: ahead of the next in rank, of COBYQA, of ZoRD, of CMA-ES where f is multimodal."""
     board = Board.of(records)
     if OURS not in board.methods or len(board.problems) < 2:
         return []
@@ -131,6 +131,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
         found += _first(board.where(lambda problem, d=d: problem.dimension == d), f"at d = {d}")  # type: ignore[misc]
     if board.has(BETTER_COBYQA):
         found.append(_below(board, BETTER_COBYQA, "ends lower than the better COBYQA"))
+    found += [_below(board, m, f"ends lower than {label(m)}") for m in ("zord", "zord_gated") if m in board.everywhere]
     multimodal = board.where(lambda p: suite.group(p.function) in ("multimodal", "weakly structured"))
     if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere:
         found.append(_below(multimodal, "cma", "ends lower than CMA-ES on the multimodal groups"))
