@@ -79,7 +79,7 @@ def simulate(
         progress: ``"auto"``: a bar over the rounds in terminals and notebooks, and else lines of the log every 30 s;
             True: a bar; False: neither. See ``Progress``.
         numpy: whether objectives and ``fun`` get, and the result and what callbacks get hold, NumPy arrays instead of
-            tensors; None: if x0 is an array.
+            tensors; None: unless x0 is a tensor.
         **options: ``fun``, ``workers`` and the other options of ``make_federation``; ``local_steps``,
             ``seed``, ``participation``, ``bounds``, ``weights`` and the other options of ``Algorithm``; and those
             of the algorithm itself.
@@ -159,7 +159,7 @@ def make_federation(
             once. Of another sequence the length is asked, and item i when client i is first sampled.
         x0: initial point, shape ``d``.
         fun: F, evaluated once a round for the history and not counted as queries.
-        numpy: whether objectives and ``fun`` are given NumPy arrays instead of tensors; None: if x0 is an array.
+        numpy: whether objectives and ``fun`` are given NumPy arrays instead of tensors; None: unless x0 is a tensor.
         batched: whether objectives are given all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
         retries: evaluations of a failed point beyond the first, under ``"retry"``.
@@ -195,7 +195,7 @@ def make_federation(
 
 
 def _arrays(numpy: bool | None, x0: Any) -> bool:
-    return isinstance(x0, np.ndarray) if numpy is None else check_boolean("numpy", numpy)
+    return not isinstance(x0, Tensor) if numpy is None else check_boolean("numpy", numpy)
 
 
 def _by_number(objectives: Sequence[Callable[[Any], Any]]) -> Mapping[int, Callable[[Any], Any]]:
@@ -239,11 +239,13 @@ def run_rounds(
                 unsaved = _unsaved(federation, checkpoint)
             if stop:
                 return Ending(f"Stopped by the callback after {record.round} rounds.{unsaved}", False)
-    done = f"{federation.rounds} rounds"
+    spent, failures = federation.ledger.total("queries"), federation.ledger.total("failures")
+    done = f"{federation.rounds} round{'' if federation.rounds == 1 else 's'}"
+    failed = f", {failures} of {spent} queries failed" if failures else ""
     if interrupts.requested and federation.rounds < rounds:
         more = "" if checkpoint is None else " The same call with the same checkpoint goes on."
-        return Ending(f"Interrupted after {done}.{more}{unsaved}", False)
-    return Ending(f"{done} done.{unsaved}", True)
+        return Ending(f"Interrupted after {done}{failed}.{more}{unsaved}", False)
+    return Ending(f"{done} done{failed}.{unsaved}", True)
 
 
 def going_on(federation: Federation, path: str | Path) -> Checkpoint:

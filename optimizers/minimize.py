@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from numpy import ndarray
 from scipy.optimize import OptimizeResult
+from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike
 from optimizers.core.optimizer import Optimizer
@@ -23,10 +23,15 @@ __all__ = ["minimize", "run"]
 
 ELSEWHERE = {
     "args": "functools.partial binds arguments to the function",
-    "constraints": "bounds and prox are what it takes, and a query may fail",
+    "constraints": "bounds and prox say where to search, and a query that breaks a constraint may fail by NaN",
+    "disp": "progress shows how far the run is",
+    "hess": "methods have values alone, gradient_descent gradients by jac",
+    "maxfev": "max_queries is the budget",
     "maxfun": "max_queries is the budget",
     "maxiter": "max_queries is the budget",
+    "n_jobs": "workers is how many queries are out at once, executor where they run",
     "options": "the method's options are arguments of their own",
+    "rng": "seed is an integer",
     "tol": "target and stagnation end a run early",
 }
 """What takes the place of arguments of ``scipy.optimize.minimize`` that have no name here."""
@@ -60,7 +65,7 @@ def minimize(
 
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
-        x0: initial point, shape ``d``: an array, a tensor, or a list, which is taken for a tensor.
+        x0: initial point, shape ``d``: a tensor, or an array or list.
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default leads our methods
             on COCO's functions (``experiments/published/which-method.md``); a prox without values needs another.
         max_queries: query budget, which is never exceeded; failed queries and retries count.
@@ -71,7 +76,7 @@ def minimize(
             or raising StopIteration.
         target: the run stops at this value of f + ψ.
         numpy: whether ``fun`` gets, and the result and what callbacks get hold, NumPy arrays instead of tensors; None:
-            if x0 is an array.
+            unless x0 is a tensor.
         batched: whether ``fun`` takes all points of a batch at once.
         workers: most queries that are out at once; each answer frees one. They run in threads of our own, for which
             the program waits at its end, or in the executor. With more than one, methods that can (ZoRD, TuRBO and
@@ -108,7 +113,7 @@ def minimize(
     """
     cls = method_class(method)
     refuse_misspelt(minimize, keyword_names(minimize), option_names(cls), options, ELSEWHERE)
-    arrays = isinstance(x0, ndarray) if numpy is None else check_boolean("numpy", numpy)
+    arrays = not isinstance(x0, Tensor) if numpy is None else check_boolean("numpy", numpy)
     if arrays and callable(jac := options.get("jac")):
         options["jac"] = lambda x: jac(x.cpu().numpy())
     optimizer = cls(x0, max_queries=max_queries, bounds=bounds, prox=prox, seed=seed, target=target, **options)

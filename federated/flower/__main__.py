@@ -31,12 +31,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from federated.flower import status as run_status
-from federated.flower import wire
 from federated.flower.child import Outcome, run_program
 from federated.flower.configuration import NodeConfig, RunConfig, keys
 from federated.flower.configuration_text import check_node_config, check_run_config
@@ -56,6 +56,9 @@ PROGRAM = "python -m federated.flower"
 STARTED = re.compile(r"Successfully started run (\d+)|\"run-id\": \"(\d+)\"")
 """What ``flwr run`` says when the SuperLink has a run."""
 
+WIDE = "200"
+"""Columns of Flower's table of runs."""
+
 SUPERLINK = "127.0.0.1:8000"
 PATIENCE, QUIET = 120.0, 10.0
 """Seconds to wait until a SuperLink listens, and those after which a line says so."""
@@ -74,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=list(commands), metavar="COMMAND", help="one of those below")
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = parser.parse_args(given[:1]).command
+    if find_spec("flwr") is None and not {"-h", "--help"} & set(given):
+        parser.error("Flower is not installed: pip install 'gradient-surrogates[flower]', in a checkout '.[flower]'")
     try:
         return commands[command](given[1:])
     except ValueError as error:
@@ -109,6 +114,8 @@ def supernode(arguments: list[str]) -> int:
     given, _ = parser.parse_known_args(arguments)
     _, port = _address(given)
     check_node_config(given.node_config)
+    from federated.flower import wire
+
     with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
         path = Path(folder) / Path(folder).name
         os.environ[wire.VARIABLE] = str(path)
@@ -172,6 +179,7 @@ def status(arguments: list[str]) -> int:
         listing = argparse.ArgumentParser(prog=parser.prog, add_help=False, allow_abbrev=False)
         _add_superlink(listing)
         given, others = listing.parse_known_args(arguments)
+        os.environ.setdefault("COLUMNS", WIDE)  # narrower than that Flower's table leaves out how runs ended
         return _flwr(given, ["list", "given", *others]).status
     given = parser.parse_args(arguments)
     if given.folder is None:

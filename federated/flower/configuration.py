@@ -242,6 +242,15 @@ class NodeConfig:
             raise ValueError('the node config names no objective: objective="package.module:name"')
         return config
 
+    def check(self) -> None:
+        """Checks the configuration where the node starts, without an import of the objective.
+
+        Raises:
+            ValueError: if the objective is no import path, or the arguments are no table in TOML.
+        """
+        check_path(self.objective, "objective")
+        _table("arguments", self.arguments)
+
     def prepared(self, algorithm: Algorithm) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
         """The client's evaluator and, if the algorithm needs it, its gradient, by the client's number.
 

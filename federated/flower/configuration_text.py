@@ -39,14 +39,14 @@ def check_run_config(texts: Sequence[str]) -> None:
 
 
 def check_node_config(text: str) -> None:
-    """Checks the keys and the types of a node config; its import path is the node's to check.
+    """Checks the keys, types and texts of a node config; whether its path can be imported is the node's to say.
 
     Raises:
         ValueError: as for a run config, or if client or objective are missing.
     """
     given = read_pairs([text], "node config")
     try:
-        NodeConfig.of(given)
+        NodeConfig.of(given).check()
     except TypeError as error:
         raise ValueError(str(error)) from error
 

@@ -62,6 +62,8 @@ class Checkpoint:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"checkpoint must be the path of a file, got {path!r}")
         self.path = Path(path)
+        if not self.path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"checkpoint is {str(self.path)!r}, whose folder is not there")
         self.attempts: Counter[tuple[int, int]] = Counter()
         self._optimizer, self._identity = optimizer, identity(optimizer, evaluator)
         self._saved_at, self._save_took, self._saved_events = time.monotonic(), 0.0, -1

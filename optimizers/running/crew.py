@@ -270,6 +270,8 @@ def _raise_executors(error: Exception) -> NoReturn:
     if isinstance(error, BrokenExecutor):
         error.add_note(
             "A worker's process ended. If it does so at once, it cannot import fun: define it in a module, and "
-            "put what a script does under if __name__ == '__main__'."
+            "put what a script does under if __name__ == '__main__'. If it does so at the same points again, fun ends "
+            "its process there: run the program by subprocess and return NaN where it dies, or take an executor whose "
+            "dead jobs fail alone, as loky's or submitit's."
         )
     raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -42,7 +43,7 @@ class Interrupts:
         self.in_objective = False
         self._timer: threading.Timer | None = None
         self._overdue = False
-        self._taken = False
+        self._taken, self._process = False, os.getpid()
 
     @property
     def requested(self) -> bool:
@@ -69,6 +70,8 @@ class Interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # a worker that was forked: what becomes of the run is its parent's to say
         if self._overdue:
             self._overdue = False
             if self.in_objective:

@@ -62,9 +62,9 @@ class Journal:
         if fcntl is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except OSError:
                 self._file.close()
-                raise RuntimeError(f"{path} is in use: another process runs with this checkpoint") from error
+                raise RuntimeError(f"{path} is in use: another process runs with this checkpoint") from None
         _open.add(self)
         self._end = End(self._file.seek(0, os.SEEK_END))
         self._synced = time.monotonic()

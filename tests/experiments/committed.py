@@ -2,11 +2,16 @@
 
 import pytest
 
+from experiments import registry
 from experiments.page import entries
 from experiments.page.publish import PUBLISHED
 
 HERE = any(PUBLISHED.glob("*.settings.json"))
-NAMES = entries.names_in(PUBLISHED) if HERE else []
+ALL = entries.names_in(PUBLISHED) if HERE else []
+NAMES = [name for name in ALL if not name.startswith(registry.SCOREBOARDS)]
+"""The experiments; the scoreboards' records have a form of their own."""
+
+BOARDS = [name for name in ALL if name.startswith(registry.SCOREBOARDS)]
 ENTRIES = entries.read_all(PUBLISHED)[0] if HERE else []
 
 needs_results = pytest.mark.skipif(not HERE, reason="the committed results are in the repository alone")

@@ -9,6 +9,7 @@ import pytest
 import scipy.optimize
 import torch
 
+import optimizers
 from experiments.harness.verdicts import judge
 from experiments.page import guide
 from experiments.page.advice import ADVICE, DEFAULTS, Ground
@@ -21,13 +22,15 @@ from optimizers import L1, GroupProbe, ModuleObjective, Optimizer
 from optimizers.registry import method_class
 from tests.experiments.committed import ENTRIES, needs_results
 
+DEFAULT = inspect.signature(optimizers.minimize).parameters["method"].default
+
 
 def made(advice):
     """What an advised call makes of its method's name and options, on a small problem; ``...`` is 10."""
     x0, parts = torch.full((4,), 0.5, dtype=torch.float64), [range(2), range(2, 4)]
     given = {"max_queries": 10}
 
-    def minimize(f, start, method, **options):
+    def minimize(f, start, method=DEFAULT, **options):
         return method_class(method)(start, **{k: given[k] if v is ... else v for k, v in options.items()})
 
     def simulate(algorithm, objectives, start, *, rounds, local_steps, **options):
@@ -37,7 +40,7 @@ def made(advice):
     def f(x):
         return (x * x).sum()
 
-    names = {"f": f, "x0": x0, "best": x0, "d": 4, "n": 10, "bounds": [(-1, 1)] * 4, "objectives": [f, f]}
+    names = {"f": f, "x0": x0, "best": x0, "d": 4, "n": 10, "width": 2.0, "bounds": [(-1, 1)] * 4, "objectives": [f, f]}
     names |= {"X": torch.rand(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
     names |= {"y": names["X"].sum(1), "prox": L1(0.1), "GroupProbe": lambda groups: GroupProbe(groups=parts)}
     names |= {"objective": ModuleObjective(torch.nn.Linear(2, 1), torch.sum)}

@@ -17,13 +17,16 @@ from scipy import stats
 from experiments.benchmarks.problems import local_entropy, page, rivals, runs, suites
 from experiments.benchmarks.problems.board import BETTER_COBYQA, Board, interval
 from experiments.benchmarks.problems.coco_files import TARGETS, Progress, log_spaced, progress_in
+from experiments.benchmarks.problems.command import PUBLISHED as PUBLISHED_INSTANCES
 from experiments.benchmarks.problems.figure import drawn, figure, runtimes
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record, Run
 from experiments.benchmarks.problems.suites import SUITES, Problem, chosen
 from experiments.benchmarks.problems.tables import tables
 from experiments.cli import main
+from experiments.page.publish import PUBLISHED
 from experiments.workloads.black_boxes import BLACK_BOXES, BlackBox
+from tests.experiments.committed import BOARDS
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = [
@@ -389,6 +392,15 @@ def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
     for name in ("settings.json", "verdicts.json"):
         path = f"problems-bbob.{name}"
         assert (target / path).read_text() == (tmp_path / path).read_text()
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_published_scoreboard_follows_from_its_records(name, tmp_path):
+    records = page.read_records(PUBLISHED, name)
+    assert all(r.run.problem.instance in PUBLISHED_INSTANCES and not r.failure for r in records)
+    assert page.take_over(PUBLISHED, name, tmp_path, 100) == f"{len(records)} runs"
+    for ending in ("settings.json", "verdicts.json", "txt"):
+        assert (tmp_path / f"{name}.{ending}").read_text() == (PUBLISHED / f"{name}.{ending}").read_text()
 
 
 def test_verdicts_are_those_of_the_intervals():

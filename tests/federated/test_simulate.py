@@ -188,7 +188,7 @@ def test_an_interrupt_ends_the_run_after_its_round_and_the_same_call_goes_on(tmp
     result = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, **OPTIONS)
     assert torch.equal(result.x, whole.x) and result.success and objectives[1].queries == 40
     alone = simulate("fedzo", [interrupting(clients()[0], 3)], X0, rounds=3, **OPTIONS)
-    assert alone.message == "Interrupted after 1 rounds." and alone.nit == 1
+    assert alone.message == "Interrupted after 1 round." and alone.nit == 1
 
 
 def test_a_round_that_outlasts_an_interrupt_is_left_out(tmp_path, monkeypatch):

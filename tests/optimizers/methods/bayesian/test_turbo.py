@@ -282,7 +282,15 @@ def test_a_prox_with_a_value_is_part_of_the_objective():
 
 def log_ei_run(seed, queries):
     options = {"batch_size": 3, "regions": 2, "initial_points": 5, "fit_steps": 10, "acquisition": "log_ei"}
-    return minimize(about_0_7, [-4.0] * 4, "turbo", max_queries=queries, bounds=[(-5, 5)] * 4, seed=seed, **options)
+    return minimize(
+        about_0_7,
+        torch.full((4,), -4.0).double(),
+        "turbo",
+        max_queries=queries,
+        bounds=[(-5, 5)] * 4,
+        seed=seed,
+        **options,
+    )
 
 
 def about_0_7(x):
