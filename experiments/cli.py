@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -138,7 +139,8 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
         epilog="COMMAND --help says more of a command.",
     )
     parser.add_argument("--version", action="version", version=f"{SCRIPT} {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    strict: Any = partial(argparse.ArgumentParser, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=strict)
     ids: Any = {"nargs": "*", "metavar": "ID", "choices": list(registry.MODULES) if complete else None}
     known = commands.add_parser("list", help="the experiments: what they show, cost and need")
     known.add_argument("--json", action="store_true", help="as JSON")

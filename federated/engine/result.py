@@ -54,11 +54,13 @@ class FederatedResult(OptimizeResult):
         def counts(*names: str) -> str:
             return ", ".join(f"{name}: {in_one_line(self.get(name))}" for name in names)
 
+        known = any(not math.isnan(record.fun) for record in self.get("history", ()))
+        unknown = "" if known else " (F was not given: simulate(..., fun=F))"
         return "\n".join(
             [
                 f" message: {in_one_line(self.get('message'))}",
                 f" success: {counts('success', 'algorithm').removeprefix('success: ')}",
-                f"     fun: {in_one_line(self.get('fun'))}",
+                f"     fun: {in_one_line(self.get('fun'))}{unknown}",
                 f"       x: {in_one_line(self.get('x'))}",
                 f"     nit: {counts('nit', 'skipped', 'rejected', 'nfev', 'nfail').removeprefix('nit: ')}",
             ]

@@ -60,11 +60,16 @@ class CandidateGenerator:
         maximize: bool = True,
         **options: Any,
     ) -> None:
-        d = parse_point(x0).numel()
+        point = parse_point(x0)
+        d = point.numel()
         if bounds is not None:
             bounds = torch.as_tensor(bounds)
             if bounds.shape != (2, d):
                 raise ValueError(f"bounds must have BoTorch's shape (2, {d}), got {tuple(bounds.shape)}")
+            if d == 2 and not _within(point, bounds) and _within(point, bounds.mT):
+                raise ValueError(
+                    "bounds must be BoTorch's, lower ones in the first row: x0 is in them if they are pairs"
+                )
         self.maximize = check_boolean("maximize", maximize)
         box = None if bounds is None else bounds.mT
         self.optimizer = method_class(method)(x0, bounds=box, max_queries=max_queries, **options)
@@ -199,3 +204,8 @@ class CandidateGenerator:
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         self._model, self._modelled = model, len(self._Y)
         return model
+
+
+def _within(x: Tensor, bounds: Tensor) -> bool:
+    lower, upper = bounds.to(x)
+    return bool(((lower <= x) & (x <= upper)).all())

@@ -258,6 +258,9 @@ def test_a_folder_that_cannot_be_written_is_named(toy_only, tmp_path, capsys):
 
 def test_unrecognized_arguments_are_refused(capsys):
     with pytest.raises(SystemExit):
+        main(["run", "zord-fig1", "--seed", "3"])
+    assert "unrecognized arguments: --seed 3; did you mean --seeds?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
         main(["run", "zord-fig1", "--sedes", "3"])
     assert "--sedes" in capsys.readouterr().err
 

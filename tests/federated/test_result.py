@@ -154,7 +154,7 @@ def test_rows():
 def test_five_lines():
     result = made()
     assert repr(result).splitlines() == [
-        " message: 4 rounds done.",
+        " message: 4 rounds done, 3 of 128 queries failed.",
         " success: True, algorithm: fedzo",
         f"     fun: {float(mean_value(result.x))}",
         "       x: [{:.6g}, {:.6g}, {:.6g}, ...] (Tensor, float64, 5)".format(*result.x[:3].tolist()),
@@ -200,3 +200,10 @@ def test_progress_shows_rounds(monkeypatch, caplog, capsys):
         assert len(told) == lines and capsys.readouterr().err == ""
     with pytest.raises(ValueError, match="progress must be"):
         made(progress="bar")
+
+
+def test_an_unknown_value_is_told_from_a_failed_one():
+    clients, x0 = [Quadratic(i) for i in range(2)], torch.zeros(5, dtype=torch.float64)
+    options = {"rounds": 1, "local_steps": 1, "directions": 2}
+    assert "fun: nan (F was not given: simulate(..., fun=F))" in repr(simulate("fedzo", clients, x0, **options))
+    assert "not given" not in repr(simulate("fedzo", clients, x0, fun=lambda x: float(x @ x), **options))

@@ -104,3 +104,22 @@ def test_bad_arguments_name_what_was_meant(arguments, kind, says):
     with pytest.raises(kind, match=says):
         minimize(fun, start(), **({"method": "rgf", "max_queries": 60} | arguments))
     assert not calls
+
+
+@pytest.mark.parametrize("x0", [[0.5, 0.25], (0.5, 0.25), np.array([0.5, 0.25])])
+def test_what_is_no_tensor_is_answered_by_arrays(x0):
+    seen = set()
+
+    def square(x):
+        seen.add(type(x))
+        return np.square(x).sum()
+
+    result = minimize(square, x0, "rgf", max_queries=6)
+    assert seen == {np.ndarray} and isinstance(result.x, np.ndarray) and isinstance(result.history.y, np.ndarray)
+    tensors = minimize(lambda x: x.square().sum(), x0, "rgf", max_queries=6, numpy=False)
+    assert isinstance(tensors.x, torch.Tensor) and np.array_equal(tensors.x, result.x)
+
+
+def test_a_checkpoint_without_its_folder_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"checkpoint is '.*nowhere.run.pt', whose folder is not there"):
+        minimize(lambda x: float(x @ x), np.ones(2), "rgf", max_queries=6, checkpoint=tmp_path / "nowhere" / "run.pt")

@@ -5,7 +5,7 @@ pytest.importorskip("flwr")
 import click
 from flwr.common.config import parse_config_args
 
-from federated.flower.configuration_text import check_run_config, read_pairs
+from federated.flower.configuration_text import check_node_config, check_run_config, read_pairs
 
 READ = [
     [],
@@ -90,3 +90,17 @@ def test_a_run_config_is_refused_with_its_key(text, reason):
 def test_a_number_is_an_initial_point():
     check_run_config(["dimension=3 x0=0.95"])
     check_run_config(["dimension=3 x0=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('objective="myfed.plain"', "objective must be an import path .package.module:name., got 'myfed.plain'"),
+        ('objective="myfed:Client" arguments="c=.15"', "arguments must read like .* got 'c=.15'"),
+        ('objective="myfed:Client" retrys=3', "unknown node config 'retrys'; did you mean 'retries'"),
+    ],
+)
+def test_a_node_config_is_refused_before_the_node_starts(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        check_node_config(f"client=0 {text}")
+    check_node_config('client=0 objective="myfed:Client" arguments="c=0.15"')

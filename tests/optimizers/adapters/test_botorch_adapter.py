@@ -111,3 +111,10 @@ def test_rows_are_matched_in_the_dtype_they_come_in():
     assert not torch.equal(X.double(), generator.generate_candidates())
     generator.observe(X, concave(X))
     assert generator.optimizer.queries == len(X) and generator.train_X.dtype == torch.float64
+
+
+def test_pairs_in_two_dimensions_are_not_taken_for_rows():
+    with pytest.raises(ValueError, match="lower ones in the first row: x0 is in them if they are pairs"):
+        CandidateGenerator("rgf", torch.zeros(2).double(), bounds=[(-1.0, 1.0), (-1.0, 1.0)], max_queries=5)
+    rows = torch.tensor([[-1.0, -1.0], [1.0, 1.0]])
+    assert CandidateGenerator("rgf", torch.zeros(2).double(), bounds=rows, max_queries=5).bounds is not None
