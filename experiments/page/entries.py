@@ -13,6 +13,7 @@ from PIL import Image
 
 from experiments.harness.experiment import PAPERS
 from experiments.harness.verdicts import Verdict
+from experiments.program import program
 from experiments.running import results
 from experiments.running.results import ResultsError
 
@@ -63,10 +64,10 @@ def names_in(folder: Path) -> list[str]:
         ResultsError: if there is no such folder, or nothing in it.
     """
     if not folder.is_dir():
-        raise ResultsError(f"{folder} is no folder; results are made by: python -m experiments run ID --out {folder}")
+        raise ResultsError(f"{folder} is no folder; results are made by: {program()} run ID --out {folder}")
     found = [path.name.removesuffix(".settings.json") for path in folder.glob("*.settings.json")]
     if not found:
-        raise ResultsError(f"{folder} holds no results; make some: python -m experiments run ID --out {folder}")
+        raise ResultsError(f"{folder} holds no results; make some: {program()} run ID --out {folder}")
     return sorted(found, key=natural)
 
 

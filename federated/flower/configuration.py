@@ -36,6 +36,9 @@ from optimizers.core.options import (
 from optimizers.evaluation import Evaluator
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+EXAMPLES = {"x0": 'x0="[0.5, 0.9]"', "bounds": 'bounds="[0, 1]"', "weights": 'weights="[1, 2]"'}
+"""Values that are texts in TOML."""
+
 PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 OBJECTS = ("prox", "update_rule")
 """Options whose text is the import path of an object."""
@@ -309,7 +312,7 @@ def _fields(cls: type[RunConfig] | type[NodeConfig], given: Mapping[str, Any], w
     for name, value in given.items():
         field = name.replace("-", "_")
         if field not in defaults:
-            raise ValueError(f"unknown {what} {name!r}{nearest_name(name, keys(cls))}")
+            raise ValueError(f"{what} {name!r} is unknown{nearest_name(name, keys(cls))}")
         wanted = type(defaults[field])
         fits = type(value) is wanted or (wanted is float and type(value) is int)
         if not fits or (isinstance(value, float) and not math.isfinite(value)):
@@ -335,7 +338,7 @@ def _value(name: str, text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name} is no TOML value: {text!r} ({error})") from None
+        raise ValueError(f"{name} is no TOML value, as in {EXAMPLES[name]}: {text!r} ({error})") from None
 
 
 def _table(name: str, text: str) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_a_number_is_an_initial_point():
     [
         ('objective="myfed.plain"', "objective must be an import path .package.module:name., got 'myfed.plain'"),
         ('objective="myfed:Client" arguments="c=.15"', "arguments must read like .* got 'c=.15'"),
-        ('objective="myfed:Client" retrys=3', "unknown node config 'retrys'; did you mean 'retries'"),
+        ('objective="myfed:Client" retrys=3', "node config 'retrys' is unknown; did you mean 'retries'"),
     ],
 )
 def test_a_node_config_is_refused_before_the_node_starts(text, reason):
