@@ -46,7 +46,7 @@ def simulated(name, functions, x0, **options):
     recorded, models = [Recorded(f) for f in functions], []
 
     def callback(record, x):
-        models.append(x.numpy().copy())
+        models.append(x.copy())
 
     result = simulate(
         name,
@@ -59,7 +59,7 @@ def simulated(name, functions, x0, **options):
         seed=3,
         **options,
     )
-    assert len(models) == R and (result.x.numpy() == models[-1]).all()
+    assert len(models) == R and (result.x == models[-1]).all()
     assert result.nfev == sum(len(own.points) for own in recorded)
     return np.array(models), np.array([own.points for own in recorded])
 

@@ -94,7 +94,7 @@ class Recorded:
                 torch.from_numpy(X_0.copy()),
                 rounds=rounds,
                 numpy=True,
-                callback=lambda record, x: self.x.append(x.numpy().copy()),
+                callback=lambda record, x: self.x.append(x.copy()),
                 scalar_dtype="float64",
                 **options,
             )

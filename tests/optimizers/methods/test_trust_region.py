@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize as scipy_minimize
 from scipy.stats import multivariate_normal
 
-from optimizers import SurrogateTrustRegion, run
+from optimizers import SurrogateTrustRegion, minimize, run
 from optimizers.methods.trust_region.cut import cut_of
 from optimizers.methods.trust_region.metric import metric_of
 from optimizers.methods.trust_region.pinned_model import PinnedData, Shape
@@ -483,3 +483,11 @@ def test_what_it_cannot_do_is_refused():
         SurrogateTrustRegion([0.0], max_queries=10, radius=0.0)
     with pytest.raises(ValueError, match="noise"):
         SurrogateTrustRegion([0.0], max_queries=10, noise=-1.0)
+
+
+def test_it_is_the_default_method():
+    x0 = torch.full((4,), 0.5, dtype=torch.float64)
+    options = {"max_queries": 40, "bounds": [(-1.0, 1.0)] * 4}
+    result = minimize(lambda x: float((x - 0.2).square().sum()), x0, **options)
+    again = minimize(lambda x: float((x - 0.2).square().sum()), x0, "trust_region", **options)
+    assert torch.equal(result.x, again.x) and result.fun < 1e-6

@@ -47,12 +47,6 @@ def test_a_budget_that_the_design_spends_is_said(caplog):
     assert not caplog.text
 
 
-def test_it_is_the_default_method():
-    result = minimize(function, X0, max_queries=30, batched=True)
-    again = minimize(function, X0, "zord", max_queries=30, batched=True)
-    assert torch.equal(result.x, again.x) and result.fun < float(function(X0))
-
-
 def test_the_local_design_is_x0_and_normal_directions():
     points = ZoRD(torch.zeros(50).double(), max_queries=500, initial_points=200, radius=0.3).ask().points()
     assert torch.equal(points[0], torch.zeros(50).double())
