@@ -55,7 +55,7 @@ class FederatedResult(OptimizeResult):
             return ", ".join(f"{name}: {in_one_line(self.get(name))}" for name in names)
 
         known = any(not math.isnan(record.fun) for record in self.get("history", ()))
-        unknown = "" if known else " (F was not given: simulate(..., fun=F))"
+        unknown = "" if known else " (no value of F, which simulate takes as fun)"
         return "\n".join(
             [
                 f" message: {in_one_line(self.get('message'))}",

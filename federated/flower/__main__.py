@@ -57,7 +57,7 @@ STARTED = re.compile(r"Successfully started run (\d+)|\"run-id\": \"(\d+)\"")
 """What ``flwr run`` says when the SuperLink has a run."""
 
 WIDE = "200"
-"""Columns of Flower's table of runs."""
+"""Columns of Flower's table of runs, which leaves out how they ended where it has few, unless ``COLUMNS`` says them."""
 
 SUPERLINK = "127.0.0.1:8000"
 PATIENCE, QUIET = 120.0, 10.0
@@ -179,7 +179,6 @@ def status(arguments: list[str]) -> int:
         listing = argparse.ArgumentParser(prog=parser.prog, add_help=False, allow_abbrev=False)
         _add_superlink(listing)
         given, others = listing.parse_known_args(arguments)
-        os.environ.setdefault("COLUMNS", WIDE)  # narrower than that Flower's table leaves out how runs ended
         return _flwr(given, ["list", "given", *others]).status
     given = parser.parse_args(arguments)
     if given.folder is None:
@@ -283,7 +282,7 @@ def _flwr(given: argparse.Namespace, arguments: list[str], pass_on: bool = False
     with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
         Path(folder, "config.toml").write_text("\n".join(["[superlink.given]", *connection, ""]))
         program = [str(Path(sys.executable).with_name("flwr")), *arguments]
-        environment = os.environ | OFF | {"FLWR_HOME": folder, "PYTHONUNBUFFERED": "1"}
+        environment = {"COLUMNS": WIDE} | os.environ | OFF | {"FLWR_HOME": folder, "PYTHONUNBUFFERED": "1"}
         outcome = run_program(program, environment, pass_on)
     return outcome._replace(status=128 + outcome.signal) if outcome.signal else outcome
 

@@ -110,7 +110,7 @@ def refuse_misspelt(
     own: set[str],
     known: set[str],
     options: Iterable[str],
-    elsewhere: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, str],
 ) -> None:
     """Raises ``TypeError`` for options that are not known, where they are nearer to a function's own arguments.
 
@@ -122,8 +122,8 @@ def refuse_misspelt(
         elsewhere: what takes the place of arguments that other functions of its kind have, by their names.
     """
     for name in set(options) - known:
-        if name in (elsewhere or {}):
-            raise TypeError(f"{function.__name__} has no argument {name!r}: {(elsewhere or {})[name]}")
+        if name in elsewhere:
+            raise TypeError(f"{function.__name__} has no argument {name!r}: {elsewhere[name]}")
         close = difflib.get_close_matches(name, sorted(own | known), n=1)
         if close and close[0] not in known:
             raise TypeError(f"{function.__name__} has no argument {name!r}; did you mean {close[0]!r}?")

@@ -70,8 +70,6 @@ class Interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
-            return  # a worker that was forked: what becomes of the run is its parent's to say
         if self._overdue:
             self._overdue = False
             if self.in_objective:
@@ -80,6 +78,8 @@ class Interrupts:
         if self.requested:
             raise KeyboardInterrupt
         self.requested_at = time.monotonic()
+        if os.getpid() != self._process:
+            return  # a forked worker goes on until a second interrupt: what becomes of the run is its parent's to say
         logger.warning("interrupted: %s %g s to end; again to stop at once", self._ending, GRACE)
         self._notify()
         if self.in_objective:
