@@ -300,3 +300,25 @@ def test_two_interrupts_at_any_line_lose_nothing_that_is_in_the_journal(name, se
     ours, lost, raised = interrupts_at_lines(tmp_path, name, rng.integers(1, 1500, size=12).tolist(), packages)
     assert same(ours, whole) and raised > 0
     assert calls(tmp_path).total() == ours["nfev"] + lost
+
+
+def _interrupted_twice(link):
+    said, first = [], True
+    interrupts.logger.warning = lambda *words: said.append(words)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        first = False
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        link.send((first, said))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+def test_a_forked_worker_says_nothing_of_an_interrupt_and_ends_at_the_second():
+    fork = get_context("fork")
+    ours, theirs = fork.Pipe()
+    with interrupts.Interrupts():
+        worker = fork.Process(target=_interrupted_twice, args=(theirs,))
+        worker.start()
+        worker.join()
+    assert ours.poll() and ours.recv() == (False, [])
