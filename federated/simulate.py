@@ -21,6 +21,7 @@ from federated.registry import algorithm_class
 from optimizers.core.options import (
     check_boolean,
     check_integer,
+    check_takes,
     keyword_names,
     option_names,
     positive_integer,
@@ -101,6 +102,8 @@ def simulate(
         rounds = check_integer("rounds", rounds, 0)
         every = positive_integer("checkpoint_every", checkpoint_every)
         check_path("checkpoint", checkpoint)
+        if callback is not None:
+            check_takes("callback", callback, "record", "x")
         kept = None if checkpoint is None else going_on(federation, checkpoint)
         told = _with_arrays(callback) if arrays and callback is not None else callback
         ending = run_rounds(federation, rounds, told, kept, every, progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from scipy.optimize import OptimizeResult
@@ -130,6 +131,7 @@ def minimize(
 
 
 def _with_arrays(callback: Callback) -> Callback:
+    @wraps(callback)  # by which ``run`` sees what the callback takes
     def call(intermediate_result: OptimizeResult) -> object:
         return callback(to_numpy(intermediate_result))
 

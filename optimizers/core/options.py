@@ -31,6 +31,7 @@ __all__ = [
     "check_integer",
     "check_prox",
     "check_run",
+    "check_takes",
     "keyword_names",
     "nearest_name",
     "nonnegative",
@@ -96,6 +97,20 @@ def keyword_names(function: Callable[..., Any]) -> set[str]:
     """Names of a function's keyword-only parameters."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def check_takes(name: str, function: Any, *arguments: str) -> None:
+    """Raises ``TypeError`` unless a function can be called with as many arguments as have these names."""
+    if not callable(function):
+        raise TypeError(f"{name} must be callable, got {type(function).__name__}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some built-in functions have none
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"{name} is called as {name}({', '.join(arguments)}): {error}, got {name}{signature}") from None
 
 
 def refuse_unknown(cls: type, unknown: Iterable[str]) -> None:

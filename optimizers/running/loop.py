@@ -13,7 +13,7 @@ from scipy.optimize import OptimizeResult
 
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import optional, positive_integer
+from optimizers.core.options import check_takes, optional, positive_integer
 from optimizers.core.record import StopReason
 from optimizers.core.result import Result
 from optimizers.evaluation import Call, Evaluator
@@ -59,11 +59,11 @@ def run(
         progress: what shows how far the run is.
 
     Raises:
-        TypeError: for a callback that is not callable or an executor without ``submit``.
+        TypeError: for a callback that cannot be called with one argument, or an executor without ``submit``.
         ValueError: for workers that the objective cannot use, or a checkpoint of another run.
     """
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback must be callable, got {type(callback).__name__}")
+    if callback is not None:
+        check_takes("callback", callback, "intermediate_result")
     evaluate = evaluator if isinstance(evaluator, Evaluator) else Evaluator(evaluator)
     crew = _crew(evaluate, optional(positive_integer, "workers", workers), executor)
     saved = None if checkpoint is None else Checkpoint(checkpoint, optimizer, evaluate)

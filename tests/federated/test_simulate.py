@@ -152,6 +152,22 @@ def test_callbacks_stop():
         assert result.nit == 2 and "callback" in result.message and not result.success
 
 
+@pytest.mark.parametrize(
+    ("callback", "says"),
+    [
+        (3, "callback must be callable, got int"),
+        (lambda x: None, r"called as callback\(record, x\): too many positional arguments, got callback\(x\)"),
+        (lambda record, x, best: None, "missing a required argument: 'best'"),
+    ],
+)
+def test_a_callback_of_other_arguments_is_refused_before_a_query(callback, says):
+    objectives = clients()
+    with pytest.raises(TypeError, match=says):
+        simulate("fedzo", objectives, X0, rounds=1, callback=callback, **OPTIONS)
+    assert not any(f.queries for f in objectives)
+    assert simulate("fedzo", objectives, X0, rounds=1, callback=slice, **OPTIONS).nit == 1  # it has no signature
+
+
 def test_objectives_that_raise_end_the_run_where_asked():
     objectives = clients()
     objectives[2].failing = 5

@@ -89,6 +89,11 @@ def test_numpy_gradients():
         ({"options": {"maxiter": 3}}, TypeError, "no argument 'options': the method's options are arguments"),
         ({"directons": 3}, TypeError, "RGF has no option 'directons'; did you mean 'directions'"),
         ({"callback": 3}, TypeError, "callback must be callable"),
+        (
+            {"callback": lambda record, x: None},
+            TypeError,
+            r"called as callback\(intermediate_result\): missing a required argument: 'x', got callback\(record, x\)",
+        ),
         ({"target": "low"}, TypeError, "target must be a number"),
         ({"method": "RGF"}, ValueError, "did you mean 'rgf'"),
         ({"method": "LeastSquares"}, ValueError, "did you mean 'least_squares'"),
