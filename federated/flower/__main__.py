@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import io
 import ipaddress
 import json
 import os
@@ -33,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 from federated.flower import status as run_status
@@ -55,6 +56,9 @@ APP = Path(__file__).parent / "app"
 PROGRAM = "python -m federated.flower"
 STARTED = re.compile(r"Successfully started run (\d+)|\"run-id\": \"(\d+)\"")
 """What ``flwr run`` says when the SuperLink has a run."""
+
+FAILED = "finished:failed"
+"""The state of a run that failed, as ``flwr list`` has it."""
 
 WIDE = "200"
 """Columns of Flower's table of runs, which leaves out how they ended where it has few, unless ``COLUMNS`` says them."""
@@ -137,7 +141,8 @@ def register(arguments: list[str]) -> int:
 def run(arguments: list[str]) -> int:
     """Runs ``flwr run`` with this package's app, and shows the run's log.
 
-    Ctrl-C or SIGTERM ends the log, not the run: that goes on at the SuperLink until ``stop`` ends it.
+    The exit status is 1 if the run failed. Ctrl-C or SIGTERM ends the log, not the run: that goes on at the SuperLink
+    until ``stop`` ends it.
     """
     example = 'run --insecure --run-config \'algorithm="hiso" dimension=20 rounds=4 output="first"\''
     parser = _parser(run, example, "flwr run", {"--run-config": RunConfig})
@@ -148,11 +153,15 @@ def run(arguments: list[str]) -> int:
     _address(given)
     check_run_config(given.run_config)
     configs = [part for text in given.run_config for part in ("--run-config", text)]
-    outcome = _flwr(given, ["run", str(APP), "given", "--stream", *configs, *others], pass_on=True)
-    if outcome.signal:
-        found = STARTED.search(outcome.output)
-        sys.stderr.write(f"{_goes_on(found and (found[1] or found[2]), _connection(given))}\n")
-    return outcome.status
+    outcome = _flwr(given, ["run", str(APP), "given", "--stream", *configs, *others], sys.stdout)
+    found = STARTED.search(outcome.output)
+    number = found and (found[1] or found[2])
+    state, why = _state(given, number) if number else ("", "")
+    if state == FAILED:
+        sys.stderr.write(f"The run failed: {why}\n")
+    elif outcome.signal and not state.startswith("finished"):
+        sys.stderr.write(f"{_goes_on(number, _connection(given))}\n")
+    return outcome.status or int(state == FAILED)
 
 
 def stop(arguments: list[str]) -> int:
@@ -261,6 +270,16 @@ def _goes_on(number: str | None, connection: list[str]) -> str:
     return f"The run goes on at the SuperLink. To end it: {shlex.join([*PROGRAM.split(), 'stop', number, *connection])}"
 
 
+def _state(given: argparse.Namespace, number: str) -> tuple[str, str]:
+    """A run's state at the SuperLink and what is said of it; empty if the SuperLink does not answer."""
+    listed = _flwr(given, ["list", "given", "--run-id", number, "--format", "json"], io.StringIO(), patience=0.0)
+    try:
+        (listed_run,) = json.loads(listed.output)["runs"]
+        return str(listed_run["status"]), str(listed_run["status-details"])
+    except (ValueError, LookupError, TypeError):
+        return "", ""
+
+
 def _address(given: argparse.Namespace) -> tuple[str, int]:
     """Host and port of the SuperLink that is given; ``ValueError`` if there are none, or they are not to be dialled."""
     parts = urlsplit(f"//{given.superlink}")
@@ -270,7 +289,9 @@ def _address(given: argparse.Namespace) -> tuple[str, int]:
     return parts.hostname, parts.port
 
 
-def _flwr(given: argparse.Namespace, arguments: list[str], pass_on: bool = False) -> Outcome:
+def _flwr(
+    given: argparse.Namespace, arguments: list[str], pass_on: TextIO | None = None, patience: float = PATIENCE
+) -> Outcome:
     """Runs ``flwr ARGUMENTS`` in another process, where ``given`` is the SuperLink that is given."""
     host, port = _address(given)
     connection = [f'address = "{given.superlink}"']
@@ -278,7 +299,7 @@ def _flwr(given: argparse.Namespace, arguments: list[str], pass_on: bool = False
         connection.append("insecure = true")
     elif given.root_certificates:
         connection.append(f'root-certificates = "{Path(given.root_certificates).expanduser().resolve()}"')
-    _wait_for(host, port)
+    _wait_for(host, port, patience)
     with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
         Path(folder, "config.toml").write_text("\n".join(["[superlink.given]", *connection, ""]))
         program = [str(Path(sys.executable).with_name("flwr")), *arguments]
@@ -287,15 +308,15 @@ def _flwr(given: argparse.Namespace, arguments: list[str], pass_on: bool = False
     return outcome._replace(status=128 + outcome.signal) if outcome.signal else outcome
 
 
-def _wait_for(host: str, port: int) -> None:
+def _wait_for(host: str, port: int, patience: float = PATIENCE) -> None:
     """Waits until a SuperLink that is being started listens; if it does not, Flower reports it."""
     start, said = time.monotonic(), False
-    while (waited := time.monotonic() - start) < PATIENCE:
+    while (waited := time.monotonic() - start) < patience:
         if waited > QUIET and not said:
             said = True
-            sys.stderr.write(f"waiting for a SuperLink at {host}:{port}, up to {PATIENCE:g} s\n")
+            sys.stderr.write(f"waiting for a SuperLink at {host}:{port}, up to {patience:g} s\n")
         try:
-            socket.create_connection((host, port), timeout=PATIENCE).close()
+            socket.create_connection((host, port), timeout=patience).close()
             return
         except ConnectionRefusedError:
             time.sleep(0.5)

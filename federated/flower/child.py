@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEPT = 65536
@@ -20,7 +19,7 @@ class Outcome(NamedTuple):
     Attributes:
         status: its exit status.
         signal: the signal that came to this process meanwhile and ended the program; 0 if none came.
-        output: the beginning of its output, if it was passed on.
+        output: the beginning of its standard output, if that came through this process.
     """
 
     status: int
@@ -28,13 +27,13 @@ class Outcome(NamedTuple):
     output: str
 
 
-def run_program(program: Sequence[str], env: Mapping[str, str], pass_on: bool = False) -> Outcome:
+def run_program(program: Sequence[str], env: Mapping[str, str], pass_on: TextIO | None = None) -> Outcome:
     """Runs a program to its end, or to this process's Ctrl-C or SIGTERM; a second one kills it.
 
     Args:
         program: the program and its arguments.
         env: its environment.
-        pass_on: whether its standard output comes through this process, as it comes, which keeps its beginning.
+        pass_on: where its standard output is written as it comes; None: it is this process's own.
     """
     came: list[int] = []
     child: subprocess.Popen[str] | None = None
@@ -51,14 +50,13 @@ def run_program(program: Sequence[str], env: Mapping[str, str], pass_on: bool = 
     # A child inherits that Ctrl-C is ignored, so that its end is left to ``end``.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        child = subprocess.Popen(
-            program, env=env, stdout=subprocess.PIPE if pass_on else None, text=True, errors="backslashreplace"
-        )
+        piped = None if pass_on is None else subprocess.PIPE
+        child = subprocess.Popen(program, env=env, stdout=piped, text=True, errors="backslashreplace")
         if signal.SIGINT in heeded:
             signal.signal(signal.SIGINT, end)
         if came:
             child.terminate()
-        output = "" if child.stdout is None else _passed_on(child.stdout)
+        output = "" if child.stdout is None or pass_on is None else _passed_on(child.stdout, pass_on)
         return Outcome(child.wait(), came[0] if came else 0, output)
     finally:
         if child is not None:
@@ -68,10 +66,10 @@ def run_program(program: Sequence[str], env: Mapping[str, str], pass_on: bool = 
             signal.signal(number, handler)
 
 
-def _passed_on(lines: Iterable[str]) -> str:
+def _passed_on(lines: Iterable[str], to: TextIO) -> str:
     kept = ""
     for line in lines:
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        to.write(line)
+        to.flush()
         kept = (kept + line)[:KEPT]
     return kept

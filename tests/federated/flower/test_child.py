@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 PARENT = """
 import os, sys
 from federated.flower.child import run_program
-outcome = run_program([sys.executable, "-c", sys.argv[1]], os.environ, pass_on=True)
+outcome = run_program([sys.executable, "-c", sys.argv[1]], os.environ, pass_on=sys.stdout)
 print(outcome.status, outcome.signal, repr(outcome.output))
 """
 SLEEPS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"

@@ -1,3 +1,4 @@
+import json
 import os
 import socket
 import threading
@@ -29,7 +30,7 @@ def flower(monkeypatch):
 
             return lambda: started.append((list(sys.argv), dict(os.environ)))
 
-    def completed(program, env, pass_on=False):
+    def completed(program, env, pass_on=None):
         config = (commands.Path(env["FLWR_HOME"]) / "config.toml").read_text()
         started.append((program, env, config))
         return Outcome(3, 0, "")
@@ -37,7 +38,7 @@ def flower(monkeypatch):
     monkeypatch.setattr(commands, "entry_points", lambda group, name: [Program()])
     monkeypatch.setattr(commands, "run_program", completed)
     monkeypatch.setattr(commands.sys, "argv", ["it"])
-    monkeypatch.setattr(commands, "_wait_for", lambda host, port: None)
+    monkeypatch.setattr(commands, "_wait_for", lambda host, port, patience: None)
     monkeypatch.setattr(wire, "count_requests", lambda meter, port: started.append(port))
     monkeypatch.setattr(os, "environ", dict(os.environ))
     return started
@@ -152,8 +153,31 @@ def test_who_interrupts_a_run_is_told_how_to_end_it(output, said, flower, monkey
     assert line.endswith(f"python -m federated.flower {said}")
 
 
+@pytest.mark.parametrize("sent", [0, 2])
+@pytest.mark.parametrize(
+    ("state", "status", "said"),
+    [
+        ("finished:failed", 1, ["The run failed: x0 cannot be imported"]),
+        ("finished:completed", 0, []),
+        ("finished:stopped", 0, []),
+    ],
+)
+def test_the_status_is_that_of_the_run_at_the_superlink(state, status, said, sent, flower, monkeypatch, capsys):
+    listed = {"success": True, "runs": [{"status": state, "status-details": "x0 cannot be imported"}]}
+
+    def program(program, env, pass_on):
+        if program[1] == "run":
+            return Outcome(-15 if sent else 0, sent, "Successfully started run 123\n")
+        assert program[1:] == ["list", "given", "--run-id", "123", "--format", "json"]
+        return Outcome(0, 0, json.dumps(listed))
+
+    monkeypatch.setattr(commands, "run_program", program)
+    assert commands.main(["run", "--insecure", "--run-config", RUN]) == (130 if sent else status)
+    assert capsys.readouterr().err.splitlines() == said
+
+
 def test_ctrl_c_while_a_superlink_is_awaited_ends_without_a_traceback(flower, monkeypatch):
-    def interrupted(host, port):
+    def interrupted(host, port, patience):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, "_wait_for", interrupted)
