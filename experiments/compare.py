@@ -10,7 +10,6 @@ import math
 import multiprocessing
 import os
 import pickle
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -33,6 +32,7 @@ from optimizers.core.options import nearest_name, positive_integer
 from optimizers.core.record import StopReason
 from optimizers.core.values import parse_point
 from optimizers.registry import METHODS, method_class
+from optimizers.running.interrupts import follow_parent
 from optimizers.running.journal import Journal
 
 Method = str | type | tuple[str | type, Mapping[str, Any]]
@@ -347,7 +347,7 @@ _worker: dict[str, bytes] = {}
 
 
 def _start_worker(payload: bytes, threads: int, dtype: torch.dtype) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_parent()
     torch.set_num_threads(threads)
     torch.set_default_dtype(dtype)
     _worker["payload"] = payload

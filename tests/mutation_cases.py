@@ -3211,7 +3211,7 @@ SCALE = (
     ),
     Mutation(
         "continuation/workers-interrupted",
-        F + "engine/workers.py",
+        O + "running/interrupts.py",
         "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
         "",
         "A terminal's Ctrl-C ends the workers in the middle of a round.",

@@ -7,7 +7,6 @@ import errno
 import multiprocessing
 import os
 import shlex
-import signal
 import sys
 import time
 import traceback
@@ -26,6 +25,7 @@ from experiments.harness.experiment import Experiment, in_words, seconds_a_seed
 from experiments.harness.records import Rows
 from experiments.harness.verdicts import Verdict
 from experiments.running import results
+from optimizers.running.interrupts import follow_parent
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -291,8 +291,8 @@ def _run_seed(name: str, settings: Any, seed: int) -> tuple[Rows, float, str]:
 
 
 def start_worker() -> None:
-    """In a process of a pool: one thread, and interrupts left to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """In a process of a pool: one thread, and interrupts left to the parent, with which it ends."""
+    follow_parent()
     torch.set_num_threads(1)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import signal
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
@@ -17,6 +16,7 @@ from federated.core.reception import Content
 from federated.engine.host import Host, MadeWhenAsked, Request, Service, handed_over
 from optimizers.core.options import check_choice
 from optimizers.evaluation import Evaluator
+from optimizers.running.interrupts import follow_parent
 
 START_METHODS = ("spawn", "forkserver", "fork")
 
@@ -251,7 +251,7 @@ def _work(link: Any, host: Host, threads: int) -> None:
 
     A terminal sends its Ctrl-C to all processes; what becomes of the run is the first one's to say.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_parent()
     torch.set_num_threads(threads)
     while True:
         try:

@@ -1,8 +1,9 @@
-"""Ctrl-C during a run: the first asks it to end, the second ends it at once."""
+"""Ctrl-C during a run: the first asks it to end, the second ends it at once; in a worker it is the parent's."""
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -93,3 +94,20 @@ class Interrupts:
             signal.pthread_kill(main, signal.SIGINT)
         else:
             signal.raise_signal(signal.SIGINT)
+
+
+def follow_parent() -> None:
+    """In a worker's process: leaves interrupts to the parent, and ends when the parent does, be it killed.
+
+    The end of a pipe says it to some workers only: forked ones hold the other side too, and so do those of a pool of
+    ``concurrent.futures``.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

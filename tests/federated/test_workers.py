@@ -1,8 +1,13 @@
 """Clients in worker processes: handed to whoever is idle, and bitwise what one process gives."""
 
+import contextlib
 import math
 import multiprocessing
+import os
 import pickle
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -149,7 +154,8 @@ class Unreadable:
         return __import__, ("a_module_that_is_not_there",)
 
 
-def test_what_a_worker_cannot_read_is_said():
+def test_what_a_worker_cannot_read_is_said(monkeypatch):
+    monkeypatch.setattr(workers, "follow_parent", lambda: None)
     made = make_federation("fedzo", [Quadratic(0)], X0)
     ours, theirs = multiprocessing.Pipe()
     for call in (("take_over", (0, Unreadable(), None, None)), None):
@@ -157,3 +163,36 @@ def test_what_a_worker_cannot_read_is_said():
     workers._work(theirs, made.host, torch.get_num_threads())
     succeeded, error = pickle.loads(ours.recv_bytes())
     assert not succeeded and "a_module_that_is_not_there" in str(error)
+
+
+ASLEEP = """
+import sys, time
+from federated import simulate
+
+def asleep(x):
+    print("?", end="", flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    simulate("fedzo", [asleep] * 2, [0.0], rounds=1, workers=2, start_method=sys.argv[1], progress=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "start_method", ["fork", *(pytest.param(m, marks=pytest.mark.slow) for m in ("spawn", "forkserver"))]
+)
+def test_workers_end_with_a_parent_that_is_killed(start_method, tmp_path):
+    script = tmp_path / "asleep.py"
+    script.write_text(ASLEEP)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, script, start_method]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout.read(2) == "??"
+            process.kill()
+            assert process.communicate(timeout=60) == ("", None)  # at the end of all who could write to it
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
