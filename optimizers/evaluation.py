@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
@@ -47,9 +48,12 @@ class Evaluator:
         batched: whether a batch is evaluated in one call.
         on_failure: ``"skip"`` reports NaN; ``"retry"`` evaluates a failed point again, at most ``retries`` times and
             while the budget lasts, counts every evaluation, and then skips; ``"raise"`` raises the objective's
-            exception, or ``FailedQueryError``. The first exception of each type is logged as a warning with its
-            traceback, later ones at the level of debugging; a result's ``nfail`` counts all.
+            exception, or ``FailedQueryError``. The first exception of each type is logged as a warning, later ones at
+            the level of debugging; a result's ``nfail`` counts all.
         retries: the most evaluations of a point beyond the first under ``"retry"``.
+        name: what messages call the objective.
+        traced: the types and places of exceptions that were logged with their traceback, which is logged once for each;
+            evaluators may share the set.
     """
 
     fun: Callable[[Any], Any]
@@ -57,7 +61,9 @@ class Evaluator:
     batched: bool = False
     on_failure: FailurePolicy = "skip"
     retries: int = 1
-    _met: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    name: str = "the objective"
+    traced: set[tuple[str, str, int]] = field(default_factory=set, repr=False, compare=False)
+    _met: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not callable(self.fun):
@@ -132,31 +138,35 @@ class Evaluator:
         except BrokenExecutor:
             raise
         except InvalidValueError as error:
-            error.add_note(f"what the objective gave at {where} is no value")
+            error.add_note(f"what {self.name} gave at {where} is no value")
             raise
         except Exception as error:
             if first or self.on_failure == "raise":
-                error.add_note(f"raised by the objective at {where}" + (", the first of the run" if first else ""))
+                error.add_note(f"raised by {self.name} at {where}" + (", the first of the run" if first else ""))
                 raise
             self._log(error, where)
             return None
         if self.on_failure == "raise" and not all(map(math.isfinite, values)):
-            raise FailedQueryError(f"the objective gave no finite value at {where}")
+            raise FailedQueryError(f"{self.name} gave no finite value at {where}")
         return values
 
     def _log(self, error: Exception, where: str) -> None:
         kind = type(error).__name__
         new = kind not in self._met
         self._met.add(kind)
+        (*_, (frame, line)) = traceback.walk_tb(error.__traceback__)
+        place = kind, frame.f_code.co_filename, line
         logger.log(
             logging.WARNING if new else logging.DEBUG,
-            "the objective raised %s at %s, a failed query: %s%s",
+            "%s raised %s at %s, a failed query: %s%s",
+            self.name,
             kind,
             where,
             error,
             "; later ones are logged as debugging" if new else "",
-            exc_info=error if new else None,
+            exc_info=error if new and place not in self.traced else None,
         )
+        self.traced.add(place)
 
 
 def _numbers(fun: Callable[..., Any], count: int, *point: Any) -> list[float]:

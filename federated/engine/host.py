@@ -6,7 +6,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -83,6 +83,7 @@ class Host:
     gradients: Mapping[int, Gradient] = field(default_factory=dict)
     _clients: dict[int, Client] = field(default_factory=dict)
     _held: dict[int, Client] = field(default_factory=dict)
+    _traced: set[tuple[str, str, int]] = field(default_factory=set)
 
     def client(self, number: int) -> Client:
         """The client of a number, which is made if there is none."""
@@ -178,6 +179,8 @@ class Host:
     ) -> None:
         """Takes a client whom another host gave up, or a new one where there is no state."""
         assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
+        self._traced |= evaluator.traced
+        evaluator = replace(evaluator, traced=self._traced)
         self.evaluators[number] = evaluator
         if gradient is not None:
             self.gradients[number] = gradient
@@ -239,13 +242,14 @@ def prepared(
         ValueError: if an objective's attribute ``dimension`` is not the algorithm's.
         TypeError: if an objective is not callable.
     """
+    traced: set[tuple[str, str, int]] = set()
 
     def evaluator(number: int) -> Evaluator:
         objective = objectives[number]
         dimension = getattr(objective, "dimension", None)
         if isinstance(dimension, int) and dimension != algorithm.dimension:
             raise ValueError(f"client {number} has dimension {dimension}, x0 has {algorithm.dimension}")
-        return Evaluator(objective, **evaluation)
+        return Evaluator(objective, **evaluation, name=f"client {number}'s objective", traced=traced)
 
     def gradient(number: int) -> Gradient:
         return autograd(objectives[number])

@@ -177,6 +177,25 @@ def test_objectives_that_raise_end_the_run_where_asked():
         simulate("fedzo", [lambda x: x], X0, rounds=1, **OPTIONS)
 
 
+def raising(x):
+    raise LookupError("no value")
+
+
+def elsewhere(x):
+    raise LookupError("no value here")
+
+
+def test_what_clients_raise_is_logged_by_their_numbers_and_traced_once(caplog):
+    assert simulate("fedzo", [raising, raising, elsewhere, raising], X0, rounds=2, **OPTIONS).nfail == 64
+    warned = [record for record in caplog.records if record.name == "optimizers.evaluation"]
+    for client, record in enumerate(warned):
+        assert record.getMessage().startswith(f"client {client}'s objective raised LookupError at point 0 of batch 0")
+    assert [record.exc_info is not None for record in warned] == [True, False, True, False]
+    with pytest.raises(LookupError) as raised:
+        simulate("fedzo", [torch.sum, raising], X0, rounds=1, on_failure="raise", **OPTIONS)
+    assert raised.value.__notes__ == ["raised by client 1's objective at point 0 of batch 0"]
+
+
 def interrupting(objective, number, then=lambda: None):
     """The objective, which interrupts the process at one of its queries."""
 

@@ -128,6 +128,21 @@ def test_a_client_that_is_handed_over_is_in_one_place():
     assert other.evaluators[1].fun.queries == queries > 0
 
 
+def failing(x):
+    raise LookupError("no value")
+
+
+def test_clients_in_a_worker_trace_what_they_raise_once(caplog):
+    made = make_federation("fedzo", [failing] * 3, X0, local_steps=1, directions=2)
+    worker = Host(made.algorithm, {}, {})
+    for number in range(3):
+        worker.take_over(number, *pickle.loads(made.host.hand_over(number)))
+    made.host = worker
+    made.run_round()
+    warned = [record.exc_info is not None for record in caplog.records if record.name == "optimizers.evaluation"]
+    assert warned == [True, False, False]
+
+
 def test_what_was_interrupted_is_no_answer_to_what_is_asked_next(monkeypatch):
     """Answers that nobody waited for are in the pipes still."""
     made = make_federation("fedzo", [Quadratic(i) for i in range(3)], X0, local_steps=1, workers=2, **FORK)
