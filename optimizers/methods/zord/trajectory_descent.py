@@ -215,13 +215,6 @@ class TrajectoryDescent(Optimizer, Generic[S]):
                     "or initial_points"
                 )
             self._go_on(self._x)
-        elif self._design_size >= self.max_queries:
-            logger.warning(
-                "the budget of %d queries is all spent on the initial design of %d: no step is made; more queries, or "
-                "fewer initial_points",
-                self.max_queries,
-                self._design_size,
-            )
 
     def _take_history(self, X: Tensor, y: Tensor) -> None:
         if len(X) == 0:
@@ -254,6 +247,13 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     def _ask(self) -> Batch:
         count = self._next_queries()
+        if self.iterations == 0 and self._design_size >= self.max_queries:
+            logger.warning(
+                "the budget of %d queries is all spent on the initial design of %d: no step is made; more queries, or "
+                "fewer initial_points",
+                self.max_queries,
+                self._design_size,
+            )
         if self._designs:
             return self._points_batch(self._design(count), info={"iterate": self.state.iterates})
         return self._iterate_batch(count, self._x.new_empty(0, self.dimension))

@@ -39,11 +39,15 @@ def known(n=30, d=4, seed=0, spread=0.5):
 # Initial data.
 
 
-def test_a_budget_that_the_design_spends_is_said(caplog):
-    minimize(lambda x: float(x.square().sum()), torch.ones(3).double(), "zord", max_queries=10)
-    assert "all spent on the initial design of 10: no step is made" in caplog.text
+def test_a_budget_that_the_design_spends_is_said(caplog, tmp_path):
+    def run_for(max_queries, **options):
+        minimize(lambda x: float(x.square().sum()), torch.ones(3).double(), "zord", max_queries=max_queries, **options)
+
+    run_for(10)
+    assert caplog.text.count("all spent on the initial design of 10: no step is made") == 1
     caplog.clear()
-    minimize(lambda x: float(x.square().sum()), torch.ones(3).double(), "zord", max_queries=11)
+    run_for(11, checkpoint=tmp_path / "run.pt")
+    run_for(9, checkpoint=tmp_path / "run.pt")  # all was spent before
     assert not caplog.text
 
 
