@@ -27,6 +27,7 @@ ELSEWHERE = {
     "constraints": "bounds and prox say where to search, and a query that breaks a constraint may fail by NaN",
     "disp": "progress shows how far the run is",
     "hess": "methods have values alone, gradient_descent gradients by jac",
+    "in_place": "it is an option of the methods 'hiso' and 'decomfl'",
     "maxfev": "max_queries is the budget",
     "maxfun": "max_queries is the budget",
     "maxiter": "max_queries is the budget",
@@ -35,7 +36,7 @@ ELSEWHERE = {
     "rng": "seed is an integer",
     "tol": "target and stagnation end a run early",
 }
-"""What takes the place of arguments of ``scipy.optimize.minimize`` that have no name here."""
+"""What takes the place of arguments of ``scipy.optimize.minimize`` that have no name here, and who has an option."""
 
 
 def minimize(

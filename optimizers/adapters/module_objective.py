@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from optimizers.core.batch import Batch
-from optimizers.core.options import check_choice, check_integer, nearest_name, positive_integer
+from optimizers.core.options import check_choice, check_integer, check_takes, nearest_name, positive_integer
 from optimizers.core.values import parse_values
 from optimizers.seeding import seeded
 
@@ -81,8 +81,7 @@ class ModuleObjective:
     ) -> None:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-        if not callable(loss_fn):
-            raise TypeError(f"loss_fn must be callable, got {type(loss_fn).__name__}")
+        check_takes("loss_fn", loss_fn, "module", *(["minibatch"] if data is not None else []))
         self.module, self.loss_fn, self.training = module, loss_fn, training
         self.seed = check_integer("seed", seed, 0, 2**64)
         self.resample = check_choice("resample", resample, ("step", "query"))

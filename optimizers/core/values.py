@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class InvalidValueError(TypeError, ValueError):
@@ -104,7 +104,9 @@ def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
         tensor = _of_array(name, np.asarray(given), booleans)
     elif isinstance(given, Sequence) and not isinstance(given, str) and any(isinstance(v, Tensor) for v in given):
         if not all(isinstance(v, Tensor) and v.numel() == 1 for v in given):
-            raise ValueError(f"{name}: a list of tensors must hold one number in each")
+            parameters = any(isinstance(v, nn.Parameter) for v in given)
+            hint = "; ModuleObjective.x0() makes one vector of a module's parameters" if parameters else ""
+            raise ValueError(f"{name}: a list of tensors must hold one number in each{hint}")
         parts = [numeric(name, v).reshape(()) for v in given]
         tensor = torch.stack([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts])
     else:

@@ -5,6 +5,9 @@ import pytest
 import torch
 
 from optimizers import RGF, minimize, run
+from optimizers.core.options import option_names
+from optimizers.minimize import ELSEWHERE
+from optimizers.registry import METHODS, method_class
 from optimizers.testing import quadratic, start
 
 
@@ -76,6 +79,11 @@ def test_numpy_gradients():
     assert result.fun < 1e-6
 
 
+def test_the_methods_that_move_x0_itself_are_those_that_the_message_names():
+    found = [name for name in METHODS if "in_place" in option_names(method_class(name))]
+    assert ELSEWHERE["in_place"].endswith(" and ".join(map(repr, found)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
@@ -87,6 +95,7 @@ def test_numpy_gradients():
         ({"calback": print}, TypeError, "did you mean 'callback'"),
         ({"tol": 1e-3}, TypeError, "no argument 'tol': target and stagnation"),
         ({"options": {"maxiter": 3}}, TypeError, "no argument 'options': the method's options are arguments"),
+        ({"in_place": True}, TypeError, "no argument 'in_place': it is an option of the methods 'hiso' and 'decomfl'"),
         ({"directons": 3}, TypeError, "RGF has no option 'directons'; did you mean 'directions'"),
         ({"callback": 3}, TypeError, "callback must be callable"),
         (

@@ -292,7 +292,14 @@ def test_what_is_no_objective_is_refused():
     before = parameters(module).clone()
     for kind, message, call in (
         (TypeError, "torch.nn.Module", lambda: ModuleObjective(lambda x: x, lambda m: 0.0)),
-        (TypeError, "loss_fn", lambda: ModuleObjective(module, 3.0)),
+        (TypeError, "loss_fn must be callable, got float", lambda: ModuleObjective(module, 3.0)),
+        (TypeError, r"called as loss_fn\(module\): .*'batch'", lambda: ModuleObjective(module, lambda m, batch: 0.0)),
+        (
+            TypeError,
+            r"called as loss_fn\(module, minibatch\)",
+            lambda: ModuleObjective(module, lambda m: 0.0, data=inputs),
+        ),
+        (ValueError, r"ModuleObjective.x0\(\) makes", lambda: minimize(f, list(module.parameters()), max_queries=9)),
         (ValueError, "no parameter", lambda: ModuleObjective(nn.Tanh(), lambda m: 0.0)),
         (ValueError, "'resample'|resample", lambda: objective(module, resample="epoch")),
         (ValueError, "batch_size goes with data", lambda: ModuleObjective(module, len, batch_size=3)),
