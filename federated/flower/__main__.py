@@ -151,7 +151,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("-c", "--run-config", metavar="PAIRS", action="append", default=[], help=what)
     given, others = parser.parse_known_args(arguments)
     _address(given)
-    check_run_config(given.run_config)
+    if "clients" not in check_run_config(given.run_config):
+        sys.stderr.write(f"clients={RunConfig.clients} is assumed: the run config has no number of clients\n")
     configs = [part for text in given.run_config for part in ("--run-config", text)]
     outcome = _flwr(given, ["run", str(APP), "given", "--stream", *configs, *others], sys.stdout)
     found = STARTED.search(outcome.output)

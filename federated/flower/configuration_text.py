@@ -18,8 +18,10 @@ PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 """What Flower takes for a key and its value."""
 
 
-def check_run_config(texts: Sequence[str]) -> None:
-    """Checks all that can be checked of a run config before the run is submitted; see ``RunConfig.check``.
+def check_run_config(texts: Sequence[str]) -> dict[str, Any]:
+    """Checks all that can be checked of a run config before the run is submitted, and returns its values by key.
+
+    See ``RunConfig.check``.
 
     Args:
         texts: what stood behind each ``--run-config``: pairs ``key=value``, or one path of a TOML file.
@@ -36,6 +38,7 @@ def check_run_config(texts: Sequence[str]) -> None:
         RunConfig.of(given).check()
     except TypeError as error:
         raise ValueError(str(error)) from error
+    return given
 
 
 def check_node_config(text: str) -> None:

@@ -13,7 +13,7 @@ from federated.flower import __main__ as commands
 from federated.flower import wire
 from federated.flower.child import Outcome
 
-RUN = "dimension=3 rounds=3"
+RUN = "dimension=3 rounds=3 clients=2"
 NODE = 'client=0 objective="federated.flower.example:quadratic"'
 
 
@@ -104,6 +104,12 @@ def test_runs_name_their_superlink(flower, tmp_path):
     assert flower.pop()[0][1:] == ["stop", "12", "given", "--format", "json"]
     assert commands.main(["status", "--insecure", "--format", "json"]) == 3
     assert flower.pop()[0][1:] == ["list", "given", "--format", "json"]
+
+
+@pytest.mark.parametrize(("config", "said"), [("rounds=3", ["clients=2 is assumed: "]), ("clients=3", [])])
+def test_a_number_of_clients_that_is_assumed_is_said(config, said, flower, capsys):
+    commands.main(["run", "--insecure", "-c", f"dimension=3 {config}"])
+    assert [line[: len("clients=2 is assumed: ")] for line in capsys.readouterr().err.splitlines()] == said
 
 
 @pytest.mark.parametrize("command", ["superlink", "supernode", "register", "run", "stop", "status", "app"])
