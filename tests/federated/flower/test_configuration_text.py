@@ -69,38 +69,36 @@ def test_what_flower_would_leave_out_is_refused(text):
         read_pairs([text], "run config")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("local_steps=3", "run config 'local_steps' is unknown; did you mean 'local-steps'\\?"),
-        ("step=3", "run config 'step' is unknown.*accepted: algorithm, bounds"),
-        ("options.directions=3", "run config 'options' must be text|options must be text"),
-        ("bounds=[0,1]", 'bounds must be text, got \\[0, 1\\]: write bounds="\\[0, 1\\]"'),
-        ("output=3", 'output must be text, got 3: write output="3"'),
-        ('algorithm="hizo"', "unknown algorithm 'hizo'; did you mean 'hiso'"),
-        ('x0="zero"', "x0 is no TOML value"),
-        ("rounds=-1", "rounds must be at least 0"),
-    ],
-)
-def test_a_run_config_is_refused_with_its_key(text, reason):
-    with pytest.raises(ValueError, match=reason):
-        check_run_config(["dimension=3", text])
+def run_config(text):
+    check_run_config(["dimension=3", text])
 
 
-def test_a_number_is_an_initial_point():
-    check_run_config(["dimension=3 x0=0.95"])
-    check_run_config(["dimension=3 x0=1"])
+def node_config(text):
+    check_node_config(f"client=0 {text}")
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("check", "text", "reason"),
     [
-        ('objective="myfed.plain"', "objective must be an import path .package.module:name., got 'myfed.plain'"),
-        ('objective="myfed:Client" arguments="c=.15"', "arguments must read like .* got 'c=.15'"),
-        ('objective="myfed:Client" retrys=3', "node config 'retrys' is unknown; did you mean 'retries'"),
+        (run_config, "local_steps=3", "run config 'local_steps' is unknown; did you mean 'local-steps'\\?"),
+        (run_config, "step=3", "run config 'step' is unknown.*accepted: algorithm, bounds"),
+        (run_config, "options.directions=3", "run config 'options' must be text|options must be text"),
+        (run_config, "bounds=[0,1]", 'bounds must be text, got \\[0, 1\\]: write bounds="\\[0, 1\\]"'),
+        (run_config, "output=3", 'output must be text, got 3: write output="3"'),
+        (run_config, 'algorithm="hizo"', "unknown algorithm 'hizo'; did you mean 'hiso'"),
+        (run_config, 'x0="zero"', "x0 is no TOML value"),
+        (run_config, "rounds=-1", "rounds must be at least 0"),
+        (node_config, 'objective="myfed.plain"', "must be an import path .package.module:name., got 'myfed.plain'"),
+        (node_config, 'objective="myfed:Client" arguments="c=.15"', "arguments must read like .* got 'c=.15'"),
+        (node_config, 'objective="myfed:Client" retrys=3', "config 'retrys' is unknown; did you mean 'retries'"),
     ],
 )
-def test_a_node_config_is_refused_before_the_node_starts(text, reason):
+def test_a_config_is_refused_with_its_key_before_anything_starts(check, text, reason):
     with pytest.raises(ValueError, match=reason):
-        check_node_config(f"client=0 {text}")
-    check_node_config('client=0 objective="myfed:Client" arguments="c=0.15"')
+        check(text)
+
+
+def test_a_config_that_is_right_is_taken():
+    assert check_run_config(["dimension=3", "x0=0.95"]) == {"dimension": 3, "x0": 0.95}  # a number is a point, too
+    run_config("x0=1")
+    node_config('objective="myfed:Client" arguments="c=0.15"')
