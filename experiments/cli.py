@@ -37,6 +37,22 @@ _CONTROLS: dict[Status, str] = {
 }
 
 
+class _Command(argparse.ArgumentParser):
+    """A command's parser, which names the choice that is nearest to one that there is not."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += _nearest(str(value), action.choices or ())
+            raise
+
+
+def _nearest(given: str | None, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(given or "", list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def main(argv: Sequence[str]) -> int:
     """Run one command; exit status 0, 1 where something failed, 2 for bad input, 130 on an interrupt."""
     from experiments.running.runner import FULL_DISK
@@ -50,9 +66,7 @@ def main(argv: Sequence[str]) -> int:
         if rest and arguments.command != "benchmark":
             command = commands[arguments.command]
             option = next((text for text in rest if text.startswith("--")), None)
-            near = difflib.get_close_matches(option or "", command._option_string_actions, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            command.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+            command.error(f"unrecognized arguments: {' '.join(rest)}{_nearest(option, command._option_string_actions)}")
         return _dispatch(arguments, rest, shlex.join(["python", "-m", "experiments", *argv]))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -139,7 +153,7 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
         epilog="COMMAND --help says more of a command.",
     )
     parser.add_argument("--version", action="version", version=f"{SCRIPT} {__version__}")
-    strict: Any = partial(argparse.ArgumentParser, allow_abbrev=False)
+    strict: Any = partial(_Command, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=strict)
     ids: Any = {"nargs": "*", "metavar": "ID", "choices": list(registry.MODULES) if complete else None}
     known = commands.add_parser("list", help="the experiments: what they show, cost and need")

@@ -256,6 +256,17 @@ def test_a_folder_that_cannot_be_written_is_named(toy_only, tmp_path, capsys):
     assert "file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [(["run", "--scale", "quik"], "quick"), (["list", "--paper", "zor"], "zord"), (["completion", "bsh"], "bash")],
+)
+def test_a_choice_that_there_is_not_names_the_nearest(arguments, near, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    said = capsys.readouterr().err
+    assert f"invalid choice: {arguments[-1]!r} (choose from" in said and said.endswith(f"); did you mean {near}?\n")
+
+
 def test_unrecognized_arguments_are_refused(capsys):
     with pytest.raises(SystemExit):
         main(["run", "zord-fig1", "--seed", "3"])
