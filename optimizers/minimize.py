@@ -36,7 +36,7 @@ ELSEWHERE = {
     "rng": "seed is an integer",
     "tol": "target and stagnation end a run early",
 }
-"""What takes the place of arguments of ``scipy.optimize.minimize`` that have no name here, and who has an option."""
+"""What to do about arguments that ``scipy.optimize.minimize`` has and this has not, or that few methods have."""
 
 
 def minimize(
