@@ -22,7 +22,17 @@ from experiments import registry
 from experiments.benchmarks import output
 from experiments.benchmarks.problems.suites import SIDE, SUITES, Problem, chosen, opened
 from optimizers import SurrogateTrustRegion, run
-from optimizers.methods.trust_region import cut, free_box, modeller, pinned_model, radius, step, surrogate_trust_region
+from optimizers.methods.trust_region import (
+    cut,
+    free_box,
+    metric,
+    modeller,
+    pinned_model,
+    radius,
+    region_model,
+    step,
+    surrogate_trust_region,
+)
 
 FUNCTIONS = (1, 2, 6, 7, 8, 10, 12, 13, 15, 17, 20, 22)
 LEAST = 1e-8
@@ -32,12 +42,14 @@ Change = tuple[Any, str, Any]
 """A module, the name of a constant or a function of it, and what takes its place."""
 
 
-def _identity(hessian: torch.Tensor) -> torch.Tensor:
+def _identity(hessian: torch.Tensor, *_: float) -> torch.Tensor:
     return torch.eye(len(hessian), dtype=hessian.dtype)
 
 
 NO_NOISE: list[Change] = [(pinned_model, "EVIDENCE", float("inf"))]
 NO_SHARED: list[Change] = [(pinned_model, "SHARED", 0.0)]
+ROOT: list[Change] = [(metric, "POWER", 0.25)]
+VARIANCE: list[Change] = [(region_model, "gain_map", _identity)]
 
 ROWS: dict[str, list[Change]] = {
     "all": [],
@@ -45,14 +57,16 @@ ROWS: dict[str, list[Change]] = {
     "without the quadratic form": [(pinned_model, "QUADRATIC", 0.0)],
     "without the shared curvature": NO_SHARED,
     "without the metric": [(modeller, "metric_of", _identity)],
+    "the metric of the curvatures' roots": ROOT,
     "without lessons": [(surrogate_trust_region, "LESSONS", 0)],
+    "lessons where the variance is most": VARIANCE,
     "without Newton steps after the first": [(step, "NEWTON", 0)],
     "without noise and ripples": NO_NOISE,
     "ripples told from noise, not smoothed over": [(surrogate_trust_region, "RUGGED", False)],
     "without searches of hyper-parameters after the first": [(pinned_model, "LATER", 0)],
     "half the first radius": [(free_box, "START", 0.1)],
     "radius grows at any decrease": [(radius, "POOR", 0.1)],
-    "the prototype's model": [*NO_NOISE, *NO_SHARED, (cut, "REACH", 0.0)],
+    "the prototype's model": [*NO_NOISE, *NO_SHARED, *ROOT, *VARIANCE, (cut, "REACH", 0.0)],
 }
 
 

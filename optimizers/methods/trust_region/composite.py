@@ -111,7 +111,7 @@ class CompositeModel:
         return before
 
     def lesson(self, delta: float) -> Tensor | None:
-        """The unit vector along which ∇f(x_b) is least known; None if it is known better than G is long."""
+        """``RegionModel.lesson`` with G for the slope: None if ∇f(x_b) is known well enough beside it."""
         gradient, _, largest = self._model.quadratic(torch.zeros_like(self._places[0]))
         L = max(largest, float(gradient.norm()) / delta, 1e-300)
         return self._model.lesson(delta, -L * self._prox(-gradient / L, 1.0 / (L * self._model.unit)))

@@ -96,8 +96,8 @@ class Modeller:
         """
         data = LocalData.about(now.points.cpu(), now.values.cpu(), best, self.size, now.radius.delta, bool(now.noisy))
         cut = self.cut(now, best)
-        every = self._box.d // 2 if now.basis is None else min(self._box.d, len(data)) // 8
-        due = now.shape is None or len(now.values) - now.fitted >= max(5, every)
+        every = max(2, self._box.d // 2) if now.basis is None else max(5, min(self._box.d, len(data)) // 8)
+        due = now.shape is None or len(now.values) - now.fitted >= every
         while len(data):
             try:
                 model = self._fitted(now, data, due) if now.basis is None else self._spanned(now, data, due, normal)

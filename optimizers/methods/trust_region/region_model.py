@@ -1,4 +1,4 @@
-"""The pinned model in the variables' own units: steps to its least mean, and the direction of least known slope."""
+"""The pinned model in the variables' own units: steps to its least mean, and the direction to learn about."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from torch import Tensor
 from optimizers.methods.trust_region.cut import SHARE, minimize_before
 from optimizers.methods.trust_region.pinned_model import PinnedData, PinnedModel, Shape
 from optimizers.methods.trust_region.step import minimize_in_ball
+
+FLAT = 1e-12
+"""The least curvature that counts, in units of the largest."""
 
 SEEN = 1.0
 """How much of the noise's standard deviation the mean has to change by to be seen."""
@@ -78,27 +81,44 @@ class RegionModel:
         return s, self.unit * mean
 
     def lesson(self, delta: float, slope: Tensor | None = None) -> Tensor | None:
-        """The unit vector along which ∇f(x_b) is least known; None if it is known better than it is long.
+        """The unit vector along which what is not known of ∇f(x_b) may gain most; None if ∇f is known well enough.
 
-        It points downhill, or from the cut where δ along it is behind that. Known: its variance along the vector is at
-        most the squared length of its mean, or of ``slope`` in that one's place.
+        With W of ``gain_map`` a slope g gains ½‖Wᵀg‖². The vector is along Wv, v the unit vector of most variance of
+        vᵀWᵀ∇f(x_b). It points downhill, or from the cut where δ along it is behind that. Known well enough: that
+        variance is at most ‖Wᵀg‖² for the mean g of ∇f(x_b), or for ``slope`` in that one's place.
         """
         slope = self.gradient if slope is None else slope
-        e, variance = self.least_known()
-        if not variance > float(slope.square().sum()):
+        W = gain_map(self.hessian, float(slope.norm()) / delta)
+        eigenvalues, V = torch.linalg.eigh(W.mT @ self._gradient_covariance() @ W)
+        if not float(eigenvalues[-1]) > float((W.mT @ slope).square().sum()):
             return None
-        e = -e if float(e @ slope) > 0.0 else e
+        e = W @ V[:, -1]
+        e = e / (-e.norm() if float(e @ slope) > 0.0 else e.norm())
         return -e if self.cut is not None and delta * float(self.cut @ e) > SHARE else e
 
     def slope_variance(self, e: Tensor) -> float:
         """The variance of eᵀ∇f(x_b), e of shape ``d``."""
         return float(self._model.slope_covariance((self._map @ e)[:, None]))
 
-    def least_known(self) -> tuple[Tensor, float]:
-        """The unit vector along which ∇f(x_b) has most variance, shape ``d``, and that variance."""
-        covariance = self._map.mT @ self._model.gradient_covariance() @ self._map
-        eigenvalues, Q = torch.linalg.eigh(covariance)
-        return Q[:, -1], float(eigenvalues[-1])
+    def _gradient_covariance(self) -> Tensor:
+        """cov ∇f(x_b), ``d x d``."""
+        return self._map.mT @ self._model.gradient_covariance() @ self._map
+
+
+def gain_map(hessian: Tensor, least: float) -> Tensor:
+    """W with WWᵀ = (|H| + ηI)⁻¹, ``d x d``, |H| = Q|Λ|Qᵀ; O(d³).
+
+    With η = ‖g‖/δ, ½‖Wᵀg‖² is about what a function of gradient g and Hessian H falls by within δ: along an eigenvector
+    ½g²/|λ| where the minimum is near, and between ½|g|δ and |g|δ where it is far.
+
+    Args:
+        hessian: H, ``d x d``.
+        least: η.
+    """
+    eigenvalues, Q = torch.linalg.eigh(hessian)
+    sizes = eigenvalues.abs() + least
+    largest = float(sizes.max())
+    return Q * (sizes.clamp_min(FLAT * largest).rsqrt() if largest > 0.0 else torch.ones_like(sizes))
 
 
 def scaled_data(rows: Tensor, heights: Tensor, metric: Tensor, variance: float = 0.0) -> tuple[PinnedData, Tensor]:

@@ -164,7 +164,7 @@ class SpanModel:
         return explored, self.unit * variance**0.5 * float(((explored - s) @ v).abs())
 
     def lesson(self, delta: float, slope: Tensor | None = None) -> Tensor | None:
-        """The unit vector along which ∇f(x_b) is least known, as ``RegionModel.lesson`` has it."""
+        """The unit vector along which what is not known of ∇f(x_b) may gain most, as ``RegionModel.lesson`` has it."""
         if (e := self._model.lesson(delta, None if slope is None else coordinates(self._basis, slope))) is None:
             return None
         v = self._whole(e)

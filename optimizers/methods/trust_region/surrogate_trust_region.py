@@ -48,8 +48,9 @@ class SurrogateTrustRegion(Optimizer):
     - *a step* to the least posterior mean in the ball of radius Δ and the box. Δ follows the ratio of actual to
       predicted decrease (``Radius``).
     - *a lesson*, after a step that failed or where it is too short for a query: x_b + Δe, e the unit vector along
-      which ∇f(x_b) is least known, downhill by the mean, if its variance along e exceeds the squared length of its
-      mean; at most five in a row.
+      which what is not known of ∇f(x_b) may gain most, downhill by the mean. A slope g gains about ½gᵀB⁻¹g within Δ,
+      B = |∇²μ| + ‖∇μ‖/Δ; e maximizes eᵀCe/eᵀBe, C the covariance of ∇f(x_b), if the most exceeds ∇μᵀB⁻¹∇μ. There are
+      at most five in a row.
     - *Failed queries* have no place in the model. A plane that parts them from the others about x_b, the farthest from
       x_b that does, bounds the steps (``cut_of``); where there is none, the radius falls under their distance.
     - *Noise* of unknown variance s² is a hyper-parameter of the model. Where a fit finds some, the center is queried
@@ -73,9 +74,9 @@ class SurrogateTrustRegion(Optimizer):
       teach about the gradient there, whatever the values of all that are out (``Place``). A step that takes too long
       is passed over: another one takes its place, and its value joins the others when it comes.
 
-    Lengthscale and amplitude are fitted anew every max(5, d/2) queries (n/8 in a span), and the metric of the model to
-    the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a window of n, in
-    a span O(n³ + n² d).
+    Lengthscale and amplitude are fitted anew every max(2, d/2) queries (max(5, n/8) in a span), and the metric of the
+    model to the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a window
+    of n, in a span O(n³ + n² d).
 
     Args:
         x0: initial point, shape ``d``.
@@ -192,6 +193,7 @@ class SurrogateTrustRegion(Optimizer):
         if kind in ("design", "scout"):
             now.first, now.radius, now.lessons = len(state.values), self._opening, 0
             now.smoothing = now.noisy is not None and (now.noisy or RUGGED)
+            now.shape = None
         elif kind == "repeat" and told:
             now.noisy = bool(values[0] != state.values[state.pin])
             now.fitted, now.smoothing = 0, now.noisy or RUGGED

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import eigh, sqrtm
 from scipy.optimize import minimize as scipy_minimize
 from scipy.stats import multivariate_normal
 
@@ -113,12 +114,13 @@ def test_the_gradients_covariance_is_the_limit_of_that_of_differences(shape):
     np.testing.assert_allclose(model.gradient_covariance(), expected, rtol=5e-3, atol=5e-3 * expected.max())
 
 
-def test_the_metric_takes_the_root_of_the_ratio_of_curvatures():
+def test_the_metric_takes_the_fifth_root_of_the_ratio_of_curvatures():
     Q = torch.linalg.qr(points(4, 4)).Q
     hessian = Q @ torch.diag(torch.tensor([1e4, -1e2, 1.0, 1e-9], dtype=torch.float64)) @ Q.mT
     inverse = torch.linalg.inv(metric_of(hessian))
     curvatures = torch.linalg.eigvalsh(inverse.mT @ hessian @ inverse) / 1e4
-    np.testing.assert_allclose(curvatures, [-1e-1, 1e-10, 1e-2, 1.0], rtol=1e-6, atol=1e-13)
+    # 1e-13 of the largest counts as 1e-6: 1e-13 / 1e-6^0.8.
+    np.testing.assert_allclose(curvatures, [-(10**-0.4), 10**-8.2, 10**-0.8, 1.0], rtol=1e-6, atol=1e-12)
     assert torch.equal(metric_of(torch.zeros(3, 3)), torch.eye(3))
 
 
@@ -216,6 +218,29 @@ def test_a_lesson_goes_along_what_the_queries_do_not_span_and_downhill():
     assert abs(float(e[2])) > 0.99
     steep = RegionModel.of(points(30, 3), 1e3 * points(30, 3).sum(1), torch.eye(3, dtype=torch.float64), Shape())
     assert steep.lesson(1.0) is None
+
+
+@pytest.mark.parametrize("length", [1e-12, 100.0])
+def test_a_lesson_is_about_the_slope_that_may_gain_most(length):
+    """No direction has more eᵀCe/eᵀ(|H| + ‖g‖/δ)e, C = cov ∇f(x_b): not the one of most variance, up a steep wall."""
+    S, delta = 0.1 * points(30, 3), 0.5
+    y = 1e4 * S[:, 0] ** 2 + S[:, 1] ** 2
+    model = RegionModel.of(S, y, torch.eye(3, dtype=torch.float64), Shape())
+    H, map = model.derivatives(torch.zeros(3, dtype=torch.float64))[1].numpy(), model._map.numpy()
+    size, C = np.real(sqrtm(H @ H)), map.T @ model._model.gradient_covariance().numpy() @ map
+    B = size + length / delta * np.eye(3)
+
+    def gain(e):
+        return e @ C @ e / (e @ B @ e)
+
+    slope = length * torch.tensor([0.0, 0.6, 0.8], dtype=torch.float64)
+    e = model.lesson(delta, slope).numpy()
+    assert np.linalg.norm(e) == pytest.approx(1.0) and e @ slope.numpy() <= 0.0
+    assert gain(e) == pytest.approx(eigh(C, B, eigvals_only=True)[-1], rel=1e-6)
+    assert gain(e) > 2.0 * gain(eigh(C)[1][:, -1])
+    for share in (0.99, 1.01):
+        known = (share * eigh(C, size, eigvals_only=True)[-1]) ** 0.5 * np.real(sqrtm(size))[0]
+        assert (model.lesson(1e12, torch.from_numpy(known)) is None) == (share > 1.0)
 
 
 def quadratic(d, seed, definite=False):
