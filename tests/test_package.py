@@ -89,8 +89,9 @@ def test_a_source_distribution_has_no_results_and_builds_the_same_wheel(built, t
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_wheel_alone_runs_the_readme(built, tmp_path):
+def test_the_wheel_alone_runs_the_readme(built, tmp_path, monkeypatch):
     """In an environment where nothing else of this project is on the path."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     wheel, _ = built
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"

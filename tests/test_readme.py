@@ -102,8 +102,9 @@ def test_the_black_box_is_minimized_as_the_guide_advises():
         given |= {"method": ast.unparse(call.args[2])} if len(call.args) > 2 else {}
         return {name: value for name, value in given.items() if name not in ("bounds", "max_queries", "seed")}
 
-    block = next(block for block in _blocks(README, "python") if "minimize" in block)
-    assert method_of(block) == method_of(ADVICE[0].use)
+    for page in (README, ROOT / "pyproject.toml"):
+        block = next(block for block in _blocks(page, "python") if "minimize" in block)
+        assert method_of(block) == method_of(ADVICE[0].use)
 
 
 @needs_results

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
+from federated import __version__
 from federated.flower import status as run_status
 from federated.flower.child import Outcome, run_program
 from federated.flower.configuration import NodeConfig, RunConfig, keys
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="\n".join(["commands:", *what, "", f"{PROGRAM} COMMAND --help says more of one."]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"gradient-surrogates {__version__}")
     parser.add_argument("command", choices=list(commands), metavar="COMMAND", help="one of those below")
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = parser.parse_args(given[:1]).command

@@ -2,6 +2,7 @@ import json
 import os
 import socket
 import threading
+from importlib import metadata
 
 import pytest
 
@@ -110,6 +111,12 @@ def test_runs_name_their_superlink(flower, tmp_path):
 def test_a_number_of_clients_that_is_assumed_is_said(config, said, flower, capsys):
     commands.main(["run", "--insecure", "-c", f"dimension=3 {config}"])
     assert [line[: len("clients=2 is assumed: ")] for line in capsys.readouterr().err.splitlines()] == said
+
+
+def test_the_version_is_the_distributions(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        commands.main(["--version"])
+    assert capsys.readouterr().out == f"gradient-surrogates {metadata.version('gradient-surrogates')}\n"
 
 
 @pytest.mark.parametrize("command", ["superlink", "supernode", "register", "run", "stop", "status", "app"])
