@@ -62,6 +62,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         if argv and not argv[0].startswith("-") and argv[0] not in commands:
             raise registry.UnknownNameError("command", argv[0], commands)
+        if list(argv) in (["benchmark", "-h"], ["benchmark", "--help"]):  # after a name it is the benchmark's own
+            commands["benchmark"].print_help()
+            return 0
         arguments, rest = parser.parse_known_args(argv)
         if rest and arguments.command != "benchmark":
             command = commands[arguments.command]
@@ -180,7 +183,8 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
     publish.add_argument("names", help="default: all finished ones of the folder", **ids)
     again = "what run wrote to; default: the committed results, which are made anew from their records"
     publish.add_argument("--from", default=None, help=again, **made)
-    benchmark = commands.add_parser("benchmark", help="time our pieces against their peers", add_help=False)
+    peers, more = "time our pieces against their peers", "NAME --help says more of a benchmark."
+    benchmark = commands.add_parser("benchmark", help=peers, epilog=more, add_help=False)
     benchmark.add_argument(
         "name",
         metavar="NAME",

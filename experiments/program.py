@@ -16,5 +16,5 @@ def program() -> str:
 
 
 def plain(docstring: str | None) -> str:
-    """A docstring as a terminal shows it, without marks around its code."""
-    return (docstring or "").replace("``", "")
+    """A docstring as a terminal shows it: without marks around its code, and with the name that the user typed."""
+    return (docstring or "").replace("``", "").replace(MODULE, program())

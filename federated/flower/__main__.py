@@ -146,7 +146,7 @@ def run(arguments: list[str]) -> int:
     The exit status is 1 if the run failed. Ctrl-C or SIGTERM ends the log, not the run: that goes on at the SuperLink
     until ``stop`` ends it.
     """
-    example = 'run --insecure --run-config \'algorithm="hiso" dimension=20 rounds=4 output="first"\''
+    example = 'run --insecure --run-config \'algorithm="hiso" dimension=20 clients=2 rounds=4 output="first"\''
     parser = _parser(run, example, "flwr run", {"--run-config": RunConfig})
     _add_superlink(parser)
     what = "what the run is told: 'key=value key=value', or the path of a TOML file; may be given again"

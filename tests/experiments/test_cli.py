@@ -69,13 +69,17 @@ def test_help_has_no_markup_and_the_name_that_was_typed(monkeypatch, capsys):
     names = {"/usr/bin/gradient-surrogates": "gradient-surrogates", "/x/experiments/__main__.py": MODULE}
     for typed, name in names.items():
         monkeypatch.setattr(sys, "argv", [typed])
-        pages = ([], ["list"], ["run"], ["figures"], ["report"], ["publish"], ["completion"], ["benchmark", "threads"])
-        for command in pages:
+        pages = ([], ["list"], ["run"], ["figures"], ["report"], ["publish"], ["completion"])
+        for command in (*pages, ["benchmark", "threads"], ["benchmark", "problems"]):
             with pytest.raises(SystemExit) as ended:
                 main([*command, "--help"])
             page = capsys.readouterr().out
             assert ended.value.code == 0 and page.startswith(f"usage: {' '.join([name, *command])}"), page
             assert "`" not in page and "**" not in page and ":class:" not in page
+            assert name == MODULE or MODULE not in page
+        assert main(["benchmark", "--help"]) == 0
+        page = capsys.readouterr().out
+        assert page.startswith(f"usage: {name} benchmark NAME") and all(known in page for known in registry.BENCHMARKS)
         with pytest.raises(SystemExit):
             main(["run", "--sedes"])
         assert f"{name} run: error: unrecognized arguments: --sedes; did you mean --seeds?" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def _show(out: Path, command: str) -> int:
         print(f"\n{name}\n")
         print("\n".join(page.write(name, own, out, command)))
     print(f"written: {', '.join(f'{out}/{name}.txt' for name in records)}")
-    print(f"one page: python -m experiments report --from {out}")
+    print(f"one page: {program()} report --from {out}")
     folders = sorted(path for path in (out / COCO).glob("*/*") if not path.parent.name.startswith("."))
     if folders:
         print(f"COCO's runtime distributions: python -m cocopp {' '.join(map(str, folders))}")
