@@ -89,7 +89,7 @@ DIMENSIONS = (2, 3, 5, 10, 20, 40)
 
 ADVICE = (
     _advice(
-        "One machine, 2 to 40 variables, some 20 queries a variable",
+        "One machine, 2 to 40 variables, some 20 queries a variable, values without noise",
         "minimize(f, x0, bounds=bounds, max_queries=20 * d)",
         "The default, a trust region on the derived GP: ahead of COBYQA, of CMA-ES, and of our other methods.",
         Ground("problems-bbob", "trust region on the GP is ahead of the next in mean rank"),
@@ -97,6 +97,18 @@ ADVICE = (
         Ground("problems-bbob", "trust region on the GP ends lower than ZoRD, kept information, gated"),
         Ground("problems-bbob", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
         *(Ground("problems-bbob", f"trust region on the GP is first in mean rank at d = {d},") for d in DIMENSIONS),
+    ),
+    _advice(
+        "One machine, 5 to 20 variables, noisy values",
+        "minimize(f, x0, bounds=bounds, max_queries=20 * d)",
+        "The default too: it finds out that there is noise, and how much. A known variance is given as ``noise``.",
+        Ground("problems-bbob-noisy", "trust region on the GP is ahead of the next in mean rank"),
+        Ground("problems-bbob-noisy", "trust region on the GP ends lower than the better COBYQA"),
+        Ground("problems-bbob-noisy", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
+        *(
+            Ground("problems-bbob-noisy", f"trust region on the GP is first in mean rank at d = {d},")
+            for d in (5, 10, 20)
+        ),
     ),
     _advice(
         "One machine, SciPy alone, values without noise",

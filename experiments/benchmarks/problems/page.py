@@ -31,6 +31,9 @@ SHOWS = {
     "bbob-largescale": "COCO's 24 functions in 80 to 640 variables",
     "real": "real black boxes",
 }
+MULTIMODAL = ("multimodal", "weakly structured", "severe noise, multimodal")
+"""The groups whose functions have many minima."""
+
 CLAIM = (
     "Among all rivals on problems that nobody here chose, the trust region on the derived Gaussian process is first in "
     "mean rank in each dimension, ahead of the better COBYQA, and on multimodal functions not behind CMA-ES."
@@ -132,7 +135,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
     if board.has(BETTER_COBYQA):
         found.append(_below(board, BETTER_COBYQA, "ends lower than the better COBYQA"))
     found += [_below(board, m, f"ends lower than {label(m)}") for m in ("zord", "zord_gated") if m in board.everywhere]
-    multimodal = board.where(lambda p: suite.group(p.function) in ("multimodal", "weakly structured"))
+    multimodal = board.where(lambda p: suite.group(p.function) in MULTIMODAL)
     if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere:
         found.append(_below(multimodal, "cma", "ends lower than CMA-ES on the multimodal groups"))
     return found
