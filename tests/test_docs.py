@@ -76,8 +76,7 @@ def test_blocks_import_what_there_is(page):
     for block in _blocks(page):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in PACKAGES:
-                module = importlib.import_module(node.module)
-                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+                exec(ast.unparse(node), {})
 
 
 @pytest.mark.slow
