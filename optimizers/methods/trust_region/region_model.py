@@ -108,8 +108,9 @@ class RegionModel:
 def gain_map(hessian: Tensor, least: float) -> Tensor:
     """W with WWᵀ = (|H| + ηI)⁻¹, ``d x d``, |H| = Q|Λ|Qᵀ; O(d³).
 
-    With η = ‖g‖/δ, ½‖Wᵀg‖² is about what a function of gradient g and Hessian H falls by within δ: along an eigenvector
-    ½g²/|λ| where the minimum is near, and between ½|g|δ and |g|δ where it is far.
+    With η = ‖g‖/δ, ½‖Wᵀg‖² is about what a function of gradient g and Hessian H falls by within δ. Along an eigenvector
+    of eigenvalue λ it is ½g²/(|λ| + |g|/δ): near ½g²/|λ|, the whole fall, where the minimum is well inside, and ½|g|δ,
+    half of the fall, along a line without curvature.
 
     Args:
         hessian: H, ``d x d``.
