@@ -16,7 +16,13 @@ from torch import Tensor
 from optimizers.methods.trust_region.step import minimize_in_ball
 
 SHARE = 0.25
-"""How much of the way to the plane steps may go: the plane is where failures begin or farther."""
+"""How much of the way to the plane steps may go at most: the plane is where failures begin or farther."""
+
+STILL = 1e-6
+"""The least share that a step is drawn back to: one along the plane does not lose its length to rounding."""
+
+AT = 0.05
+"""A plane is near at this many radii: a border of curvature 1/(10δ) bends as far in a step of δ along it."""
 
 REACH = 4.0
 """Queries of the plane are at most so many radii away."""
@@ -49,11 +55,32 @@ def cut_of(failed: Tensor, rows: Tensor, delta: float) -> Tensor | None:
     return torch.from_numpy(residual[:-1] / -residual[-1]) / delta
 
 
+def share_of(cut: Tensor, delta: float) -> float:
+    """The largest nᵀs of a step: it stays a radius δ away from the plane, or goes no nearer to it.
+
+    Failures begin before the plane, on a border that may be curved. A step of length δ along a border of curvature κ
+    meets it if it began nearer than κδ²/2, so that the distance has to shrink no faster than the radius: steps that
+    are always drawn to the plane end where every long one fails.
+    """
+    return min(SHARE, max(0.0, 1.0 - delta * float(cut.norm())))
+
+
+def is_at(cut: Tensor, delta: float) -> bool:
+    """Whether the plane is so near, in units of δ, that steps of δ along it cannot be told from steps behind it."""
+    return AT * delta * float(cut.norm()) > 1.0
+
+
+def before(s: Tensor, share: float, cut: Tensor) -> Tensor:
+    """A step, shape ``d``, drawn back to 0 until nᵀs is at most the share."""
+    share = max(share, STILL)
+    return s * min(1.0, share / max(float(cut @ s), share))
+
+
 def confined(s: Tensor, delta: float, lower: Tensor, upper: Tensor, cut: Tensor | None) -> Tensor:
     """A step, shape ``d``, clipped to the box, and drawn back to 0 into the ball of radius δ and before a cut."""
     s = torch.minimum(torch.maximum(s, lower), upper)
     s = s * min(1.0, delta / max(float(s.norm()), 1e-300))
-    return s if cut is None else s * min(1.0, SHARE / max(float(cut @ s), SHARE))
+    return s if cut is None else before(s, share_of(cut, delta), cut)
 
 
 def minimize_before(
@@ -64,8 +91,9 @@ def minimize_before(
     upper: Tensor,
     cut: Tensor,
 ) -> tuple[Tensor, float]:
-    """``minimize_in_ball`` on the plane nᵀs = ``SHARE``; the step is shortened where it leaves the box."""
-    foot = cut * (SHARE / float(cut.square().sum()))
+    """``minimize_in_ball`` on the plane nᵀs = ``share_of``; the step is shortened where it leaves the box."""
+    share = share_of(cut, radius)
+    foot = cut * (share / float(cut.square().sum()))
     Z = torch.linalg.qr(cut[:, None], mode="complete").Q[:, 1:]
     left = float((radius**2 - foot.square().sum()).clamp_min(0.0).sqrt())
     start = value(foot)
@@ -76,6 +104,5 @@ def minimize_before(
 
     free = torch.full((Z.shape[1],), torch.inf, dtype=Z.dtype)
     t, _ = minimize_in_ball(lambda t: value(foot + Z @ t) - start, within, left, -free, free)
-    s = torch.clamp(foot + Z @ t, lower, upper)
-    s = s * min(1.0, SHARE / max(float(cut @ s), SHARE))
+    s = before(torch.clamp(foot + Z @ t, lower, upper), share, cut)
     return s, value(s)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.cut import SHARE, minimize_before
+from optimizers.methods.trust_region.cut import SHARE, minimize_before, share_of
 from optimizers.methods.trust_region.pinned_model import PinnedData, PinnedModel, Shape
 from optimizers.methods.trust_region.step import minimize_in_ball
 
@@ -76,7 +76,7 @@ class RegionModel:
     def step(self, delta: float, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
         """The step to the least mean in the ball of radius δ, the box and before a cut; the mean there in f's units."""
         s, mean = minimize_in_ball(self.mean, self.derivatives, delta, lower, upper, (self.gradient, self.hessian))
-        if self.cut is not None and float(self.cut @ s) > SHARE:
+        if self.cut is not None and float(self.cut @ s) > share_of(self.cut, delta):
             s, mean = minimize_before(self.mean, self.derivatives, delta, lower, upper, self.cut)
         return s, self.unit * mean
 

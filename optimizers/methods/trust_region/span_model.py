@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.cut import SHARE, confined
+from optimizers.methods.trust_region.cut import SHARE, confined, share_of
 from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span import coordinates
 from optimizers.methods.trust_region.step import minimize_in_ball
@@ -159,7 +159,8 @@ class SpanModel:
         eta = min(most, GAINFUL * variance**0.5 / curvature) if curvature > 0.0 else most
         trials = [torch.minimum(torch.maximum(s + sign * eta * v, lower), upper) for sign in (1.0, -1.0)]
         if self.cut is not None:
-            trials = [trial for trial in trials if float(self.cut @ trial) <= SHARE] or [s]
+            most = max(share_of(self.cut, delta), float(self.cut @ s))
+            trials = [trial for trial in trials if float(self.cut @ trial) <= most] or [s]
         explored = min(trials, key=self.mean)
         return explored, self.unit * variance**0.5 * float(((explored - s) @ v).abs())
 

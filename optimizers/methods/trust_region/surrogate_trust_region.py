@@ -13,6 +13,7 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
+from optimizers.methods.trust_region.cut import is_at
 from optimizers.methods.trust_region.free_box import FreeBox
 from optimizers.methods.trust_region.modeller import AnyModel, Modeller
 from optimizers.methods.trust_region.radius import FAILED
@@ -52,7 +53,9 @@ class SurrogateTrustRegion(Optimizer):
       B = |∇²μ| + ‖∇μ‖/Δ; e maximizes eᵀCe/eᵀBe, C the covariance of ∇f(x_b), if the most exceeds ∇μᵀB⁻¹∇μ. There are
       at most five in a row.
     - *Failed queries* have no place in the model. A plane that parts them from the others about x_b, the farthest from
-      x_b that does, bounds the steps (``cut_of``); where there is none, the radius falls under their distance.
+      x_b that does, bounds the steps (``cut_of``), which end a radius before it, or go along it (``share_of``): its
+      border may be curved. Where it is near and steps still fail, ρ falls; where there is none, the radius falls under
+      their distance.
     - *Noise* of unknown variance s² is a hyper-parameter of the model. Where a fit finds some, the center is queried
       again, and differs. The center is then the query of least posterior mean, Δ follows the ratio of falls of that
       mean, ρ stays where the mean changes by about s within it, and steps too short for a query are queried after five
@@ -62,7 +65,7 @@ class SurrogateTrustRegion(Optimizer):
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
       another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
 
-    - *Many variables* (more than 60, or more than a quarter of the budget): the model is of the span of its window's
+    - *Many variables* (more than 60, or more than a sixth of the budget): the model is of the span of its window's
       rows, in k ≤ n coordinates of an orthonormal basis (``span``, ``SpanModel``); outside of it every slope has mean
       0 and the prior's variance. The design is x0 and eight random directions. Each step also goes a little along a
       random direction outside (``SpanModel.exploring``), and has failed only where it falls short by more than the
@@ -181,7 +184,7 @@ class SurrogateTrustRegion(Optimizer):
             values=torch.cat([state.values, values[succeeded]]),
             failed=torch.cat([state.failed, asked[~succeeded]]),
         )
-        told, failed = bool(succeeded.all()), False
+        told, failed, stuck = bool(succeeded.all()), False, False
         if kind in ("step", "lesson") and batch.info["turn"] != state.turn:
             kind = "beside"
         if kind == "beside" and self._awaited():
@@ -210,11 +213,12 @@ class SurrogateTrustRegion(Optimizer):
             failed = not ratio > FAILED
             cut = None if told else self._modeller.cut(now, place)
             now.radius = state.radius.after(ratio if cut is None else -math.inf, length)
+            stuck = cut is not None and is_at(cut, state.radius.delta)
             now.lessons = 0
         elif kind == "lesson" and not told and self._modeller.cut(now, self._modeller.best(state)) is None:
             now.radius = state.radius.after(math.nan, state.radius.delta)
         with small_algebra(self._modeller.flops):
-            at_rho = told and state.radius.delta <= state.radius.rho
+            at_rho = (told or stuck) and state.radius.delta <= state.radius.rho
             self._plan(now, kind, failed, failed and at_rho)
         self.state, self._x = now, now.center
 
@@ -225,7 +229,7 @@ class SurrogateTrustRegion(Optimizer):
             now: the state with all values.
             kind: the kind of the batch that was told.
             failed: whether it was a step that failed.
-            at_rho: whether that was at Δ = ρ, and with a value.
+            at_rho: whether that was at Δ = ρ, and with a value, or without one at a plane that is near (``is_at``).
         """
         if now.first == len(now.values):
             self._scout(now)
