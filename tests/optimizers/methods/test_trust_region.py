@@ -423,8 +423,8 @@ def test_steps_stay_a_radius_before_a_cut_and_are_the_least_there(distance, shar
     assert float(model.cut @ model.lesson(1e9)) < 0.0
 
 
-def disc_gap(seed):
-    """How far a run ends above the least of an ellipsoid in the unit ball, beyond which queries fail."""
+def ellipsoid_in_a_disc(seed):
+    """An ellipsoid of four variables that fails outside of the unit ball, its least value there, and a start."""
     rng = np.random.default_rng(seed)
     Q = np.linalg.qr(rng.standard_normal((4, 4)))[0]
     a, center = np.array([1.0, 2.0, 4.0, 8.0]), np.array([2.0, 1.0, 1.0, 1.0])
@@ -436,15 +436,33 @@ def disc_gap(seed):
         return a * center / (a + multiplier)
 
     multiplier = brentq(lambda m: nearest(m) @ nearest(m) - 1.0, 0.0, 1e3)
-    x0 = rng.uniform(-0.3, 0.3, 4)
-    found = minimize(f, x0, "trust_region", bounds=[(-3, 3)] * 4, max_queries=80, seed=seed, progress=False)
-    return float(found.fun) - float(a @ (nearest(multiplier) - center) ** 2)
+    return f, float(a @ (nearest(multiplier) - center) ** 2), rng.uniform(-0.3, 0.3, 4)
+
+
+DISC = {"bounds": [(-3, 3)] * 4, "max_queries": 80}
 
 
 def test_a_curved_border_is_followed_to_the_least_value_on_it():
     """The geometric mean was 0.6 when steps went a quarter of the way to the plane and ρ stayed while they failed."""
-    gaps = [disc_gap(seed) for seed in range(12)]
+    gaps = []
+    for seed in range(12):
+        f, least, x0 = ellipsoid_in_a_disc(seed)
+        gaps.append(float(minimize(f, x0, "trust_region", seed=seed, progress=False, **DISC).fun) - least)
     assert min(gaps) > 0.0 and float(np.exp(np.log(gaps).mean())) < 0.25
+
+
+def test_radius_falls_where_steps_fail_at_a_near_cut():
+    longest = 0
+    for seed in range(6):
+        f, _, x0 = ellipsoid_in_a_disc(seed)
+        optimizer, at, row = SurrogateTrustRegion(x0, seed=seed, **DISC), 0.0, 0
+        while optimizer.remaining > 0:
+            batch, delta = optimizer.ask(), optimizer.state.radius.delta
+            values = [f(np.asarray(x)) for x in batch.points()]
+            row = row + 1 if len(values) == 1 and math.isnan(values[0]) and delta == at else 0
+            longest, at = max(longest, row), delta
+            optimizer.tell(batch, values)
+    assert longest <= 16
 
 
 def fails(where):
