@@ -1533,7 +1533,16 @@ SINGLE_MACHINE = (
         "return AT * delta * float(cut.norm()) > 1.0",
         "return 0.0 * delta * float(cut.norm()) > 1.0",
         "steps of one length fail at a curved border for ever",
-        (REGION + "test_radius_falls_where_steps_fail_at_a_near_cut",),
+        (REGION + "test_radius_falls_where_queries_fail",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
+        "trust-region/noise-hides-failures",
+        M + "trust_region/surrogate_trust_region.py",
+        "return not bool((distances <= 2.0 * now.radius.rho).any())",
+        "return not bool((distances < 0.0).any())",
+        "a radius that noise has raised does not fall where queries fail",
+        (REGION + "test_radius_falls_where_queries_fail",),
         ("optimizers/trust_region",),
     ),
     # TuRBO and CobBO.

@@ -66,11 +66,11 @@ def share_of(cut: Tensor, delta: float) -> float:
 
 
 def is_at(cut: Tensor, delta: float) -> bool:
-    """Whether the plane is so near, in units of δ, that steps of δ along it cannot be told from steps behind it."""
+    """Whether the plane is so near that a step of δ along it may end behind a border that bends a little (``AT``)."""
     return AT * delta * float(cut.norm()) > 1.0
 
 
-def before(s: Tensor, share: float, cut: Tensor) -> Tensor:
+def drawn_back(s: Tensor, share: float, cut: Tensor) -> Tensor:
     """A step, shape ``d``, drawn back to 0 until nᵀs is at most the share."""
     share = max(share, STILL)
     return s * min(1.0, share / max(float(cut @ s), share))
@@ -80,7 +80,7 @@ def confined(s: Tensor, delta: float, lower: Tensor, upper: Tensor, cut: Tensor 
     """A step, shape ``d``, clipped to the box, and drawn back to 0 into the ball of radius δ and before a cut."""
     s = torch.minimum(torch.maximum(s, lower), upper)
     s = s * min(1.0, delta / max(float(s.norm()), 1e-300))
-    return s if cut is None else before(s, share_of(cut, delta), cut)
+    return s if cut is None else drawn_back(s, share_of(cut, delta), cut)
 
 
 def minimize_before(
@@ -104,5 +104,5 @@ def minimize_before(
 
     free = torch.full((Z.shape[1],), torch.inf, dtype=Z.dtype)
     t, _ = minimize_in_ball(lambda t: value(foot + Z @ t) - start, within, left, -free, free)
-    s = before(torch.clamp(foot + Z @ t, lower, upper), share, cut)
+    s = drawn_back(torch.clamp(foot + Z @ t, lower, upper), share, cut)
     return s, value(s)

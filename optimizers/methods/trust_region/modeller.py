@@ -108,15 +108,22 @@ class Modeller:
         return None
 
     def settled(
-        self, now: TrustRegionState, best: int, model: AnyModel, kind: str, normal: Tensor
+        self, now: TrustRegionState, best: int, model: AnyModel, stepped: bool, normal: Tensor
     ) -> tuple[int, AnyModel, bool]:
         """The query of least posterior mean, the model pinned there, and whether a step to the last one has failed.
 
         The radius follows the ratio of the fall of the mean, given the new value, to the one that was predicted.
+
+        Args:
+            now: the state, whose radius is set.
+            best: the number of the query at the centre.
+            model: the model about it.
+            stepped: whether the last value is that of a step.
+            normal: as ``model`` has it.
         """
         means, numbers, failed = model.means(), model.numbers, False
         last = (numbers == len(now.values) - 1).nonzero().flatten()
-        if kind == "step" and len(last):
+        if stepped and len(last):
             length = float((now.points[-1] - now.points[best]).norm())
             ratio = -float(means[last[0]]) / max(now.predicted, 1e-300)
             failed, now.lessons = not ratio > FAILED, 0

@@ -159,8 +159,8 @@ class SpanModel:
         eta = min(most, GAINFUL * variance**0.5 / curvature) if curvature > 0.0 else most
         trials = [torch.minimum(torch.maximum(s + sign * eta * v, lower), upper) for sign in (1.0, -1.0)]
         if self.cut is not None:
-            most = max(share_of(self.cut, delta), float(self.cut @ s))
-            trials = [trial for trial in trials if float(self.cut @ trial) <= most] or [s]
+            share = max(share_of(self.cut, delta), float(self.cut @ s))
+            trials = [trial for trial in trials if float(self.cut @ trial) <= share] or [s]
         explored = min(trials, key=self.mean)
         return explored, self.unit * variance**0.5 * float(((explored - s) @ v).abs())
 

@@ -53,13 +53,14 @@ class SurrogateTrustRegion(Optimizer):
       B = |∇²μ| + ‖∇μ‖/Δ; e maximizes eᵀCe/eᵀBe, C the covariance of ∇f(x_b), if the most exceeds ∇μᵀB⁻¹∇μ. There are
       at most five in a row.
     - *Failed queries* have no place in the model. A plane that parts them from the others about x_b, the farthest from
-      x_b that does, bounds the steps (``cut_of``), which end a radius before it, or go along it (``share_of``): its
-      border may be curved. Where it is near and steps still fail, ρ falls; where there is none, the radius falls under
-      their distance.
+      x_b that does, bounds the steps (``cut_of``), which go a quarter of the way to it at most, and end a radius before
+      it, or go along it (``share_of``): failures may begin at a curved border. Where the plane is near and steps still
+      fail, ρ falls; where there is none, the radius falls under their distance.
     - *Noise* of unknown variance s² is a hyper-parameter of the model. Where a fit finds some, the center is queried
       again, and differs. The center is then the query of least posterior mean, Δ follows the ratio of falls of that
-      mean, ρ stays where the mean changes by about s within it, and steps too short for a query are queried after five
-      lessons. ``x`` is the center; ``best_x`` stays the query of the least value, a lucky one.
+      mean, ρ stays where the mean changes by about s within it, unless queries fail there, and steps too short for a
+      query are queried after five lessons. ``x`` is the center; ``best_x`` stays the query of the least value, a lucky
+      one.
     - *Ripples* are what a fit takes for noise where the center's value agrees. They are smoothed over as noise is,
       until ρ would fall under what the mean shows; then the model interpolates, about the best query.
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
@@ -239,8 +240,9 @@ class SurrogateTrustRegion(Optimizer):
         best = modeller.best(now)
         model = None if kind == "scout" else modeller.model(now, best, normal)
         if now.smoothing and model is not None:
-            best, model, failed = modeller.settled(now, best, model, kind, normal)
-            at_rho = failed and now.radius.delta <= now.radius.rho
+            best, model, fell_short = modeller.settled(now, best, model, kind == "step" and not failed, normal)
+            if fell_short:
+                failed, at_rho = True, now.radius.delta <= now.radius.rho
         center = now.points[best].cpu()
         now.center, now.pin = self._box.whole(center[None])[0], best
         if kind == "scout":
@@ -258,7 +260,7 @@ class SurrogateTrustRegion(Optimizer):
     ) -> None:
         """Plans what the model says is next, at ever finer scales."""
         box = self._box
-        if now.smoothing and not model.sees(0.5 * now.radius.rho):
+        if self._is_blind(now, model, center):
             now.radius = now.radius.raised()
         lower, upper = box.lower - center, box.upper - center
         step, mean = model.step(now.radius.delta, lower, upper)
@@ -278,7 +280,7 @@ class SurrogateTrustRegion(Optimizer):
                     now.kind, now.plan, now.lessons = "lesson", lesson, now.lessons + 1
                     return
             if short or at_rho:
-                if now.smoothing and not model.sees(0.5 * now.radius.rho):
+                if self._is_blind(now, model, center):
                     if not now.noisy:
                         now.smoothing, now.fitted, now.lessons = False, 0, 0
                         self._plan(now, "lesson", False, False)
@@ -293,6 +295,13 @@ class SurrogateTrustRegion(Optimizer):
                     step, mean = model.step(now.radius.delta, lower, upper)
                     length = float(step.norm())
             failed = at_rho = False
+
+    def _is_blind(self, now: TrustRegionState, model: AnyModel, center: Tensor) -> bool:
+        """Whether noise hides what f does within ρ, and nothing has failed within 2ρ: then ρ is no less."""
+        if not now.smoothing or model.sees(0.5 * now.radius.rho):
+            return False
+        distances = torch.linalg.vector_norm(now.failed.cpu() - center, dim=1)
+        return not bool((distances <= 2.0 * now.radius.rho).any())
 
     def _is_known(self, now: TrustRegionState, plan: Tensor) -> bool:
         """Whether a point has been queried when it is rounded to the run's dtype, and would give the same value."""
