@@ -62,8 +62,10 @@ class FreeBox:
 
     def whole(self, points: Tensor) -> Tensor:
         """The points in search coordinates, of the run's dtype, for their free coordinates, ``q x d``."""
-        z = self._x.repeat(len(points), 1)
-        z[:, self._free] = self.kept(points).to(z.dtype)
+        z = self.kept(points).to(self._x.dtype, copy=True)
+        if self.d < len(self._x):
+            z, free = self._x.repeat(len(points), 1), z
+            z[:, self._free] = free
         return z if self._domain is None else torch.clamp(z, self._domain.search_lower, self._domain.search_upper)
 
     def replaced(self, z: Tensor, free: Tensor) -> Tensor:

@@ -88,27 +88,23 @@ def box_ball_minimizer(
         held: which variables stay where ``start`` has them, shape ``d``.
         start: a point of ball and box, shape ``d``.
     """
-    free = ~held
-    s = torch.where(held, start, 0.0)
-    while bool(free.any()):
-        held = ~free
-        left = radius**2 - float(s[held].square().sum())
-        if left <= 0.0:
-            break
-        if bool(held.any()):
+    s, some = torch.where(held, start, 0.0), bool(held.any())
+    while not (some and bool(held.all())):
+        if some:
+            free = ~held
+            left = radius**2 - float(s[held].square().sum())
+            if left <= 0.0:
+                break
             part = gradient[free] + hessian[free][:, held] @ s[held]
-            inner = ball_minimizer(part, hessian[free][:, free], math.sqrt(left))
+            s[free] = ball_minimizer(part, hessian[free][:, free], math.sqrt(left))
         else:
-            inner = ball_minimizer(gradient, hessian, radius)
-        below, above = inner < lower[free], inner > upper[free]
-        s[free] = inner
-        s = torch.minimum(torch.maximum(s, lower), upper)
-        out = below | above
+            s = ball_minimizer(gradient, hessian, radius)
+        inside = torch.clamp(s, lower, upper)
+        out = inside != s
         if not bool(out.any()):
             break
-        numbers = free.nonzero().flatten()
-        free[numbers[out]] = False
-        s[free] = 0.0
+        held, some = held | out, True
+        s = torch.where(held, inside, 0.0)
     norm = float(s.norm())
     return s * (radius / norm) if norm > radius else s
 
