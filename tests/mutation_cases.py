@@ -3381,8 +3381,8 @@ SCORES = (
     Mutation(
         "scoreboard/difference-the-other-way",
         BOARD + "board.py",
-        "pairs = self.score(method) - self.score(other)",
-        "pairs = self.score(other) - self.score(method)",
+        "interval(self._counted(self.score(method) - self.score(other)))",
+        "interval(self._counted(self.score(other) - self.score(method)))",
         "who is ahead seems behind",
         RANKS,
     ),

@@ -82,6 +82,7 @@ METHODS = Styles(
         "random": MethodStyle("random search", BLACK, "", ":"),
         "sobol_search": MethodStyle("Sobol' search", GREY, "", ":"),
         "trust_region": MethodStyle("trust region on the GP", BLUE, "o"),
+        "trust_region_8": MethodStyle("trust region on the GP, 8 at a time", INDIGO, "o", "--"),
         "gradient_descent": MethodStyle("gradient descent", BLACK, "", "--"),
         # FZooS
         "fzoos": MethodStyle("FZooS, γ = 1/t", BLUE, "o"),

@@ -30,7 +30,7 @@ def made(advice):
     x0, parts = torch.full((4,), 0.5, dtype=torch.float64), [range(2), range(2, 4)]
     given = {"max_queries": 10}
 
-    def minimize(f, start, method=DEFAULT, **options):
+    def minimize(f, start, method=DEFAULT, workers=None, **options):
         return method_class(method)(start, **{k: given[k] if v is ... else v for k, v in options.items()})
 
     def simulate(algorithm, objectives, start, *, rounds, local_steps, **options):

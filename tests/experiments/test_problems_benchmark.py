@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from scipy.optimize import rosen
 
 from experiments.benchmarks.problems import local_entropy, page, rivals, runs, suites
 from experiments.benchmarks.problems.board import BETTER_COBYQA, Board, interval
@@ -24,8 +26,10 @@ from experiments.benchmarks.problems.runs import Record, Run
 from experiments.benchmarks.problems.suites import SUITES, Problem, chosen
 from experiments.benchmarks.problems.tables import tables
 from experiments.cli import main
+from experiments.harness.outside import Queries
 from experiments.page.publish import PUBLISHED
 from experiments.workloads.black_boxes import BLACK_BOXES, BlackBox
+from optimizers import SurrogateTrustRegion
 from tests.experiments.committed import BOARDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +105,7 @@ def test_ranks_and_differences_are_scipys():
         theirs = stats.ttest_rel(gaps[0], gaps[k]).confidence_interval(0.95)
         ours = board.difference("trust_region", other)
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
-        assert ours.mean == pytest.approx(float((gaps[0] - gaps[k]).mean())) and ours.problems == 12
+        assert ours.mean == pytest.approx(float((gaps[0] - gaps[k]).mean())) and ours.units == 12
 
 
 def test_ties_share_their_rank_and_a_gap_under_the_floor_is_none():
@@ -141,7 +145,7 @@ def test_methods_that_missed_problems_are_ranked_where_they_were_run():
 def test_one_problem_has_no_interval():
     one = interval(np.array([0.5]))
     assert one.mean == 0.5 and math.isnan(one.low) and str(one) == "0.50"
-    assert interval(np.array([])).problems == 0
+    assert interval(np.array([])).units == 0
 
 
 def test_real_problems_count_by_the_share_of_the_gain_that_was_left():
@@ -150,6 +154,35 @@ def test_real_problems_count_by_the_share_of_the_gain_that_was_left():
 
     board = Board.of([real("cma", 9.0, 3.0), real("random", 7.0, 5.0), real("sobol", 7.0, 12.0)])
     assert board.mean_scores() == {"cma": 0.0, "random": pytest.approx(100 * 2 / 6), "sobol": 100.0}
+
+
+def test_each_black_box_counts_once_however_many_seeds_it_has():
+    """Boxes of three, one and two seeds: means and intervals are those of the boxes' means."""
+    finals = {"a": [(1.0, 2.0), (1.0, 3.0), (4.0, 1.0)], "b": [(1.0, 5.0)], "c": [(2.0, 1.0), (1.0, 9.0)]}
+    records = [
+        record(method, final, box, 2, seed, "real", least=((1, 10.0), (40, final)), reached=())
+        for box, pairs in finals.items()
+        for seed, pair in enumerate(pairs)
+        for method, final in zip(("trust_region", "cma"), pair, strict=True)
+    ]
+    board = Board.of(records)
+    left = {box: [100 * (x - y) / (10 - min(x, y)) for x, y in pairs] for box, pairs in finals.items()}
+    means = [np.mean(values) for values in left.values()]
+    theirs = stats.ttest_1samp(means, 0.0).confidence_interval(0.95)
+    ours = board.difference("trust_region", "cma")
+    assert ours.mean == pytest.approx(float(np.mean(means))) and ours.units == 3
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+    assert board.mean_ranks()["trust_region"] == pytest.approx(np.mean([4 / 3, 1.0, 1.5]))
+    assert board.rank_difference("trust_region", "cma").mean == pytest.approx(np.mean([-1 / 3, -1.0, 0.0]))
+    alone = board.where(lambda problem: problem.function == "a").difference("trust_region", "cma")
+    assert alone.units == 3 and alone.mean == pytest.approx(float(np.mean(left["a"])))
+    first = next(v for v in page.verdicts(records) if "over the black boxes" in v.claim)
+    assert first.statistic == "paired difference of the rank, mean over 3 black boxes, Student's interval"
+    records += [
+        dataclasses.replace(r, run=Run("turbo", r.run.problem)) for r in records if r.run.problem.function == "a"
+    ]
+    turbo = next(v for v in page.verdicts(records) if "TuRBO" in v.claim)
+    assert turbo.statistic == "paired difference of the percentage left, mean over 3 problems, Student's interval"
 
 
 def test_progress_is_the_least_so_far():
@@ -211,6 +244,27 @@ def test_a_row_says_where_a_method_is_run():
     assert all(RIVALS["cma"].takes(p, functions, (11, 12)) for p in problems)
     long = Problem("bbob", 1, 5, 11, 100 * 5)
     assert RIVALS["random"].takes(long, functions, (11,)) and not RIVALS["cobyqa"].takes(long, functions, (11,))
+
+
+def test_eight_at_a_time_are_asked_before_any_is_told(monkeypatch):
+    rounds, tell = [], SurrogateTrustRegion.tell
+    asked = []
+
+    def telling(self, batch, values):
+        if asked:
+            rounds.append(len(asked))
+            asked.clear()
+        tell(self, batch, values)
+
+    def valley(x):
+        asked.append(x)
+        return float(rosen(x))
+
+    monkeypatch.setattr(SurrogateTrustRegion, "tell", telling)
+    side = torch.full((3,), 5.0, dtype=torch.float64)
+    queries = Queries(valley, -side, side, 30, numpy=True)
+    RIVALS["trust_region_8"].run(queries, np.array([3.0, -2.0, 1.0]), 0)
+    assert rounds == [7, 8, 8, 7] and min(queries.values) < 0.1 * queries.values[0]
 
 
 @pytest.mark.parametrize("method", OUTSIDE)
@@ -397,7 +451,8 @@ def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_published_scoreboard_follows_from_its_records(name, tmp_path):
     records = page.read_records(PUBLISHED, name)
-    assert all(r.run.problem.instance in PUBLISHED_INSTANCES and not r.failure for r in records)
+    instances = range(11, 21) if name == "problems-real" else PUBLISHED_INSTANCES
+    assert all(r.run.problem.instance in instances and not r.failure for r in records)
     assert page.take_over(PUBLISHED, name, tmp_path, 100) == f"{len(records)} runs"
     for ending in ("settings.json", "txt"):
         assert (tmp_path / f"{name}.{ending}").read_text() == (PUBLISHED / f"{name}.{ending}").read_text()
@@ -427,6 +482,17 @@ def test_verdicts_are_those_of_the_intervals():
     assert first.status == "reproduced" and first.estimate == pytest.approx(-1.25)
     half = stats.t.ppf(0.975, 5) * np.std([-1.5, -1.0] * 3, ddof=1) / math.sqrt(6)
     assert first.interval == pytest.approx((-1.25 - half, -1.25 + half))
+
+
+@pytest.mark.parametrize(
+    ("worse", "status"), [(0.1, "reproduced"), (0.3, "undecided"), (0.5, "not reproduced")], ids=str
+)
+def test_eight_at_a_time_may_lose_three_tenths(worse, status):
+    shift = {4: worse - 0.05, 5: worse + 0.05}
+    pairs = [record("trust_region", 1e-2, f, 5, i) for f in (1, 2, 15) for i in (4, 5)]
+    pairs += [record("trust_region_8", 10 ** (shift[i] - 2.0), f, 5, i) for f in (1, 15) for i in (4, 5)]
+    found = next(v for v in page.verdicts(pairs) if "8 queries at a time" in v.claim)
+    assert found.status == status and found.estimate == pytest.approx(worse)
 
 
 def test_the_figure_is_readable_at_seven_inches():

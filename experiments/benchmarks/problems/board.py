@@ -6,7 +6,8 @@ method found on the problem and f₀ what its start has; from 0, the best, to 10
 as the worst one on its problem.
 
 Ranks are among methods that were run on all of the same problems, the mean rank for ties. A difference is paired
-problem by problem, its interval Student's over them.
+problem by problem, its interval Student's over them. Where there are several black boxes each counts once, by the mean
+over its seeds, however many these are, and intervals are over the boxes.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from experiments.benchmarks.problems.coco_files import FLOOR
 from experiments.benchmarks.problems.runs import Record
 from experiments.benchmarks.problems.suites import Problem
 
-OURS = "trust_region"
+OURS, EIGHT = "trust_region", "trust_region_8"
 COBYQAS = ("cobyqa", "cobyqa_wide")
 BETTER_COBYQA = "the better COBYQA"
 
 
 class Difference(NamedTuple):
-    """A mean of paired differences with its 95% interval, and over how many problems; NaN limits of one problem."""
+    """A mean of paired differences with its 95% interval, NaN of one, and how many problems or boxes it is over."""
 
     mean: float
     low: float
     high: float
-    problems: int
+    units: int
 
     def __str__(self) -> str:
-        if self.problems < 2:
+        if self.units < 2:
             return f"{self.mean:.2f}"
         return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
 
@@ -114,13 +115,13 @@ class Board:
             return {}
         ranks = self._ranks(methods)
         names = [*methods, *([BETTER_COBYQA] if self._both_everywhere else [])]
-        return {method: float(self._row(method, ranks, methods).mean()) for method in names}
+        return {method: float(self._counted(self._row(method, ranks, methods)).mean()) for method in names}
 
     def rank_difference(self, method: str, other: str) -> Difference:
         """The mean of one method's rank less another's, among the methods that were run on all problems."""
         methods = self.everywhere
         ranks = self._ranks(methods)
-        return interval(ranks[methods.index(method)] - ranks[methods.index(other)])
+        return interval(self._counted(ranks[methods.index(method)] - ranks[methods.index(other)]))
 
     def _ranks(self, methods: Sequence[str]) -> np.ndarray:
         found: np.ndarray = stats.rankdata(np.array([self.score(method) for method in methods]), axis=0)
@@ -129,7 +130,7 @@ class Board:
     def mean_scores(self) -> dict[str, float]:
         """The mean score of each method that was run on all problems; and of the better COBYQA."""
         names = [*self.everywhere, *([BETTER_COBYQA] if self._both_everywhere else [])]
-        return {method: float(self.score(method).mean()) for method in names if self.problems}
+        return {method: float(self._counted(self.score(method)).mean()) for method in names if self.problems}
 
     @property
     def _both_everywhere(self) -> bool:
@@ -137,8 +138,16 @@ class Board:
 
     def difference(self, method: str, other: str) -> Difference:
         """The mean of one method's score less another's over the problems that both were run on."""
-        pairs = self.score(method) - self.score(other)
-        return interval(pairs[~np.isnan(pairs)])
+        return interval(self._counted(self.score(method) - self.score(other)))
+
+    def _counted(self, values: np.ndarray) -> np.ndarray:
+        """What counts once of values, NaN where there is none: that of each problem, or the mean of each black box."""
+        known = ~np.isnan(values)
+        boxes = np.array([problem.suite == "real" and problem.function for problem in self.problems], dtype=object)
+        names = list(dict.fromkeys(boxes[known]))
+        if len(names) < 2:
+            return values[known]
+        return np.array([values[known & (boxes == name)].mean() for name in names])
 
 
 def _better(methods: Sequence[str], problems: Sequence[Problem], scores: np.ndarray) -> dict[int, str]:

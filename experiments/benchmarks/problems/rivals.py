@@ -21,10 +21,13 @@ from experiments.benchmarks.problems.local_entropy import local_entropy_search
 from experiments.benchmarks.problems.suites import SIDE, Problem
 from experiments.harness import style
 from experiments.harness.outside import Queries, run_outside
-from optimizers import minimize
+from optimizers import SurrogateTrustRegion, minimize
 
 OUR_RADIUS = 0.2
 """``SurrogateTrustRegion``'s first radius over a side of the box."""
+
+AT_A_TIME = 8
+"""The queries of a round of ``trust_region_8``."""
 
 Run = Callable[[Queries, np.ndarray, int], None]
 """Asks the queries from a start, given a seed, until they are spent or the method stops."""
@@ -80,7 +83,8 @@ class Rival:
     def where(self) -> str:
         """Where it is run, in words."""
         parts = [] if math.isinf(self.most) else [f"d ≤ {self.most:g}"]
-        parts += [] if math.isinf(self.most_real) else [f"d ≤ {self.most_real:g} on real problems"]
+        real = f"d ≤ {self.most_real:g} on real problems" if self.most_real else "no real problems"
+        parts += [] if math.isinf(self.most_real) else [real]
         parts += [f"every {_ORDINALS[self.every]} function"] if self.every > 1 else []
         parts += [f"the first {self.instances} instances asked for"] if self.instances else []
         return ", ".join([*parts, f"up to {self.factor} d queries"])
@@ -103,12 +107,27 @@ def _ours(method: str, **options: Any) -> Run:
 
 
 def _run_ours(method: str, options: Mapping[str, Any], queries: Queries, x0: np.ndarray, seed: int) -> None:
-    def told(x: np.ndarray) -> float:
-        queries(x)
-        return queries.values[-1]  # NaN for a failed query, which our methods know
-
     box, budget = [(-SIDE, SIDE)] * len(x0), queries.max_queries
+    told = functools.partial(_told, queries)
     minimize(told, x0, method, bounds=box, max_queries=budget, seed=seed, progress=False, **options)
+
+
+def _run_rounds(queries: Queries, x0: np.ndarray, seed: int) -> None:
+    """The trust region with ``AT_A_TIME`` queries out, all told before any others are asked."""
+    box, budget = [(-SIDE, SIDE)] * len(x0), queries.max_queries
+    optimizer = SurrogateTrustRegion(x0, bounds=box, max_queries=budget, seed=seed)
+    while not optimizer.stopped:
+        batches = [optimizer.ask()]
+        while sum(map(len, batches)) < AT_A_TIME and (another := optimizer.ask_another()) is not None:
+            batches.append(another)
+        values = [[_told(queries, x.numpy()) for x in batch.points()] for batch in batches]
+        for batch, own in zip(batches, values, strict=True):
+            optimizer.tell(batch, own)
+
+
+def _told(queries: Queries, x: np.ndarray) -> float:
+    queries(x)
+    return queries.values[-1]  # NaN for a failed query, which our methods know
 
 
 def _outside(name: str, **options: Any) -> Run:
@@ -121,6 +140,14 @@ def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np
 
 _TABLE = (
     Rival("trust_region", _ours("trust_region"), factor=100, why="ours, the method that is tested"),
+    Rival(
+        "trust_region_8",
+        _run_rounds,
+        most=20,
+        most_real=0,
+        every=2,
+        why="ours with eight queries at a time, as eight workers ask",
+    ),
     Rival("zord", _ours("zord"), why="ours, the library's ZoRD with its defaults"),
     Rival("zord_gated", _ours("zord", active="gated"), most=40, most_real=400, why="ours, with queries that teach"),
     Rival("rgf", _ours("rgf"), factor=100, why="the papers' baseline"),

@@ -88,7 +88,7 @@ def differences(board: Board, parts: Sequence[Part], by: str = "dimension") -> T
     rows = []
     for other in others:
         found = [board.where(chosen).difference(OURS, other) for _, chosen in columns]
-        rows.append((f"to {label(other)}", *(str(one) if one.problems else "" for one in found)))
+        rows.append((f"to {label(other)}", *(str(one) if one.units else "" for one in found)))
     caption = (
         f"{label(OURS)} less each rival by {by}: {_measure(board)}, mean of the differences problem by problem "
         "with Student's 95% interval over the problems that both were run on; below 0 it is ahead."
@@ -219,7 +219,8 @@ def _asked(board: Board) -> str:
     problems = board.problems
     functions, instances = {p.function for p in problems}, sorted({p.instance for p in problems})
     budgets = sorted({p.queries // p.dimension for p in problems})
-    spent = "each problem's own budget" if problems[0].suite == "real" else f"{_listed(budgets)} d queries"
+    own = "each problem's own budget; over several black boxes each counts once, by its mean"
+    spent = own if problems[0].suite == "real" else f"{_listed(budgets)} d queries"
     return f"{counted(len(functions), 'function')}, instances {_listed(instances)}, {spent}."
 
 
