@@ -63,6 +63,7 @@ ROWS: dict[str, list[Change]] = {
     "without Newton steps after the first": [(step, "NEWTON", 0)],
     "without noise and ripples": NO_NOISE,
     "ripples told from noise, not smoothed over": [(surrogate_trust_region, "RUGGED", False)],
+    "ripples smoothed over until no more is seen": [(surrogate_trust_region, "EARLY", 0)],
     "without searches of hyper-parameters after the first": [(pinned_model, "LATER", 0)],
     "half the first radius": [(free_box, "START", 0.1)],
     "radius grows at any decrease": [(radius, "POOR", 0.1)],

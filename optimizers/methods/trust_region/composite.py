@@ -72,6 +72,10 @@ class CompositeModel:
         """Whether the mean of f changes by more than a value's noise within a distance of x_b."""
         return self._model.sees(length)
 
+    def needs_noise(self) -> bool:
+        """Whether f's values are much less likely without noise, as ``RegionModel.needs_noise`` has it."""
+        return self._model.needs_noise()
+
     def mean(self, s: Tensor) -> float:
         """The posterior mean of f + ψ at a step, shape ``d``, relative to x_b and in the model's unit."""
         return self._model.mean(s) + self._rise(s) / self._model.unit

@@ -142,6 +142,14 @@ class PinnedData:
             start = start._replace(noise=min(max(guess, NOISES[0]), NOISES[1]))
         return self._searched(start, left + left // 2, stride)[1]
 
+    def excess(self, shape: Shape) -> float:
+        """What −2 log marginal likelihood rises by if a shape's noise is taken away and a and ℓ are fitted anew.
+
+        The search begins at the shape's own a and ℓ, as for a later fit, and at (1, 1), as for a first one.
+        """
+        still = self._searched(shape._replace(noise=0.0), LATER, 0.5), self._searched(Shape(), FIRST, 1.0)
+        return min(still)[0] - self.loss(shape)
+
     def _searched(self, start: Shape, left: int, stride: float) -> tuple[float, Shape]:
         """The pattern search of ``fitted`` with ``left`` likelihoods; s² stays 0 where it is."""
         limits = [(math.log(low), math.log(high)) for low, high in (AMPLITUDES, LENGTHSCALES, NOISES)]

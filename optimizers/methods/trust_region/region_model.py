@@ -18,6 +18,9 @@ FLAT = 1e-12
 SEEN = 1.0
 """How much of the noise's standard deviation the mean has to change by to be seen."""
 
+NEEDED = 0.2
+"""Values need noise where without it −2 log likelihood is more by this for each of them."""
+
 
 class RegionModel:
     """A model of f(x_b + s) − f(x_b) from the values at some s: a ``PinnedModel`` of u = As/R.
@@ -62,6 +65,11 @@ class RegionModel:
         """Whether the mean changes by more than a value's noise within a distance of x_b."""
         curvature = float(torch.linalg.eigvalsh(self.hessian).abs().mean())
         return 0.5 * curvature * length**2 > SEEN * math.sqrt(self._model.noise)
+
+    def needs_noise(self) -> bool:
+        """Whether the values are much less likely without noise, whatever a and ℓ are (``PinnedData.excess``)."""
+        data, shape = self._model.data, self._model.shape
+        return shape.noise > 0.0 and data.excess(shape) > NEEDED * len(data.y)
 
     def derivatives(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """The mean's gradient, shape ``d``, and Hessian, ``d x d``, at a step."""

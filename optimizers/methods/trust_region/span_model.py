@@ -53,6 +53,10 @@ class SpanModel:
         """Whether the mean changes by more than a value's noise within a distance, as ``RegionModel.sees`` has it."""
         return self._model.sees(length)
 
+    def needs_noise(self) -> bool:
+        """Whether f's values are much less likely without noise, as ``RegionModel.needs_noise`` has it."""
+        return self._model.needs_noise()
+
     def quadratic(self, s: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor], float]:
         """The mean's gradient at a step, shape ``d``, products with its Hessian, and the largest |curvature|.
 

@@ -26,6 +26,9 @@ from surrogates.threads import small_algebra
 RUGGED = True
 """Whether a run smoothes over the ripples of an exact function until it cannot see more."""
 
+EARLY = 10
+"""In so many first queries a variable, where more are left, ripples stay smoothed over when ρ is at what is seen."""
+
 LESSONS = 5
 """The most queries in a row that only teach the model."""
 
@@ -62,7 +65,9 @@ class SurrogateTrustRegion(Optimizer):
       query are queried after five lessons. ``x`` is the center; ``best_x`` stays the query of the least value, a lucky
       one.
     - *Ripples* are what a fit takes for noise where the center's value agrees. They are smoothed over as noise is,
-      until ρ would fall under what the mean shows; then the model interpolates, about the best query.
+      until ρ would fall under what the mean shows; and also then in the first ten queries a variable, where more are
+      left and values are much less likely without noise (``needs_noise``). After that the model interpolates, about
+      the best query.
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
       another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
 
@@ -281,10 +286,13 @@ class SurrogateTrustRegion(Optimizer):
                     return
             if short or at_rho:
                 if self._is_blind(now, model, center):
-                    if not now.noisy:
+                    if not (now.noisy or (self.queries < EARLY * box.d < self.remaining and model.needs_noise())):
                         now.smoothing, now.fitted, now.lessons = False, 0, 0
                         self._plan(now, "lesson", False, False)
                         return
+                    if self._is_known(now, plan):
+                        direction = torch.from_numpy(self._generator(1).standard_normal(box.d))
+                        plan = box.kept(box.along(center, direction, now.radius.delta))
                     now.kind, now.plan, now.lessons = "lesson", plan, 0
                     return
                 now.radius = now.radius.lowered()

@@ -162,6 +162,30 @@ def test_likelihoods_with_a_known_noise_differ_as_the_densities_with_it():
     np.testing.assert_allclose(np.diff([data.loss(shape) for shape in shapes]), -2.0 * np.diff(densities), rtol=1e-7)
 
 
+@pytest.mark.parametrize("ripples", [0.0, 0.3])
+def test_values_need_noise_where_the_best_likelihood_without_it_is_far_less(ripples):
+    """NumPy's determinants and squares at the best scale: a grid of a and ℓ without noise, less the shape with it."""
+    U, axes = points(40, 2), torch.tensor([[57.0, 83.0], [91.0, -64.0]], dtype=torch.float64)
+
+    def f(u):
+        return smooth(u) + ripples * torch.sin(u @ axes).sum(-1)
+
+    y = f(U) - f(torch.zeros(2, dtype=torch.float64))
+    model = RegionModel.of(U, y, torch.eye(2, dtype=torch.float64), Shape(1.0, 1.0, 0.1))
+    data = model._model.data
+
+    def least(shape):
+        K = covariance(data.U, shape)
+        size = np.sqrt(K.diagonal())
+        K, z = K / np.outer(size, size) + 1e-12 * np.eye(len(K)), data.y.numpy() / size
+        return np.linalg.slogdet(K)[1] + 2.0 * np.log(size).sum() + len(K) * np.log(z @ np.linalg.solve(K, z))
+
+    grid = [Shape(a, ell) for a in 10.0 ** np.arange(-6, 4) for ell in 0.2 * 2.0 ** np.arange(5)]
+    excess = min(map(least, grid)) - least(model._model.shape)
+    assert data.excess(model._model.shape) < excess + 1.0 and abs(excess - 0.2 * 40) > 5.0
+    assert model.needs_noise() is bool(excess > 0.2 * 40) is (ripples > 0.0)
+
+
 @pytest.mark.parametrize("noisy", [True, False])
 def test_a_repeat_tells_noise_from_a_ripple(noisy):
     rng, asked = np.random.default_rng(0), []
@@ -188,6 +212,19 @@ def test_ripples_are_smoothed_over_and_then_followed_to_a_minimum():
     z = opt.best_x - 0.5
     assert smoothed == {False, True} and opt.best_y < 1.0
     np.testing.assert_allclose(2.0 * z + 20.0 * torch.sin(20.0 * z), 0.0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("budget", "left"), [(100, range(30, 34)), (45, range(19, 29))], ids=str)
+def test_fine_ripples_stay_smoothed_over_for_ten_queries_a_variable_where_more_are_left(budget, left):
+    """A parabola with waves of length 0.03: nothing of it is seen from 24 queries on."""
+    opt = SurrogateTrustRegion([3.2, -1.9, 2.7], bounds=[(-5.0, 5.0)] * 3, max_queries=budget)
+    smoothing = []
+    while not opt.stopped:
+        batch = opt.ask()
+        opt.tell(batch, [float(((x - 0.5) ** 2 + 1.0 - torch.cos(200.0 * (x - 0.5))).sum()) for x in batch.points()])
+        smoothing += [opt.state.smoothing] * len(batch)
+    begun = smoothing.index(True)
+    assert begun + smoothing[begun:].index(False) + 1 in left
 
 
 def test_smooth_functions_are_not_asked_twice():
