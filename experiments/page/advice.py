@@ -132,6 +132,17 @@ ADVICE = (
         Ground("problems-real", "trust region on the GP ends lower than L-BFGS-B"),
     ),
     _advice(
+        "One machine, 80 to 640 variables, two queries a variable",
+        "minimize(f, x0, bounds=bounds, max_queries=2 * d)",
+        "The default: its model is of the span of its queries. Ahead of ZoRD, which has the next rank, and of CMA-ES.",
+        Ground("problems-bbob-largescale", "trust region on the GP is ahead of the next in mean rank"),
+        Ground("problems-bbob-largescale", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
+        *(
+            Ground("problems-bbob-largescale", f"trust region on the GP is first in mean rank at d = {d},")
+            for d in (80, 160, 320, 640)
+        ),
+    ),
+    _advice(
         "One machine, SciPy alone, values without noise",
         'scipy.optimize.minimize(f, x0, method="COBYQA", options={"initial_tr_radius": 0.2 * width})',
         "A quadratic model by Powell's rules, with the first radius of our trust region the next to it in rank.",
