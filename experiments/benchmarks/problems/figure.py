@@ -1,4 +1,4 @@
-"""The figure of a suite: of COCO's, the targets reached in so many queries; of the real ones, what is left."""
+"""The figure of a suite: COCO's targets reached in so many queries, or what is left after them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from experiments.harness import style
 WIDTH, HEIGHT, COLUMNS = 7.0, 2.1, 3
 MOST = 7
 """Curves of a panel."""
+
+LEFT = ("real", "bbob-largescale")
+"""The suites of which what is left is drawn: in two queries a variable hardly any of COCO's targets is reached."""
 
 FLOOR = "random"
 LEAST = 0.1
@@ -51,7 +54,7 @@ def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.nda
 
 
 def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over a black box's runs of the percentage that a method has left, at shares of the budget.
+    """The mean over runs of the percentage that a method has left, at shares of the budget.
 
     The least value and the start's are those of all methods on the same instance, as on the board.
     """
@@ -73,7 +76,8 @@ def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray
 def figure(records: Sequence[Record]) -> Figure:
     """A panel for each dimension, or each black box, with one legend."""
     board = Board.of(records)
-    methods, real = drawn(board), board.problems[0].suite == "real"
+    suite = board.problems[0].suite
+    methods, real, shares = drawn(board), suite == "real", suite in LEFT
     keys = list(dict.fromkeys(p.function if real else p.dimension for p in board.problems))
     columns = min(COLUMNS, len(keys))
     rows = -(-len(keys) // columns)
@@ -83,31 +87,32 @@ def figure(records: Sequence[Record]) -> Figure:
     for panel, key in zip(axes.flat, keys, strict=False):
         own = [r for r in records if (r.run.problem.function if real else r.run.problem.dimension) == key]
         for method in methods:
-            x, y = left(own, method) if real else runtimes(own, method)
-            _draw(panel, method, x, y, own[0].run.problem.queries / (1 if real else own[0].run.problem.dimension), real)
+            if shares:
+                _draw(panel, method, *left(own, method), "default")
+                continue
+            x, y = runtimes(own, method)
+            last, most = own[0].run.problem.queries / own[0].run.problem.dimension, y[-1] if len(y) else 0.0
+            _draw(panel, method, np.append(x, last), np.append(y, most), "steps-post")
         panel.set_title(str(key) if real else f"d = {key}, {len({r.run.problem for r in own})} problems", fontsize=8)
         panel.tick_params(labelsize=SMALL)
         panel.set_xscale("log")
-        if real:
+        if shares:
             panel.set_yscale("log")
             panel.set_ylim(LEAST, 130.0)
         else:
             panel.set_ylim(0.0)
     for row in axes:
-        row[0].set_ylabel("% left" if real else "share of targets", fontsize=SMALL)
+        row[0].set_ylabel("% left" if shares else "share of targets", fontsize=SMALL)
     for panel in axes[-1] if len(keys) % columns == 0 else axes.flat[: len(keys)][-columns:]:
-        panel.set_xlabel("queries over the budget" if real else "queries / d", fontsize=SMALL)
+        panel.set_xlabel("queries over the budget" if shares else "queries / d", fontsize=SMALL)
     handles, labels = axes.flat[0].get_legend_handles_labels()
     made.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), fontsize=SMALL)
     return made
 
 
-def _draw(panel: Axes, method: str, x: np.ndarray, y: np.ndarray, last: float, real: bool) -> None:
+def _draw(panel: Axes, method: str, x: np.ndarray, y: np.ndarray, drawstyle: str) -> None:
     look = RIVALS[method].look if method in RIVALS else style.METHODS[method]
-    if not real:
-        x, y = np.append(x, last), np.append(y, y[-1] if len(y) else 0.0)
     every = max(1, len(x) // 5)
-    drawstyle = "default" if real else "steps-post"
     panel.plot(
         x,
         y,
