@@ -1519,6 +1519,15 @@ SINGLE_MACHINE = (
         ("optimizers/trust_region",),
     ),
     Mutation(
+        "trust-region/step-of-the-larger-radius",
+        M + "trust_region/surrogate_trust_region.py",
+        "if length > now.radius.delta or len(now.failed):",
+        "if length > now.radius.delta:",
+        "runs end before a plane that a smaller radius may go nearer to",
+        (REGION + "test_a_smaller_radius_steps_nearer_to_the_plane_before_failed_queries",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
         "trust-region/cut-through-successes",
         M + "trust_region/cut.py",
         "-np.ones(len(near[1]))])",

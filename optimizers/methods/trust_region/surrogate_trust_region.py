@@ -299,7 +299,7 @@ class SurrogateTrustRegion(Optimizer):
                 if now.radius.rho < box.finest(center, self._opening):
                     self._scout(now)
                     return
-                if length > now.radius.delta:
+                if length > now.radius.delta or len(now.failed):  # a smaller radius may go nearer to a plane
                     step, mean = model.step(now.radius.delta, lower, upper)
                     length = float(step.norm())
             failed = at_rho = False

@@ -528,6 +528,20 @@ def test_failures_on_half_of_the_box_leave_a_run_that_reaches_the_least_value_of
     assert result.nfev == 30 * len(x0) and least <= result.fun < least + within
 
 
+def test_a_smaller_radius_steps_nearer_to_the_plane_before_failed_queries():
+    """A sphere whose least value is on the border, 12 starts that fail: half of the runs end within 0.005 of it.
+
+    A radius longer than the way to the plane allows no step but one along it, where nothing may be left to gain.
+    """
+    gaps = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        start = [float(rng.uniform(1.2, 5.0)), *rng.uniform(-4.0, 4.0, 2).tolist()]
+        opt = SurrogateTrustRegion(start, bounds=[(-5.0, 5.0)] * 3, max_queries=90, seed=seed)
+        gaps.append(run(opt, fails(lambda x: x[0] > 1.0)).fun - 1.0)
+    assert np.median(gaps) < 0.005 and max(gaps) < 0.2
+
+
 def test_new_runs_begin_where_queries_have_not_failed():
     opt = SurrogateTrustRegion([0.5, 0.0], bounds=[(-5.0, 5.0)] * 2, max_queries=150)
     run(opt, lambda x: math.nan if float(x[0]) > 1.0 else float((x - 0.3).square().sum()))
