@@ -506,6 +506,19 @@ def test_the_figure_is_readable_at_seven_inches():
     assert min(text.get_fontsize() for text in (*texts, *shown.legends[0].get_texts())) >= 7.0
 
 
+def test_the_figure_of_large_scale_functions_has_what_each_method_leaves():
+    """From a start of 10 to 1 for one method and 4 for another: a third of the gain is left of the second's."""
+    finals = {"trust_region": 1.0, "cma": 4.0}
+    records = [
+        record(method, final, 1, 80, 4, "bbob-largescale", least=((1, 10.0), (40, final)), reached=())
+        for method, final in finals.items()
+    ]
+    (panel,) = figure(records).axes
+    ends = {line.get_label(): line.get_ydata()[-1] for line in panel.get_lines()}
+    assert ends == {"CMA-ES": pytest.approx(100.0 / 3.0), "trust region on the GP": pytest.approx(0.1)}
+    assert panel.get_ylabel() == "% left" and panel.get_title() == "d = 80, 1 problem"
+
+
 # COCO.
 
 

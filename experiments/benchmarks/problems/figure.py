@@ -13,6 +13,7 @@ from experiments.benchmarks.problems.coco_files import TARGETS
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
 from experiments.harness import style
+from experiments.harness.experiment import counted
 
 WIDTH, HEIGHT, COLUMNS = 7.0, 2.1, 3
 MOST = 7
@@ -56,7 +57,7 @@ def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.nda
 def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
     """The mean over runs of the percentage that a method has left, at shares of the budget.
 
-    The least value and the start's are those of all methods on the same instance, as on the board.
+    The least value and the start's are those of all methods on the same instance, as on the board of real problems.
     """
     grid = np.geomspace(0.01, 1.0, 60)
     curves = []
@@ -93,7 +94,8 @@ def figure(records: Sequence[Record]) -> Figure:
             x, y = runtimes(own, method)
             last, most = own[0].run.problem.queries / own[0].run.problem.dimension, y[-1] if len(y) else 0.0
             _draw(panel, method, np.append(x, last), np.append(y, most), "steps-post")
-        panel.set_title(str(key) if real else f"d = {key}, {len({r.run.problem for r in own})} problems", fontsize=8)
+        problems = counted(len({r.run.problem for r in own}), "problem")
+        panel.set_title(str(key) if real else f"d = {key}, {problems}", fontsize=8)
         panel.tick_params(labelsize=SMALL)
         panel.set_xscale("log")
         if shares:
