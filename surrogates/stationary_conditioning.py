@@ -135,20 +135,31 @@ class StationaryConditioning(Conditioning):
         if not x.shape[-2]:
             return super().trace(x)
         known = known or self.pass_over_data(x)
-        point = known.of_one_point()
-        if one_pass.compiled is not None and point is not None:
-            trace = self._prior_number - one_pass.compiled.trace_explained(*point, *self._matrices)
+        explained = self.explained_trace(known)
+        if isinstance(explained, float):
+            trace = self._prior_number - explained
             if trace < _CANCELLATION * self._prior_number:
                 return super().trace(x)
             return torch.from_numpy(np.array([trace]))
-        explained = ((known.c * known.q) @ self.inverse * known.c).sum(-1)
-        result = self.prior_trace - explained + 0.5 * (known.c @ self.inverse_times_distances * known.c).sum(-1)
+        result = self.prior_trace - explained
         small = result < _CANCELLATION * self.prior_trace
         columns = small.reshape(-1, small.shape[-1]).any(0).nonzero().squeeze(-1)
         if len(columns):
             solved = result.index_copy(-1, columns, super().trace(x[..., columns, :]))
             result = torch.where(small, solved, result)
         return result
+
+    def explained_trace(self, known: Pass) -> Tensor | float:
+        """What the data take from the prior's trace, by the identity above, ``... x q``: a number for one point.
+
+        Args:
+            known: The pass over the data at the points, of which the distances and the scales count.
+        """
+        point = known.of_one_point()
+        if one_pass.compiled is not None and point is not None:
+            return one_pass.compiled.trace_explained(*point, *self._matrices)
+        explained = ((known.c * known.q) @ self.inverse * known.c).sum(-1)
+        return explained - 0.5 * (known.c @ self.inverse_times_distances * known.c).sum(-1)
 
     def value_gradient_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The covariance of f(x) and ∂f(x')/∂x'ⱼ for every pair, ``... x q x q' x d``, float64.

@@ -3,16 +3,17 @@
 Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)² in float64, never from ‖x‖² + ‖X‖² − 2x·X: one
 pass over X reads the same memory and loses no digits however far the data lie from the origin.
 
-Most moves need no pass. A lower bound on the distance of every row to the last point asked for, less the step from
-there, is a lower bound at the new point (triangle inequality); exact distances to the last few points for which a
-whole pass was made (the pivots p) give |‖X − p‖ − ‖x − p‖|. Rows are evaluated in the order of their bounds until the
-k-th smallest distance is under all bounds that are left. Bounds are widened by the rounding errors of what they are
-made of, so the answer is that of a whole pass, whatever was asked before.
+Most moves need no pass. Bounds on the distance of every row to the last point asked for, less or more the step from
+there, are bounds at the new point (triangle inequality); exact distances to the last few points for which a whole pass
+was made (the pivots p) give |‖X − p‖ − ‖x − p‖|. Only rows are evaluated of which the bounds leave open whether they
+are among the k nearest. Bounds are widened by the rounding errors of what they are made of, so the answer is that of a
+whole pass, whatever was asked before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +26,11 @@ _TINY = 1e-150
 _EPS = float(np.finfo(np.float64).eps)
 
 
-def _moved(lower, step, slack):  # type: ignore[no-untyped-def]
-    """The lower bounds at a point that is ``step`` away; the last term covers rounding upwards."""
-    moved = lower - (step * (1 + slack) + _TINY)
-    return moved - _EPS * (np.abs(moved) + step)
+def _moved(lower, upper, step, slack):  # type: ignore[no-untyped-def]
+    """The bounds at a point that is ``step`` away; the last terms cover rounding."""
+    far = step * (1 + slack) + _TINY
+    below, above = lower - far, upper + far
+    return below - _EPS * (np.abs(below) + step), above + _EPS * (np.abs(above) + step)
 
 
 def _raised(lower, distance, step, slack):  # type: ignore[no-untyped-def]
@@ -36,12 +38,15 @@ def _raised(lower, distance, step, slack):  # type: ignore[no-untyped-def]
     return np.maximum(lower, np.abs(distance - step) - (2 * slack * (distance + step) + _TINY))
 
 
-def _pending(lower, index, values, k, slack):  # type: ignore[no-untyped-def]
-    """The rows not in ``index`` whose bound does not exceed the k-th smallest distance there."""
-    kth = np.sqrt(np.partition(values, k - 1)[k - 1]) * (1 + slack) + _TINY
-    mask = lower <= kth
-    mask[index] = False
-    return np.flatnonzero(mask)
+def _split(lower, upper, k, kth):  # type: ignore[no-untyped-def]
+    """The rows that are among the k nearest, and those that may be; kth: a bound on the k-th least of ``upper``."""
+    near = np.flatnonzero(lower <= kth)
+    if near.size == k:
+        return near, near[:0]
+    # At most k rows have bounds under this one: whichever surely has its distance there is one of the k.
+    beyond = np.partition(lower[near], k)[k]
+    sure = upper[near] < beyond
+    return near[sure], near[~sure]
 
 
 _rows: Callable[..., Any] | None = None
@@ -63,7 +68,7 @@ with contextlib.suppress(ImportError):
                     total += t * t * weights[j]
             out[i] = total
 
-    _moved, _raised, _pending = (numba.njit(cache=True, nogil=True)(f) for f in (_moved, _raised, _pending))
+    _moved, _raised, _split = (numba.njit(cache=True, nogil=True)(f) for f in (_moved, _raised, _split))
 
 _CHUNK = 1 << 16
 _PIVOTS = 4
@@ -99,7 +104,7 @@ def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, i
 class NearestSearch:
     """A search for the k nearest rows of a matrix that only ever grows by rows at its end.
 
-    The state is a cache of 5 (n + d) floats: answers do not depend on it, and ``reset`` may be called at any time.
+    The state is a cache of 6 (n + d) floats: answers do not depend on it, and ``reset`` may be called at any time.
     Bounds live on the CPU, distances are evaluated where X is.
     """
 
@@ -110,28 +115,26 @@ class NearestSearch:
         """Forgets every bound, as is needed after rows of X were changed."""
         self._precision: Tensor | None = None
         self._points: Tensor | None = None  # (1 + pivots) x d: the last point asked for, then the pivots
-        self._lower = np.empty(0)  # lower bounds on the distances to the last point
+        self._lower, self._upper = np.empty(0), np.empty(0)  # bounds on the distances to the last point
+        self._nearest = np.empty(0, dtype=np.int64)  # the answer there
         self._distances: list[np.ndarray] = []  # distances to each pivot
         self._oldest = 0  # the pivot that is replaced next
         self.rows_evaluated = 0
 
-    def nearest(
-        self,
-        X: Tensor,
-        x: Tensor,
-        k: int,
-        precision: Tensor | None = None,
-        held: tuple[list[int], Tensor] | None = None,
-    ) -> Tensor:
-        """The numbers of the k rows nearest to x, int64, nearest first, ties by lower number.
+    def nearest(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
+        """The numbers of the k rows nearest to x, int64, nearest first, ties by lower number; see ``nearest_set``."""
+        index = self.nearest_set(X, x, k, precision).numpy()
+        values = self._evaluate(X, x, index)
+        return torch.from_numpy(index[np.lexsort((index, values))]).to(X.device)
+
+    def nearest_set(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
+        """The numbers of the k rows nearest to x, int64, on the CPU, ascending; ties go to the lower number.
 
         Args:
             X: The rows, ``n x d``, contiguous. Those of the last call must be unchanged.
             x: The point, ``d``.
             k: The number of rows asked for, 1 <= k <= n.
             precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
-            held: At least k different row numbers and a copy of these rows, which are likely to be near. They are
-                evaluated first, and from the copy, which is compact and warm in a processor's cache.
         """
         if not _same(self._precision, precision):
             self.reset()
@@ -143,36 +146,47 @@ class NearestSearch:
         if not self._extend(X) or not np.isfinite(step):
             return self._whole_pass(X, x, k)
         slack = _slack(X)
-        lower, pivots_used = _moved(self._lower, step, slack), False
-        if held is None:
-            index = np.flatnonzero(lower <= np.partition(lower, k - 1)[k - 1])
-            values = self._evaluate(X, x, index)
-        else:
-            index = np.array(held[0])
-            values = self._evaluate(held[1], x)
+        lower, upper = _moved(self._lower, self._upper, step, slack)
+        squared = np.full(n, np.nan)  # of the rows that were evaluated, NaN of the others
+        pivots_used, evaluated = False, 0
+        kth = upper[self._nearest].max() if len(self._nearest) == k else math.inf
         while True:
-            candidates = _pending(lower, index, values, k, slack)
-            if not candidates.size:
+            sure, doubtful = _split(lower, upper, k, kth)
+            new = doubtful[np.isnan(squared[doubtful])] if evaluated else doubtful
+            if not new.size:
                 break
-            if not pivots_used and 4 * candidates.size > k:
+            if not pivots_used and sure.size + doubtful.size > 2 * k:
                 steps = np.sqrt(self._evaluate(self._points[1:], x))
                 for distance, step in zip(self._distances, steps, strict=True):
                     if np.isfinite(step):
                         lower = _raised(lower, distance, step, slack)
                 pivots_used = True
                 continue
-            if 2 * candidates.size > n or 4 * index.size > max(n, 16 * k):
-                self.rows_evaluated += index.size
+            if evaluated and (2 * new.size > n or 4 * evaluated > max(n, 16 * k)):
+                self.rows_evaluated += evaluated
                 return self._whole_pass(X, x, k)
-            batch = max(k, index.size)
-            if candidates.size > batch:
-                candidates = candidates[np.argpartition(lower[candidates], batch - 1)[:batch]]
-            index = np.concatenate((index, candidates))
-            values = np.concatenate((values, self._evaluate(X, x, candidates)))
-        lower[index] = np.sqrt(values) * (1 - slack) - _TINY
-        self._points[0], self._lower = x, lower
-        self.rows_evaluated += index.size
-        return _smallest(values, index, k).to(X.device)
+            many = new.size > max(k, evaluated)
+            if many:  # the nearest of them may show that the others are too far
+                new = new[np.argpartition(lower[new], max(k, evaluated) - 1)[: max(k, evaluated)]]
+            squared[new] = self._evaluate(X, x, new)
+            evaluated += new.size
+            lower[new], upper[new] = _bounds(squared[new], slack)
+            if not many:
+                break
+            kth = np.partition(upper, k - 1)[k - 1]
+        self._points[0], self._lower, self._upper = x, lower, upper
+        self.rows_evaluated += evaluated
+        self._nearest = _smallest(squared[doubtful], doubtful, k - sure.size, sure)
+        return torch.from_numpy(self._nearest.copy())
+
+    def learn(self, x: Tensor, index: np.ndarray, squared: np.ndarray) -> None:
+        """Takes squared distances of rows to the last point asked for that others have evaluated, from differences.
+
+        They must be as near to the exact ones as d sums and products in float64 are. Those to another point are not
+        taken.
+        """
+        if self._points is not None and torch.equal(self._points[0], x):
+            self._lower[index], self._upper[index] = _bounds(squared, _slack(self._points))
 
     def _evaluate(self, X: Tensor, x: Tensor, index: np.ndarray | None = None) -> np.ndarray:
         rows = None if index is None else torch.from_numpy(index).to(X.device)
@@ -197,12 +211,13 @@ class NearestSearch:
                 self._distances[self._oldest] = distance
                 self._oldest = (self._oldest + 1) % _PIVOTS
             self._points[0] = x
-        self._lower = distance * (1 - _slack(X)) - _TINY
+        self._lower, self._upper = _bounds(squared, _slack(X))
         candidates = np.flatnonzero(squared <= np.partition(squared, k - 1)[k - 1])
-        return _smallest(squared[candidates], candidates, k).to(X.device)
+        self._nearest = _smallest(squared[candidates], candidates, k, candidates[:0])
+        return torch.from_numpy(self._nearest.copy())
 
     def _extend(self, X: Tensor) -> bool:
-        """Takes the rows that were appended: their distances to the pivots, and no bound at the last point.
+        """Takes the rows that were appended: their distances to the pivots, and no bounds at the last point.
 
         Returns False, and changes nothing, where a distance overflows.
         """
@@ -214,6 +229,7 @@ class NearestSearch:
         if not all(np.isfinite(distance).all() for distance in distances):
             return False
         self._lower = np.concatenate((self._lower, np.zeros(new.size)))
+        self._upper = np.concatenate((self._upper, np.full(new.size, np.inf)))
         self._distances = [np.concatenate(pair) for pair in zip(self._distances, distances, strict=True)]
         return True
 
@@ -223,9 +239,15 @@ def _slack(X: Tensor) -> float:
     return (X.shape[1] + 16) * _EPS
 
 
-def _smallest(values: np.ndarray, index: np.ndarray, k: int) -> Tensor:
-    """The k entries of ``index`` with the smallest values, ties by lower index."""
-    return torch.from_numpy(index[np.lexsort((index, values))[:k]])
+def _bounds(squared: np.ndarray, slack: float) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds of distances whose squares were evaluated."""
+    distance = np.sqrt(squared)
+    return distance * (1 - slack) - _TINY, distance * (1 + slack) + _TINY
+
+
+def _smallest(squared: np.ndarray, index: np.ndarray, k: int, others: np.ndarray) -> np.ndarray:
+    """The k entries of ``index`` with the smallest values, ties by lower index, and the others; ascending."""
+    return np.sort(np.concatenate((others, index[np.lexsort((index, squared))[:k]])))
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,7 +77,7 @@ class NearestWindow:
     def reset(self) -> None:
         """Empties every slot."""
         double: dict[str, Any] = {"dtype": torch.float64, "device": self.trajectory.device}
-        self._slots: list[int] = []
+        self._slots = np.empty(0, dtype=np.int64)
         self._X = torch.empty(self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device)
         self._D = torch.zeros(self.size, self.size, **double)
         self._A = torch.zeros(self.size, self.size, **double)
@@ -93,7 +94,12 @@ class NearestWindow:
     @property
     def indices(self) -> Tensor:
         """The trajectory's row in each slot, ``k``, int64."""
-        return torch.tensor(self._slots, dtype=torch.int64, device=self.trajectory.device)
+        return torch.tensor(self._slots, device=self.trajectory.device)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The same as an array, which never changes: a move makes another one."""
+        return self._slots
 
     @property
     def X(self) -> Tensor:
@@ -158,25 +164,22 @@ class NearestWindow:
             NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries without
                 noise). The window stays where it was then.
         """
-        wanted = self.trajectory.nearest(x, self.size, self._ard_precision, (self._slots, self.X)).tolist()
+        wanted = self.trajectory.nearest_set(x, self.size, self._ard_precision).numpy()
         changed, rows = _assign(self._slots, wanted)
-        if not changed:
-            return torch.empty(0, dtype=torch.int64, device=self.trajectory.device)
-        slots = list(self._slots)
-        replaced = [slot for slot in changed if slot < len(slots)]
-        at = torch.tensor(changed, dtype=torch.int64, device=self._X.device)
-        saved = self._slots, self._X[at], self._D[at], self._A[at]
+        at = torch.from_numpy(changed).to(self._X.device)
+        if not len(changed):
+            return at
+        before, L, k = self._slots, self._L, len(self._slots)
         try:
-            if self._L is not None and replaced == changed and _replacing_pays(len(slots), len(changed), at.device):
+            if L is not None and changed[-1] < k and _replacing_pays(k, len(changed), at.device):
                 self._replace(changed, rows)
             else:
                 self._write(changed, rows)
                 self._refactor()
         except NotPositiveDefiniteError:
-            self._slots, self._X[at] = saved[0], saved[1]
-            for matrix, kept in ((self._D, saved[2]), (self._A, saved[3])):
-                matrix[at] = kept
-                matrix[:, at] = kept.mT
+            replaced = changed[changed < k]
+            self._slots, self._L = before, L
+            self._write(replaced, before[replaced])
             raise
         self._gradient_D = None
         return at
@@ -204,7 +207,7 @@ class NearestWindow:
         self._D, self._A = self._D.clone(), self._A.clone()
         try:
             if old.ndim + self._precision.ndim and not torch.equal(old, self._precision):
-                self._measure(list(range(k)))
+                self._measure(np.arange(k))
             if k:
                 self._cover(slice(0, k))
                 self._refactor()
@@ -212,6 +215,17 @@ class NearestWindow:
             self.__dict__.update(saved)
             raise
         self._gradient_D = None
+
+    def learn(self, x: Tensor, r2: np.ndarray) -> None:
+        """Has the next move begin with r² of the queries held to x, which a pass over them has found anyhow.
+
+        Args:
+            x: The point that the window was moved to last, ``d``; others are not taken, and those in float32 neither.
+            r2: Σₗ (xₗ − Xᵢₗ)²/ℓₗ², ``k``, from the differences.
+        """
+        if self._X.dtype == torch.float64:
+            squared = r2 if self._precision.ndim else r2 / float(self._precision)
+            self.trajectory.learn(x, self._slots, squared)
 
     def state_dict(self) -> dict[str, Any]:
         """The slots and the factor; the rest follows from the trajectory and the hyper-parameters."""
@@ -235,14 +249,14 @@ class NearestWindow:
                 f"a NearestWindow's state has {sorted(expected)}, here of version 1 and size {self.size}; "
                 f"got {sorted(state)}, version {state.get('version')} and size {state.get('size')}."
             )
-        slots, L = state["indices"].tolist(), state["L"]
-        known = all(0 <= i < len(self.trajectory) for i in slots)
-        if len(slots) > self.size or len(set(slots)) != len(slots) or not known:
+        slots, L = state["indices"].cpu().numpy(), state["L"]
+        known = bool(((slots >= 0) & (slots < len(self.trajectory))).all())
+        if len(slots) > self.size or len(np.unique(slots)) != len(slots) or not known:
             raise ValueError(f"the state's indices do not fit a trajectory of {len(self.trajectory)} queries.")
-        if (slots and (L is None) != (self._profile is None)) or (L is not None and L.shape != (len(slots),) * 2):
+        if (len(slots) and (L is None) != (self._profile is None)) or (L is not None and L.shape != (len(slots),) * 2):
             raise ValueError("the state's factor does not fit its indices and this window's profile.")
         self.reset()
-        self._write(list(range(len(slots))), slots)
+        self._write(np.arange(len(slots)), slots)
         self._L = None if L is None else L.to(self._D).mT.contiguous().mT
         self._replaced = state["replaced"]
 
@@ -254,7 +268,7 @@ class NearestWindow:
         """Becomes bit for bit what it was at the mark; the trajectory still has the queries that it had then."""
         self.reset()
         self.__dict__.update({name: mark[name] for name in _HYPERPARAMETERS})
-        self._write(list(range(len(mark["_slots"]))), mark["_slots"])
+        self._write(np.arange(len(mark["_slots"])), mark["_slots"])
         self._L, self._replaced = mark["_L"], mark["_replaced"]
 
     def _set_hyperparameters(self, precision: Any, profile: Any, outputscale: float, noise: float) -> None:
@@ -270,27 +284,28 @@ class NearestWindow:
         """1/ℓₗ², ``d``, or None where one number serves all inputs: distances are kept unscaled then."""
         return self._precision if self._precision.ndim else None
 
-    def _write(self, changed: list[int], rows: list[int]) -> None:
+    def _write(self, changed: np.ndarray, rows: np.ndarray) -> None:
         """Puts queries into slots, with their distances and covariances to all others."""
-        slots = self._slots + [0] * (max(changed, default=-1) + 1 - len(self._slots))
-        for slot, row in zip(changed, rows, strict=True):
-            slots[slot] = row
+        slots = np.zeros(max(len(self._slots), changed.max(initial=-1) + 1), dtype=np.int64)
+        slots[: len(self._slots)] = self._slots
+        slots[changed] = rows
+        for slot, row in zip(changed.tolist(), rows.tolist(), strict=True):
             self._X[slot] = self.trajectory.X[row]
         self._slots = slots
         if len(changed) == 1:
-            slot, k = changed[0], len(slots)
+            slot, k = int(changed[0]), len(slots)
             distances = row_squared_distances(self.X, self._X[slot], self._ard_precision)
             self._D[slot, :k] = distances
             self._D[:k, slot] = distances
             self._cover(slice(slot, slot + 1))
             return
         self._measure(changed)
-        self._cover(torch.tensor(changed, dtype=torch.int64, device=self._X.device))
+        self._cover(torch.from_numpy(changed).to(self._X.device))
 
-    def _measure(self, changed: list[int]) -> None:
+    def _measure(self, changed: np.ndarray) -> None:
         """Evaluates the distances between the changed slots and all slots, each pair once."""
         missing = torch.ones(len(self), dtype=torch.bool, device=self._X.device)
-        for slot in changed:
+        for slot in changed.tolist():
             missing[slot] = False
             self._D[slot, slot] = 0
             others = missing.nonzero().squeeze(-1)
@@ -312,12 +327,12 @@ class NearestWindow:
         self._A[:k, slots] = K.mT
         self._A.diagonal()[:k][slots] += self._noise if self.trajectory.noise is None else self.noise[slots]
 
-    def _replace(self, changed: list[int], rows: list[int]) -> None:
+    def _replace(self, changed: np.ndarray, rows: np.ndarray) -> None:
         """Does what ``_write`` does and updates the factor, row after row."""
         assert replace_row is not None
         L = self.L
-        for slot, row in zip(changed, rows, strict=True):
-            self._write([slot], [row])
+        for i, slot in enumerate(changed.tolist()):
+            self._write(changed[i : i + 1], rows[i : i + 1])
             L = replace_row(L, slot, self.covariance[slot])
         self._replaced += len(changed)
         self._L, before = L, self._L
@@ -350,10 +365,16 @@ def _replacing_pays(n: int, rows: int, device: torch.device) -> bool:
     return replace_row is not None and device.type == "cpu" and 150 * rows <= n
 
 
-def _assign(slots: list[int], wanted: list[int]) -> tuple[list[int], list[int]]:
-    """The slots that change and the rows that they take: those that came, in order, where others left, then new."""
-    keep, held = set(wanted), set(slots)
-    changed = [slot for slot, row in enumerate(slots) if row not in keep]
-    rows = sorted(row for row in wanted if row not in held)
-    changed += range(len(slots), len(slots) + len(rows) - len(changed))
-    return changed, rows
+def _assign(slots: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The slots that change and the rows that they take: those that came, in order, where others left, then new.
+
+    Args:
+        slots: the row in each slot.
+        wanted: the rows that there are to be, ascending.
+    """
+    new = np.zeros(1 + max(wanted[-1], slots.max(initial=0)), dtype=bool)
+    new[wanted] = True
+    left = np.flatnonzero(~new[slots])
+    new[slots] = False
+    came = np.flatnonzero(new)
+    return np.concatenate((left, np.arange(len(slots), len(slots) + len(came) - len(left)))), came

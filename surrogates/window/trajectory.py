@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -151,9 +152,7 @@ class Trajectory:
             self._noise.append(noise)
         return count
 
-    def nearest(
-        self, x: Tensor, k: int, precision: Tensor | float | None = None, held: tuple[list[int], Tensor] | None = None
-    ) -> Tensor:
+    def nearest(self, x: Tensor, k: int, precision: Tensor | float | None = None) -> Tensor:
         """The rows of the k queries nearest to x in Σⱼ (xⱼ − Xᵢⱼ)²/ℓⱼ², nearest first, ties by lower row.
 
         The answer is exact, by float64 evaluation of the differences, and independent of what was asked before. The
@@ -164,7 +163,6 @@ class Trajectory:
             x: The point, ``d``.
             k: The number of queries asked for; all n where k > n.
             precision: 1/ℓⱼ² of an ARD kernel, ``d``. None or one number stand for the Euclidean order.
-            held: For speed alone: k row numbers that are likely to be near, and a compact copy of these rows.
 
         Returns:
             The row numbers, min(k, n), int64.
@@ -174,14 +172,32 @@ class Trajectory:
             ValueError: If the trajectory is empty, k < 1, shapes differ, x is not finite, or precision is not
                 finite and positive.
         """
+        return self._search.nearest(self.X, *self._checked(x, k, precision))
+
+    def nearest_set(self, x: Tensor, k: int, precision: Tensor | float | None = None) -> Tensor:
+        """The same rows ascending, on the CPU: most of them need no distance. Arguments and errors as ``nearest``."""
+        return self._search.nearest_set(self.X, *self._checked(x, k, precision))
+
+    def learn(self, x: Tensor, rows: np.ndarray, squared_distances: np.ndarray) -> None:
+        """Has the next ``nearest_set`` begin with distances that a pass over the data has found anyhow.
+
+        Answers do not depend on it. Only those to the point that was asked for last are taken.
+
+        Args:
+            x: The point, ``d``.
+            rows: Row numbers.
+            squared_distances: Those of the rows to x in the same metric, sums of squared differences in float64.
+        """
+        self._search.learn(x, rows, squared_distances)
+
+    def _checked(self, x: Tensor, k: int, precision: Tensor | float | None) -> tuple[Tensor, int, Tensor | None]:
+        """The point, the number of rows and the weights of a metric other than the Euclidean one."""
         self._require_data()
         x = self._check_points(x)
         if x.shape[0] != 1:
             raise ValueError(f"x must be one point of dimension {self.d}, got {x.shape[0]} points.")
-        k = min(positive_integer("k", k), len(self))
         checked = None if precision is None else check_precision(precision, self.d, self.device)
-        ard = checked if checked is not None and checked.ndim else None
-        return self._search.nearest(self.X, x[0], k, ard, held if held is not None and len(held[0]) >= k else None)
+        return x[0], min(positive_integer("k", k), len(self)), checked if checked is not None and checked.ndim else None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything held, as tensors that no later append changes; loading it is exact to the bit."""

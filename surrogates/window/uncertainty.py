@@ -22,11 +22,6 @@ THRESHOLDS = {"spectral_norm": 0.35, "mean_variance": 0.35, "relative": 0.8, "de
 """The default threshold of each measure."""
 
 
-def information(posterior: GradientPosterior) -> float:
-    """G = prior trace − posterior trace = ‖L⁻¹J‖²: how much of the gradient's variance the queries explain."""
-    return float(posterior.prior_trace) - float(posterior.trace)
-
-
 @dataclass(frozen=True)
 class UncertaintyRule:
     """Whether virtual steps go on from the point z that they have reached (ZoRD, Sec. 3.2).
@@ -37,7 +32,7 @@ class UncertaintyRule:
     - ``"relative"``: while trace ∂σ²(z) over the prior's trace is at most c; with n queries it is at least 1 − n/d.
     - ``"descent"``: while 1 − P(−∇μ(z) is a descent direction) ≤ c.
     - ``"kept_information"``: while G(z) ≥ c G(x₀), G the prior's trace less the posterior's and x₀ where the steps
-      began, both given the window at x₀; this always holds where G(x₀) = 0.
+      began, both given the window at x₀ (``WindowSurrogate.information``); this always holds where G(x₀) = 0.
 
     Args:
         uncertainty: the measure's name.
@@ -66,15 +61,22 @@ class UncertaintyRule:
         """Whether the rule compares a point with where the steps began."""
         return self.uncertainty == "kept_information"
 
-    def goes_on(self, posterior: GradientPosterior, d: int, start: float = 0.0) -> bool:
-        """Whether steps go on from a point.
+    def goes_on(self, posterior: GradientPosterior, d: int) -> bool:
+        """Whether steps go on from a point; not for ``"kept_information"``.
 
         Args:
-            posterior: the gradient's there, event shape ``1 x d``; for ``"kept_information"`` given the window at x₀.
+            posterior: the gradient's there, event shape ``1 x d``.
             d: dimension.
-            start: G(x₀), for ``"kept_information"``.
         """
         assert self.threshold is not None
-        if self.relative_to_start:
-            return information(posterior) >= self.threshold * start
         return MEASURES[self.uncertainty](posterior, d) <= self.threshold
+
+    def keeps(self, information: float, start: float) -> bool:
+        """Whether steps go on from a point, by ``"kept_information"``.
+
+        Args:
+            information: G there.
+            start: G(x₀).
+        """
+        assert self.threshold is not None
+        return information >= self.threshold * start

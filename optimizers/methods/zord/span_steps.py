@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates.kernels.one_pass import Pass, weighted_differences
-from surrogates.window.uncertainty import UncertaintyRule, information
+from surrogates.window.uncertainty import UncertaintyRule
 from surrogates.window.window_surrogate import WindowSurrogate
 
 SPAN_PAYS = 2
@@ -59,10 +59,14 @@ def steps_in_span(
     a, taken, start = torch.zeros_like(square), 0, 0.0
     while taken < most:
         c = kernel.row_scales(r2).reshape(-1)
-        posterior = surrogate.posterior(conditioning, x, Pass(unknown, r2[None], v * r2[None], c[None]))
-        if taken == 0 and most > 1 and stop.relative_to_start:
-            start = information(posterior)
-        elif taken and not stop.goes_on(posterior, len(x), start):
+        known = Pass(unknown, r2[None], v * r2[None], c[None])
+        if stop.relative_to_start and most > 1:
+            information = float(conditioning.explained_trace(known))
+            start = start if taken else information
+            goes_on = stop.keeps(information, start)
+        else:
+            goes_on = taken == 0 or stop.goes_on(surrogate.posterior(conditioning, x, known), len(x))
+        if taken and not goes_on:
             break
         w = c * conditioning.alpha
         moved = a - step_size * amplitude * v * (w.sum() * a - w)

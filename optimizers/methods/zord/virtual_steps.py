@@ -11,7 +11,7 @@ from torch import Tensor
 
 from optimizers.first_order import FirstOrder
 from optimizers.methods.zord.span_steps import steps_in_span
-from surrogates.window.uncertainty import UncertaintyRule, information
+from surrogates.window.uncertainty import UncertaintyRule
 from surrogates.window.window_surrogate import WindowSurrogate
 
 Prox = Callable[[Tensor, Any], Tensor]
@@ -54,15 +54,16 @@ def virtual_steps(
     kept = surrogate.keep() if stop.relative_to_start and most > 1 else None
     z, start = x, 0.0
     for taken in range(most):  # line 4
-        posterior = surrogate.gradient_posterior(z, reselect=reselect)  # eqs. 4 to 6
-        if taken == 0 and kept is not None:
-            start = information(posterior)
-        elif taken:
-            compared = posterior
-            if kept is not None and surrogate.conditioning is not kept:
-                compared = surrogate.posterior(kept, z)
-            if not stop.goes_on(compared, len(x), start):
-                return z, taken
+        known = surrogate.pass_at(z, reselect=reselect)
+        posterior = surrogate.posterior(surrogate.conditioning, z, known)  # eqs. 4 to 6
+        if kept is not None:
+            information = surrogate.information(kept, z, known)
+            start = start if taken else information
+            goes_on = stop.keeps(information, start)
+        else:
+            goes_on = taken == 0 or stop.goes_on(posterior, len(x))
+        if taken and not goes_on:
+            return z, taken
         gradient = posterior.mean[0] * surrogate.scale
         if not _finite(gradient):
             return z, taken

@@ -85,16 +85,31 @@ def test_the_answer_does_not_depend_on_what_was_asked_before(dtype):
         assert torch.equal(search.nearest(X, x, 25, weights), NearestSearch().nearest(X, x, 25, weights))
 
 
-def test_rows_held_elsewhere_change_nothing():
+def test_what_is_learned_saves_rows_and_changes_nothing():
     g = generator(9)
-    X, search = walk(600, 8, g), NearestSearch()
-    held = list(range(30))
-    for move in range(200):
-        x = X[(17 * (move // 20) + move) % 600] + 0.01
-        index = search.nearest(X, x, 25, held=(held, X[held].clone()))
-        assert index.tolist() == brute_force(X, x, 25).tolist()
-        if move % 3:
-            held = index.tolist()
+    X = walk(2000, 8, g)
+    evaluated = []
+    for learns in (False, True):
+        search, x = NearestSearch(), X[-1].clone()
+        steps = generator(10)
+        for _ in range(200):
+            index = search.nearest_set(X, x, 100)
+            assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
+            if learns:
+                search.learn(x + 5.0, np.arange(2000), row_squared_distances(X, x + 5.0).numpy())
+                search.learn(x, index.numpy(), row_squared_distances(X[index], x).numpy())
+            x = x + 0.03 * torch.randn(8, generator=steps, dtype=torch.float64)
+        evaluated.append(search.rows_evaluated)
+    assert evaluated[1] < 0.9 * evaluated[0] < 0.9 * 100 * 200
+
+
+def test_the_set_is_that_of_the_order():
+    g = generator(11)
+    X = torch.randint(-3, 4, (500, 3), generator=g).double()
+    for move in range(50):
+        x = X[7 * move]
+        found = NearestSearch().nearest_set(X, x, 40)
+        assert found.tolist() == sorted(NearestSearch().nearest(X, x, 40).tolist())
 
 
 def test_very_small_scales_where_squares_underflow():

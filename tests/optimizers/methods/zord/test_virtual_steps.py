@@ -207,7 +207,7 @@ class Fading:
     scale, conditioning = 1.0, "the only one"
 
     def __init__(self, factor, first=1.0):
-        self.information, self.factor = first, factor
+        self.known, self.factor = first, factor
 
     def begin(self, x):
         pass
@@ -215,10 +215,15 @@ class Fading:
     def keep(self):
         return self.conditioning
 
-    def gradient_posterior(self, x, reselect=True):
-        trace = torch.tensor([4.0 - self.information])
-        self.information *= self.factor
-        return SimpleNamespace(mean=torch.zeros(1, 2), trace=trace, prior_trace=torch.tensor([4.0]))
+    def pass_at(self, x, reselect=True):
+        return self.known
+
+    def posterior(self, conditioning, x, known):
+        return SimpleNamespace(mean=torch.zeros(1, 2))
+
+    def information(self, kept, x, known):
+        self.known *= self.factor
+        return known
 
 
 def steps_on(fading, most):
