@@ -79,6 +79,7 @@ METHODS = Styles(
         "l_bfgs_b": MethodStyle("L-BFGS-B", VERMILION, "s", "--"),
         "nelder_mead": MethodStyle("Nelder-Mead", PURPLE, "v", "--"),
         "local_entropy": MethodStyle("Local Entropy Search", MAGENTA, "D", "-."),
+        "nest_bo": MethodStyle("NeST-BO's rule", OLIVE, "X", "-."),
         "random": MethodStyle("random search", BLACK, "", ":"),
         "sobol_search": MethodStyle("Sobol' search", GREY, "", ":"),
         "trust_region": MethodStyle("trust region on the GP", BLUE, "o"),

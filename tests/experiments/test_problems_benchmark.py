@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 from scipy.optimize import rosen
 
-from experiments.benchmarks.problems import local_entropy, page, rivals, runs, suites
+from experiments.benchmarks.problems import local_entropy, newton_step, page, rivals, runs, suites
 from experiments.benchmarks.problems.board import BETTER_COBYQA, Board, interval
 from experiments.benchmarks.problems.coco_files import TARGETS, Progress, log_spaced, progress_in
 from experiments.benchmarks.problems.command import PUBLISHED as PUBLISHED_INSTANCES
@@ -243,7 +243,7 @@ def test_a_row_says_where_a_method_is_run():
     assert {p.function for p in taken} == set(range(1, 25, 2))
     assert all(RIVALS["cma"].takes(p, functions, (11, 12)) for p in problems)
     long = Problem("bbob", 1, 5, 11, 100 * 5)
-    assert RIVALS["random"].takes(long, functions, (11,)) and not RIVALS["cobyqa"].takes(long, functions, (11,))
+    assert RIVALS["cobyqa"].takes(long, functions, (11,)) and not RIVALS["zord"].takes(long, functions, (11,))
 
 
 def test_eight_at_a_time_are_asked_before_any_is_told(monkeypatch):
@@ -325,6 +325,71 @@ def test_local_entropy_search_finds_a_bowls_bottom_within_its_budget(monkeypatch
     assert once.asked == 9 and not once.failure and once.final < 0.5 < min(value for _, value in once.least[:4])
     assert len(np.unique(points, axis=0)) == 9, "no point twice"
     assert points[0] == pytest.approx([-1.0, 10.0]) and np.all((points >= BOX.lower) & (points <= BOX.upper))
+
+
+def seen(d, n, seed=0):
+    """Points of the unit cube and values of a curved function, and the GP that NeST-BO fits to them."""
+    g = torch.Generator().manual_seed(seed)
+    X = torch.rand(n, d, generator=g, dtype=torch.float64)
+    return X, newton_step.fitted(X, (X - 0.4).square().sum(1, keepdim=True) + X.prod(1, keepdim=True))
+
+
+def derivative_variances(gp, X, x):
+    """The sum of the variances of all first and second derivatives at x, dense, by autograd through the kernel."""
+    kernel, d = gp.covar_module, len(x)
+    noise = gp.likelihood.noise.detach()
+    A = kernel(X, X).to_dense().detach() + noise * torch.eye(len(X), dtype=X.dtype)
+
+    def k(a, b):
+        r2 = ((a - b) / kernel.base_kernel.lengthscale.detach()[0]).square().sum()
+        return kernel.outputscale.detach() * torch.exp(-0.5 * r2)
+
+    total = 0.0
+    for one in (torch.func.jacrev, torch.func.hessian):
+        across = torch.stack([one(k)(x, row).reshape(-1) for row in X], dim=1)
+        prior = one(lambda a, one=one: one(lambda b: k(a, b))(x))(x).reshape(across.shape[0], -1)
+        total += float(prior.diagonal().sum() - (across * torch.linalg.solve(A, across.mT).mT).sum())
+    return total
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_newton_information_is_the_drop_of_all_variances(d):
+    X, gp = seen(d, 12)
+    x, Z = torch.full((d,), 0.45, dtype=torch.float64), torch.rand(5, 1, d, dtype=torch.float64)
+    before = derivative_variances(gp, X, x)
+    after = [derivative_variances(gp, torch.cat([X, z]), x) for z in Z]
+    drops = newton_step.NewtonInformation(gp, X, x)(Z)
+    assert drops.tolist() == pytest.approx([before - left for left in after], rel=1e-6, abs=1e-7 * before)
+    assert float(drops.max() / drops.min()) > 1.5
+
+
+def test_a_step_is_newtons_in_a_valley_and_shortened_on_a_ridge():
+    X, gp = seen(2, 40)
+    x = torch.tensor([0.7, 0.2], dtype=torch.float64)
+    g, H = gp.gradient_posterior(x[None]).mean[0], gp.hessian_posterior(x[None]).mean[0]
+    assert bool((torch.linalg.eigvalsh(H) > 0).all())
+    assert torch.allclose(newton_step.step(gp, x), -torch.linalg.solve(H, g), rtol=1e-6)
+    ridge = newton_step.fitted(X, -(X - 0.5).square().sum(1, keepdim=True))
+    down = newton_step.step(ridge, x)
+    slope = ridge.gradient_posterior(x[None]).mean[0]
+    assert torch.allclose(down / down.norm(), -slope / slope.norm())
+    assert float(down.norm()) in [pytest.approx(0.5**n) for n in range(1, 7)]
+
+
+def test_nest_bo_finds_a_bowls_bottom_by_newtons_steps(box, tmp_path):
+    asked = []
+    once = BLACK_BOXES["bowl"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(
+            BLACK_BOXES, "bowl", dataclasses.replace(once, make=lambda s: lambda x: asked.append(x) or bowl(s)(x))
+        )
+        found = runs.run_one(Run("nest_bo", Problem("real", "bowl", 2, 0, 20)), tmp_path)
+        again = runs.run_one(Run("nest_bo", Problem("real", "bowl", 2, 0, 20)), tmp_path)
+    points = np.array(asked[-40:-20])
+    assert found.asked == 20 and not found.failure and found.final < 1e-3 and found.least == again.least
+    assert points[0] == pytest.approx([-1.0, 10.0]) and np.all((points >= BOX.lower) & (points <= BOX.upper))
+    near = np.abs(points[11:13] - points[0]) / (BOX.upper - BOX.lower)
+    assert np.all(near <= 0.2 + 1e-12), "two queries that teach are near the iterate, then there is a step"
 
 
 # Runs and resuming.

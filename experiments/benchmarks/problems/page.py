@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmarks.problems import board as boards
-from experiments.benchmarks.problems import local_entropy, rivals, suites
+from experiments.benchmarks.problems import local_entropy, newton_step, rivals, suites
 from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, Board, Difference
 from experiments.benchmarks.problems.figure import figure
 from experiments.benchmarks.problems.runs import PACKED, Record, read_records
@@ -35,7 +35,7 @@ SHOWS = {
 MARGIN = 0.3
 """What log10 gaps of eight queries at a time may be above those of one: as ``beyond-parallel`` has it."""
 
-MET = ("zord", "zord_gated", "turbo", "local_entropy", "l_bfgs_b")
+MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
 """The rivals with a verdict of their own: those that have a Gaussian process too, and SciPy's default in a box."""
 
 MULTIMODAL = ("multimodal", "weakly structured", "severe noise, multimodal")
@@ -93,7 +93,7 @@ def render(
         "scale": "as asked",
         "processor_seconds": round(sum(record.seconds for record in ordered), 2),
         "reading": "\n\n".join(
-            inspect.cleandoc(module.__doc__ or "") for module in (suites, boards, rivals, local_entropy)
+            inspect.cleandoc(module.__doc__ or "") for module in (suites, boards, rivals, newton_step, local_entropy)
         ),
         "stand_in": "",
         "table": dataclasses.asdict(shown[0]),

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from experiments.benchmarks.problems.local_entropy import local_entropy_search
+from experiments.benchmarks.problems.newton_step import newton_step_targeting
 from experiments.benchmarks.problems.suites import SIDE, Problem
 from experiments.harness import style
 from experiments.harness.outside import Queries, run_outside
@@ -160,6 +161,7 @@ _TABLE = (
         _outside("cobyqa"),
         most=40,
         most_real=120,
+        factor=100,
         why="SciPy's best method on values, with its own radius of 1",
     ),
     Rival(
@@ -167,6 +169,7 @@ _TABLE = (
         _outside("cobyqa", initial_tr_radius=OUR_RADIUS * 2 * SIDE),
         most=40,
         most_real=120,
+        factor=100,
         why="the same with the first radius that our trust region has, 0.2 of the box",
     ),
     Rival("cma", _outside("cma"), factor=100, why="the standard of evolution strategies, IPOP", needs=("cma",)),
@@ -176,6 +179,14 @@ _TABLE = (
     Rival("sobol", _outside("sobol"), factor=100, why="the even floor"),
     Rival(
         "turbo", _ours("turbo"), most=10, most_real=120, every=2, why="the best known local Bayesian optimization; slow"
+    ),
+    Rival(
+        "nest_bo",
+        newton_step_targeting,
+        most=10,
+        most_real=18,
+        every=2,
+        why="NeST-BO's rule: a GP's gradient and Hessian, as here, in local steps; slow",
     ),
     Rival(
         "local_entropy",
