@@ -3462,6 +3462,22 @@ SCORES = (
         (SCOREBOARD + "test_files_of_several_runs_or_of_another_format_are_not_read",),
     ),
     Mutation(
+        "scoreboard/nest-bo-without-hessians",
+        BOARD + "newton_step.py",
+        "torch.cat([slope, bend.flatten(-2)], dim=-1)",
+        "torch.cat([slope, 0 * bend.flatten(-2)], dim=-1)",
+        "NeST-BO's queries teach the gradient alone",
+        (SCOREBOARD + "test_newton_information_is_the_drop_of_all_variances",),
+    ),
+    Mutation(
+        "scoreboard/nest-bo-uphill",
+        BOARD + "newton_step.py",
+        "before - after < -ARMIJO * length * (direction @ g)",
+        "before - after < ARMIJO * length * (direction @ g)",
+        "Armijo's rule holds for any step",
+        (SCOREBOARD + "test_a_newton_step_too_far_is_shortened_by_armijos_rule",),
+    ),
+    Mutation(
         "scoreboard/one-start-alone",
         "experiments/harness/outside.py",
         "if not restarts or len(queries.values) == before:",

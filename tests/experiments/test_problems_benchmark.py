@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -336,7 +337,7 @@ def seen(d, n, seed=0):
 
 def derivative_variances(gp, X, x):
     """The sum of the variances of all first and second derivatives at x, dense, by autograd through the kernel."""
-    kernel, d = gp.covar_module, len(x)
+    kernel = gp.covar_module
     noise = gp.likelihood.noise.detach()
     A = kernel(X, X).to_dense().detach() + noise * torch.eye(len(X), dtype=X.dtype)
 
@@ -363,7 +364,7 @@ def test_newton_information_is_the_drop_of_all_variances(d):
     assert float(drops.max() / drops.min()) > 1.5
 
 
-def test_a_step_is_newtons_in_a_valley_and_shortened_on_a_ridge():
+def test_a_step_is_newtons_in_a_valley_and_along_the_slope_on_a_ridge():
     X, gp = seen(2, 40)
     x = torch.tensor([0.7, 0.2], dtype=torch.float64)
     g, H = gp.gradient_posterior(x[None]).mean[0], gp.hessian_posterior(x[None]).mean[0]
@@ -374,6 +375,16 @@ def test_a_step_is_newtons_in_a_valley_and_shortened_on_a_ridge():
     slope = ridge.gradient_posterior(x[None]).mean[0]
     assert torch.allclose(down / down.norm(), -slope / slope.norm())
     assert float(down.norm()) in [pytest.approx(0.5**n) for n in range(1, 7)]
+
+
+def test_a_newton_step_too_far_is_shortened_by_armijos_rule():
+    """f = log cosh u, u = 4(x − ½), from u = −1.2: the step to u = 1.53 rises, 0.8 of it falls by 0.17 where 0.18 is
+    asked for, 0.64 of it by 0.45."""
+    X = torch.linspace(0, 1, 31, dtype=torch.float64)[:, None]
+    gp = newton_step.fitted(X, (4 * (X - 0.5)).cosh().log())
+    x = torch.tensor([0.2], dtype=torch.float64)
+    newton = math.tanh(1.2) * math.cosh(1.2) ** 2 / 4
+    assert float(newton_step.step(gp, x)) == pytest.approx(0.64 * newton, rel=0.05)
 
 
 def test_nest_bo_finds_a_bowls_bottom_by_newtons_steps(box, tmp_path):
@@ -511,6 +522,35 @@ def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
     for name in ("settings.json", "verdicts.json"):
         path = f"problems-bbob.{name}"
         assert (target / path).read_text() == (tmp_path / path).read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in BOARDS if page.archive_of(PUBLISHED, name).exists()])
+def test_a_published_archive_of_coco_has_the_published_gaps(name, tmp_path):
+    ours = {r.run.folder.name: r for r in page.read_records(PUBLISHED, name) if r.run.method == "trust_region"}
+    with tarfile.open(page.archive_of(PUBLISHED, name)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (method,) = tmp_path.iterdir()
+    assert method.name == "trust_region" and {path.name for path in method.iterdir()} == set(ours)
+    for folder in method.iterdir():
+        progress, one = progress_in(folder), ours[folder.name]
+        assert (progress.final, progress.asked) == (one.final, one.asked)
+
+
+def test_what_is_packed_is_the_same_for_the_same_files_and_left_out_where_a_run_has_none(tmp_path):
+    records = made(("trust_region", "random"))
+    page.write("problems-bbob", records, tmp_path, "typed")
+    for one in records:
+        folder = tmp_path / runs.COCO / one.run.folder
+        folder.mkdir(parents=True)
+        (folder / "a.info").write_text(one.run.problem.name)
+    packed = []
+    for target in (tmp_path / "once", tmp_path / "again"):
+        assert page.take_over(tmp_path, "problems-bbob", target, 50) == "24 runs, and COCO's files of 12"
+        packed.append((target / "trust_region-bbob.tgz").read_bytes())
+    assert packed[0] == packed[1]
+    shutil.rmtree(folder.parents[1] / "trust_region" / folder.name)
+    assert page.take_over(tmp_path, "problems-bbob", tmp_path / "third", 50) == "24 runs"
+    assert not (tmp_path / "third" / "trust_region-bbob.tgz").exists()
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -682,9 +722,12 @@ def test_cocopp_reads_the_files_and_finds_the_same_gaps(tmp_path):
     pytest.importorskip("cocoex")
     pytest.importorskip("cocopp")
     out = tmp_path / "runs"
-    asked = ["--instances", "4-5", "--dimensions", 2, 3, "--functions", 1, 8, "--methods", "random", "l_bfgs_b"]
+    methods = ["random", "l_bfgs_b", "trust_region"]
+    asked = ["--instances", "4-5", "--dimensions", 2, 3, "--functions", 1, 8, "--methods", *methods]
     assert bench(*asked, "--out", out) == 0
     folders = [str(out / runs.COCO / "bbob-20d" / method) for method in ("random", "l_bfgs_b")]
+    assert page.take_over(out, "problems-bbob", tmp_path, 50) == "24 runs, and COCO's files of 8"
+    folders.append(str(tmp_path / "trust_region-bbob.tgz"))
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     said = subprocess.run(
         [sys.executable, "-c", READS, str(tmp_path / "ppdata"), *folders],
@@ -699,11 +742,11 @@ def test_cocopp_reads_the_files_and_finds_the_same_gaps(tmp_path):
         (r.run.method, r.run.problem.function, r.run.problem.dimension, r.run.problem.instance): r
         for r in runs.read(out)
     }
-    assert len(finals) == 16
+    assert len(finals) == 24
     for (method, function, d, instance), one in finals.items():
-        (line,) = [
-            line.split() for line in lines if line.split()[1:5] == [method, str(function), str(d), str(instance)]
-        ]
+        named = [str(function), str(d), str(instance)]
+        of_the_run = [line.split() for line in lines if line.split()[2:5] == named]
+        (line,) = [line for line in of_the_run if line[1].partition("-")[0] == method]
         solved = one.reached[-1]  # cocopp cuts a run that has reached the last target there
         assert one.asked == 20 * d and int(line[5]) == (solved or one.asked)
         assert any(float(gap) == pytest.approx(one.final, rel=1e-5, abs=1e-12) for gap in line[6:])

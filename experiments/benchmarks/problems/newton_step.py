@@ -2,10 +2,10 @@
 
 The rule and its numbers are those of its authors' program (github.com/PaulsonLab/NeST-BO, as facts; no code is taken).
 Inputs are in the unit cube, values standardised; the GP has a zero mean and a squared exponential kernel with a
-lengthscale for each variable, by marginal likelihood alone. It begins with x0 and ten points of a Sobol' sequence. Then,
-again and again, d queries within 0.2 of the iterate, each where it lowers the variances of the gradient and of all
-second derivatives there most, in sum; and a step, queried where it ends: Newton's where the posterior mean's Hessian is
-positive semidefinite, else along the negative gradient, both shortened by Armijo's rule on the posterior mean.
+lengthscale for each variable, by marginal likelihood alone. It begins with x0 and ten points of a Sobol' sequence.
+Then, again and again, d queries within 0.2 of the iterate, each where it lowers the variances of the gradient and of
+all second derivatives there most, in sum; and a step, queried where it ends: Newton's where the posterior mean's
+Hessian is positive semidefinite, else along the negative gradient, both shortened by Armijo's rule on the mean.
 
 Where we differ: the drop of the variances is written down in closed form, where the program inverts a matrix for each
 candidate.
@@ -100,8 +100,8 @@ def fitted(X: Tensor, Y: Tensor) -> DerivedGP:
 class NewtonInformation(AcquisitionFunction):
     """How much a query at z lowers the variances of the partial derivatives at x, first and second, in sum.
 
-    With C(z) the covariances of f(z) with all d + d² of them and v(z) the variance of f(z), given f at the points, it is
-    ‖C(z)‖²/(v(z) + s²).
+    With C(z) the covariances of f(z) with all d + d² of them and v(z) the variance of f(z), given f at the points, it
+    is ‖C(z)‖²/(v(z) + s²).
 
     Args:
         model: whose kernel and noise s² are taken.
@@ -129,7 +129,7 @@ class NewtonInformation(AcquisitionFunction):
         bend = slope[..., :, None] * slope[..., None, :] - torch.diag(self.precision)
         return self.kernel(z, self.x[None]) * torch.cat([slope, bend.flatten(-2)], dim=-1)
 
-    @t_batch_mode_transform(expected_q=1)
+    @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, z: Tensor) -> Tensor:
         """The drop, ``batch``, at points of ``batch x 1 x d``."""
         across = self.kernel(z, self.X)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import gzip
 import inspect
 import io
 import json
 import lzma
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from experiments.benchmarks.problems import board as boards
 from experiments.benchmarks.problems import local_entropy, newton_step, rivals, suites
 from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, Board, Difference
 from experiments.benchmarks.problems.figure import figure
-from experiments.benchmarks.problems.runs import PACKED, Record, read_records
+from experiments.benchmarks.problems.runs import COCO, PACKED, Record, read_records
 from experiments.benchmarks.problems.suites import SUITES
 from experiments.benchmarks.problems.tables import as_text, label, tables
 from experiments.harness import style
@@ -116,6 +118,9 @@ def render(
 def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
     """Make anew, in another folder, what follows from an id's records; what was done, in words.
 
+    COCO's files of our runs, where the folder has them of all, are packed beside the records (``archive_of``):
+    ``python -m cocopp`` takes them beside any other archive.
+
     Raises:
         ResultsError: if the records cannot be read.
     """
@@ -123,7 +128,29 @@ def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
     kept = ("experiment", "versions", "command", "machine", "date")
     facts = results.read_json(folder / f"{name}.settings.json")
     render(name, records, target, {key: facts[key] for key in kept}, dpi=dpi)
-    return f"{len(records)} runs"
+    ours = [folder / COCO / record.run.folder for record in records if record.run.method == OURS]
+    if not ours or not all(path.is_dir() for path in ours):
+        return f"{len(records)} runs"
+    results.replace(archive_of(target, name), _packed(ours))
+    return f"{len(records)} runs, and COCO's files of {len(ours)}"
+
+
+def archive_of(folder: Path, name: str) -> Path:
+    """Where COCO's files of our runs of an id are; ``cocopp`` calls them by the file's name."""
+    return folder / f"{name.replace('problems', OURS)}.tgz"
+
+
+def _packed(folders: Sequence[Path]) -> bytes:
+    """An archive of folders, one under its method's, the same for the same files."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as file, tarfile.open(fileobj=file, mode="w") as archive:
+        for folder in sorted(folders):
+            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                about = tarfile.TarInfo(str(path.relative_to(folder.parents[1])))
+                about.size = path.stat().st_size
+                with path.open("rb") as source:
+                    archive.addfile(about, source)
+    return packed.getvalue()
 
 
 def verdicts(records: Sequence[Record]) -> list[Verdict]:
