@@ -179,6 +179,11 @@ def test_each_black_box_counts_once_however_many_seeds_it_has():
     assert alone.units == 3 and alone.mean == pytest.approx(float(np.mean(left["a"])))
     first = next(v for v in page.verdicts(records) if "over the black boxes" in v.claim)
     assert first.statistic == "paired difference of the rank, mean over 3 black boxes, Student's interval"
+    box, other = (v for v in page.verdicts(records) if "of the others" in v.claim)  # of b there is one seed
+    assert box.claim == "trust region on the GP on a ends lower than the best of the others, CMA-ES"
+    assert other.claim.startswith("trust region on the GP on c ")
+    theirs = stats.ttest_1samp(left["a"], 0.0).confidence_interval(0.95)
+    assert (box.estimate, box.interval) == (pytest.approx(alone.mean), pytest.approx((theirs.low, theirs.high)))
     records += [
         dataclasses.replace(r, run=Run("turbo", r.run.problem)) for r in records if r.run.problem.function == "a"
     ]

@@ -166,6 +166,8 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
         found.append(_below(board, second, f"is ahead of the next in mean rank, {label(second)}"))
     if not suite.dimensions:
         found += _first(board, "over the black boxes")
+        for name in dict.fromkeys(str(problem.function) for problem in board.problems):
+            found += _before_all(board.where(lambda problem, name=name: problem.function == name), name)  # type: ignore[misc]
     for d in sorted({problem.dimension for problem in board.problems} if suite.dimensions else ()):
         found += _first(board.where(lambda problem, d=d: problem.dimension == d), f"at d = {d}")  # type: ignore[misc]
     if board.has(BETTER_COBYQA):
@@ -194,6 +196,16 @@ def _first(board: Board, where: str) -> list[Verdict]:
     next_one = min(others, key=lambda method: ranks[method])
     found = board.rank_difference(OURS, next_one)
     return [_verdict(board, found, "rank", f"is first in mean rank {where}, before {label(next_one)}")]
+
+
+def _before_all(board: Board, box: str) -> list[Verdict]:
+    """Whether our method leaves less of a black box than whichever other one leaves least of it."""
+    means = board.mean_scores()
+    others = [method for method in board.everywhere if method != OURS]
+    if OURS not in means or not others or len(board.problems) < 2:
+        return []
+    best = min(others, key=lambda method: means[method])
+    return [_below(board, best, f"on {box} ends lower than the best of the others, {label(best)}")]
 
 
 def _met(board: Board, other: str) -> bool:
