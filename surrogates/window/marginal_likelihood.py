@@ -86,12 +86,18 @@ def fit_isotropic(
     def objective(theta: Pair) -> tuple[float, Pair]:
         return negative_log_likelihood(D, y, profile, exp(theta[0]), exp(theta[1]), noise)
 
+    def value(theta: Pair) -> float:
+        try:
+            outputscale, _, L, a = _concentrated(profile.h(D / exp(theta[0]) ** 2), y, exp(theta[1]), noise)
+        except NotPositiveDefiniteError:
+            return inf
+        return _value(y, outputscale, L, a)
+
     given = rectangle.nearest((log(start[0]), log(start[1])) if start else (lower[0], log(1e-4)))
     across = [lower[0] + (upper[0] - lower[0]) * i / (GRID - 1) for i in range(GRID)]
     starts = [(scale, given[1]) for scale in across] + ([given] if start else [])
     with small_algebra(len(y) ** 3):
-        best = min(starts, key=lambda theta: objective(theta)[0])
-        found = minimize_in_rectangle(objective, best, rectangle, steps)
+        found = minimize_in_rectangle(objective, min(starts, key=value), rectangle, steps)
         lengthscale, noise_ratio = exp(found.x[0]), exp(found.x[1])
         outputscale, mean = _concentrated(profile.h(D / lengthscale**2), y, noise_ratio, noise)[:2]
     return IsotropicFit(lengthscale, outputscale, noise_ratio, mean, -found.value)
@@ -109,14 +115,19 @@ def negative_log_likelihood(
         outputscale, _, L, a = _concentrated(profile.h(r2), y, noise_ratio, noise)
     except NotPositiveDefiniteError:
         return inf, (0.0, 0.0)
-    quadratic = float(y @ a) / outputscale
-    value = 0.5 * (n * log(2 * torch.pi * outputscale) + quadratic) + float(L.diagonal().log().sum())
+    value = _value(y, outputscale, L, a)
     inner = torch.cholesky_inverse(L) - torch.outer(a, a) / outputscale
     scale = -float((inner * profile.h1(r2) * r2).sum())
     ratio = 0.5 * noise_ratio * float(inner.diagonal().sum())
     if noise is not None:
-        ratio -= 0.5 * (n - quadratic)
+        ratio -= 0.5 * (n - float(y @ a) / outputscale)
     return value, (scale, ratio)
+
+
+def _value(y: Tensor, outputscale: float, L: Tensor, a: Tensor) -> float:
+    """−log N(y), given o, the factor of R and R⁻¹(y − m)."""
+    quadratic = float(y @ a) / outputscale
+    return 0.5 * (len(y) * log(2 * torch.pi * outputscale) + quadratic) + float(L.diagonal().log().sum())
 
 
 def log_likelihood(K: Tensor, y: Tensor, noise_ratio: float) -> float:
