@@ -24,7 +24,7 @@ from tests.experiments import toy
 from tests.experiments.committed import ENTRIES, NAMES, needs_results
 
 CHEAP = "zord-fig10"
-LIMIT = 12e6
+LIMIT = 14e6
 
 
 TABLE = Table(("method", "paper", "ours"), (("ours <b>", "1.0", "1.1 (1 to 1.2)"),), "queries & more")
@@ -217,7 +217,7 @@ def test_the_committed_pages_are_built_from_the_committed_files():
     pages, wrong = report.build(PUBLISHED)
     assert not wrong
     assert pages == {path.name: path.read_text() for path in PUBLISHED.glob("*.html")}
-    assert all(len(page) < 200_000 for page in pages.values())
+    assert all(len(page) < 250_000 for page in pages.values())
     assert verdict_table(ENTRIES) == (PUBLISHED / "verdicts.md").read_text()
     assert sum(path.stat().st_size for path in PUBLISHED.iterdir()) < LIMIT
 

@@ -37,6 +37,9 @@ SHOWS = {
 MARGIN = 0.3
 """What log10 gaps of eight queries at a time may be above those of one: as ``beyond-parallel`` has it."""
 
+DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy}
+"""The modules that drive a rival by a loop of ours, which its page then describes."""
+
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
 """The rivals with a verdict of their own: those that have a Gaussian process too, and SciPy's default in a box."""
 
@@ -83,19 +86,20 @@ def render(
     """Write what follows from the records: facts with tables, verdicts, picture, the records themselves."""
     ordered = _in_table_order(records)
     shown, suite = tables(ordered), SUITES[ordered[0].run.problem.suite]
-    problems = {record.run.problem for record in ordered}
+    problems, methods = {r.run.problem for r in ordered}, dict.fromkeys(r.run.method for r in ordered)
     about = {
         "format": results.FORMAT,
         "paper": "ours",
         "source": f"ours, problems: {name.removeprefix('problems-')}",
-        "shows": f"{SHOWS[suite.name]}: {len(problems)} problems, {len({r.run.method for r in ordered})} methods",
+        "shows": f"{SHOWS[suite.name]}: {len(problems)} problems, {len(methods)} methods",
         "claim": CLAIM,
-        "settings": {r.name: {"why": r.why, "where": r.where} for r in rivals.RIVALS.values()},
+        "settings": {r.name: r.where for r in rivals.RIVALS.values() if r.name in methods},
         "seeds": sorted({problem.instance for problem in problems}),
         "scale": "as asked",
         "processor_seconds": round(sum(record.seconds for record in ordered), 2),
         "reading": "\n\n".join(
-            inspect.cleandoc(module.__doc__ or "") for module in (suites, boards, rivals, newton_step, local_entropy)
+            inspect.cleandoc(module.__doc__ or "")
+            for module in (suites, boards, rivals, *(DRIVEN[method] for method in methods if method in DRIVEN))
         ),
         "stand_in": "",
         "table": dataclasses.asdict(shown[0]),
