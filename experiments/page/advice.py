@@ -97,11 +97,13 @@ ADVICE = (
     _advice(
         "One machine, 2 to 40 variables, some 20 queries a variable, values without noise",
         "minimize(f, x0, bounds=bounds, max_queries=20 * d)",
-        "The default, a trust region on the derived GP: ahead of COBYQA, CMA-ES, TuRBO, and our other methods.",
+        "The default, a trust region on the derived GP: ahead of COBYQA, TuRBO, NeST-BO's rule and our other methods, "
+        "and of CMA-ES where there are many minima.",
         Ground("problems-bbob", "trust region on the GP is ahead of the next in mean rank"),
         Ground("problems-bbob", "trust region on the GP ends lower than the better COBYQA"),
         Ground("problems-bbob", "trust region on the GP ends lower than ZoRD, kept information, gated"),
         Ground("problems-bbob", "trust region on the GP ends lower than TuRBO-1"),
+        Ground("problems-bbob", "trust region on the GP ends lower than NeST-BO's rule"),
         Ground("problems-bbob", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
         *(Ground("problems-bbob", f"trust region on the GP is first in mean rank at d = {d},") for d in DIMENSIONS),
     ),
