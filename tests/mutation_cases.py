@@ -330,7 +330,7 @@ SURROGATES = (
     ),
     Mutation(
         "window/kept-queries-where-others-are",
-        S + "window/window_surrogate.py",
+        S + "window/kept_window.py",
         "r2[..., moved], q[..., moved] = distances, distances * (v * v / p)",
         "",
         "a kept window takes distances of the queries that came for those that left",

@@ -91,7 +91,7 @@ BOXES = (
     *("kernel_ridge_diabetes", "perceptron_digits", "lightgbm_breast_cancer", "wind_farm"),
     *("attack_digits_64", "attack_digits_784", "metric_f1"),
 )
-"""The real black boxes of several seeds."""
+"""The real black boxes of more than two seeds."""
 
 ADVICE = (
     _advice(
@@ -144,7 +144,7 @@ ADVICE = (
         "One machine, a program with 10 to 2,000 inputs: tuning, control, attacks",
         "minimize(f, x0, bounds=bounds, max_queries=n)",
         "The default has the least mean rank over real black boxes, by too little to be sure. Where values are rugged, "
-        "as cross-validated scores and controllers are, ask others too: each box says below who is ahead of it.",
+        "as cross-validated scores and controllers are, ask others too: boxes of several seeds say below who is ahead.",
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes"),
         Ground("problems-real", "trust region on the GP is ahead of the next in mean rank"),
         Ground("problems-real", "trust region on the GP ends lower than ZoRD, kept information"),

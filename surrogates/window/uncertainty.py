@@ -32,7 +32,7 @@ class UncertaintyRule:
     - ``"relative"``: while trace ∂σ²(z) over the prior's trace is at most c; with n queries it is at least 1 − n/d.
     - ``"descent"``: while 1 − P(−∇μ(z) is a descent direction) ≤ c.
     - ``"kept_information"``: while G(z) ≥ c G(x₀), G the prior's trace less the posterior's and x₀ where the steps
-      began, both given the window at x₀ (``WindowSurrogate.information``); this always holds where G(x₀) = 0.
+      began, both given the window at x₀ (``KeptWindow.information``); this always holds where G(x₀) = 0.
 
     Args:
         uncertainty: the measure's name.

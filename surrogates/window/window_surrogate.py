@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from botorch import settings as botorch_settings
 from botorch.exceptions.warnings import InputDataWarning
@@ -26,8 +25,8 @@ from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import radial_profile
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.stationary_conditioning import StationaryConditioning
+from surrogates.window.kept_window import KeptWindow
 from surrogates.window.marginal_likelihood import fit_isotropic, log_likelihood
-from surrogates.window.nearest_search import row_squared_distances
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
@@ -78,19 +77,6 @@ class Hyperparameters:
     lengthscale: float
     outputscale: float = 1.0
     noise_ratio: float = 1e-6
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A window as it was: see ``WindowSurrogate.information``.
-
-    Attributes:
-        rows: the trajectory's row in each slot.
-        conditioning: its conditioning, of which the inputs have changed since where the window has moved.
-    """
-
-    rows: np.ndarray
-    conditioning: StationaryConditioning
 
 
 class WindowSurrogate:
@@ -170,7 +156,7 @@ class WindowSurrogate:
         return self.posterior(self.conditioning, x, known)
 
     def pass_at(self, x: Tensor, *, reselect: bool = True) -> Pass:
-        """The pass over the window at x, which ``posterior`` and ``information`` take; arguments as above."""
+        """The pass over the window at x, which ``posterior`` and ``KeptWindow`` take; arguments as above."""
         if reselect:
             self._move_to(x)
         known = self.conditioning.pass_over_data(x[None])
@@ -208,31 +194,9 @@ class WindowSurrogate:
             self._conditioning = self._template.over(window.X, window.L, alpha, window.gradient_squared_distances)
         return self._conditioning
 
-    def keep(self) -> Kept:
+    def keep(self) -> KeptWindow:
         """What is known of the present window, which stays when the window moves."""
-        return Kept(self.window.rows, self.conditioning)
-
-    def information(self, kept: Kept, x: Tensor, known: Pass) -> float:
-        """G of a window that was kept at x: what its queries take from the trace of ∇f(x)'s covariance, trace JᵀA⁻¹J.
-
-        Of the queries that are in the present window too, the pass over it at x has the distances.
-
-        Args:
-            kept: of this surrogate, with the hyper-parameters of now.
-            x: the point, shape ``d``.
-            known: the pass over the present window at x.
-        """
-        moved = np.flatnonzero(kept.rows != self.window.rows)
-        if moved.size:
-            kernel = kept.conditioning.stationary
-            _, _, p, v = kernel.numbers
-            left = torch.from_numpy(kept.rows[moved]).to(x.device)
-            r2, q, c = (part.clone() for part in (known.r2, known.q, known.c))
-            distances = p * row_squared_distances(self.trajectory.X, x, None, left)
-            r2[..., moved], q[..., moved] = distances, distances * (v * v / p)
-            c[..., moved] = kernel.row_scales(distances)
-            known = Pass(known.mean, r2, q, c)
-        return float(kept.conditioning.explained_trace(known))
+        return KeptWindow(self.window.rows, self.conditioning)
 
     def fit_is_due(self, every: int) -> bool:
         """Whether there was no fit yet, or ``every`` queries have come since the last one, failed ones among them."""

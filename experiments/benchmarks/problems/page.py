@@ -163,10 +163,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
     if OURS not in board.methods or len(board.problems) < 2:
         return []
     found, suite = [], SUITES[board.problems[0].suite]
-    everywhere = board.everywhere
-    if OURS in everywhere and len(everywhere) > 1:
-        ranks = board.mean_ranks()
-        second = min((m for m in everywhere if m != OURS), key=lambda m: ranks[m])
+    if second := _next_to_ours(board, board.mean_ranks()):
         found.append(_below(board, second, f"is ahead of the next in mean rank, {label(second)}"))
     if not suite.dimensions:
         found += _first(board, "over the black boxes")
@@ -193,23 +190,25 @@ def _at_a_time(board: Board) -> Verdict:
 
 def _first(board: Board, where: str) -> list[Verdict]:
     """Whether our method is first in mean rank on some problems, by its ranks less those of the next."""
-    ranks = board.mean_ranks()
-    others = [method for method in board.everywhere if method != OURS]
-    if OURS not in ranks or not others or len(board.problems) < 2:
+    second = _next_to_ours(board, board.mean_ranks())
+    if second is None:
         return []
-    next_one = min(others, key=lambda method: ranks[method])
-    found = board.rank_difference(OURS, next_one)
-    return [_verdict(board, found, "rank", f"is first in mean rank {where}, before {label(next_one)}")]
+    found = board.rank_difference(OURS, second)
+    return [_verdict(board, found, "rank", f"is first in mean rank {where}, before {label(second)}")]
 
 
 def _before_all(board: Board, box: str) -> list[Verdict]:
     """Whether our method leaves less of a black box than whichever other one leaves least of it."""
-    means = board.mean_scores()
+    best = _next_to_ours(board, board.mean_scores())
+    return [_below(board, best, f"on {box} ends lower than the best of the others, {label(best)}")] if best else []
+
+
+def _next_to_ours(board: Board, values: Mapping[str, float]) -> str | None:
+    """The other method of least value among those that were run on all problems; None where ours cannot be compared."""
     others = [method for method in board.everywhere if method != OURS]
-    if OURS not in means or not others or len(board.problems) < 2:
-        return []
-    best = min(others, key=lambda method: means[method])
-    return [_below(board, best, f"on {box} ends lower than the best of the others, {label(best)}")]
+    if OURS not in values or not others or len(board.problems) < 2:
+        return None
+    return min(others, key=lambda method: values[method])
 
 
 def _met(board: Board, other: str) -> bool:

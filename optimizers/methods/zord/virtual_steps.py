@@ -57,7 +57,7 @@ def virtual_steps(
         known = surrogate.pass_at(z, reselect=reselect)
         posterior = surrogate.posterior(surrogate.conditioning, z, known)  # eqs. 4 to 6
         if kept is not None:
-            information = surrogate.information(kept, z, known)
+            information = kept.information(surrogate.window, z, known)
             start = start if taken else information
             goes_on = stop.keeps(information, start)
         else:

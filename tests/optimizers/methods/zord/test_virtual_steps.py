@@ -204,7 +204,7 @@ def test_steps_that_would_not_be_finite_are_not_made():
 class Fading:
     """A flat surrogate whose information about the gradient is multiplied by a factor at each step."""
 
-    scale, conditioning = 1.0, "the only one"
+    scale, conditioning, window = 1.0, "the only one", "the only one"
 
     def __init__(self, factor, first=1.0):
         self.known, self.factor = first, factor
@@ -213,7 +213,7 @@ class Fading:
         pass
 
     def keep(self):
-        return self.conditioning
+        return self
 
     def pass_at(self, x, reselect=True):
         return self.known
@@ -221,7 +221,7 @@ class Fading:
     def posterior(self, conditioning, x, known):
         return SimpleNamespace(mean=torch.zeros(1, 2))
 
-    def information(self, kept, x, known):
+    def information(self, window, x, known):
         self.known *= self.factor
         return known
 

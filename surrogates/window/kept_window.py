@@ -1,0 +1,49 @@
+"""A window of nearest queries as it was, when the window itself has moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surrogates.kernels.one_pass import Pass
+from surrogates.stationary_conditioning import StationaryConditioning
+from surrogates.window.nearest_search import row_squared_distances
+from surrogates.window.nearest_window import NearestWindow
+
+
+@dataclass(frozen=True)
+class KeptWindow:
+    """What ``WindowSurrogate.keep`` has of a window under an isotropic kernel.
+
+    Attributes:
+        rows: the trajectory's row in each slot.
+        conditioning: its conditioning, of which the inputs have changed since where the window has moved.
+    """
+
+    rows: np.ndarray
+    conditioning: StationaryConditioning
+
+    def information(self, window: NearestWindow, x: Tensor, known: Pass) -> float:
+        """G: what the kept queries take from the trace of ∇f(x)'s covariance, trace JᵀA⁻¹J.
+
+        Of the queries that are in the present window too, the pass over it at x has the distances.
+
+        Args:
+            window: the present window, with the hyper-parameters of the kept one.
+            x: the point, shape ``d``.
+            known: the pass over the present window at x.
+        """
+        moved = np.flatnonzero(self.rows != window.rows)
+        if moved.size:
+            kernel = self.conditioning.stationary
+            _, _, p, v = kernel.numbers
+            left = torch.from_numpy(self.rows[moved]).to(x.device)
+            r2, q, c = (part.clone() for part in (known.r2, known.q, known.c))
+            distances = p * row_squared_distances(window.trajectory.X, x, None, left)
+            r2[..., moved], q[..., moved] = distances, distances * (v * v / p)
+            c[..., moved] = kernel.row_scales(distances)
+            known = Pass(known.mean, r2, q, c)
+        return float(self.conditioning.explained_trace(known))
