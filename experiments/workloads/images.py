@@ -54,7 +54,7 @@ class Images:
 
     Attributes:
         name: name of the data set.
-        train: pixels in [0, 1], float32, ``n x c x h x w``.
+        train: pixels in [0, 1], float32 as they are loaded, ``n x c x h x w``.
         train_labels: classes from 0 to 9, shape ``n``.
         test: pixels of the images that are attacked.
         test_labels: their classes.

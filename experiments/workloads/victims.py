@@ -1,8 +1,9 @@
 """Classifiers of images, trained here from a seed: what the attacks query.
 
 One small CNN for images of any size: two convolutions of 3 x 3, each with ReLU and the maximum over 2 x 2, and two
-linear layers. It is trained in float32 and queried in float64, where the differences that attacks take of its values
-are far above rounding.
+linear layers. It is trained in the images' dtype and queried in float64, where the differences that attacks take of its
+values are far above rounding. In float32 a machine that rounds otherwise trains another network; in float64 it trains
+the same one to twelve digits or so.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def trained_victim(
 
     The seed draws the initial weights (He's uniform; biases 0) and the batches' order.
     """
-    name = f"victim-{images.name}-{images.shape}-{values_of(training)}-{seed}-{''.join(map(str, classes))}"
+    kind = f"{images.name}-{images.shape}-{images.train.dtype}"
+    name = f"victim-{kind}-{values_of(training)}-{seed}-{''.join(map(str, classes))}"
     return Victim(tuple(cached(cache, name, lambda: _trained(images, training, seed, classes))))
 
 
@@ -83,7 +85,8 @@ def _trained(images: Images, training: Training, seed: int, classes: tuple[int, 
     parameters = []
     for shape in shapes(images.shape, training):
         bound = math.sqrt(6.0 / math.prod(shape[1:])) if len(shape) > 1 else 0.0
-        parameters.append(((2.0 * torch.rand(shape, generator=generator) - 1.0) * bound).requires_grad_())
+        drawn = (2.0 * torch.rand(shape, generator=generator) - 1.0) * bound
+        parameters.append(drawn.to(images.train.dtype).requires_grad_())
     rows = torch.arange(len(images.train_labels))
     if classes:
         rows = rows[torch.isin(images.train_labels, torch.tensor(classes))]

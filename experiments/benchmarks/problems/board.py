@@ -2,8 +2,9 @@
 
 On COCO's suites a run counts by log10 of its gap, from 1e-8 on. A real problem has no known optimum: there it is how
 many percent of what could be gained were left, 100 (least value − l)/(f₀ − l), where l is the least value that any
-method found on the problem and f₀ what its start has; from 0, the best, to 100, no gain. A run without a success counts
-as the worst one on its problem.
+method found on the problem and f₀ the start's value, which all methods but CMA-ES and COBYQA ask first; where that
+query fails, f₀ is the largest of the methods' first successes. It is from 0, the best, to 100, no gain. A run without a
+success counts as the worst one on its problem.
 
 Ranks are among methods that were run on all of the same problems, the mean rank for ties. A difference is paired
 problem by problem, its interval Student's over them. Where there are several black boxes each counts once, by the mean
@@ -20,6 +21,7 @@ import numpy as np
 from scipy import stats
 
 from experiments.benchmarks.problems.coco_files import FLOOR
+from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
 from experiments.benchmarks.problems.suites import Problem
 
@@ -177,13 +179,20 @@ def percent_left(runs: Sequence[Record]) -> np.ndarray:
     known = finals[np.isfinite(finals)]
     if not len(known):
         return np.full(len(runs), 100.0)
-    least = known.min()
-    start = max((run.least[0][1] for run in runs if run.least and run.least[0][0] == 1), default=known.max())
+    least, start = least_and_start(runs)
     scale = start - least
     if scale <= 0:
         return np.zeros(len(runs))
     shares: np.ndarray = (np.where(np.isfinite(finals), finals, known.max()) - least) / scale
     return 100.0 * np.clip(shares, 0.0, 1.0)
+
+
+def least_and_start(runs: Sequence[Record]) -> tuple[float, float]:
+    """l and f₀ of runs on one problem, of which one or more have a success."""
+    first = {run.run.method: run.least[0] for run in runs if run.least}
+    others = {name for name, rival in RIVALS.items() if not rival.asks_start}
+    at_start = [value for method, (n, value) in first.items() if n == 1 and method not in others]
+    return min(run.final for run in runs), max(at_start or [value for _, value in first.values()])
 
 
 def interval(differences: np.ndarray) -> Difference:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.benchmarks.problems.board import COBYQAS, OURS, Board
+from experiments.benchmarks.problems.board import COBYQAS, OURS, Board, least_and_start
 from experiments.benchmarks.problems.coco_files import TARGETS
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
@@ -63,8 +63,7 @@ def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray
     curves = []
     for problem in sorted({record.run.problem for record in records}):
         there = [record for record in records if record.run.problem == problem and record.least]
-        least = min(record.final for record in there)
-        start = max((r.least[0][1] for r in there if r.least[0][0] == 1), default=least)
+        least, start = least_and_start(there) if there else (0.0, 0.0)
         for record in there:
             if record.run.method == method and start > least:
                 counts, values = zip(*record.least, strict=True)

@@ -25,7 +25,7 @@ from experiments.harness.outside import Queries, run_outside
 from optimizers import SurrogateTrustRegion, minimize
 
 OUR_RADIUS = 0.2
-"""``SurrogateTrustRegion``'s first radius over a side of the box."""
+"""``SurrogateTrustRegion``'s first radius over a side of the box, up to d = 20."""
 
 AT_A_TIME = 8
 """The queries of a round of ``trust_region_8``."""
@@ -46,6 +46,8 @@ class Rival:
         every: it is run on each ``every``-th function of a suite.
         instances: it is run on so many instances at most, the first ones asked for; None: all.
         factor: the most queries it is given, over d.
+        asks_start: its first query is the start. COBYQA moves a start to a bound, or off it, that is nearer than its
+            radius, and CMA-ES only centres its draws there.
         why: what it is here for, and why it is run where it is.
         needs: modules that it needs beyond the project's own.
     """
@@ -57,6 +59,7 @@ class Rival:
     every: int = 1
     instances: int | None = None
     factor: int = 20
+    asks_start: bool = True
     why: str = ""
     needs: tuple[str, ...] = ()
 
@@ -162,6 +165,7 @@ _TABLE = (
         most=40,
         most_real=120,
         factor=100,
+        asks_start=False,
         why="SciPy's best method on values, with its own radius of 1",
     ),
     Rival(
@@ -170,9 +174,17 @@ _TABLE = (
         most=40,
         most_real=120,
         factor=100,
-        why="the same with the first radius that our trust region has, 0.2 of the box",
+        asks_start=False,
+        why="the same with the first radius that our trust region has up to d = 20, 0.2 of the box",
     ),
-    Rival("cma", _outside("cma"), factor=100, why="the standard of evolution strategies, IPOP", needs=("cma",)),
+    Rival(
+        "cma",
+        _outside("cma"),
+        factor=100,
+        asks_start=False,
+        why="the standard of evolution strategies, IPOP",
+        needs=("cma",),
+    ),
     Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences, d + 1 queries a gradient"),
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
     Rival("random", _outside("random"), factor=100, why="the floor"),
