@@ -41,13 +41,13 @@ class Domain:
     def of(
         cls, lower: Tensor, upper: Tensor, *, rescale: bool, confine: bool = True, width: float = SEARCH_WIDTH
     ) -> Domain:
-        """The domain of a box, which is rescaled to [0, width]^d if ``rescale`` is set and every bound is finite.
+        """The domain of a box, which is rescaled to [0, width]^d if ``rescale`` is set and every side is finite.
 
         A coordinate with equal bounds keeps its unit, and its interval in search coordinates is [0, 0].
         """
-        if not rescale or not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
-            return cls(lower, upper, confine=confine)
         sides = upper - lower
+        if not rescale or not bool(torch.isfinite(sides).all()):
+            return cls(lower, upper, confine=confine)
         unit = torch.where(sides > 0, sides / width, torch.ones_like(sides))
         return cls(lower, upper, unit, confine, width)
 

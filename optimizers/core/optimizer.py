@@ -446,9 +446,9 @@ class Optimizer(MethodTools, ABC):
 
     def intermediate_result(self) -> OptimizeResult:
         """The entries x, fun, nfev, nit and nfail of the run so far; callbacks get them."""
-        return OptimizeResult(
-            x=self.best_x, fun=self.best_y, nfev=self.queries, nit=self.iterations, nfail=self.failures
-        )
+        # A callback may change what it gets. Without a record x is the iterate, of which there may be no room for two.
+        x = self.best_x.clone() if self.track_best else self.x
+        return OptimizeResult(x=x, fun=self.best_y, nfev=self.queries, nit=self.iterations, nfail=self.failures)
 
     def result(self, reason: StopReason | None = None) -> Result:
         """The run so far.

@@ -151,7 +151,7 @@ ENDINGS: dict[StopReason | None, tuple[int, str]] = {
     StopReason.TARGET: (0, "Target reached {count}."),
     StopReason.BUDGET: (1, "Budget of {budget} queries spent{how}, {count}."),
     StopReason.STAGNATION: (2, "No further improvement {count}."),
-    StopReason.ALL_FAILED: (3, "All queries failed: no finite value to go on with {count}."),
+    StopReason.ALL_FAILED: (3, "The last queries all failed: no finite value to go on with {count}."),
     StopReason.CALLBACK: (99, "Stopped by the callback {count}."),
     StopReason.INTERRUPTED: (98, "Interrupted {count}."),
 }

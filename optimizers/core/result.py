@@ -25,7 +25,7 @@ class Result(OptimizeResult):
     gave NumPy arrays.
 
     Attributes:
-        x: the best point, shape ``d``; None before the first success.
+        x: the best point, shape ``d``; x0 before the first success.
         fun: f + ψ at x.
         nfev: the number of queries, failed ones and retries included.
         nit: the number of batches that were told whole.

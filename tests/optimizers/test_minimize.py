@@ -52,6 +52,14 @@ def test_callbacks_see_the_run():
     assert all(float(quadratic(x)) == fun for _, fun, x in seen)
 
 
+def test_what_a_callback_does_to_its_result_is_not_the_runs():
+    expected = minimize(quadratic, start(), "rgf", max_queries=33, directions=10)
+    result = minimize(
+        quadratic, start(), "rgf", max_queries=33, directions=10, callback=lambda r: (r.x.zero_(), None)[1]
+    )
+    assert torch.equal(result.x, expected.x) and result.fun == expected.fun
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

@@ -22,7 +22,7 @@ from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, Bo
 from experiments.benchmarks.problems.figure import figure
 from experiments.benchmarks.problems.runs import COCO, PACKED, Record, read_records
 from experiments.benchmarks.problems.suites import SUITES
-from experiments.benchmarks.problems.tables import as_text, label, tables
+from experiments.benchmarks.problems.tables import as_text, by_dimension, by_function, label, tables
 from experiments.harness import style
 from experiments.harness.experiment import counted
 from experiments.harness.verdicts import Status, Verdict
@@ -165,19 +165,18 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
     found, suite = [], SUITES[board.problems[0].suite]
     if second := _next_to_ours(board, board.mean_ranks()):
         found.append(_below(board, second, f"is ahead of the next in mean rank, {label(second)}"))
-    if not suite.dimensions:
+    if suite.dimensions:
+        for name, chosen in by_dimension(board):
+            found += _first(board.where(chosen), f"at {name}")
+    else:
         found += _first(board, "over the black boxes")
-        for name in dict.fromkeys(str(problem.function) for problem in board.problems):
-            found += _before_all(board.where(lambda problem, name=name: problem.function == name), name)  # type: ignore[misc]
-    for d in sorted({problem.dimension for problem in board.problems} if suite.dimensions else ()):
-        found += _first(board.where(lambda problem, d=d: problem.dimension == d), f"at d = {d}")  # type: ignore[misc]
-    if board.has(BETTER_COBYQA):
-        found.append(_below(board, BETTER_COBYQA, "ends lower than the better COBYQA"))
-    found += [_below(board, m, f"ends lower than {label(m)}") for m in MET if _met(board, m)]
+        for name, chosen in by_function(board):
+            found += _before_all(board.where(chosen), name)
+    found += [_below(board, m, f"ends lower than {label(m)}") for m in (BETTER_COBYQA, *MET) if _met(board, m)]
     multimodal = board.where(lambda p: suite.group(p.function) in MULTIMODAL)
-    if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere:
+    if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere and _met(multimodal, "cma"):
         found.append(_below(multimodal, "cma", "ends lower than CMA-ES on the multimodal groups"))
-    if board.has(EIGHT):
+    if _met(board, EIGHT):
         found.append(_at_a_time(board.shared(EIGHT, OURS)))
     return found
 

@@ -170,7 +170,7 @@ def chosen(
 
 
 def _listed(values: Sequence[int | str]) -> str:
-    return ", ".join(map(str, values)) or "none in this version"
+    return ", ".join(map(str, values))
 
 
 @contextmanager

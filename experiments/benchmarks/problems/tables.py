@@ -28,11 +28,11 @@ def tables(records: Sequence[Record]) -> list[Table]:
     board = Board.of(records)
     suite = SUITES[board.problems[0].suite]
     if suite.name == "real":
-        parts = _by_function(board)
+        parts = by_function(board)
         found = [ranks(board, parts, "problem"), scores(board, parts), differences(board, parts, "problem")]
         found += [values(records)]
     else:
-        parts = _by_dimension(board)
+        parts = by_dimension(board)
         groups: list[Part] = [(name, _in_group(suite, name)) for name in suite.groups]
         groups = [part for part in groups if any(map(part[1], board.problems))]
         found = [ranks(board, parts), scores(board, parts), differences(board, parts)]
@@ -172,11 +172,13 @@ def _dimensions(board: Board) -> list[int]:
     return sorted({problem.dimension for problem in board.problems})
 
 
-def _by_dimension(board: Board) -> list[Part]:
+def by_dimension(board: Board) -> list[Part]:
+    """A part for each dimension."""
     return [(f"d = {d}", _at(d)) for d in _dimensions(board)]
 
 
-def _by_function(board: Board) -> list[Part]:
+def by_function(board: Board) -> list[Part]:
+    """A part for each function, or black box."""
     names = list(dict.fromkeys(problem.function for problem in board.problems))
     return [(str(name), _of_function(name)) for name in names]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
-from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import KFold, StratifiedKFold, cross_val_score
 from sklearn.neural_network import MLPClassifier
@@ -95,7 +95,7 @@ class Tuning:
         """f at u, shape ``d``, on one thread of BLAS, whose number changes last bits; NaN where a fit fails."""
         estimator = self.learner(named(self.variables, u), self.seed)
         with _threads().limit(limits=1), warnings.catch_warnings():
-            for ignored in (ConvergenceWarning, FitFailedWarning, RuntimeWarning):
+            for ignored in (ConvergenceWarning, RuntimeWarning):
                 warnings.simplefilter("ignore", ignored)
             try:
                 scores = cross_val_score(

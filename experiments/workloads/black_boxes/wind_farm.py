@@ -81,8 +81,7 @@ class WindFarm:
         """GWh in a year at a layout.
 
         FLORIS inspects the whole call stack twice for each turbine, for paths that are relative to the program
-        (``floris.type_dec.convert_to_path``). In a thread of its own the stack is short, and a query two or three times
-        as fast.
+        (``floris.type_dec.convert_to_path``). In a thread of its own the stack is short.
         """
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(self._energy, u).result()

@@ -145,9 +145,12 @@ class Place:
         inside = self._seen(near, basis)
         map = metric / (self._seen(self.rows, basis) @ metric.mT).square().sum(1).mean().sqrt()
         known = Known(inside @ map.mT, self._seen(self.end[None], basis)[0] @ map.mT, self.shape)
-        directions = torch.linalg.eigh(map.mT @ known.slope_covariance() @ map).eigenvectors.mT.flip(0)[:MOST]
+        unknown = map.mT @ known.slope_covariance() @ map
         if basis is not None:
-            directions = directions[:, :-1] @ basis
+            unknown = unknown[:-1, :-1]  # the slope along what is outside of the wider span is not theirs
+        directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0)[:MOST]
+        if basis is not None:
+            directions = directions @ basis
         lengths = self.radius * torch.tensor(LEVELS, dtype=self.end.dtype).repeat_interleave(2 * len(directions))
         moves = torch.cat([directions, -directions]).repeat(len(LEVELS), 1) * lengths[:, None]
         points = torch.clamp(self.end + moves, self.lower, self.upper)

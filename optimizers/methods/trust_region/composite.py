@@ -31,6 +31,9 @@ from optimizers.methods.trust_region.span_model import SpanModel
 QUADRATICS, HALVINGS, ITERATIONS = 4, 4, 100
 """The most quadratics of a step, halvings of the way to the minimum of one, and proximal steps to it."""
 
+LEAST = 1e-300
+"""The least L, in the model's unit and in f's."""
+
 SETTLED = 1e-7
 """A proximal step under this share of the radius is the last one."""
 
@@ -100,8 +103,8 @@ class CompositeModel:
     def _target(self, s: Tensor, delta: float, lower: Tensor, upper: Tensor) -> Tensor:
         """Where the quadratic at s plus ψ is low in ball and box, by accelerated proximal gradient steps from s."""
         gradient, product, largest = self._model.quadratic(s)
-        L = max(largest, float(gradient.norm()) / delta, 1e-300)
-        size, y, momentum = 1.0 / (L * self._model.unit), s, 1.0
+        L = max(largest, float(gradient.norm()) / delta, LEAST)
+        size, y, momentum = self._size(L), s, 1.0
         before = s
         for _ in range(ITERATIONS):
             z = self._prox(y - (gradient + product(y - s)) / L, size)
@@ -117,5 +120,9 @@ class CompositeModel:
     def lesson(self, delta: float) -> Tensor | None:
         """``RegionModel.lesson`` with G for the slope: None if ∇f(x_b) is known well enough beside it."""
         gradient, _, largest = self._model.quadratic(torch.zeros_like(self._places[0]))
-        L = max(largest, float(gradient.norm()) / delta, 1e-300)
-        return self._model.lesson(delta, -L * self._prox(-gradient / L, 1.0 / (L * self._model.unit)))
+        L = max(largest, float(gradient.norm()) / delta, LEAST)
+        return self._model.lesson(delta, -L * self._prox(-gradient / L, self._size(L)))
+
+    def _size(self, L: float) -> float:
+        """The step size 1/L in f's units, within what a prox takes: that of a flat and small f would be infinite."""
+        return 1.0 / min(max(L * self._model.unit, LEAST), 1.0 / LEAST)

@@ -43,7 +43,7 @@ class FreeBox:
         self._x, self._domain = x, domain
         self._free = torch.arange(len(x), device=x.device)
         if domain is None:
-            lower = torch.full((len(x),), -math.inf, dtype=torch.float64)
+            lower = torch.full((len(x),), -math.inf, dtype=torch.float64, device="cpu")
             self.lower, self.upper = lower, -lower
         else:
             lower, upper = domain.search_lower, domain.search_upper
@@ -68,9 +68,9 @@ class FreeBox:
             z[:, self._free] = free
         return z if self._domain is None else torch.clamp(z, self._domain.search_lower, self._domain.search_upper)
 
-    def replaced(self, z: Tensor, free: Tensor) -> Tensor:
-        """A point in search coordinates with other free coordinates, shape ``d``, both on the CPU."""
-        z = z.clone()
+    def exact(self, free: Tensor) -> Tensor:
+        """A point in search coordinates for its free ones, shape ``d``: in the box or not, in float64 on the CPU."""
+        z = self._x.to("cpu", torch.float64, copy=True)
         z[self._free.cpu()] = free
         return z
 
@@ -79,19 +79,25 @@ class FreeBox:
         return torch.clamp(points, self.lower, self.upper)
 
     def first_radius(self, radius: float | None) -> Radius:
-        """The radius at the start: the one given, or 0.2 of the least side, more in many dimensions."""
-        least = float(self.sides.min())
+        """The radius at the start: the one given, or 0.2 of the least side, more in many dimensions.
+
+        It is at least what the dtype resolves at the start.
+        """
+        least, resolved = float(self.sides.min()), self._resolved(self.part(self._x))
         if bool(torch.isfinite(self.sides).all()):
             wider = widened(self.d)
             delta, largest = radius or wider * START * least, wider * 0.5 * float(self.sides.max())
-            return Radius(min(delta, largest), min(delta, largest), largest)
-        delta = radius or min(1.0, START * least)
+            delta = min(max(delta, resolved), largest)
+            return Radius(delta, delta, largest)
+        delta = max(radius or min(1.0, START * least), resolved)
         return Radius(delta, delta, GROWTH * delta)
 
     def finest(self, center: Tensor, opening: Radius) -> float:
         """The lower radius that ends a run: of the first radius, and of what the points' dtype resolves."""
-        resolved = 8.0 * torch.finfo(self._x.dtype).eps * float(center.abs().max())
-        return max(FINEST * opening.rho, resolved)
+        return max(FINEST * opening.rho, self._resolved(center))
+
+    def _resolved(self, center: Tensor) -> float:
+        return 8.0 * torch.finfo(self._x.dtype).eps * float(center.abs().max())
 
     def design(self, center: Tensor, delta: float) -> Tensor:
         """A center and the points at ±δ from it along each free coordinate, ``2d_free + 1 x d_free``.

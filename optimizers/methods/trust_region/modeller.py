@@ -132,8 +132,9 @@ class Modeller:
         place = int(means.argmin())
         if not float(means[place]) < 0.0:
             return best, model, failed
-        best = int(numbers[place])
-        return best, self.model(now, best, normal) or model, failed
+        lower = int(numbers[place])
+        found = self.model(now, lower, normal)
+        return (best, model, failed) if found is None else (lower, found, failed)
 
     def place(self, state: TrustRegionState, asked: Tensor) -> Place:
         """What is known about the planned query, given points that are out, ``p x d_free``."""
@@ -153,14 +154,14 @@ class Modeller:
 
     def _fitted(self, now: TrustRegionState, data: LocalData, due: bool) -> RegionModel:
         """The model of the data; where it is due, after a fit of metric and shape."""
-        rows, heights, metric = data.rows, data.heights, now.metric.cpu()
         variance = (self._noise or 0.0) / data.unit / data.unit
+        scaled, map = scaled_data(data.rows, data.heights, now.metric.cpu(), variance)
         before = Shape(*now.shape) if now.shape is not None else None
         if not due and before is not None:
-            return RegionModel.of(rows, heights, metric, before, data.unit, variance)
-        shape = before or scaled_data(rows, heights, metric, variance)[0].fitted(None, now.smoothing)
-        metric = metric_of(RegionModel.of(rows, heights, metric, shape, 1.0, variance).hessian)
-        scaled, map = scaled_data(rows, heights, metric, variance)
+            return RegionModel(scaled.model(before), map, data.unit)
+        shape = before or scaled.fitted(None, now.smoothing)
+        metric = metric_of(RegionModel(scaled.model(shape), map, 1.0).hessian)
+        scaled, map = scaled_data(data.rows, data.heights, metric, variance)
         shape = scaled.fitted(shape, None if now.noisy is None else now.smoothing)
         model = RegionModel(scaled.model(shape), map, data.unit)
         now.metric, now.fitted = self._box.kept(metric), len(now.values)
@@ -181,10 +182,9 @@ class Modeller:
     ) -> CompositeModel:
         """The model of f + ψ, for ψ and its prox of steps from the best point."""
         center, psi = now.points[best].cpu(), cast(Prox, self._psi)
-        x_b = self._box.whole(now.points[best][None])[0].double().cpu()
 
         def at(s: Tensor) -> Tensor:
-            return self._box.replaced(x_b, center + s)
+            return self._box.exact(center + s)
 
         def prox(s: Tensor, size: float) -> Tensor:
             return self._box.part(psi(at(s), size)) - center

@@ -25,7 +25,7 @@ LINEAR = 100.0
 mixed second derivative's."""
 
 QUADRATIC, SHARED = 1.0, 0.25
-"""The weights of the quadratic form, and of ‖u‖² in units of w: 0 takes them away."""
+"""The weights of the quadratic form, and of ‖u‖² in units of w."""
 
 JITTER = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """What is added to the correlation matrix's diagonal: the first with which it has a Cholesky factor."""
@@ -35,6 +35,9 @@ AMPLITUDES, LENGTHSCALES = (1e-6, 1e3), (0.2, 5.0)
 
 NOISES = (1e-8, 1e4)
 """The limits of s² where it is not 0, in units of k; ``LINEAR`` is the variance of f where ‖u‖ = 1."""
+
+LOUDEST = 1e100
+"""The most variance of noise in units of the values' squares: there is nothing to see under more, and it may overflow."""
 
 EVIDENCE = 3.0
 """Noise is taken for some where −2 log marginal likelihood falls by more than this."""
@@ -85,7 +88,8 @@ class PinnedData:
         distances.fill_diagonal_(0.0)
         distances.mul_(5.0).sqrt_()
         polynomial = gram.mul(0.5 * QUADRATIC).add_(LINEAR).mul_(gram).addr_(squares, squares, alpha=SHARED * LINEAR)
-        return cls(U, values / unit, unit, polynomial, distances, (5.0 * squares).sqrt(), variance / unit / unit)
+        variance = min(variance / unit / unit, LOUDEST)
+        return cls(U, values / unit, unit, polynomial, distances, (5.0 * squares).sqrt(), variance)
 
     def factored(self, shape: Shape) -> tuple[Tensor, Tensor, float]:
         """The Cholesky factor of k's correlations, ``n x n``, k's standard deviations, shape ``n``, and log det k.
@@ -196,7 +200,7 @@ class PinnedModel:
 
     Args:
         data: the data.
-        shape: a and ℓ.
+        shape: a, ℓ and s².
         factor: the Cholesky factor of the correlations, ``n x n``.
         deviations: prior standard deviations, shape ``n``.
         alpha: k⁻¹y in the data's unit, shape ``n``.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.cut import SHARE, minimize_before, share_of
-from optimizers.methods.trust_region.pinned_model import PinnedData, PinnedModel, Shape
+from optimizers.methods.trust_region.pinned_model import PinnedData, PinnedModel
 from optimizers.methods.trust_region.step import minimize_in_ball
 
 FLAT = 1e-12
@@ -41,18 +41,6 @@ class RegionModel:
         self._model, self._map, self.unit = model, map, unit
         self.gradient, self.hessian = self.derivatives(torch.zeros(len(map), dtype=map.dtype))
 
-    @classmethod
-    def of(
-        cls, rows: Tensor, heights: Tensor, metric: Tensor, shape: Shape, unit: float = 1.0, variance: float = 0.0
-    ) -> RegionModel:
-        """The model of rows, heights, metric and variance as in ``scaled_data``.
-
-        Raises:
-            ArithmeticError: if the rows are too near to each other.
-        """
-        data, map = scaled_data(rows, heights, metric, variance)
-        return cls(data.model(shape), map, unit)
-
     def mean(self, s: Tensor) -> float:
         """The posterior mean at a step, shape ``d``, relative to f(x_b)."""
         return self._model.mean(self._map @ s)
@@ -62,7 +50,7 @@ class RegionModel:
         return self.unit * self._model.means()
 
     def sees(self, length: float) -> bool:
-        """Whether the mean changes by more than a value's noise within a distance of x_b."""
+        """Whether what the mean's curvatures make of a distance from x_b, ½ mean|λ| length², is over a value's noise."""
         curvature = float(torch.linalg.eigvalsh(self.hessian).abs().mean())
         return 0.5 * curvature * length**2 > SEEN * math.sqrt(self._model.noise)
 
@@ -88,16 +76,17 @@ class RegionModel:
             s, mean = minimize_before(self.mean, self.derivatives, delta, lower, upper, self.cut)
         return s, self.unit * mean
 
-    def lesson(self, delta: float, slope: Tensor | None = None) -> Tensor | None:
+    def lesson(self, delta: float, slope: Tensor | None = None, count: int | None = None) -> Tensor | None:
         """The unit vector along which what is not known of ∇f(x_b) may gain most; None if ∇f is known well enough.
 
         With W of ``gain_map`` a slope g gains ½‖Wᵀg‖². The vector is along Wv, v the unit vector of most variance of
-        vᵀWᵀ∇f(x_b). It points downhill, or from the cut where δ along it is behind that. Known well enough: that
-        variance is at most ‖Wᵀg‖² for the mean g of ∇f(x_b), or for ``slope`` in that one's place.
+        vᵀWᵀ∇f(x_b). It points downhill, or from the cut where δ along it is over ``SHARE`` of the way. Known well enough: that
+        variance is at most ‖Wᵀg‖² for the mean g of ∇f(x_b), or for ``slope`` in that one's place. With a count it is of
+        the first coordinates, so many of them.
         """
-        slope = self.gradient if slope is None else slope
-        W = gain_map(self.hessian, float(slope.norm()) / delta)
-        eigenvalues, V = torch.linalg.eigh(W.mT @ self._gradient_covariance() @ W)
+        slope = (self.gradient if slope is None else slope)[:count]
+        W = gain_map(self.hessian[:count, :count], float(slope.norm()) / delta)
+        eigenvalues, V = torch.linalg.eigh(W.mT @ self._gradient_covariance()[:count, :count] @ W)
         if not float(eigenvalues[-1]) > float((W.mT @ slope).square().sum()):
             return None
         e = W @ V[:, -1]

@@ -20,12 +20,13 @@ class TrustRegionState:
         failed: the queries that failed, ``m x d_free``.
         first: the number of the first query of the run since the last restart.
         radius: the radius and the lower radius.
-        metric: A, ``d_free x d_free``, or ``k + 1 x k + 1`` in the basis's coordinates (``span``).
+        metric: A, ``d_free x d_free``, or ``k + 1 x k + 1`` in the basis's coordinates (``span``); 1 x 1 before the
+            first batch.
         basis: an orthonormal basis of the span of the model's rows, ``k x d_free``; None: all variables are modelled.
         shape: the model's a, ℓ and s², or None before the first fit of a run, also of one since a restart.
         noisy: whether values have noise; None: not known.
         smoothing: whether the model has s², of noise or of ripples that it does not follow.
-        pin: the number of the query at the center, where values have noise.
+        pin: the number of the query at the center.
         fitted: how many queries had succeeded at the last fit.
         lessons: the number of queries in a row that only taught the model.
         center: the iterate after the last batch, shape ``d``.
@@ -75,7 +76,7 @@ class TrustRegionState:
             failed=center.new_empty(0, d),
             first=0,
             radius=radius,
-            metric=torch.eye(d, dtype=torch.float64, device=x.device),
+            metric=torch.eye(1, dtype=torch.float64, device=x.device),
             basis=None,
             shape=None,
             noisy=noisy,

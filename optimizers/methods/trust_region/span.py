@@ -86,8 +86,10 @@ def carried_metric(metric: Tensor, before: Tensor, after: Tensor, grown: bool) -
     return torch.block_diag(torch.linalg.cholesky(square).mT, c * torch.eye(1, dtype=metric.dtype))
 
 
-def direction_outside(basis: Tensor, random: Tensor) -> Tensor:
-    """The unit vector orthogonal to the span that is nearest to a random vector, shape ``d``."""
+def direction_outside(basis: Tensor, random: Tensor) -> Tensor | None:
+    """The unit vector orthogonal to the span that is nearest to a random vector, shape ``d``; None if it holds all."""
+    if len(basis) == len(random):
+        return None
     rest = _rest(basis, random / random.norm())
     rest = _rest(basis, rest / rest.norm())
     return rest / rest.norm()

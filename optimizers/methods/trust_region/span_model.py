@@ -28,14 +28,14 @@ class SpanModel:
     Args:
         model: the model in k + 1 coordinates.
         basis: B, ``k x d``.
-        outside: a unit vector orthogonal to the span, shape ``d``.
+        outside: a unit vector orthogonal to the span, shape ``d``; None where the span is of all variables.
 
     Attributes:
         cut: n of a plane nᵀs = 1 that steps do not cross, shape ``d``; None for none.
         numbers: which queries the values are of, shape ``n``.
     """
 
-    def __init__(self, model: RegionModel, basis: Tensor, outside: Tensor) -> None:
+    def __init__(self, model: RegionModel, basis: Tensor, outside: Tensor | None) -> None:
         self.cut: Tensor | None = None
         self.numbers = torch.arange(0)
         self._model, self._basis, self._outside = model, basis, outside
@@ -154,7 +154,7 @@ class SpanModel:
         Returns:
             The step, shape ``d``, and ση in f's units: the standard deviation that e's slope adds to f there.
         """
-        if len(self._basis) == len(s):
+        if self._outside is None:
             return s, 0.0
         e = torch.zeros_like(self._model.gradient)
         e[-1] = 1.0
@@ -170,11 +170,13 @@ class SpanModel:
 
     def lesson(self, delta: float, slope: Tensor | None = None) -> Tensor | None:
         """The unit vector along which what is not known of ∇f(x_b) may gain most, as ``RegionModel.lesson`` has it."""
-        if (e := self._model.lesson(delta, None if slope is None else coordinates(self._basis, slope))) is None:
+        inside = None if slope is None else coordinates(self._basis, slope)
+        if (e := self._model.lesson(delta, inside, len(self._basis) if self._outside is None else None)) is None:
             return None
         v = self._whole(e)
         return -v if self.cut is not None and delta * float(self.cut @ v) > SHARE else v
 
     def _whole(self, e: Tensor) -> Tensor:
         """A direction in the variables, shape ``d``; the one outside the span stands for all of them."""
-        return e[:-1] @ self._basis + e[-1] * self._outside
+        inside = e[: len(self._basis)] @ self._basis
+        return inside if self._outside is None else inside + e[-1] * self._outside

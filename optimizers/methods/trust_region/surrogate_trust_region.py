@@ -47,7 +47,7 @@ class SurrogateTrustRegion(Optimizer):
 
     A run begins with a design, x0 and x0 ± Δeᵢ (a side outside of the box: half as far on the other side), or half of
     the budget's queries of it. From then on each batch is one query, chosen by a Gaussian process over the nearest
-    queries to the best point x_b (``PinnedData``, ``RegionModel``), which holds f(x_b) exactly:
+    queries to the best point x_b (``PinnedData``, ``RegionModel``), which without noise and ripples holds f(x_b):
 
     - *a step* to the least posterior mean in the ball of radius Δ and the box. Δ follows the ratio of actual to
       predicted decrease (``Radius``).
@@ -60,10 +60,10 @@ class SurrogateTrustRegion(Optimizer):
       it, or go along it (``share_of``): failures may begin at a curved border. Where the plane is near and steps still
       fail, ρ falls; where there is none, the radius falls under their distance.
     - *Noise* of unknown variance s² is a hyper-parameter of the model. Where a fit finds some, the center is queried
-      again, and differs. The center is then the query of least posterior mean, Δ follows the ratio of falls of that
-      mean, ρ stays where the mean changes by about s within it, unless queries fail there, and steps too short for a
-      query are queried after five lessons. ``x`` is the center; ``best_x`` stays the query of the least value, a lucky
-      one.
+      again, and differs, or fails. The center is then the query of least posterior mean, Δ follows the ratio of falls
+      of that mean, ρ stays where the mean changes by about s within it, unless queries fail there, and steps too short
+      for a query are queried after five lessons. ``x`` is the center; ``best_x`` stays the query of the least value, a
+      lucky one.
     - *Ripples* are what a fit takes for noise where the center's value agrees. They are smoothed over as noise is,
       until ρ would fall under what the mean shows; and also then in the first ten queries a variable, where more are
       left and values are much less likely without noise (``needs_noise``). After that the model interpolates, about
@@ -71,11 +71,12 @@ class SurrogateTrustRegion(Optimizer):
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
       another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
 
-    - *Many variables* (more than 60, or more than a sixth of the budget): the model is of the span of its window's
-      rows, in k ≤ n coordinates of an orthonormal basis (``span``, ``SpanModel``); outside of it every slope has mean
-      0 and the prior's variance. The design is x0 and eight random directions. Each step also goes a little along a
-      random direction outside (``SpanModel.exploring``), and has failed only where it falls short by more than the
-      slope along that may explain. The first radius grows with √d.
+    - *Many variables* (more than 60, or more than a sixth of the budget that a run begins with): the model is of the
+      span of its window's rows, in k ≤ n coordinates of an orthonormal basis (``span``, ``SpanModel``); outside of it
+      every slope has mean 0 and the prior's variance. The design is x0 and eight random directions. Without a prox each
+      step also goes a little along a random direction outside (``SpanModel.exploring``), and where nothing is smoothed
+      over it has failed only if it falls short by more than the slope along that may explain. The first radius grows
+      with √d.
     - *With a prox* the best point, the ratio and the model are of f + ψ, ψ itself known (``CompositeModel``). Steps are
       in ψ's domain; the design and lessons may be outside, where f is asked and f + ψ is infinite. An x0 outside is
       moved into it.
@@ -89,10 +90,12 @@ class SurrogateTrustRegion(Optimizer):
 
     Args:
         x0: initial point, shape ``d``.
-        radius: the first Δ, in search units; None: 0.2 of the least side of the box (2 in a box that is searched as
-            [0, 10]^d) times max(1, √(d/20)), and at most 1 where a side is infinite.
+        radius: the first Δ, in search units, in a finite box at most half of its largest side times max(1, √(d/20));
+            None: 0.2 of the least side (2 in a box that is searched as [0, 10]^d) times that root, and where a side is
+            infinite without it and at most 1.
         window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60.
-        noise: variance of a value's noise, in f's squared units, 0 for none; None: estimated.
+        noise: variance of a value's noise, in f's squared units; None: estimated. With 0 a run smooths over ripples
+            from its design on, whether a fit finds some or not.
         **common: see ``Optimizer``; there may be bounds, finite or not; a prox needs a method ``value``.
 
     Raises:
@@ -188,7 +191,8 @@ class SurrogateTrustRegion(Optimizer):
             state,
             points=torch.cat([state.points, asked[succeeded]]),
             values=torch.cat([state.values, values[succeeded]]),
-            failed=torch.cat([state.failed, asked[~succeeded]]),
+            # A point that has succeeded and fails now is no border's.
+            failed=state.failed if kind == "repeat" else torch.cat([state.failed, asked[~succeeded]]),
         )
         told, failed, stuck = bool(succeeded.all()), False, False
         if kind in ("step", "lesson") and batch.info["turn"] != state.turn:
@@ -197,14 +201,16 @@ class SurrogateTrustRegion(Optimizer):
             self.state = now
             return
         now.turn = state.turn + 1
-        if state.turn == 0 and batch.info["spanning"]:
-            now.basis, now.metric = state.points[:0], state.metric[:1, :1]
+        if state.turn == 0:
+            spanning = batch.info["spanning"]
+            now.basis = state.points[:0] if spanning else None
+            now.metric = self._box.kept(torch.eye(1 if spanning else self._box.d, dtype=torch.float64))
         if kind in ("design", "scout"):
             now.first, now.radius, now.lessons = len(state.values), self._opening, 0
             now.smoothing = now.noisy is not None and (now.noisy or RUGGED)
             now.shape = None
-        elif kind == "repeat" and told:
-            now.noisy = bool(values[0] != state.values[state.pin])
+        elif kind == "repeat":
+            now.noisy = not told or bool(values[0] != state.values[state.pin])
             now.fitted, now.smoothing = 0, now.noisy or RUGGED
             if not now.noisy:
                 now.points, now.values = state.points, state.values
@@ -221,7 +227,11 @@ class SurrogateTrustRegion(Optimizer):
             now.radius = state.radius.after(ratio if cut is None else -math.inf, length)
             stuck = cut is not None and is_at(cut, state.radius.delta)
             now.lessons = 0
-        elif kind == "lesson" and not told and self._modeller.cut(now, self._modeller.best(state)) is None:
+        elif (
+            kind == "lesson"
+            and not told
+            and (len(state.values) == 1 or self._modeller.cut(now, self._modeller.best(state)) is None)
+        ):
             now.radius = state.radius.after(math.nan, state.radius.delta)
         with small_algebra(self._modeller.flops):
             at_rho = (told or stuck) and state.radius.delta <= state.radius.rho
@@ -255,6 +265,8 @@ class SurrogateTrustRegion(Optimizer):
         elif model is None:
             direction = torch.from_numpy(self._generator(1).standard_normal(self._box.d))
             now.kind, now.plan = "lesson", self._box.kept(self._box.along(center, direction, now.radius.delta))
+            if self._is_known(now, now.plan):
+                self._scout(now)
         elif now.noisy is None and now.shape is not None and now.shape[2] > 0.0:
             now.kind, now.plan = "repeat", self._box.kept(center[None])
         else:
@@ -328,8 +340,10 @@ class SurrogateTrustRegion(Optimizer):
 
 
 def _ratio(before: float, after: float, predicted: float) -> float:
-    """Actual over predicted decrease; NaN for a failed query."""
+    """Actual over predicted decrease; NaN for a failed query, inf for the first value in ψ's domain."""
     if math.isnan(after):
         return math.nan
+    if before == math.inf > after:
+        return math.inf
     unit = max(abs(before), abs(after), 1e-300)
     return (before / unit - after / unit) / max(predicted / unit, 1e-300)

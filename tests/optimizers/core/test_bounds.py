@@ -86,3 +86,10 @@ def test_an_infinite_bound_keeps_the_users_units():
     z = torch.tensor([0.5, -7.0], dtype=torch.float64)
     assert domain.unit is None and torch.equal(domain.to_user(z), z) and torch.equal(domain.to_search(z), z)
     assert torch.equal(domain.to_user(z - 1.0), torch.tensor([0.0, -8.0], dtype=torch.float64))
+
+
+def test_a_side_that_overflows_is_searched_like_an_infinite_one():
+    """Its unit was infinite, and all queries NaN."""
+    most = torch.full((3,), 1.7e308, dtype=torch.float64)
+    domain = Domain.of(-most, most, rescale=True)
+    assert domain.unit is None and torch.equal(domain.to_user(domain.to_search(X0)), X0)

@@ -13,8 +13,8 @@ from optimizers.methods.trust_region.cut import cut_of
 from optimizers.methods.trust_region.metric import metric_of
 from optimizers.methods.trust_region.pinned_model import PinnedData, Shape
 from optimizers.methods.trust_region.radius import Radius
-from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.step import ball_minimizer, box_ball_minimizer, minimize_in_ball
+from tests.optimizers.methods.trust_region.models import region_model
 
 SHAPES = [Shape(1.0, 1.0), Shape(1e-2, 0.4), Shape(30.0, 3.0), Shape(2.0, 0.7, 5.0)]
 
@@ -129,7 +129,7 @@ def test_a_region_model_does_not_depend_on_the_metrics_scale_and_is_in_the_varia
     S = points(20, 3)
     y = smooth(S) - smooth(torch.zeros(3, dtype=torch.float64))
     A = points(3, 3, 2)
-    model, scaled = (RegionModel.of(S, y, factor * A, Shape()) for factor in (1.0, 7.0))
+    model, scaled = (region_model(S, y, factor * A, Shape()) for factor in (1.0, 7.0))
     x, h = 0.5 * points(1, 3, 3)[0], 1e-5
     assert model.mean(x) == pytest.approx(scaled.mean(x), rel=1e-9)
     slopes = [(model.mean(x + h * e) - model.mean(x - h * e)) / (2 * h) for e in torch.eye(3, dtype=torch.float64)]
@@ -171,7 +171,7 @@ def test_values_need_noise_where_the_best_likelihood_without_it_is_far_less(ripp
         return smooth(u) + ripples * torch.sin(u @ axes).sum(-1)
 
     y = f(U) - f(torch.zeros(2, dtype=torch.float64))
-    model = RegionModel.of(U, y, torch.eye(2, dtype=torch.float64), Shape(1.0, 1.0, 0.1))
+    model = region_model(U, y, torch.eye(2, dtype=torch.float64), Shape(1.0, 1.0, 0.1))
     data = model._model.data
 
     def least(shape):
@@ -198,6 +198,24 @@ def test_a_repeat_tells_noise_from_a_ripple(noisy):
     run(opt, f)
     assert opt.state.noisy is noisy
     assert noisy or len(asked) - len(set(asked)) == 1
+
+
+def test_a_center_that_fails_the_second_time_has_noise_and_is_no_border():
+    """It was asked again for most of the run."""
+    rng, asked = np.random.default_rng(0), set()
+
+    def f(x):
+        seen = tuple(x.tolist()) in asked
+        asked.add(tuple(x.tolist()))
+        return math.nan if seen else float(x.square().sum() + rng.standard_normal())
+
+    opt, kinds = SurrogateTrustRegion([2.0, -3.0], bounds=[(-5.0, 5.0)] * 2, max_queries=50), []
+    while not opt.stopped:
+        batch = opt.ask()
+        kinds.append(batch.info["kind"])
+        opt.tell(batch, [f(x) for x in batch.points()])
+    assert kinds.count("repeat") == 1 and opt.state.noisy
+    assert len(opt.state.values) + len(opt.state.failed) == 49 and float(opt.x.norm()) < 2.0
 
 
 def test_ripples_are_smoothed_over_and_then_followed_to_a_minimum():
@@ -252,9 +270,9 @@ def test_a_lesson_goes_along_what_the_queries_do_not_span_and_downhill():
     S = points(30, 3)
     S[:, 2] *= 1e-3
     y = (S**2).sum(1) + 1e-3 * S[:, 0]
-    e = RegionModel.of(S, y, torch.eye(3, dtype=torch.float64), Shape()).lesson(1.0)
+    e = region_model(S, y, torch.eye(3, dtype=torch.float64), Shape()).lesson(1.0)
     assert abs(float(e[2])) > 0.99
-    steep = RegionModel.of(points(30, 3), 1e3 * points(30, 3).sum(1), torch.eye(3, dtype=torch.float64), Shape())
+    steep = region_model(points(30, 3), 1e3 * points(30, 3).sum(1), torch.eye(3, dtype=torch.float64), Shape())
     assert steep.lesson(1.0) is None
 
 
@@ -263,7 +281,7 @@ def test_a_lesson_is_about_the_slope_that_may_gain_most(length):
     """No direction has more eᵀCe/eᵀ(|H| + ‖g‖/δ)e, C = cov ∇f(x_b): not the one of most variance, up a steep wall."""
     S, delta = 0.1 * points(30, 3), 0.5
     y = 1e4 * S[:, 0] ** 2 + S[:, 1] ** 2
-    model = RegionModel.of(S, y, torch.eye(3, dtype=torch.float64), Shape())
+    model = region_model(S, y, torch.eye(3, dtype=torch.float64), Shape())
     H, map = model.derivatives(torch.zeros(3, dtype=torch.float64))[1].numpy(), model._map.numpy()
     size, C = np.real(sqrtm(H @ H)), map.T @ model._model.gradient_covariance().numpy() @ map
     B = size + length / delta * np.eye(3)
@@ -440,7 +458,7 @@ def test_the_cut_is_the_farthest_plane_that_parts_failures_from_successes(seed):
 @pytest.mark.parametrize(("distance", "share"), [(0.4, 0.0), (0.5, 0.0), (0.55, 1.0 / 11.0), (0.8, 0.25)])
 def test_steps_stay_a_radius_before_a_cut_and_are_the_least_there(distance, share):
     g, H = quadratic(4, 3, definite=True)
-    model = RegionModel.of(points(40, 4), torch.tensor([value(g, H, s) for s in points(40, 4)]), *PLAIN)
+    model = region_model(points(40, 4), torch.tensor([value(g, H, s) for s in points(40, 4)]), *PLAIN)
     free = torch.full((4,), math.inf, dtype=torch.float64)
     s, _ = model.step(0.5, -free, free)
     model.cut = s / (float(s.norm()) * distance)
@@ -503,6 +521,43 @@ def test_radius_falls_where_queries_fail(deviation, known):
             longest, at = max(longest, row), delta
             optimizer.tell(batch, values)
     assert longest <= 16
+
+
+@pytest.mark.parametrize(("d", "upper"), [(2, None), (1, 1.0), (2, 1.0), (3, 1.0), (20, 1.0)])
+def test_where_only_the_start_has_a_value_the_radius_falls(d, upper):
+    """A corner of the box with values near it: all queries were as far as the first one, and failed."""
+    ball, x0 = fails(lambda x: (x + 1.0).norm() > 0.01), torch.full((d,), -1.0, dtype=torch.float64)
+    result = minimize(ball, x0, bounds=[(-1.0, upper)] * d, max_queries=150, progress=False)
+    assert result.fun < 9.0 * d - 0.01 and result.nfail < result.nfev - 10
+
+
+def test_a_point_that_has_failed_is_not_asked_again_and_again():
+    asked = []
+    f = fails(lambda x: asked.append(float(x[0])) or abs(float(x[0]) - 0.3) < 0.3)
+    minimize(f, torch.tensor([0.5]).double(), bounds=[(-1.0, 1.0)], max_queries=40, progress=False)
+    assert len(set(asked)) > 35
+
+
+@pytest.mark.parametrize(("d", "budget"), [(1, 4), (1, 5), (2, 4), (2, 11), (3, 17)])
+def test_all_points_are_finite_where_the_span_is_of_all_variables(d, budget):
+    """A direction outside of it was NaN."""
+    opt = SurrogateTrustRegion([0.7] * d, max_queries=budget, store_points=True)
+    result = run(opt, lambda x: float((x - 0.3).square().sum()))
+    assert len(opt.state.basis) == d and bool(torch.isfinite(result.history.x).all())
+
+
+def test_the_first_radius_is_one_that_the_dtype_resolves():
+    """In float32 the neighbours of 1e8 are 8 away: all queries were of the start."""
+    x0 = torch.full((3,), 1e8)
+    opt = SurrogateTrustRegion(x0, max_queries=60, store_points=True)
+    result = run(opt, lambda x: float((x.double() / 1.2e8 - 1.0).square().sum()))
+    assert len(result.history.x.unique(dim=0)) > 50 and opt.best_y < opt.result().history.y[0]
+
+
+@pytest.mark.parametrize(("scale", "noise"), [(1e-160, 1e-4), (1e-3, 1e308)])
+def test_a_variance_far_above_all_values_is_survived(scale, noise):
+    opt = SurrogateTrustRegion([0.7] * 3, bounds=[(-1.0, 1.0)] * 3, max_queries=30, noise=noise)
+    assert run(opt, lambda x: scale * float(x.square().sum())).nfev == 30
 
 
 def fails(where):

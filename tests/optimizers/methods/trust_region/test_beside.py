@@ -82,6 +82,13 @@ def test_in_a_span_points_go_outside_of_what_is_known():
     assert float(inside.norm()) < 0.2 * float(first.norm())
 
 
+def test_in_a_span_points_are_at_the_three_distances():
+    basis, free = torch.linalg.qr(normal(4, 30).mT).Q.mT, torch.full((30,), 9.0, dtype=torch.float64)
+    about = replace(place(basis, torch.eye(5, dtype=torch.float64), d=30), lower=-free)
+    lengths = (about.informative(np.random.default_rng(0)) - about.end).norm(dim=1)
+    np.testing.assert_allclose(lengths.sort().values, np.repeat([0.25, 0.5, 1.0], len(lengths) // 3), rtol=1e-9)
+
+
 def test_several_are_out_in_a_span_of_many_rows():
     x0 = torch.full((62,), -2.0, dtype=torch.float64)
     opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 62, max_queries=60)

@@ -8,9 +8,9 @@ from scipy.optimize import minimize as scipy_minimize
 from optimizers import L1, ElasticNet, L2Ball, Simplex, SurrogateTrustRegion, run
 from optimizers.methods.trust_region.composite import CompositeModel
 from optimizers.methods.trust_region.pinned_model import Shape
-from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span import coordinates, covering, direction_outside
 from optimizers.methods.trust_region.span_model import SpanModel
+from tests.optimizers.methods.trust_region.models import region_model
 
 
 def normal(*shape, seed=0):
@@ -83,8 +83,8 @@ def models():
     rows = normal(8, 12)
     y = (rows.sin() + 0.3 * rows.square()).sum(1)
     basis = covering(rows.new_empty(0, 12), rows)[0]
-    full = RegionModel.of(rows, y, torch.eye(12, dtype=torch.float64), Shape())
-    inner = RegionModel.of(coordinates(basis, rows), y, torch.eye(9, dtype=torch.float64), Shape())
+    full = region_model(rows, y, torch.eye(12, dtype=torch.float64), Shape())
+    inner = region_model(coordinates(basis, rows), y, torch.eye(9, dtype=torch.float64), Shape())
     return full, SpanModel(inner, basis, direction_outside(basis, normal(12, seed=1))), rows
 
 
@@ -118,3 +118,11 @@ def test_a_step_with_a_prox_is_nearly_as_low_as_any_of_a_search_and_keeps_to_bal
 def test_a_prox_without_values_is_refused():
     with pytest.raises(ValueError, match="value"):
         SurrogateTrustRegion([0.0, 1.0], max_queries=10, prox=lambda z, step: z)
+
+
+@pytest.mark.parametrize("value", [1e-10, 1e-30, 1e-300, 1e250])
+def test_a_flat_function_of_any_size_leaves_the_prox_to_itself(value):
+    """The step size 1/L overflowed. The least of a constant and ‖x‖₁ is at 0, where the constant does not hide that."""
+    opt = SurrogateTrustRegion([0.7] * 3, max_queries=40, prox=L1(0.1))
+    result = run(opt, lambda x: value)
+    assert result.nfev == 40 and (value > 1.0 or result.fun == pytest.approx(value, rel=1e-6))

@@ -5,10 +5,10 @@ from scipy.optimize import minimize as scipy_minimize
 
 from optimizers import SurrogateTrustRegion, run
 from optimizers.methods.trust_region.pinned_model import Shape
-from optimizers.methods.trust_region.region_model import RegionModel
 from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, direction_outside
 from optimizers.methods.trust_region.span_model import SpanModel
 from optimizers.methods.trust_region.spanning import is_spanning, nearest, random_design
+from tests.optimizers.methods.trust_region.models import region_model
 
 
 def normal(*shape, seed=0):
@@ -75,8 +75,8 @@ def pair():
     basis = covering(rows.new_empty(0, 15), rows)[0]
     metric = torch.block_diag(normal(9, 9, seed=1) + 3.0 * torch.eye(9), torch.tensor([[1.3]], dtype=torch.float64))
     shape, y = Shape(3.0, 0.8), heights(rows)
-    inner = RegionModel.of(coordinates(basis, rows), y, metric, shape)
-    full = RegionModel.of(rows, y, torch.linalg.cholesky(dense(metric, basis)).mT, shape)
+    inner = region_model(coordinates(basis, rows), y, metric, shape)
+    full = region_model(rows, y, torch.linalg.cholesky(dense(metric, basis)).mT, shape)
     outside = direction_outside(basis, normal(15, seed=2))
     return SpanModel(inner, basis, outside), full, basis, outside
 
@@ -210,3 +210,23 @@ def test_a_saved_run_goes_on_bitwise():
         half.tell(batch, [sphere(x) for x in batch])
     runs[1].load_state_dict(half.state_dict())
     assert torch.equal(run(runs[1], sphere).x, full.x)
+
+
+def test_what_is_held_before_the_first_query_does_not_grow_with_the_square_of_the_dimension():
+    """A metric of 200,000² numbers would be 320 GB."""
+    opt = SurrogateTrustRegion(torch.zeros(200_000, dtype=torch.float64), max_queries=20)
+    assert opt.ask().points().shape == (9, 200_000)
+
+
+def test_lessons_of_a_span_of_all_variables_are_those_of_the_whole_model():
+    """A coordinate that stands for what is outside of it had most variance, and took all lessons."""
+    rows = normal(30, 3)
+    rows[:, 2] *= 1e-3
+    y = rows.square().sum(1) + 1e-3 * rows[:, 0]
+    basis, whole = covering(rows.new_empty(0, 3), rows)[0], torch.eye(3, dtype=torch.float64)
+    assert len(basis) == 3 and direction_outside(basis, normal(3)) is None
+    inner = region_model(coordinates(basis, rows), y, torch.eye(4, dtype=torch.float64), Shape())
+    e, expected = SpanModel(inner, basis, None).lesson(1.0), region_model(rows, y, whole, Shape()).lesson(1.0)
+    np.testing.assert_allclose(e.abs(), expected.abs(), rtol=1e-5, atol=1e-7)
+    step, deviation = SpanModel(inner, basis, None).exploring(rows[0], 1.0, -9 * whole[0], 9 * whole[0])
+    assert torch.equal(step, rows[0]) and deviation == 0.0
