@@ -37,7 +37,7 @@ NOISES = (1e-8, 1e4)
 """The limits of s² where it is not 0, in units of k; ``LINEAR`` is the variance of f where ‖u‖ = 1."""
 
 LOUDEST = 1e100
-"""The most variance of noise in units of the values' squares: there is nothing to see under more, and it may overflow."""
+"""The most variance of noise in units of the values' squares: nothing is seen under more, and that may overflow."""
 
 EVIDENCE = 3.0
 """Noise is taken for some where −2 log marginal likelihood falls by more than this."""

@@ -50,7 +50,7 @@ class RegionModel:
         return self.unit * self._model.means()
 
     def sees(self, length: float) -> bool:
-        """Whether what the mean's curvatures make of a distance from x_b, ½ mean|λ| length², is over a value's noise."""
+        """Whether the mean's curvatures make more of a distance from x_b, ½ mean|λ| length², than a value's noise."""
         curvature = float(torch.linalg.eigvalsh(self.hessian).abs().mean())
         return 0.5 * curvature * length**2 > SEEN * math.sqrt(self._model.noise)
 
@@ -80,9 +80,9 @@ class RegionModel:
         """The unit vector along which what is not known of ∇f(x_b) may gain most; None if ∇f is known well enough.
 
         With W of ``gain_map`` a slope g gains ½‖Wᵀg‖². The vector is along Wv, v the unit vector of most variance of
-        vᵀWᵀ∇f(x_b). It points downhill, or from the cut where δ along it is over ``SHARE`` of the way. Known well enough: that
-        variance is at most ‖Wᵀg‖² for the mean g of ∇f(x_b), or for ``slope`` in that one's place. With a count it is of
-        the first coordinates, so many of them.
+        vᵀWᵀ∇f(x_b). It points downhill, or from the cut where δ along it is over ``SHARE`` of the way. Known well
+        enough: that variance is at most ‖Wᵀg‖² for the mean g of ∇f(x_b), or for ``slope`` in that one's place. With a
+        count it is of the first coordinates, so many of them.
         """
         slope = (self.gradient if slope is None else slope)[:count]
         W = gain_map(self.hessian[:count, :count], float(slope.norm()) / delta)
