@@ -7,8 +7,9 @@ query fails, f₀ is the largest of the methods' first successes. It is from 0, 
 success counts as the worst one on its problem.
 
 Ranks are among methods that were run on all of the same problems, the mean rank for ties. A difference is paired
-problem by problem, its interval Student's over them. Where there are several black boxes each counts once, by the mean
-over its seeds, however many these are, and intervals are over the boxes.
+problem by problem, its interval Student's over them. The instances of a function are among them and alike: an interval
+speaks of other instances, and of other functions less surely. Where there are several black boxes each counts once, by
+the mean over its seeds, however many these are, and intervals are over the boxes.
 """
 
 from __future__ import annotations

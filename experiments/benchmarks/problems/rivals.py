@@ -1,8 +1,10 @@
 """Who takes part: each method's name, how it is run, where and why.
 
-All begin at the same point, are asked in the same box and have the same queries. Ours run by ``minimize`` with their
-defaults. Outside methods have their own (``experiments.harness.outside``), and those that stop before their queries are
-spent begin again at a uniform point of the box, which loses nothing, as the best value counts; ours do what they do.
+All are given the same start and the same number of queries in the same box. CMA-ES draws about the start and never
+asks it; COBYQA moves one to a bound, or off it, that is nearer than its radius. Ours run by ``minimize`` with their
+defaults; RGF and PRGF leave up to a step's queries unasked. Outside methods have their own defaults
+(``experiments.harness.outside``), and those that stop before their queries are spent begin again at a uniform point of
+the box, which loses nothing, as the best value counts; ours do what they do.
 """
 
 from __future__ import annotations
@@ -46,8 +48,7 @@ class Rival:
         every: it is run on each ``every``-th function of a suite.
         instances: it is run on so many instances at most, the first ones asked for; None: all.
         factor: the most queries it is given, over d.
-        asks_start: its first query is the start. COBYQA moves a start to a bound, or off it, that is nearer than its
-            radius, and CMA-ES only centres its draws there.
+        asks_start: its first query is the start.
         why: what it is here for, and why it is run where it is.
         needs: modules that it needs beyond the project's own.
     """

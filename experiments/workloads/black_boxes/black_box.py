@@ -7,6 +7,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from surrogates.threads import small_algebra
 
 Objective = Callable[[np.ndarray], float]
 
@@ -24,12 +28,11 @@ class BlackBox:
 
     Attributes:
         name: its name among ``BLACK_BOXES``.
-        dimension: number of variables d.
         lower: the box's lower bounds, float64, shape ``d``.
         upper: its upper bounds.
         start: seed ↦ the point that all methods begin at, in the box, shape ``d``.
-        make: seed ↦ f, which is minimized. f has an array of shape ``d`` and gives its value, NaN where a simulation
-            fails or a design may not be tried; it raises a ValueError for a point that is not in the box.
+        draw: seed ↦ f, which is minimized. f has an array of shape ``d`` and gives its value, NaN where a simulation
+            fails or a design may not be tried.
         budget: queries that make sense.
         cost: what a query computes, and how long that takes.
         noise: what of the value is random, and how it is rough.
@@ -38,11 +41,10 @@ class BlackBox:
     """
 
     name: str
-    dimension: int
     lower: np.ndarray
     upper: np.ndarray
     start: Callable[[int], np.ndarray]
-    make: Callable[[int], Objective]
+    draw: Callable[[int], Objective]
     budget: int
     cost: str
     noise: str
@@ -50,9 +52,34 @@ class BlackBox:
     needs: tuple[str, ...]
 
     @property
+    def dimension(self) -> int:
+        """The number of variables d."""
+        return len(self.lower)
+
+    def make(self, seed: int) -> InBox:
+        """f of a seed, which raises a ValueError for a point that is not in the box."""
+        return InBox(self.draw(seed), self.lower, self.upper)
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Those of ``needs`` that are not installed."""
         return tuple(name for name in self.needs if find_spec(name) is None)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfArrays:
+    """A function of torch's tensors that NumPy's arrays are given to, on one thread: others may round otherwise.
+
+    Attributes:
+        fun: of a tensor of shape ``d``.
+    """
+
+    fun: Callable[[Tensor], Tensor | float]
+
+    def __call__(self, x: np.ndarray) -> float:
+        """Its value at x, shape ``d``."""
+        with small_algebra(0):
+            return float(self.fun(torch.from_numpy(x)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,28 +11,15 @@ import dataclasses
 from functools import lru_cache, partial
 
 import numpy as np
-import torch
 
 from experiments.workloads import images
 from experiments.workloads.attack import Attack, chosen
-from experiments.workloads.black_boxes.black_box import BlackBox, InBox, Objective, cube
+from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, cube
 from experiments.workloads.victims import FULL, Training, Victim, trained_victim
 from surrogates.threads import small_algebra
 
 BOUND = {8: 0.2, 28: 0.1}
 """ε of ‖δ‖∞ ≤ ε by the pixels of a side; pixels are in [0, 1]."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Perturbation:
-    """An attack that NumPy's arrays are given to."""
-
-    attack: Attack
-
-    def __call__(self, delta: np.ndarray) -> float:
-        """The margin at δ, shape ``d``."""
-        with small_algebra(0):
-            return float(self.attack(torch.from_numpy(delta)))
 
 
 @lru_cache(maxsize=4)
@@ -46,16 +33,16 @@ def victim(side: int, training: Training, seed: int) -> Victim:
         return trained_victim(dataclasses.replace(digits, train=digits.train.double()), training, seed)
 
 
-def perturbation(side: int, training: Training, seed: int) -> Perturbation:
+def perturbation(side: int, training: Training, seed: int) -> OfArrays:
     """The attack of a seed."""
     digits, network = images.digits(side), victim(side, training, seed)
     recognized = network.predict(digits.test) == digits.test_labels
     ((image, label),) = chosen(digits, recognized, 1, seed)
-    return Perturbation(Attack(network, image, label, BOUND[side]))
+    return OfArrays(Attack(network, image, label, BOUND[side]))
 
 
-def _make(side: int, box: tuple[np.ndarray, np.ndarray], seed: int) -> Objective:
-    return InBox(perturbation(side, FULL, seed), *box)
+def _drawn(side: int, seed: int) -> OfArrays:
+    return perturbation(side, FULL, seed)
 
 
 def _unperturbed(dimension: int, seed: int) -> np.ndarray:
@@ -64,13 +51,11 @@ def _unperturbed(dimension: int, seed: int) -> np.ndarray:
 
 def _problem(side: int, budget: int) -> BlackBox:
     dimension = side**2
-    box = cube(dimension, BOUND[side])
     return BlackBox(
         f"attack_digits_{dimension}",
-        dimension,
-        *box,
+        *cube(dimension, BOUND[side]),
         partial(_unperturbed, dimension),
-        partial(_make, side, box),
+        partial(_drawn, side),
         budget,
         cost="under a millisecond: a small convolutional network; making it takes seconds",
         noise="none; f is continuous, with kinks",

@@ -7,13 +7,9 @@ draws the states that episodes begin from.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 
-import numpy as np
-import torch
-
-from experiments.workloads.black_boxes.black_box import BlackBox, InBox, Objective, central, cube
+from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, central, cube
 from experiments.workloads.controllers import ENVIRONMENTS, HIDDEN, Controller
 
 LINEAR = {"swimmer": 18, "half_cheetah": 108}
@@ -23,34 +19,18 @@ EPISODES = {"swimmer": 1, "half_cheetah": 1, "walker2d": 8}
 """Of a query; those of Walker2d end where it falls."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Gait:
-    """A controller that NumPy's arrays are given to."""
-
-    controller: Controller
-
-    def __call__(self, theta: np.ndarray) -> float:
-        """Minus the mean return at θ, shape ``d``."""
-        return self.controller(torch.from_numpy(theta))
-
-
-def gait(name: str, hidden: tuple[int, ...], seed: int) -> Gait:
+def gait(name: str, hidden: tuple[int, ...], seed: int) -> OfArrays:
     """A controller of one of ``EPISODES``, with the episodes of a seed."""
-    return Gait(Controller(name, EPISODES[name], 1000 * seed, hidden=hidden))
-
-
-def _make(name: str, hidden: tuple[int, ...], box: tuple[np.ndarray, np.ndarray], seed: int) -> Objective:
-    return InBox(gait(name, hidden, seed), *box)
+    return OfArrays(Controller(name, EPISODES[name], 1000 * seed, hidden=hidden))
 
 
 def _problem(title: str, name: str, hidden: tuple[int, ...], dimension: int, budget: int, cost: str) -> BlackBox:
     box = cube(dimension, 1.0)
     return BlackBox(
         title,
-        dimension,
         *box,
         partial(central, *box),
-        partial(_make, name, hidden, box),
+        partial(gait, name, hidden),
         budget,
         cost=cost,
         noise="none between calls, as episodes begin from the same states; contacts make f rough",

@@ -7,13 +7,9 @@ draws the points and trains the network.
 
 from __future__ import annotations
 
-import dataclasses
-from functools import partial
-
 import numpy as np
-import torch
 
-from experiments.workloads.black_boxes.black_box import BlackBox, InBox, Objective, cube
+from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, cube
 from experiments.workloads.covertype import load_points
 from experiments.workloads.metrics import DIMENSION, FULL, MetricObjective, Training, trained_network
 from surrogates.threads import small_algebra
@@ -22,44 +18,29 @@ POINTS = 2000
 BOUND = 1.0
 
 
-@dataclasses.dataclass(frozen=True)
-class OneMinusF1:
-    """A metric that NumPy's arrays are given to."""
-
-    metric: MetricObjective
-
-    def __call__(self, theta: np.ndarray) -> float:
-        """1 − F1 at θ, shape 2,189."""
-        with small_algebra(0):
-            return float(self.metric(torch.from_numpy(theta)))
-
-
-def one_minus_f1(training: Training, seed: int) -> OneMinusF1:
+def one_minus_f1(training: Training, seed: int) -> OfArrays:
     """The objective of a seed, trained on one thread: others round otherwise."""
     points = load_points()
     order = points.sample(training.points + POINTS, seed)
     with small_algebra(0):
         trained = trained_network(points, training, seed)
-    return OneMinusF1(MetricObjective("f1", trained, order.after(training.points), BOUND))
+    return OfArrays(MetricObjective("f1", trained, order.after(training.points), BOUND))
 
 
-def _make(box: tuple[np.ndarray, np.ndarray], seed: int) -> Objective:
-    return InBox(one_minus_f1(FULL, seed), *box)
+def _drawn(seed: int) -> OfArrays:
+    return one_minus_f1(FULL, seed)
 
 
 def _trained(seed: int) -> np.ndarray:
     return np.zeros(DIMENSION)
 
 
-_BOX = cube(DIMENSION, BOUND)
-
 PROBLEMS = (
     BlackBox(
         "metric_f1",
-        DIMENSION,
-        *_BOX,
+        *cube(DIMENSION, BOUND),
         _trained,
-        partial(_make, _BOX),
+        _drawn,
         budget=2000,
         cost="about a millisecond: a network with three layers on 2,000 points",
         noise="none; f is constant between steps of a point's size",

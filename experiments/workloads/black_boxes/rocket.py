@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, InBox, Objective, central, cube
+from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, central, cube
 from experiments.workloads.black_boxes.variables import Variable, named
 
 DESIGN = (
@@ -179,19 +179,14 @@ def launch(seed: int) -> Launch:
     return Launch(*np.random.default_rng([seed, PROBLEM]).uniform(low, high).tolist())
 
 
-def _make(lower: np.ndarray, upper: np.ndarray, seed: int) -> Objective:
-    return InBox(launch(seed), lower, upper)
-
-
 _BOX = cube(len(DESIGN), 0.5, 0.5)
 
 PROBLEMS = (
     BlackBox(
         "rocket",
-        len(DESIGN),
         *_BOX,
         partial(central, *_BOX),
-        partial(_make, *_BOX),
+        launch,
         budget=240,
         cost="a few tenths of a second: the differential equation of a flight, to a relative error of 1e-6",
         noise="none between calls; parachutes are looked after ten times a second, which makes steps of some "

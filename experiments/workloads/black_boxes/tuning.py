@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from threadpoolctl import ThreadpoolController
 
-from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, InBox, Objective, central, cube
+from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, central, cube
 from experiments.workloads.black_boxes.variables import Variable, named
 
 Learner = Callable[[dict[str, Any], int], Any]
@@ -180,15 +180,10 @@ def digits(seed: int) -> Tuning:
     return Tuning(PERCEPTRON, perceptron, inputs / 16.0, targets, folds, "neg_log_loss", seed)
 
 
-def _in_box(draw: Callable[[int], Tuning], seed: int) -> Objective:
-    drawn = draw(seed)
-    return InBox(drawn, *cube(len(drawn.variables), 0.5, 0.5))
-
-
 def _problem(name: str, variables: tuple[Variable, ...], draw: Callable[[int], Tuning], **said: Any) -> BlackBox:
     lower, upper = cube(len(variables), 0.5, 0.5)
     start = partial(central, lower, upper)
-    return BlackBox(name, len(variables), lower, upper, start, partial(_in_box, draw), 20 * len(variables), **said)
+    return BlackBox(name, lower, upper, start, draw, 20 * len(variables), **said)
 
 
 PROBLEMS = (

@@ -8,11 +8,10 @@ two lobes of directions, (2 exp(4 cos(θ − θ₀)) + exp(8 cos(θ − θ₀ �
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 
-from experiments.workloads.black_boxes.black_box import PROBLEM, START, BlackBox, InBox, Objective, cube
+from experiments.workloads.black_boxes.black_box import PROBLEM, START, BlackBox, cube
 
 TURBINES = 16
 SIDE = 2000.0
@@ -115,20 +114,17 @@ def start(seed: int) -> np.ndarray:
     return grid + np.random.default_rng([seed, START]).uniform(-0.05, 0.05, len(grid))
 
 
-def _make(lower: np.ndarray, upper: np.ndarray, seed: int) -> Objective:
-    theta_0 = np.random.default_rng([seed, PROBLEM]).uniform(0.0, 2.0 * np.pi)
-    return InBox(WindFarm(theta_0), lower, upper)
+def wind_farm(seed: int) -> WindFarm:
+    """A farm whose wind comes from where the seed draws."""
+    return WindFarm(np.random.default_rng([seed, PROBLEM]).uniform(0.0, 2.0 * np.pi))
 
-
-_BOX = cube(2 * TURBINES, 0.5, 0.5)
 
 PROBLEMS = (
     BlackBox(
         "wind_farm",
-        2 * TURBINES,
-        *_BOX,
+        *cube(2 * TURBINES, 0.5, 0.5),
         start,
-        partial(_make, *_BOX),
+        wind_farm,
         budget=400,
         cost="about a tenth of a second: the wakes of 16 turbines in 36 directions, half of it FLORIS's set-up",
         noise="none; f has kinks where a turbine passes another one's row or the power curve bends",

@@ -13,8 +13,8 @@ from experiments.workloads.controllers import make
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_linear_policy_is_a_matrix_and_a_bias(name):
     fun = gait(name, (), seed=2)
-    d = fun.controller.dimension
-    assert d == LINEAR[name] and fun.controller.seed == 2000
+    d = fun.fun.dimension
+    assert d == LINEAR[name] and fun.fun.seed == 2000
     theta = np.random.default_rng(0).uniform(-1, 1, d)
     env = make(name)
     inputs, outputs = env.observation_space.shape[0], env.action_space.shape[0]
@@ -30,4 +30,4 @@ def test_a_linear_policy_is_a_matrix_and_a_bias(name):
 
 @pytest.mark.parametrize("box", PROBLEMS, ids=lambda box: box.name)
 def test_the_box_has_the_controllers_size(box):
-    assert box.make(0).fun.controller.dimension == box.dimension
+    assert box.make(0).fun.fun.dimension == box.dimension

@@ -16,13 +16,13 @@ from experiments.workloads.victims import QUICK as QUICK_VICTIM
 def test_the_margin_is_that_of_the_probabilities(side):
     fun = digits.perturbation(side, QUICK_VICTIM, 1)
     assert fun(np.zeros(side**2)) > 0.0
-    image, label, bound = fun.attack.image, fun.attack.label, digits.BOUND[side]
+    image, label, bound = fun.fun.image, fun.fun.label, digits.BOUND[side]
     delta = np.random.default_rng(0).uniform(-bound, bound, side**2)
     seen = np.clip(image.numpy() + delta.reshape(1, side, side), 0.0, 1.0)
     with torch.no_grad():
-        p = fun.attack.victim.logits(torch.from_numpy(seen[None]))[0].softmax(-1).numpy()
+        p = fun.fun.victim.logits(torch.from_numpy(seen[None]))[0].softmax(-1).numpy()
     assert fun(delta) == pytest.approx(np.log(p[label]) - np.log(np.delete(p, label).max()), rel=1e-9)
-    others = {digits.perturbation(side, QUICK_VICTIM, seed).attack.image.numpy().tobytes() for seed in range(3)}
+    others = {digits.perturbation(side, QUICK_VICTIM, seed).fun.image.numpy().tobytes() for seed in range(3)}
     assert len(others) == 3
     assert any(torch.equal(image.float(), one) for one in images.digits(side).test)
 
@@ -33,8 +33,8 @@ def test_f1_is_scikit_learns_on_points_that_were_not_trained_on():
         torch.nn.Linear(54, 30), torch.nn.ReLU(), torch.nn.Linear(30, 14), torch.nn.ReLU(), torch.nn.Linear(14, 7)
     ).double()
     theta = np.random.default_rng(0).uniform(-0.2, 0.2, 2189)
-    torch.nn.utils.vector_to_parameters(fun.metric.trained + torch.from_numpy(theta), net.parameters())
-    points = fun.metric.points
+    torch.nn.utils.vector_to_parameters(fun.fun.trained + torch.from_numpy(theta), net.parameters())
+    points = fun.fun.points
     predicted = net(points.inputs).argmax(-1)
     assert fun(theta) == pytest.approx(1 - f1_score(points.labels, predicted, average="macro"), rel=1e-9)
     trained_on = {tuple(x) for x in load_points().sample(QUICK_NETWORK.points, 4).inputs.tolist()}
