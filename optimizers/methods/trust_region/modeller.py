@@ -27,6 +27,9 @@ from optimizers.prox import Prox
 LARGEST_WINDOW = 1000
 """The most queries of a window, whatever d."""
 
+NOISY_SHARE, NOISY_WINDOW = 0.5, 300
+"""Where values have noise a window is of this share of all queries, if that is more, and so many at most."""
+
 MEMORY = 3
 """Where the model is of a span, at most so many windows of queries are kept."""
 
@@ -38,13 +41,14 @@ class Modeller:
 
     Args:
         box: the free coordinates.
-        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60; where values
+            have noise also half of all queries, up to 300 of them.
         noise: variance of a value's noise; None: estimated.
         psi: ψ and its prox, or None.
     """
 
     def __init__(self, box: FreeBox, window: int | None, noise: float | None, psi: Prox | None) -> None:
-        self._box, self._noise, self._psi = box, noise, psi
+        self._box, self._noise, self._psi, self._given = box, noise, psi, window is not None
         most = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
         self.size = window or min(most, LARGEST_WINDOW if box.d <= WHOLE else SPANNED_WINDOW)
 
@@ -94,7 +98,10 @@ class Modeller:
             best: the number of the query at the centre.
             normal: a random vector, shape ``d_free``, for a direction outside of a span.
         """
-        data = LocalData.about(now.points.cpu(), now.values.cpu(), best, self.size, now.radius.delta, bool(now.noisy))
+        size = self.size
+        if now.noisy and now.basis is None and not self._given:  # of more values more of the noise averages out
+            size = max(size, min(int(NOISY_SHARE * len(now.values)), NOISY_WINDOW))
+        data = LocalData.about(now.points.cpu(), now.values.cpu(), best, size, now.radius.delta, bool(now.noisy))
         cut = self.cut(now, best)
         every = max(2, self._box.d // 2) if now.basis is None else max(5, min(self._box.d, len(data)) // 8)
         due = now.shape is None or len(now.values) - now.fitted >= every
