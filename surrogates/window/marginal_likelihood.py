@@ -24,6 +24,10 @@ GRID = 8
 """The number of lengthscales that a fit compares before it descends from the best of them."""
 
 
+STEPS = 30
+"""The most BFGS steps of a fit."""
+
+
 @dataclass(frozen=True)
 class IsotropicFit:
     """The most likely hyper-parameters of y ~ N(m 1, o (h(D/ℓ²) + ρ I)).
@@ -52,7 +56,6 @@ def fit_isotropic(
     noise_ratios: tuple[float, float] = (1e-6, 1.0),
     start: tuple[float, float] | None = None,
     noise: float | None = None,
-    steps: int = 30,
 ) -> IsotropicFit:
     """Maximises the likelihood over ℓ and ρ, where m and o are the best for them.
 
@@ -69,7 +72,6 @@ def fit_isotropic(
         noise_ratios: The least and the largest ρ.
         start: ℓ and ρ of an earlier fit, or None.
         noise: s² in y's squared units, or None where it is fitted.
-        steps: The largest number of BFGS steps.
 
     Raises:
         ValueError: If a range is not increasing and positive, or y is constant or not finite.
@@ -97,7 +99,7 @@ def fit_isotropic(
     across = [lower[0] + (upper[0] - lower[0]) * i / (GRID - 1) for i in range(GRID)]
     starts = [(scale, given[1]) for scale in across] + ([given] if start else [])
     with small_algebra(len(y) ** 3):
-        found = minimize_in_rectangle(objective, min(starts, key=value), rectangle, steps)
+        found = minimize_in_rectangle(objective, min(starts, key=value), rectangle, STEPS)
         lengthscale, noise_ratio = exp(found.x[0]), exp(found.x[1])
         outputscale, mean = _concentrated(profile.h(D / lengthscale**2), y, noise_ratio, noise)[:2]
     return IsotropicFit(lengthscale, outputscale, noise_ratio, mean, -found.value)
@@ -145,8 +147,13 @@ def _concentrated(K: Tensor, y: Tensor, noise_ratio: float, noise: float | None)
     R = K.clone()
     R.diagonal().add_(noise_ratio)
     L = factor(R)
-    solved = torch.cholesky_solve(torch.stack([y, torch.ones_like(y)], dim=1), L)
-    mean = float(solved[:, 0].sum() / solved[:, 1].sum())
+    mean, solved = generalised_least_squares(y, L)
     a = solved[:, 0] - mean * solved[:, 1]
     outputscale = float(y @ a) / len(y) if noise is None else noise / noise_ratio
-    return outputscale, mean, L, a
+    return outputscale, float(mean), L, a
+
+
+def generalised_least_squares(y: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean 1ᵀA⁻¹y/1ᵀA⁻¹1, A = L Lᵀ, and the columns A⁻¹y and A⁻¹1, ``n x 2``."""
+    solved = torch.cholesky_solve(torch.stack([y, torch.ones_like(y)], dim=1), L)
+    return solved[:, 0].sum() / solved[:, 1].sum(), solved

@@ -26,7 +26,7 @@ from surrogates.kernels.stationary import radial_profile
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.stationary_conditioning import StationaryConditioning
 from surrogates.window.kept_window import KeptWindow
-from surrogates.window.marginal_likelihood import fit_isotropic, log_likelihood
+from surrogates.window.marginal_likelihood import fit_isotropic, generalised_least_squares, log_likelihood
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
@@ -362,12 +362,6 @@ class WindowSurrogate:
     def _kernel_arguments(self) -> dict[str, Any]:
         h, profile = self.hyperparameters, self._profile
         return {"precision": h.lengthscale**-2, "profile": profile, "outputscale": 1.0, "noise": h.noise_ratio}
-
-
-def generalised_least_squares(y: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean 1ᵀA⁻¹y/1ᵀA⁻¹1, A = L Lᵀ, and the columns A⁻¹y and A⁻¹1, ``n x 2``."""
-    solved = torch.cholesky_solve(torch.stack([y, torch.ones_like(y)], dim=1), L)
-    return solved[:, 0].sum() / solved[:, 1].sum(), solved
 
 
 def spread(y: Tensor) -> float:
