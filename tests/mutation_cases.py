@@ -1400,8 +1400,8 @@ SINGLE_MACHINE = (
     Mutation(
         "trust-region/prox-of-another-unit",
         M + "trust_region/composite.py",
-        "size, y, momentum = 1.0 / (L * self._model.unit), s, 1.0",
-        "size, y, momentum = 1.0 / L, s, 1.0",
+        "1.0 / min(max(L * self._model.unit, LEAST), 1.0 / LEAST)",
+        "1.0 / min(max(L, LEAST), 1.0 / LEAST)",
         "proximal steps of a model in another unit than f's take psi for more or less than it is",
         (COMPOSITE + "test_the_lasso_and_the_elastic_net_are_solved_as_by_coordinate_descent",),
         ("optimizers/trust_region",),
