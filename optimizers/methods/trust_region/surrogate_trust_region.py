@@ -92,7 +92,7 @@ class SurrogateTrustRegion(Optimizer):
         x0: initial point, shape ``d``.
         radius: the first Δ, in search units, in a finite box at most half of its largest side times max(1, √(d/20));
             None: 0.2 of the least side (2 in a box that is searched as [0, 10]^d) times that root, and where a side is
-            infinite without it and at most 1.
+            infinite without it and at most 1. It is at least what the dtype resolves at x0.
         window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60; where values
             have noise also half of all queries, up to 300 of them.
         noise: variance of a value's noise, in f's squared units; None: estimated. With 0 a run smooths over ripples

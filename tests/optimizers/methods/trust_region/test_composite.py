@@ -10,6 +10,7 @@ from optimizers.methods.trust_region.composite import CompositeModel
 from optimizers.methods.trust_region.pinned_model import Shape
 from optimizers.methods.trust_region.span import coordinates, covering, direction_outside
 from optimizers.methods.trust_region.span_model import SpanModel
+from optimizers.methods.trust_region.surrogate_trust_region import _ratio
 from tests.optimizers.methods.trust_region.models import region_model
 
 
@@ -126,3 +127,9 @@ def test_a_flat_function_of_any_size_leaves_the_prox_to_itself(value):
     opt = SurrogateTrustRegion([0.7] * 3, max_queries=40, prox=L1(0.1))
     result = run(opt, lambda x: value)
     assert result.nfev == 40 and (value > 1.0 or result.fun == pytest.approx(value, rel=1e-6))
+
+
+def test_the_first_step_into_the_domain_of_psi_has_not_failed():
+    """Before it f + ψ is infinite: its ratio was ∞/∞, that of a failed query."""
+    assert _ratio(math.inf, 3.0, 1.0) == math.inf and math.isnan(_ratio(math.inf, math.nan, 1.0))
+    assert math.isnan(_ratio(math.inf, math.inf, 1.0)) and _ratio(5.0, 3.0, 4.0) == 0.5
