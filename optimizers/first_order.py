@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer as TorchOptimizer
+from torch.optim.adam import adam as adam_function
 
 UpdateRule = Callable[[Tensor], TorchOptimizer]
 """A function that makes a torch optimizer of one parameter, such as ``lambda p: torch.optim.Adam([p], lr=0.1)``."""
@@ -58,12 +59,44 @@ class FirstOrder:
     def step(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
         """The point after one step from x, a new tensor, and the learning rate of the step."""
         step_size = self.step_size
+        if self._is_plain_adam():
+            return self._adam_step(x.clone(), gradient.to(x)), step_size
         self._parameter.data = x.clone()
         self._parameter.grad = gradient.to(x)
         self._rule.step()
         moved = self._parameter.detach()
         self._parameter.data, self._parameter.grad = moved.new_empty(0), None
         return moved, step_size
+
+    def _is_plain_adam(self) -> bool:
+        """Whether the next step is Adam's without options or hooks, and not its first one, which makes its state."""
+        rule, group = self._rule, self._rule.param_groups[0]
+        options = ("weight_decay", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")
+        hooks = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks or "step" in vars(rule)
+        plain = type(rule) is torch.optim.Adam and not any(group[name] for name in options) and not hooks
+        return plain and self._parameter in rule.state
+
+    def _adam_step(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Adam's step by torch's function, around which ``torch.optim.Adam.step`` takes as long again for a vector."""
+        group, state = self._rule.param_groups[0], self._rule.state[self._parameter]
+        beta1, beta2 = group["betas"]
+        adam_function(
+            [x],
+            [gradient],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            foreach=False,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=0.0,
+            eps=group["eps"],
+            maximize=False,
+        )
+        return x
 
     def reset(self, scale: float = 1.0) -> None:
         """Makes the rule anew: no moments, counts or schedule, and ``scale`` times the factory's learning rates."""

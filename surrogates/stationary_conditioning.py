@@ -100,20 +100,24 @@ class StationaryConditioning(Conditioning):
         return one_pass.arrays_of(self.stationary, self.inputs, self.alpha)
 
     @cached_property
-    def _matrices(self) -> tuple[np.ndarray, np.ndarray]:
+    def matrices(self) -> tuple[np.ndarray, np.ndarray]:
         """A⁻¹ and A⁻¹ ∘ E, which are symmetric, as arrays with their rows in one piece."""
         matrices = (self.inverse.numpy(), self.inverse_times_distances.numpy())
         first, second = (matrix if matrix.flags.c_contiguous else matrix.T for matrix in matrices)
         return first, second
 
-    def pass_over_data(self, x: Tensor) -> Pass:
+    def pass_over_data(self, x: Tensor, distances: Tensor | None = None) -> Pass:
         """J(x)ᵀ α and the distances to the data at the points, ``... x q x d``.
+
+        Args:
+            x: The points.
+            distances: Σₗ (xₗ − Xᵢₗ)² of one point, ``n``, float64, where they are known and the kernel is isotropic.
 
         Raises:
             ValueError: If a point coincides with a datum under Matérn 1/2.
         """
         kernel = self.stationary
-        known = one_pass.one_pass(kernel, self.inputs, kernel.seen_inputs(x), self.alpha, self._arrays)
+        known = one_pass.one_pass(kernel, self.inputs, kernel.seen_inputs(x), self.alpha, self._arrays, distances)
         if not kernel.profile.has_gradient and bool((known.r2 == 0).any()):
             raise gradient_at_datum(kernel.profile.title)
         return known
@@ -157,7 +161,7 @@ class StationaryConditioning(Conditioning):
         """
         point = known.of_one_point()
         if one_pass.compiled is not None and point is not None:
-            return one_pass.compiled.trace_explained(*point, *self._matrices)
+            return one_pass.compiled.trace_explained(*point, *self.matrices)
         explained = ((known.c * known.q) @ self.inverse * known.c).sum(-1)
         return explained - 0.5 * (known.c @ self.inverse_times_distances * known.c).sum(-1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,12 @@ class Domain:
         unit = torch.where(sides > 0, sides / width, torch.ones_like(sides))
         return cls(lower, upper, unit, confine, width)
 
-    @property
+    @cached_property
     def search_lower(self) -> Tensor:
         """Lower bounds in search coordinates, shape ``d``."""
         return self.lower if self.unit is None else torch.zeros_like(self.lower)
 
-    @property
+    @cached_property
     def search_upper(self) -> Tensor:
         """Upper bounds in search coordinates, shape ``d``."""
         if self.unit is None:

@@ -83,10 +83,18 @@ class Pass:
         return None
 
 
-def one_pass(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor, arrays: Arrays | None = None) -> Pass:
+def one_pass(
+    kernel: StationaryKernel,
+    X: Tensor,
+    x: Tensor,
+    alpha: Tensor,
+    arrays: Arrays | None = None,
+    distances: Tensor | None = None,
+) -> Pass:
     """J(x)ᵀ α and the distances to the data at x, ``... x q x d``, for α = A⁻¹(y − m), ``batch x n``.
 
-    Where ``arrays_of`` has been called for the same kernel, data and α, its result saves the conversion.
+    Where ``arrays_of`` has been called for the same kernel, data and α, its result saves the conversion. Squared
+    ``distances`` of one point, ``n``, without ℓ, save the compiled loop of an isotropic kernel their evaluation.
     """
     if X.dim() == 2 and x.dim() > 2 and kernel.outputscale.dim() == 2:
         # The points of all batches share the data: one matrix product serves them.
@@ -95,7 +103,7 @@ def one_pass(kernel: StationaryKernel, X: Tensor, x: Tensor, alpha: Tensor, arra
     if compiled is not None and _is_point(x):
         arrays = arrays or arrays_of(kernel, X, alpha)
         if arrays is not None and x.dtype == X.dtype:
-            return Pass(*compiled.one_point(arrays, x))
+            return Pass(*compiled.one_point(arrays, x, None if distances is None else distances.numpy()))
     # Any centre gives the same numbers: that of many points is taken for a constant, of which derivatives are saved.
     centre = x if x.shape[-2] == 1 else x.detach().mean(dim=-2, keepdim=True)
     points = x - centre

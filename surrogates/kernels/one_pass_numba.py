@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surrogates.kernels.stationary import StationaryKernel
+from surrogates.kernels.stationary import RadialProfile, StationaryKernel
 
 _TILE = 1024
+_WIDE = 4096
 _NEAR = 1 << 20
 _SHORT = 256
 _PROFILES = {"rbf": 0, "rq": 1, "matern12": 2, "matern32": 3, "matern52": 4}
@@ -31,12 +32,14 @@ class Arrays(NamedTuple):
 
     Attributes:
         loop: The loop over the data.
+        given: The loop where the squared distances are known, of an isotropic kernel.
         arguments: What it takes before the point and what it writes to.
         n: The number of data.
         dtype: The type of the mean.
     """
 
     loop: Callable[..., None]
+    given: Callable[..., None] | None
     arguments: tuple[Any, ...]
     n: int
     dtype: np.dtype[Any]
@@ -54,27 +57,59 @@ def as_arrays(kernel: StationaryKernel, X: Tensor, alpha: Tensor) -> Arrays | No
     data = X.numpy()
     exponent, outputscale, p, v = kernel.numbers
     if kernel.isotropic:
-        return Arrays(_isotropic, (data, alpha.numpy(), profile, exponent, outputscale, p, v), n, data.dtype)
+        return Arrays(
+            _isotropic, _isotropic_given, (data, alpha.numpy(), profile, exponent, outputscale, p, v), n, data.dtype
+        )
     ps, vs = (m.expand(1, d).contiguous().double().numpy()[0] for m in (kernel.precision, kernel.column_scales))
-    return Arrays(_ard, (data, alpha.numpy(), profile, exponent, outputscale, ps, vs), n, data.dtype)
+    return Arrays(_ard, None, (data, alpha.numpy(), profile, exponent, outputscale, ps, vs), n, data.dtype)
 
 
-def one_point(arrays: Arrays, x: Tensor) -> tuple[Any, ...]:
-    """What makes a ``one_pass.Pass`` for one point x, ``1 x d``."""
+def one_point(arrays: Arrays, x: Tensor, distances: np.ndarray | None = None) -> tuple[Any, ...]:
+    """What makes a ``one_pass.Pass`` for one point x, ``1 x d``; ``distances`` as ``one_pass``'s."""
     # Small arrays of NumPy, and tensors that share their storage, are made in half the time of small tensors.
     mean = np.empty(x.shape, arrays.dtype)
     n_vectors = np.empty((3, 1, arrays.n))
-    arrays.loop(*arrays.arguments, (x.detach() if x.requires_grad else x).numpy(), mean, n_vectors)
+    loop = arrays.loop
+    if distances is not None and arrays.given is not None:
+        n_vectors[0, 0], loop = distances, arrays.given
+    loop(*arrays.arguments, (x.detach() if x.requires_grad else x).numpy(), mean, n_vectors)
     return torch.from_numpy(mean), *n_vectors
 
 
-def trace_explained(c: np.ndarray, q: np.ndarray, inverse: np.ndarray, inverse_times_distances: np.ndarray) -> float:
-    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``1 x n``, from a triangle of each."""
-    return _explained(c, q, inverse, inverse_times_distances)
+def numbers_of(profile: object) -> tuple[int, float] | None:
+    """The number of a built-in profile and its exponent, as ``h`` takes them; None for any other."""
+    if not isinstance(profile, RadialProfile):
+        return None
+    return _PROFILES[profile.name], 1.0 if profile.alpha is None else profile.alpha.item()
 
 
 @numba.njit(cache=True, nogil=True)
-def _h1(profile, exponent, r2):  # type: ignore[no-untyped-def]
+def correlations(profile, D, scale, outputscale, out):  # type: ignore[no-untyped-def]
+    """Write o h(D/ℓ²) for the squared distances D, ``m x k``, and a number and exponent of a profile."""
+    for i in range(D.shape[0]):
+        for j in range(D.shape[1]):
+            out[i, j] = outputscale * h(profile[0], profile[1], scale * D[i, j])
+
+
+@numba.njit(cache=True, nogil=True)
+def h(profile, exponent, r2):  # type: ignore[no-untyped-def]
+    """h(r²)."""
+    if profile == 0:
+        return exp(-0.5 * r2)
+    if profile == 1:
+        return (1 + r2 / (2 * exponent)) ** -exponent
+    r = sqrt(r2)
+    if profile == 2:
+        return exp(-r)
+    if profile == 3:
+        a = sqrt(3.0) * r
+        return (1 + a) * exp(-a)
+    a = sqrt(5.0) * r
+    return (1 + a + a * a / 3) * exp(-a)
+
+
+@numba.njit(cache=True, nogil=True)
+def h1(profile, exponent, r2):  # type: ignore[no-untyped-def]
     """h'(r²)."""
     if profile == 0:
         return -0.5 * exp(-0.5 * r2)
@@ -127,12 +162,28 @@ def _isotropic(X, alpha, profile, exponent, outputscale, p, v, point, means, n_v
 
 
 @numba.njit(cache=True, nogil=True)
+def _isotropic_given(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors):  # type: ignore[no-untyped-def]
+    n, d = X.shape
+    x, mean, r2, q, c = point[0], means[0], n_vectors[0, 0], n_vectors[1, 0], n_vectors[2, 0]
+    mean[:] = 0
+    weight = np.empty(n, dtype=x.dtype)
+    _weigh(0, n, alpha, profile, exponent, outputscale, p, v, r2, q, c, weight)
+    fours = n - n % 4
+    for start in range(0, d, _WIDE):  # a part of the mean that the cache keeps while all rows add to it
+        j = slice(start, min(start + _WIDE, d))
+        for i in range(0, fours, 4):
+            _add_four(mean[j], x[j], X[i, j], X[i + 1, j], X[i + 2, j], X[i + 3, j], weight[i : i + 4])
+        for i in range(fours, n):
+            _add(mean[j], x[j], X[i, j], weight[i])
+
+
+@numba.njit(cache=True, nogil=True)
 def _weigh(first, last, alpha, profile, exponent, outputscale, p, v, r2, q, c, weight):  # type: ignore[no-untyped-def]
     """From Σ(x − x_τ)² to r², q, c and the row's weight in the mean."""
     for i in range(first, last):
         r2[i] *= p
         q[i] = r2[i] * (v * v / p)
-        c[i] = 2 * outputscale * _h1(profile, exponent, r2[i])
+        c[i] = 2 * outputscale * h1(profile, exponent, r2[i])
         weight[i] = c[i] * alpha[i] * v
 
 
@@ -223,7 +274,7 @@ def _ard(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors
             t += (a * v[j]) * (a * v[j])
         r2[i] = s
         q[i] = t
-        c[i] = 2 * outputscale * _h1(profile, exponent, r2[i])
+        c[i] = 2 * outputscale * h1(profile, exponent, r2[i])
         w = x.dtype.type(c[i] * alpha[i])
         for j in range(d):
             mean[j] += w * (x[j] - row[j])
@@ -232,7 +283,8 @@ def _ard(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors
 
 
 @numba.njit(cache=True, nogil=True, fastmath=_REORDER)
-def _explained(cs, qs, inverse, weighted):  # type: ignore[no-untyped-def]
+def trace_explained(cs, qs, inverse, weighted):  # type: ignore[no-untyped-def]
+    """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``1 x n``, A⁻¹, and A⁻¹∘E."""
     # Both matrices are symmetric: one triangle is read. The diagonal of the second is 0.
     c, q = cs[0], qs[0]
     explained = 0.0

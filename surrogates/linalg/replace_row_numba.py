@@ -11,41 +11,27 @@ from __future__ import annotations
 from math import sqrt
 
 import numba
-import torch
-from torch import Tensor
 
-from surrogates.linalg.cholesky import EPS, not_definite
+from surrogates.linalg.cholesky import EPS
 
 
-def replace_row(L: Tensor, j: int, row: Tensor) -> Tensor:
-    """The factor of A with row and column j replaced; L itself is not changed.
-
-    With l the column of L under the pivot j, and l' the new one, the block below changes by l lᵀ − l' l'ᵀ: an
-    update and a downdate.
+# With l the column of L under the pivot j, and l' the new one, the block below changes by l lᵀ − l' l'ᵀ. The update
+# returns what the old row took from the block below, the downdate takes what the new one does; both rotations of a
+# column in one sweep. U = Lᵀ, so that a column of L is contiguous.
+@numba.njit(cache=True, nogil=True)
+def replace_row(U, j, new_row):  # type: ignore[no-untyped-def]
+    """Makes U = Lᵀ the factor of A with row and column j replaced.
 
     Args:
-        L: The factor of A, ``n x n``, on the CPU.
+        U: The upper factor, ``n x n``, float64 and contiguous; it is written to.
         j: The number of the row, 0 <= j < n.
-        row: The new row, ``n``. Its element j becomes the diagonal entry.
+        new_row: The new row, ``n``. Its element j becomes the diagonal entry.
 
     Returns:
-        The new factor, ``n x n``, float64.
-
-    Raises:
-        NotPositiveDefiniteError: If the new matrix is not positive definite.
+        Whether the new matrix is positive definite to working precision; U is lost where it is not.
     """
-    n = L.shape[0]
-    U = torch.empty(n, n, dtype=torch.float64).copy_(L.detach().mT)
-    if not _replace(U.numpy(), j, row.detach().double().numpy().copy(), n * EPS * float(row[j])):
-        raise not_definite(n)
-    return U.mT
-
-
-# U = Lᵀ, so that a column of L is contiguous. The update returns what the old row took from the block below, the
-# downdate takes what the new one does; both rotations of a column in one sweep.
-@numba.njit(cache=True, nogil=True)
-def _replace(U, j, row, floor):  # type: ignore[no-untyped-def]
-    n = row.shape[0]
+    n, row = new_row.shape[0], new_row.copy()
+    floor = n * EPS * row[j]
     for i in range(j):
         y = row[i] / U[i, i]
         for r in range(i + 1, j):

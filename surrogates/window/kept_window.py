@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,11 @@ from surrogates.kernels.one_pass import Pass
 from surrogates.stationary_conditioning import StationaryConditioning
 from surrogates.window.nearest_search import row_squared_distances
 from surrogates.window.nearest_window import NearestWindow
+
+explained: Callable[..., float] | None = None
+with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
+    from surrogates.kernels.one_pass_numba import numbers_of
+    from surrogates.window.kept_window_numba import explained
 
 
 @dataclass(frozen=True)
@@ -36,9 +43,12 @@ class KeptWindow:
             x: the point, shape ``d``.
             known: the pass over the present window at x.
         """
+        kernel, point = self.conditioning.stationary, known.of_one_point()
+        if explained is not None and point is not None and (numbers := numbers_of(kernel.profile)) is not None:
+            arrays = (self.rows, window.rows, window.trajectory.X.numpy(), x.numpy())
+            return explained(*arrays, *point, *self.conditioning.matrices, numbers[0], kernel.numbers)
         moved = np.flatnonzero(self.rows != window.rows)
         if moved.size:
-            kernel = self.conditioning.stationary
             _, _, p, v = kernel.numbers
             left = torch.from_numpy(self.rows[moved]).to(x.device)
             r2, q, c = (part.clone() for part in (known.r2, known.q, known.c))

@@ -4,18 +4,16 @@ Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)²
 pass over X reads the same memory and loses no digits however far the data lie from the origin.
 
 Most moves need no pass. Bounds on the distance of every row to the last point asked for, less or more the step from
-there, are bounds at the new point (triangle inequality); exact distances to the last few points for which a whole pass
-was made (the pivots p) give |‖X − p‖ − ‖x − p‖|. Only rows are evaluated of which the bounds leave open whether they
-are among the k nearest. Bounds are widened by the rounding errors of what they are made of, so the answer is that of a
-whole pass, whatever was asked before.
+there, are bounds at the new point (triangle inequality). Where the lower one does not do, those at the last few points
+may: a path that turns back is far from where it was a step ago, and near to where it was before. Only rows are
+evaluated of which all of these leave open whether they are among the k nearest. Bounds are widened by the rounding
+errors of what they are made of, so the answer is that of a whole pass, whatever was asked before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,18 +22,10 @@ from torch import Tensor
 # Squares of differences under 1e-154 are lost to underflow, which no relative error covers.
 _TINY = 1e-150
 _EPS = float(np.finfo(np.float64).eps)
-
-
-def _moved(lower, upper, step, slack):  # type: ignore[no-untyped-def]
-    """The bounds at a point that is ``step`` away; the last terms cover rounding."""
-    far = step * (1 + slack) + _TINY
-    below, above = lower - far, upper + far
-    return below - _EPS * (np.abs(below) + step), above + _EPS * (np.abs(above) + step)
-
-
-def _raised(lower, distance, step, slack):  # type: ignore[no-untyped-def]
-    """The lower bounds raised to |‖X − p‖ − ‖x − p‖| for a pivot p."""
-    return np.maximum(lower, np.abs(distance - step) - (2 * slack * (distance + step) + _TINY))
+_CHUNK = 1 << 16
+_POINTS = 12
+_NEAR = 3
+_NONE = (np.empty(0, dtype=np.int64), torch.empty(0, dtype=torch.float64))
 
 
 def _split(lower, upper, k, kth):  # type: ignore[no-untyped-def]
@@ -49,29 +39,134 @@ def _split(lower, upper, k, kth):  # type: ignore[no-untyped-def]
     return near[sure], near[~sure]
 
 
-_rows: Callable[..., Any] | None = None
+def _smallest(squared, index, k):  # type: ignore[no-untyped-def]
+    """The k entries of ``index``, ascending, with the smallest values; ties go to the lower ones."""
+    if not 0 < k < index.size:
+        return index[:k]
+    last = np.partition(squared, k - 1)[k - 1]
+    less = squared < last
+    tied = np.flatnonzero(squared == last)
+    less[tied[: k - less.sum()]] = True
+    return index[less]
+
+
+def _bound(lower, upper, index, squared, slack):  # type: ignore[no-untyped-def]
+    """Take the distances of rows of which the squares were evaluated."""
+    distances = np.sqrt(squared)
+    lower[index] = distances * (1 - slack) - _TINY
+    upper[index] = distances * (1 + slack) + _TINY
+
+
+def _search(X, x, k, weights, slack, points, lowers, upper, last, nearest, known, squared_known):  # type: ignore[no-untyped-def]
+    """The k nearest rows, ascending and at the next place of ``points`` x; how many were evaluated.
+
+    No rows are given where a whole pass costs less.
+
+    Args:
+        X: The rows, ``n x d``.
+        x: The point.
+        k: The number of rows asked for.
+        weights: Those of the metric, or None.
+        slack: Twice a bound on a distance's relative rounding error.
+        points: The last points, one after the other and round again.
+        lowers: Lower bounds at each of them, ``len(points) x at least n``.
+        upper: Upper bounds at the last one, at least ``n``; those at x afterwards.
+        last: Its place among the points.
+        nearest: The answer there.
+        known: Rows of which squared distances are known.
+        squared_known: These.
+    """
+    n = X.shape[0]
+    squares = np.empty(points.shape[0])
+    evaluate_rows(points, x, weights, np.arange(points.shape[0]), squares)
+    if not np.isfinite(squares).all():
+        return nearest[:0], 0
+    steps = np.sqrt(squares)
+    upper = upper[:n]
+    far = steps * (1 + 2 * slack) + _TINY
+    upper *= 1 + 4 * _EPS
+    upper += far[last]
+    lower = np.zeros(n)
+    for i in np.argsort(steps)[:_NEAR]:
+        lower = np.maximum(lower, lowers[i, :n] * (1 - 4 * _EPS) - far[i])
+    _bound(lower, upper, known, squared_known, slack)
+    kth = upper[nearest].max() if nearest.size == k else np.inf
+    squared = np.full(n, np.nan)  # of the rows of which they are known, NaN of the others
+    squared[known] = squared_known
+    evaluated = 0
+    while True:
+        sure, doubtful = _split(lower, upper, k, kth)
+        new = doubtful[np.isnan(squared[doubtful])]
+        if not new.size:
+            break
+        if evaluated and (2 * new.size > n or 4 * evaluated > max(n, 16 * k)):
+            return nearest[:0], evaluated
+        most = max(k, evaluated)
+        many = new.size > most
+        if many:  # the nearest of them may show that the others are too far
+            new = _smallest(lower[new], new, most)
+        values = np.empty(new.size)
+        evaluate_rows(X, x, weights, new, values)
+        squared[new] = values
+        evaluated += new.size
+        _bound(lower, upper, new, values, slack)
+        if not many:
+            break
+        kth = np.partition(upper, k - 1)[k - 1]
+    after = (last + 1) % points.shape[0]
+    points[after], lowers[after, :n] = x, lower
+    found = _smallest(squared[doubtful], doubtful, k - sure.size)
+    return np.sort(np.concatenate((sure, found))), evaluated
+
+
+def evaluate_rows_by_torch(X, x, weights, index, out):  # type: ignore[no-untyped-def]
+    """Σⱼ wⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, of arrays."""
+    arrays = (None if array is None else torch.from_numpy(array) for array in (X, x, weights, index, out))
+    _evaluate_in_chunks(*arrays)
+
+
+def _evaluate_in_chunks(X: Tensor, x: Tensor, weights: Tensor | None, index: Tensor, out: Tensor) -> None:
+    """The same of tensors, on any device."""
+    chunk = max(1, (_CHUNK if X.device.type == "cpu" else 64 * _CHUNK) // max(1, X.shape[1]))
+    x = x.double()
+    for start in range(0, index.shape[0], chunk):
+        difference = X[index[start : start + chunk]].double().sub_(x)
+        square = difference.square() if weights is None else difference.square().mul_(weights)
+        torch.sum(square, dim=-1, out=out[start : start + chunk])
+
+
+evaluate_rows: Callable[..., None] = evaluate_rows_by_torch
 with contextlib.suppress(ImportError):
     import numba
 
-    # Reassociation lets the sum use vector registers. Every row goes through the same code, so equal rows get equal
-    # distances and the answer does not depend on which rows are evaluated together.
+    # Four at a time, as rows lie apart and memory serves four streams faster than one. Reassociation lets the sums use
+    # vector registers. Every row goes through the same code, so equal rows get equal distances and the answer does not
+    # depend on which rows are evaluated together.
     @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-    def _rows(X, x, weights, index, out):  # type: ignore[no-untyped-def]
-        for i in range(index.shape[0]):
-            row = X[index[i]]
-            total = 0.0
-            for j in range(x.shape[0]):
-                t = np.float64(row[j]) - np.float64(x[j])
-                if weights is None:
-                    total += t * t
-                else:
-                    total += t * t * weights[j]
-            out[i] = total
+    def _four(a, b, c, d, x, weights):  # type: ignore[no-untyped-def]
+        total_a = total_b = total_c = total_d = 0.0
+        for j in range(x.shape[0]):
+            xj, w = np.float64(x[j]), 1.0 if weights is None else weights[j]
+            t = np.float64(a[j]) - xj
+            total_a += t * t * w
+            t = np.float64(b[j]) - xj
+            total_b += t * t * w
+            t = np.float64(c[j]) - xj
+            total_c += t * t * w
+            t = np.float64(d[j]) - xj
+            total_d += t * t * w
+        return total_a, total_b, total_c, total_d
 
-    _moved, _raised, _split = (numba.njit(cache=True, nogil=True)(f) for f in (_moved, _raised, _split))
+    @numba.njit(cache=True, nogil=True)
+    def evaluate_rows(X, x, weights, index, out):  # type: ignore[no-untyped-def]  # noqa: D103
+        last = index.shape[0] - 1
+        for i in range(0, last + 1, 4):
+            j, k, m = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+            out[i], out[j], out[k], out[m] = _four(X[index[i]], X[index[j]], X[index[k]], X[index[m]], x, weights)
 
-_CHUNK = 1 << 16
-_PIVOTS = 4
+    _split, _smallest, _bound, _search = (
+        numba.njit(cache=True, nogil=True)(f) for f in (_split, _smallest, _bound, _search)
+    )
 
 
 def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, index: Tensor | None = None) -> Tensor:
@@ -86,26 +181,22 @@ def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, i
         weights: The weights wⱼ > 0, ``d``, float64, or None for ones.
         index: The numbers of the rows, int64, or None for all of them.
     """
-    if index is None:
-        index = torch.arange(X.shape[0], device=X.device)
-    out = torch.empty(index.shape[0], dtype=torch.float64, device=X.device)
-    if _rows is not None and X.device.type == "cpu":
-        _rows(X.numpy(), x.numpy(), None if weights is None else weights.numpy(), index.numpy(), out.numpy())
-        return out
-    chunk = max(1, (_CHUNK if X.device.type == "cpu" else 64 * _CHUNK) // max(1, X.shape[1]))
-    x = x.double()
-    for start in range(0, index.shape[0], chunk):
-        difference = X[index[start : start + chunk]].double().sub_(x)
-        square = difference.square() if weights is None else difference.square().mul_(weights)
-        torch.sum(square, dim=-1, out=out[start : start + chunk])
+    if X.is_cpu:
+        rows = np.arange(len(X)) if index is None else index.numpy()
+        squared = np.empty(len(rows))
+        evaluate_rows(X.numpy(), x.numpy(), _array(weights), rows, squared)
+        return torch.from_numpy(squared)
+    index = torch.arange(len(X), device=X.device) if index is None else index
+    out = torch.empty(len(index), dtype=torch.float64, device=X.device)
+    _evaluate_in_chunks(X, x, weights, index, out)
     return out
 
 
 class NearestSearch:
     """A search for the k nearest rows of a matrix that only ever grows by rows at its end.
 
-    The state is a cache of 6 (n + d) floats: answers do not depend on it, and ``reset`` may be called at any time.
-    Bounds live on the CPU, distances are evaluated where X is.
+    The state is a cache of some 12 (2n + d) floats: answers do not depend on it, and ``reset`` may be called at any
+    time. Where X is not on the CPU every search is a whole pass, which costs less there than bounds on the CPU do.
     """
 
     def __init__(self) -> None:
@@ -114,20 +205,22 @@ class NearestSearch:
     def reset(self) -> None:
         """Forgets every bound, as is needed after rows of X were changed."""
         self._precision: Tensor | None = None
-        self._points: Tensor | None = None  # (1 + pivots) x d: the last point asked for, then the pivots
-        self._lower, self._upper = np.empty(0), np.empty(0)  # bounds on the distances to the last point
-        self._nearest = np.empty(0, dtype=np.int64)  # the answer there
-        self._distances: list[np.ndarray] = []  # distances to each pivot
-        self._oldest = 0  # the pivot that is replaced next
+        self._n = 0  # rows that have bounds; 0: none
+        self._points = np.empty((0, 0))  # the last points asked for, as ``_search`` has them
+        self._lowers, self._upper = np.empty((0, 0)), np.empty(0)
+        self._last = 0
+        self._nearest = np.empty(0, dtype=np.int64)  # the answer at the last point
         self.rows_evaluated = 0
 
     def nearest(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
         """The numbers of the k rows nearest to x, int64, nearest first, ties by lower number; see ``nearest_set``."""
-        index = self.nearest_set(X, x, k, precision).numpy()
-        values = self._evaluate(X, x, index)
-        return torch.from_numpy(index[np.lexsort((index, values))]).to(X.device)
+        index = self.nearest_set(X, x, k, precision)
+        values = row_squared_distances(X, x, precision, index.to(X.device)).cpu()
+        return index[values.argsort(stable=True)].to(X.device)
 
-    def nearest_set(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
+    def nearest_set(
+        self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None, known: tuple[np.ndarray, Tensor] = _NONE
+    ) -> Tensor:
         """The numbers of the k rows nearest to x, int64, on the CPU, ascending; ties go to the lower number.
 
         Args:
@@ -135,119 +228,57 @@ class NearestSearch:
             x: The point, ``d``.
             k: The number of rows asked for, 1 <= k <= n.
             precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
+            known: The numbers of rows, and what ``row_squared_distances`` gives of them: these are not read.
         """
         if not _same(self._precision, precision):
             self.reset()
             self._precision = None if precision is None else precision.clone()
-        n = X.shape[0]
-        if self._points is None or 2 * k > n:
-            return self._whole_pass(X, x, k)
-        step = np.sqrt(self._evaluate(self._points[:1], x))[0]
-        if not self._extend(X) or not np.isfinite(step):
-            return self._whole_pass(X, x, k)
-        slack = _slack(X)
-        lower, upper = _moved(self._lower, self._upper, step, slack)
-        squared = np.full(n, np.nan)  # of the rows that were evaluated, NaN of the others
-        pivots_used, evaluated = False, 0
-        kth = upper[self._nearest].max() if len(self._nearest) == k else math.inf
-        while True:
-            sure, doubtful = _split(lower, upper, k, kth)
-            new = doubtful[np.isnan(squared[doubtful])] if evaluated else doubtful
-            if not new.size:
-                break
-            if not pivots_used and sure.size + doubtful.size > 2 * k:
-                steps = np.sqrt(self._evaluate(self._points[1:], x))
-                for distance, step in zip(self._distances, steps, strict=True):
-                    if np.isfinite(step):
-                        lower = _raised(lower, distance, step, slack)
-                pivots_used = True
-                continue
-            if evaluated and (2 * new.size > n or 4 * evaluated > max(n, 16 * k)):
-                self.rows_evaluated += evaluated
-                return self._whole_pass(X, x, k)
-            many = new.size > max(k, evaluated)
-            if many:  # the nearest of them may show that the others are too far
-                new = new[np.argpartition(lower[new], max(k, evaluated) - 1)[: max(k, evaluated)]]
-            squared[new] = self._evaluate(X, x, new)
-            evaluated += new.size
-            lower[new], upper[new] = _bounds(squared[new], slack)
-            if not many:
-                break
-            kth = np.partition(upper, k - 1)[k - 1]
-        self._points[0], self._lower, self._upper = x, lower, upper
-        self.rows_evaluated += evaluated
-        self._nearest = _smallest(squared[doubtful], doubtful, k - sure.size, sure)
-        return torch.from_numpy(self._nearest.copy())
+        if X.is_cpu and self._n and 2 * k <= len(X):
+            self._extend(len(X))
+            point = (X.numpy(), x.numpy(), k, _array(precision), _slack(X.shape[1]))
+            state = (self._points, self._lowers, self._upper, self._last, self._nearest)
+            found, evaluated = _search(*point, *state, known[0], known[1].numpy())
+            self.rows_evaluated += evaluated
+            if found.size:
+                self._nearest, self._last = found, (self._last + 1) % _POINTS
+                return torch.from_numpy(found.copy())
+        return torch.from_numpy(self._whole_pass(X, x, k).copy())
 
-    def learn(self, x: Tensor, index: np.ndarray, squared: np.ndarray) -> None:
-        """Takes squared distances of rows to the last point asked for that others have evaluated, from differences.
+    def _whole_pass(self, X: Tensor, x: Tensor, k: int) -> np.ndarray:
+        """The k nearest rows from all distances."""
+        squared = row_squared_distances(X, x, self._precision).cpu().numpy()
+        self.rows_evaluated += len(X)
+        n, d = X.shape
+        self._nearest = _smallest(squared, np.arange(n), k)
+        if not X.is_cpu or not np.isfinite(squared).all():
+            self._n = 0  # where distances overflow nothing can be inferred from them
+            return self._nearest
+        if not self._n:
+            self._points, self._lowers = np.repeat(x.numpy()[None], _POINTS, axis=0), np.zeros((_POINTS, 2 * n))
+            self._upper = np.empty(2 * n)
+        self._extend(n)
+        self._last = (self._last + 1) % _POINTS
+        self._points[self._last] = x.numpy()
+        _bound(self._lowers[self._last], self._upper, np.arange(n), squared, _slack(d))
+        return self._nearest
 
-        They must be as near to the exact ones as d sums and products in float64 are. Those to another point are not
-        taken.
-        """
-        if self._points is not None and torch.equal(self._points[0], x):
-            self._lower[index], self._upper[index] = _bounds(squared, _slack(self._points))
-
-    def _evaluate(self, X: Tensor, x: Tensor, index: np.ndarray | None = None) -> np.ndarray:
-        rows = None if index is None else torch.from_numpy(index).to(X.device)
-        return row_squared_distances(X, x, self._precision, rows).cpu().numpy()
-
-    def _whole_pass(self, X: Tensor, x: Tensor, k: int) -> Tensor:
-        """The k nearest rows from all distances, which are kept as a pivot's."""
-        squared = self._evaluate(X, x)
-        self.rows_evaluated += X.shape[0]
-        distance = np.sqrt(squared)
-        if not np.isfinite(distance).all():
-            self._points = None  # overflow: nothing can be inferred from it
-        elif self._points is None or not self._extend(X):
-            self._points = x.repeat(2, 1)
-            self._distances = [distance]
-        else:
-            if len(self._distances) < _PIVOTS:
-                self._points = torch.cat((self._points, x.unsqueeze(0)))
-                self._distances.append(distance)
-            else:
-                self._points[1 + self._oldest] = x
-                self._distances[self._oldest] = distance
-                self._oldest = (self._oldest + 1) % _PIVOTS
-            self._points[0] = x
-        self._lower, self._upper = _bounds(squared, _slack(X))
-        candidates = np.flatnonzero(squared <= np.partition(squared, k - 1)[k - 1])
-        self._nearest = _smallest(squared[candidates], candidates, k, candidates[:0])
-        return torch.from_numpy(self._nearest.copy())
-
-    def _extend(self, X: Tensor) -> bool:
-        """Takes the rows that were appended: their distances to the pivots, and no bounds at the last point.
-
-        Returns False, and changes nothing, where a distance overflows.
-        """
-        assert self._points is not None
-        new = np.arange(self._lower.size, X.shape[0])
-        if not new.size:
-            return True
-        distances = [np.sqrt(self._evaluate(X, pivot, new)) for pivot in self._points[1:]]
-        if not all(np.isfinite(distance).all() for distance in distances):
-            return False
-        self._lower = np.concatenate((self._lower, np.zeros(new.size)))
-        self._upper = np.concatenate((self._upper, np.full(new.size, np.inf)))
-        self._distances = [np.concatenate(pair) for pair in zip(self._distances, distances, strict=True)]
-        return True
+    def _extend(self, n: int) -> None:
+        """Takes the rows that were appended, of which nothing is known."""
+        if n > len(self._upper):
+            larger = np.empty((_POINTS + 1, 2 * n))
+            larger[:-1, : self._n], larger[-1, : self._n] = self._lowers[:, : self._n], self._upper[: self._n]
+            self._lowers, self._upper = larger[:-1], larger[-1]
+        self._lowers[:, self._n : n], self._upper[self._n : n] = 0.0, np.inf
+        self._n = n
 
 
-def _slack(X: Tensor) -> float:
+def _slack(d: int) -> float:
     """Twice a bound on the relative rounding error of a distance, which is (d/2 + 3) units of 2⁻⁵³, and some room."""
-    return (X.shape[1] + 16) * _EPS
+    return (d + 16) * _EPS
 
 
-def _bounds(squared: np.ndarray, slack: float) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds of distances whose squares were evaluated."""
-    distance = np.sqrt(squared)
-    return distance * (1 - slack) - _TINY, distance * (1 + slack) + _TINY
-
-
-def _smallest(squared: np.ndarray, index: np.ndarray, k: int, others: np.ndarray) -> np.ndarray:
-    """The k entries of ``index`` with the smallest values, ties by lower index, and the others; ascending."""
-    return np.sort(np.concatenate((others, index[np.lexsort((index, squared))[:k]])))
+def _array(weights: Tensor | None) -> np.ndarray | None:
+    return None if weights is None else weights.numpy()
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

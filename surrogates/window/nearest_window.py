@@ -6,6 +6,7 @@ References:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,22 +16,20 @@ from torch import Tensor
 
 from surrogates.checks import nonnegative, positive, positive_integer
 from surrogates.kernels.stationary import RadialProfile
-from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor
+from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor, not_definite
 from surrogates.threads import small_algebra
 from surrogates.window.nearest_search import row_squared_distances
 from surrogates.window.trajectory import Trajectory, check_precision
 
-try:
-    from surrogates.linalg.replace_row_numba import replace_row
-except ImportError:  # numba is the optional extra `fast`
-    replace_row = None  # type: ignore[assignment]
+replace_rows: Callable[..., tuple[bool, bool]] | None = None
+with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
+    from surrogates.kernels.one_pass_numba import correlations, numbers_of
+    from surrogates.window.replace_rows_numba import replace_rows
 
 # Replaced rows after which the factor is made anew although nothing was found wrong with it.
 _REBUILD_AFTER = 64
-# Times n ε max Aᵢᵢ: how far L Lᵀz may be from A z.
-_DRIFT = 8.0
 
-_HYPERPARAMETERS = ("_precision", "_profile", "_outputscale", "_noise")
+_HYPERPARAMETERS = ("_precision", "_profile", "_numbers", "_outputscale", "_noise")
 
 
 class NearestWindow:
@@ -78,6 +77,7 @@ class NearestWindow:
         """Empties every slot."""
         double: dict[str, Any] = {"dtype": torch.float64, "device": self.trajectory.device}
         self._slots = np.empty(0, dtype=np.int64)
+        self._held = self._slots  # the same, ascending
         self._X = torch.empty(self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device)
         self._D = torch.zeros(self.size, self.size, **double)
         self._A = torch.zeros(self.size, self.size, **double)
@@ -86,6 +86,7 @@ class NearestWindow:
         self._L: Tensor | None = None
         self._gradient_D: Tensor | None = None
         self._replaced = 0
+        self._distances: Tensor | None = None
 
     def __len__(self) -> int:
         """The number of slots in use, k."""
@@ -164,25 +165,38 @@ class NearestWindow:
             NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries without
                 noise). The window stays where it was then.
         """
-        wanted = self.trajectory.nearest_set(x, self.size, self._ard_precision).numpy()
+        nearest, squared = self.trajectory.nearest_beside((self._slots, self.X), x, self.size, self._ard_precision)
+        wanted = nearest.numpy()
+        if np.array_equal(wanted, self._held):
+            self._distances = squared
+            return torch.empty(0, dtype=torch.int64, device=self._X.device)
         changed, rows = _assign(self._slots, wanted)
         at = torch.from_numpy(changed).to(self._X.device)
-        if not len(changed):
-            return at
-        before, L, k = self._slots, self._L, len(self._slots)
+        before, L = self._slots, self._L
         try:
-            if L is not None and changed[-1] < k and _replacing_pays(k, len(changed), at.device):
-                self._replace(changed, rows)
-            else:
+            if not self._replace(changed, rows):
                 self._write(changed, rows)
                 self._refactor()
         except NotPositiveDefiniteError:
-            replaced = changed[changed < k]
-            self._slots, self._L = before, L
+            replaced = changed[changed < len(before)]
+            self._slots, self._L, self._distances = before, L, None
             self._write(replaced, before[replaced])
             raise
-        self._gradient_D = None
+        self._held, self._gradient_D = wanted, None
+        self._distances = torch.cat((squared, squared.new_empty(len(self) - len(squared))))
+        self._distances[at] = row_squared_distances(self._X, x, self._ard_precision, at)
         return at
+
+    @property
+    def distances(self) -> Tensor:
+        """Σₗ (xₗ − Xᵢₗ)²/ℓₗ² of the queries held to the point x of the last move, ``k``, float64; without a single ℓ.
+
+        Raises:
+            ValueError: Before the first move, and after one that failed or another change of what is held or of ℓₗ.
+        """
+        if self._distances is None:
+            raise ValueError("the window has not been moved to a point.")
+        return self._distances
 
     def set_kernel(
         self,
@@ -208,6 +222,7 @@ class NearestWindow:
         try:
             if old.ndim + self._precision.ndim and not torch.equal(old, self._precision):
                 self._measure(np.arange(k))
+                self._distances = None
             if k:
                 self._cover(slice(0, k))
                 self._refactor()
@@ -215,17 +230,6 @@ class NearestWindow:
             self.__dict__.update(saved)
             raise
         self._gradient_D = None
-
-    def learn(self, x: Tensor, r2: np.ndarray) -> None:
-        """Has the next move begin with r² of the queries held to x, which a pass over them has found anyhow.
-
-        Args:
-            x: The point that the window was moved to last, ``d``; others are not taken, and those in float32 neither.
-            r2: Σₗ (xₗ − Xᵢₗ)²/ℓₗ², ``k``, from the differences.
-        """
-        if self._X.dtype == torch.float64:
-            squared = r2 if self._precision.ndim else r2 / float(self._precision)
-            self.trajectory.learn(x, self._slots, squared)
 
     def state_dict(self) -> dict[str, Any]:
         """The slots and the factor; the rest follows from the trajectory and the hyper-parameters."""
@@ -257,6 +261,7 @@ class NearestWindow:
             raise ValueError("the state's factor does not fit its indices and this window's profile.")
         self.reset()
         self._write(np.arange(len(slots)), slots)
+        self._held = np.sort(slots)
         self._L = None if L is None else L.to(self._D).mT.contiguous().mT
         self._replaced = state["replaced"]
 
@@ -269,6 +274,7 @@ class NearestWindow:
         self.reset()
         self.__dict__.update({name: mark[name] for name in _HYPERPARAMETERS})
         self._write(np.arange(len(mark["_slots"])), mark["_slots"])
+        self._held = np.sort(self._slots)
         self._L, self._replaced = mark["_L"], mark["_replaced"]
 
     def _set_hyperparameters(self, precision: Any, profile: Any, outputscale: float, noise: float) -> None:
@@ -278,6 +284,7 @@ class NearestWindow:
         if h is not None and not callable(h):
             raise TypeError(f"profile must be a RadialProfile or a function of r², got {type(profile).__name__}.")
         self._precision, self._profile, self._outputscale, self._noise = precision, h, scale, variance
+        self._numbers = None if replace_rows is None else numbers_of(profile)
 
     @property
     def _ard_precision(self) -> Tensor | None:
@@ -321,32 +328,42 @@ class NearestWindow:
         if self._profile is None:
             return
         k = len(self)
-        D = self._scale(self._D[slots, :k])
-        K = self._profile(D).reshape(D.shape).mul(self._outputscale)
+        D = self._D[slots, :k]
+        if self._numbers is not None and D.is_cpu:  # as ``replace_rows``, to the last bit
+            K = torch.empty(D.shape, dtype=torch.float64)
+            scale = 1.0 if self._precision.ndim else float(self._precision)
+            correlations(self._numbers, D.numpy(), scale, self._outputscale, K.numpy())
+        else:
+            K = self._profile(self._scale(D)).reshape(D.shape).mul(self._outputscale)
         self._A[slots, :k] = K
         self._A[:k, slots] = K.mT
         self._A.diagonal()[:k][slots] += self._noise if self.trajectory.noise is None else self.noise[slots]
 
-    def _replace(self, changed: np.ndarray, rows: np.ndarray) -> None:
-        """Does what ``_write`` does and updates the factor, row after row."""
-        assert replace_row is not None
-        L = self.L
-        for i, slot in enumerate(changed.tolist()):
-            self._write(changed[i : i + 1], rows[i : i + 1])
-            L = replace_row(L, slot, self.covariance[slot])
+    def _replace(self, changed: np.ndarray, rows: np.ndarray) -> bool:
+        """Does what ``_write`` and ``_refactor`` do where updating the factor is faster; whether it was."""
+        k, L, X = len(self), self._L, self._X
+        if L is None or self._numbers is None or not X.is_cpu or not _replacing_pays(k, len(changed)):
+            return False
+        if changed[-1] >= k or self._replaced + len(changed) > _REBUILD_AFTER:
+            return False
+        assert replace_rows is not None
+        noise, own = np.full(len(rows), self._noise), self.trajectory.noise
+        if own is not None:
+            noise += own.numpy()[rows]
+        weights, scale = (self._precision.numpy(), 1.0) if self._precision.ndim else (None, float(self._precision))
+        U = L.mT.clone(memory_format=torch.contiguous_format)
+        matrices = (matrix.numpy() for matrix in (X, self._D, self._A, U, self._probe[:k]))
+        kernel = (weights, self._numbers, scale, self._outputscale)
+        definite, holds = replace_rows(self.trajectory.X.numpy(), changed, rows, noise, *matrices, *kernel)
+        if not definite:
+            raise not_definite(k)
+        self._slots = self._slots.copy()
+        self._slots[changed] = rows
+        self._L = U.mT
         self._replaced += len(changed)
-        self._L, before = L, self._L
-        if self._replaced >= _REBUILD_AFTER or self._drifted():
-            self._L = before
+        if not holds:
             self._refactor()
-
-    def _drifted(self) -> bool:
-        """Whether L Lᵀ z and A z differ by more than rounding for the fixed z, |zᵢ| <= 1."""
-        A, L = self.covariance, self.L
-        z = self._probe[: len(self)]
-        residual = torch.addmv(torch.mv(A, z), L, torch.mv(L.mT, z), alpha=-1)
-        unit = len(self) * torch.finfo(torch.float64).eps * float(A.diagonal().max())
-        return not float(torch.linalg.vector_norm(residual, torch.inf)) <= _DRIFT * unit
+        return True
 
     def _refactor(self) -> None:
         if self._profile is None:
@@ -360,9 +377,9 @@ class NearestWindow:
             raise ValueError("this window has no kernel profile, hence no covariance and no factor.")
 
 
-def _replacing_pays(n: int, rows: int, device: torch.device) -> bool:
-    """Whether ``replace_row``, row after row, beats a new factor: compiled, and one row in 150 or fewer."""
-    return replace_row is not None and device.type == "cpu" and 150 * rows <= n
+def _replacing_pays(n: int, rows: int) -> bool:
+    """Whether ``replace_rows`` beats a new factor: one row in 150 or fewer."""
+    return 150 * rows <= n
 
 
 def _assign(slots: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -372,9 +389,9 @@ def _assign(slots: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarr
         slots: the row in each slot.
         wanted: the rows that there are to be, ascending.
     """
-    new = np.zeros(1 + max(wanted[-1], slots.max(initial=0)), dtype=bool)
-    new[wanted] = True
-    left = np.flatnonzero(~new[slots])
-    new[slots] = False
-    came = np.flatnonzero(new)
+    at = np.minimum(np.searchsorted(wanted, slots), len(wanted) - 1)
+    stays = wanted[at] == slots
+    new = np.ones(len(wanted), dtype=bool)
+    new[at[stays]] = False
+    left, came = np.flatnonzero(~stays), wanted[new]
     return np.concatenate((left, np.arange(len(slots), len(slots) + len(came) - len(left)))), came

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from surrogates.checks import check_positive, positive_integer
 from surrogates.linalg.growing import GrowingRows
-from surrogates.window.nearest_search import NearestSearch
+from surrogates.window.nearest_search import NearestSearch, row_squared_distances
 
 
 class Trajectory:
@@ -54,12 +54,19 @@ class Trajectory:
         self.dtype, self.device = points.dtype, points.device
         self._X, self._failed_X = GrowingRows(points, capacity), GrowingRows(points, 0)
         self._y = GrowingRows(points.new_empty(0, dtype=torch.float64), capacity)
+        self._first = GrowingRows(points[:, 0], capacity)  # of X: a column of it is a read from every row
         self._noise: GrowingRows | None = None
         self._search = NearestSearch()
 
     def __len__(self) -> int:
         """The number of queries that gave a finite value, n."""
         return len(self._X)
+
+    def __contains__(self, x: Tensor) -> bool:
+        """Whether a query at x, ``d``, has been appended, one that failed included."""
+        suspects = (self._first.rows == x[0]).nonzero().flatten()
+        seen = (self.X[suspects], self.failed_X)
+        return any(len(X) > 0 and bool((x == X).all(dim=1).any()) for X in seen)
 
     def __repr__(self) -> str:
         """n, d and what is held beside the inputs."""
@@ -145,6 +152,7 @@ class Trajectory:
             X, y = X[~failed], y[~failed]
             noise = None if noise is None else noise[~failed]
         self._X.append(X)
+        self._first.append(X[:, 0])
         self._y.append(y)
         if noise is not None:
             if self._noise is None:
@@ -178,17 +186,21 @@ class Trajectory:
         """The same rows ascending, on the CPU: most of them need no distance. Arguments and errors as ``nearest``."""
         return self._search.nearest_set(self.X, *self._checked(x, k, precision))
 
-    def learn(self, x: Tensor, rows: np.ndarray, squared_distances: np.ndarray) -> None:
-        """Has the next ``nearest_set`` begin with distances that a pass over the data has found anyhow.
-
-        Answers do not depend on it. Only those to the point that was asked for last are taken.
+    def nearest_beside(
+        self, held: tuple[np.ndarray, Tensor], x: Tensor, k: int, precision: Tensor | float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The same, and the squared distances of x to rows that the caller has in one piece, which is read faster.
 
         Args:
+            held: Row numbers, and a copy of these rows, contiguous.
             x: The point, ``d``.
-            rows: Row numbers.
-            squared_distances: Those of the rows to x in the same metric, sums of squared differences in float64.
+            k: The number of queries asked for.
+            precision: 1/ℓⱼ² of an ARD kernel; errors as ``nearest``.
         """
-        self._search.learn(x, rows, squared_distances)
+        rows, copies = held
+        x, k, weights = self._checked(x, k, precision)
+        squared = row_squared_distances(copies, x, weights)
+        return self._search.nearest_set(self.X, x, k, weights, (rows, squared)), squared
 
     def _checked(self, x: Tensor, k: int, precision: Tensor | float | None) -> tuple[Tensor, int, Tensor | None]:
         """The point, the number of rows and the weights of a metric other than the Euclidean one."""
@@ -242,7 +254,7 @@ class Trajectory:
         """Forgets what was appended since the mark."""
         succeeded, failed = mark
         self._failed_X.truncate(failed)
-        for rows in (self._X, self._y):
+        for rows in (self._X, self._first, self._y):
             rows.truncate(succeeded)
         if self._noise is not None:
             self._noise.truncate(succeeded)

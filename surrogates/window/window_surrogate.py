@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from botorch import settings as botorch_settings
 from botorch.exceptions.warnings import InputDataWarning
@@ -29,6 +30,11 @@ from surrogates.window.kept_window import KeptWindow
 from surrogates.window.marginal_likelihood import fit_isotropic, generalised_least_squares, log_likelihood
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
+
+try:
+    from surrogates.window.weights_numba import weights as compiled_weights
+except ImportError:  # numba is the optional extra `fast`
+    compiled_weights = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -157,12 +163,16 @@ class WindowSurrogate:
 
     def pass_at(self, x: Tensor, *, reselect: bool = True) -> Pass:
         """The pass over the window at x, which ``posterior`` and ``KeptWindow`` take; arguments as above."""
+        distances = None
         if reselect:
             self._move_to(x)
-        known = self.conditioning.pass_over_data(x[None])
-        if reselect and len(self.window) < len(self.trajectory):
-            self.window.learn(x, known.r2[0].cpu().numpy())
-        return known
+            if len(self.window) < len(self.trajectory):
+                distances = self.window.distances
+        return self.conditioning.pass_over_data(x[None], distances)
+
+    def mean_gradient(self, known: Pass) -> Tensor:
+        """The mean of ∇f at the point of a pass, shape ``d``, in f's own units."""
+        return known.mean[0] * (math.sqrt(self.hyperparameters.outputscale) * self.scale)
 
     def posterior(
         self, conditioning: StationaryConditioning, x: Tensor, known: Pass | None = None
@@ -187,10 +197,13 @@ class WindowSurrogate:
     def conditioning(self) -> StationaryConditioning:
         """The conditioning on the present window, in units of √o; valid until the next move."""
         if self._conditioning is None:
-            window = self.window
-            y = standardised(window.y, self.scale * math.sqrt(self.hyperparameters.outputscale))
-            mean, solved = generalised_least_squares(y, window.L)
-            alpha = solved[:, 0] - mean * solved[:, 1]
+            window, scale = self.window, self.scale * math.sqrt(self.hyperparameters.outputscale)
+            if compiled_weights is not None and window.X.is_cpu:
+                U, y = np.ascontiguousarray(window.L.mT.numpy()), self.trajectory.y.numpy()
+                alpha = torch.from_numpy(compiled_weights(U, y, window.rows, scale))
+            else:
+                mean, solved = generalised_least_squares(standardised(window.y, scale), window.L)
+                alpha = solved[:, 0] - mean * solved[:, 1]
             self._conditioning = self._template.over(window.X, window.L, alpha, window.gradient_squared_distances)
         return self._conditioning
 

@@ -14,10 +14,22 @@ def adam(p):
     return torch.optim.Adam([p], lr=0.1)
 
 
+RULES = {
+    "adam": adam,
+    "other betas": lambda p: torch.optim.Adam([p], lr=0.1, betas=(0.5, 0.9), eps=1e-3),
+    "weight decay": lambda p: torch.optim.Adam([p], lr=0.1, weight_decay=0.1),
+    "amsgrad": lambda p: torch.optim.Adam([p], lr=0.1, amsgrad=True),
+    "maximize": lambda p: torch.optim.Adam([p], lr=0.1, maximize=True),
+    "AdamW": lambda p: torch.optim.AdamW([p], lr=0.1),
+    "momentum": lambda p: torch.optim.SGD([p], lr=0.1, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("factory", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_steps_keep_state_and_leave_their_arguments(dtype):
-    rule, p = FirstOrder(adam, X.to(dtype)), torch.nn.Parameter(X.to(dtype))
-    torchs = adam(p)
+def test_steps_keep_state_and_leave_their_arguments(dtype, factory):
+    rule, p = FirstOrder(factory, X.to(dtype)), torch.nn.Parameter(X.to(dtype))
+    torchs = factory(p)
     x = X.to(dtype)
     for k in range(5):
         before, g = x.clone(), (k + 1) * G.to(dtype)
@@ -27,6 +39,23 @@ def test_steps_keep_state_and_leave_their_arguments(dtype):
         torchs.step()
         assert torch.equal(y, p.detach())
         x = y
+    for name, value in torchs.state[p].items():
+        assert torch.equal(rule.state_dict()["state"][0][name], value)
+
+
+def test_hooks_of_a_rule_are_called_at_every_step():
+    called = []
+
+    def hooked(p):
+        rule = adam(p)
+        rule.register_step_pre_hook(lambda *_: called.append("before"))
+        rule.register_step_post_hook(lambda *_: called.append("after"))
+        return rule
+
+    rule = FirstOrder(hooked, X)
+    for _ in range(3):
+        rule.step(X, G)
+    assert called == ["before", "after"] * 3
 
 
 def test_state_round_trip_and_reset():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack
 
@@ -282,9 +282,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     def _unasked(self, points: Tensor, pending: Tensor) -> Tensor:
         """The points within the box at which f has not been asked, each once."""
         points = torch.unique(self._confined(points), dim=0)
-        seen = (self.trajectory.X, self.trajectory.failed_X, pending)
-        suspects = torch.stack([(points[:, :1] == X[:, 0]).any(dim=1) for X in seen]).any(dim=0)
-        new = [not (suspect and _among(point, seen)) for suspect, point in zip(suspects.tolist(), points, strict=True)]
+        new = [point not in self.trajectory and not _among(point, pending) for point in points]
         return points[torch.tensor(new, dtype=torch.bool, device=points.device)]
 
     def _design(self, count: int) -> Tensor:
@@ -377,9 +375,9 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     def _asked(self, z: Tensor) -> bool:
         """Whether f has been asked at z."""
         pending = (batch.explicit for batch in self.pending if batch.explicit is not None)
-        return _among(z, (self.trajectory.X, self.trajectory.failed_X, *pending))
+        return z in self.trajectory or any(_among(z, points) for points in pending)
 
 
-def _among(z: Tensor, points: Iterable[Tensor]) -> bool:
-    """Whether z, shape ``d``, is a row of one of the matrices."""
-    return any(bool((X[X[:, 0] == z[0]] == z).all(dim=1).any()) for X in points)
+def _among(z: Tensor, points: Tensor) -> bool:
+    """Whether z, shape ``d``, is a row of a matrix."""
+    return bool((points == z).all(dim=1).any())

@@ -54,17 +54,16 @@ def virtual_steps(
     kept = surrogate.keep() if stop.relative_to_start and most > 1 else None
     z, start = x, 0.0
     for taken in range(most):  # line 4
-        known = surrogate.pass_at(z, reselect=reselect)
-        posterior = surrogate.posterior(surrogate.conditioning, z, known)  # eqs. 4 to 6
+        known = surrogate.pass_at(z, reselect=reselect)  # eqs. 4 to 6
         if kept is not None:
             information = kept.information(surrogate.window, z, known)
             start = start if taken else information
             goes_on = stop.keeps(information, start)
         else:
-            goes_on = taken == 0 or stop.goes_on(posterior, len(x))
+            goes_on = taken == 0 or stop.goes_on(surrogate.posterior(surrogate.conditioning, z, known), len(x))
         if taken and not goes_on:
             return z, taken
-        gradient = posterior.mean[0] * surrogate.scale
+        gradient = surrogate.mean_gradient(known)
         if not _finite(gradient):
             return z, taken
         stepped, step_size = rule.step(z, gradient)

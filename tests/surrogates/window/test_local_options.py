@@ -4,6 +4,7 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel
 
+from surrogates.window import kept_window, window_surrogate
 from surrogates.window.local_options import KERNELS, LocalSurrogateOptions, check_nugget
 
 X = torch.linspace(0.0, 1.0, 4, dtype=torch.float64)
@@ -47,8 +48,11 @@ def test_a_nugget_is_named_in_its_refusal():
         check_nugget("feature_nugget", 0.0)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_kept_window_tells_what_it_told_when_it_has_moved(dtype):
+def test_a_kept_window_tells_what_it_told_when_it_has_moved(dtype, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(kept_window, "explained", None)
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(40, 4, generator=generator, dtype=dtype)
     surrogate = LocalSurrogateOptions(window=8, lengthscale=2.0).surrogate(points[0])
@@ -68,11 +72,36 @@ def test_a_kept_window_tells_what_it_told_when_it_has_moved(dtype):
     assert moved >= 3
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("unit", [1.0, 1e-300, 1e300, 0.0])
+def test_the_weights_of_a_window_solve_its_system(unit, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(window_surrogate, "compiled_weights", None)
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+    surrogate = LocalSurrogateOptions(window=8, lengthscale=2.0).surrogate(points[0])
+    surrogate.append(points, unit * (points.square().sum(1) - 3.0))
+    surrogate.begin(points[0])
+    window, h = surrogate.window, surrogate.hyperparameters
+    A = h.outputscale * (matern52(window.X, h.lengthscale) + h.noise_ratio * torch.eye(8, dtype=torch.float64))
+    s, one = surrogate.trajectory.y[window.indices] / surrogate.scale, torch.ones(8, dtype=torch.float64)
+    m = (one @ torch.linalg.solve(A, s)) / (one @ torch.linalg.solve(A, one))
+    expected = torch.linalg.solve(A, s - m) * h.outputscale**0.5
+    torch.testing.assert_close(surrogate.conditioning.alpha, expected, rtol=1e-8, atol=1e-8)
+
+
+def matern52(X, lengthscale):
+    """As GPyTorch has it."""
+    kernel = MaternKernel(nu=2.5).double()
+    kernel.lengthscale = lengthscale
+    return kernel(X, X).to_dense().detach()
+
+
 def dense_information(X, x, lengthscale, noise):
     """trace JᵀA⁻¹J by autograd through Matérn 5/2 as GPyTorch has it."""
     kernel = MaternKernel(nu=2.5).double()
     kernel.lengthscale = lengthscale
     point = x.clone().requires_grad_(True)
     J = torch.stack([torch.autograd.grad(kernel(point[None], row[None]).to_dense().sum(), point)[0] for row in X])
-    A = kernel(X, X).to_dense().detach() + noise * torch.eye(len(X), dtype=X.dtype)
+    A = matern52(X, lengthscale) + noise * torch.eye(len(X), dtype=X.dtype)
     return float((J * torch.linalg.solve(A, J)).sum())

@@ -4,13 +4,14 @@ import torch
 
 from surrogates.window import nearest_search
 from surrogates.window.nearest_search import NearestSearch, row_squared_distances
+from tests.surrogates.window.uncompiled import uncompiled
 
 
 @pytest.fixture(params=["compiled", "torch"], autouse=True)
 def path(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(nearest_search, "_rows", None)
-    elif nearest_search._rows is None:
+        uncompiled(monkeypatch)
+    elif nearest_search.evaluate_rows is nearest_search.evaluate_rows_by_torch:
         pytest.skip("numba is not installed")
 
 
@@ -85,22 +86,35 @@ def test_the_answer_does_not_depend_on_what_was_asked_before(dtype):
         assert torch.equal(search.nearest(X, x, 25, weights), NearestSearch().nearest(X, x, 25, weights))
 
 
-def test_what_is_learned_saves_rows_and_changes_nothing():
+def test_what_is_known_saves_rows_and_changes_nothing():
     g = generator(9)
     X = walk(2000, 8, g)
     evaluated = []
-    for learns in (False, True):
+    for knows in (False, True):
         search, x = NearestSearch(), X[-1].clone()
         steps = generator(10)
+        index = np.arange(1900, 2000)
         for _ in range(200):
-            index = search.nearest_set(X, x, 100)
+            known = [(index, row_squared_distances(X[index], x))] if knows else []
+            index = search.nearest_set(X, x, 100, None, *known).numpy()
             assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
-            if learns:
-                search.learn(x + 5.0, np.arange(2000), row_squared_distances(X, x + 5.0).numpy())
-                search.learn(x, index.numpy(), row_squared_distances(X[index], x).numpy())
             x = x + 0.03 * torch.randn(8, generator=steps, dtype=torch.float64)
         evaluated.append(search.rows_evaluated)
-    assert evaluated[1] < 0.9 * evaluated[0] < 0.9 * 100 * 200
+    assert evaluated[1] < 0.6 * evaluated[0]
+
+
+def test_a_path_that_turns_back_is_near_to_where_it_was():
+    g = generator(12)
+    X = torch.randn(3000, 300, generator=g, dtype=torch.float64)
+    search, index, there = NearestSearch(), np.arange(100), torch.zeros(300, dtype=torch.float64)
+    evaluated = []
+    for move in range(40):
+        x = there if move % 2 else 0.05 * torch.randn(300, generator=g, dtype=torch.float64)
+        before = search.rows_evaluated
+        index = search.nearest_set(X, x, 100, None, (index, row_squared_distances(X[index], x))).numpy()
+        assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
+        evaluated.append(search.rows_evaluated - before)
+    assert sum(evaluated[5::2]) < 0.5 * sum(evaluated[4::2])
 
 
 def test_the_set_is_that_of_the_order():
@@ -152,7 +166,7 @@ def test_both_paths_agree_to_rounding(monkeypatch):
     g = generator(7)
     X = torch.randn(50, 333, generator=g, dtype=torch.float64)
     here = row_squared_distances(X, X[0])
-    monkeypatch.setattr(nearest_search, "_rows", None)
+    uncompiled(monkeypatch)
     assert torch.allclose(here, row_squared_distances(X, X[0]), rtol=1e-14, atol=0)
 
 

@@ -6,17 +6,18 @@ from surrogates.linalg.cholesky import NotPositiveDefiniteError
 from surrogates.window import nearest_search, nearest_window
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
+from tests.surrogates.window.uncompiled import uncompiled
 
 MATERN = RadialProfile("matern52")
-compiled = pytest.mark.skipif(nearest_window.replace_row is None, reason="numba is not installed")
+compiled = pytest.mark.skipif(nearest_window.replace_rows is None, reason="numba is not installed")
 
 
 @pytest.fixture(params=["compiled", "torch"])
 def path(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(nearest_search, "_rows", None)
-        monkeypatch.setattr(nearest_window, "replace_row", None)
-    elif nearest_window.replace_row is None:
+        uncompiled(monkeypatch)
+        monkeypatch.setattr(nearest_window, "replace_rows", None)
+    elif nearest_window.replace_rows is None:
         pytest.skip("numba is not installed")
 
 
@@ -78,7 +79,7 @@ def test_moves_over_a_growing_history(path, weights, noise):
 @compiled
 @pytest.mark.parametrize("noise", [1e-6, 1e-2])
 def test_thousands_of_moves_do_not_drift(noise, monkeypatch):
-    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows, device: 6 * rows <= n)
+    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows: 6 * rows <= n)
     trajectory, g = history(900, 2, seed=1)
     window = NearestWindow(trajectory, 60, precision=1.0, profile=MATERN, noise=noise)
     x, updates, worst = trajectory.X[450].clone(), 0, 0.0
@@ -100,15 +101,28 @@ def test_thousands_of_moves_do_not_drift(noise, monkeypatch):
 
 
 @compiled
+@pytest.mark.parametrize("profile", ["rbf", "rq", "matern12", "matern32", "matern52"])
+def test_replaced_rows_of_every_profile(profile, monkeypatch):
+    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows: True)
+    profile = RadialProfile(profile, torch.tensor(1.7, dtype=torch.float64) if profile == "rq" else None)
+    trajectory, _ = history(200, 3, seed=3)
+    window = NearestWindow(trajectory, 30, precision=0.3, profile=profile, outputscale=2.0, noise=1e-3)
+    for row in range(100, 150):
+        window.move_to(trajectory.X[row])
+        A = 2.0 * profile.h(distances(window.X, 0.3)) + 1e-3 * torch.eye(30, dtype=torch.float64)
+        assert torch.allclose(window.covariance, A, rtol=1e-13, atol=0)
+        assert float((window.L @ window.L.mT - A).abs().max()) < 1e-13
+    assert window._replaced > 0
+
+
+@compiled
 def test_a_factor_that_drifted_is_made_anew(monkeypatch):
     trajectory, _ = history(300, 2, seed=2)
     window = NearestWindow(trajectory, 160, precision=1.0, profile=MATERN, noise=1e-3)
-    x, replace_row = trajectory.X[-1].clone(), nearest_window.replace_row
+    x = trajectory.X[-1].clone()
     window.move_to(x)
-    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows, device: True)
-    monkeypatch.setattr(
-        "surrogates.window.nearest_window.replace_row", lambda L, j, row: replace_row(L, j, row) * (1 + 1e-9)
-    )
+    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows: True)
+    window._L = window._L * (1 + 1e-9)
     trajectory.append(x, 0.0)
     assert window.move_to(x).numel() == 1
     assert window._replaced == 0
@@ -116,6 +130,7 @@ def test_a_factor_that_drifted_is_made_anew(monkeypatch):
 
 
 def test_only_one_row_is_evaluated_when_one_query_arrives(monkeypatch):
+    monkeypatch.setattr(nearest_window, "replace_rows", None)
     trajectory, _ = history(400, 6)
     window = NearestWindow(trajectory, 200, precision=1.0, profile=MATERN, noise=1e-4)
     x = trajectory.X[-1].clone()
@@ -131,7 +146,7 @@ def test_only_one_row_is_evaluated_when_one_query_arrives(monkeypatch):
     assert rows == []
     trajectory.append(x + 0.01, 0.0)
     assert window.move_to(x).numel() == 1
-    assert rows == [200]
+    assert rows == [200, 1]  # to the others, and to the point
 
 
 def test_float32_history_keeps_float64_algebra():
@@ -205,7 +220,7 @@ def test_state_round_trip_continues_bitwise(weights):
 @pytest.mark.parametrize("eager", [False, pytest.param(True, marks=compiled)])
 def test_a_singular_window_is_refused_and_stays_where_it_was(eager, monkeypatch):
     if eager:
-        monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows, device: True)
+        monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows: True)
     trajectory, _ = history(100, 2)
     window = NearestWindow(trajectory, 10, precision=1.0, profile=MATERN)
     x = trajectory.X[50].clone()

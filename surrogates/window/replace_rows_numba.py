@@ -1,0 +1,70 @@
+"""Some slots of a window take other queries, compiled: distances, covariances and the factor, row after row."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from surrogates.kernels.one_pass_numba import h
+from surrogates.linalg.cholesky import EPS
+from surrogates.linalg.replace_row_numba import replace_row
+from surrogates.window.nearest_search import evaluate_rows
+
+# Times n ε max Aᵢᵢ: how far L Lᵀz may be from A z.
+_DRIFT = 8.0
+
+
+@numba.njit(cache=True, nogil=True)
+def replace_rows(history, slots, rows, noise, X, D, A, U, z, weights, profile, scale, outputscale):  # type: ignore[no-untyped-def]
+    """Write rows of the history into slots of X, and what depends on them into D, A and the factor.
+
+    Args:
+        history: All queries, ``n x d``.
+        slots: The slots.
+        rows: The history's row for each.
+        noise: The variance on its diagonal entry of A.
+        X: The window's queries, ``k x d``.
+        D: Their squared distances, at least ``k x k``.
+        A: Their covariance o h(D/ℓ²) with the noise, at least ``k x k``.
+        U: The factor, A = UᵀU, ``k x k``.
+        z: A fixed vector, ``k``, on which UᵀU is compared with A.
+        weights: Those of the distances, ``d``, or None.
+        profile: The number of the profile h, and its exponent.
+        scale: 1/ℓ².
+        outputscale: o.
+
+    Returns:
+        Whether A is positive definite to working precision, and whether U is its factor up to rounding.
+    """
+    k = U.shape[0]
+    every, squared = np.arange(k), np.empty(k)
+    for i in range(slots.size):
+        slot = slots[i]
+        X[slot] = history[rows[i]]
+        evaluate_rows(X, X[slot], weights, every, squared)
+        for j in range(k):
+            D[slot, j] = D[j, slot] = squared[j]
+            A[slot, j] = A[j, slot] = outputscale * h(profile[0], profile[1], scale * squared[j])
+        A[slot, slot] += noise[i]
+        if not replace_row(U, slot, A[slot, :k]):
+            return False, False
+    return True, _is_factor(U, A, z)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
+def _is_factor(U, A, z):  # type: ignore[no-untyped-def]
+    k = U.shape[0]
+    residual, largest = np.empty(k), 0.0
+    for i in range(k):
+        largest = max(largest, A[i, i])
+        total = 0.0
+        for j in range(k):
+            total += A[i, j] * z[j]
+        residual[i] = total
+    for i in range(k):
+        total = 0.0
+        for j in range(i, k):
+            total += U[i, j] * z[j]
+        for j in range(i, k):
+            residual[j] -= total * U[i, j]
+    return np.abs(residual).max() <= _DRIFT * k * EPS * largest
