@@ -34,7 +34,7 @@ def _split(lower, upper, k, kth):  # type: ignore[no-untyped-def]
     if near.size == k:
         return near, near[:0]
     # At most k rows have bounds under this one: whichever surely has its distance there is one of the k.
-    beyond = np.partition(lower[near], k)[k]
+    beyond = np.sort(lower[near])[k]
     sure = upper[near] < beyond
     return near[sure], near[~sure]
 
@@ -43,7 +43,7 @@ def _smallest(squared, index, k):  # type: ignore[no-untyped-def]
     """The k entries of ``index``, ascending, with the smallest values; ties go to the lower ones."""
     if not 0 < k < index.size:
         return index[:k]
-    last = np.partition(squared, k - 1)[k - 1]
+    last = np.sort(squared)[k - 1]
     less = squared < last
     tied = np.flatnonzero(squared == last)
     less[tied[: k - less.sum()]] = True
@@ -87,8 +87,10 @@ def _search(X, x, k, weights, slack, points, lowers, upper, last, nearest, known
     upper *= 1 + 4 * _EPS
     upper += far[last]
     lower = np.zeros(n)
-    for i in np.argsort(steps)[:_NEAR]:
+    for _ in range(_NEAR):
+        i = steps.argmin()
         lower = np.maximum(lower, lowers[i, :n] * (1 - 4 * _EPS) - far[i])
+        steps[i] = np.inf
     _bound(lower, upper, known, squared_known, slack)
     kth = upper[nearest].max() if nearest.size == k else np.inf
     squared = np.full(n, np.nan)  # of the rows of which they are known, NaN of the others
@@ -112,7 +114,7 @@ def _search(X, x, k, weights, slack, points, lowers, upper, last, nearest, known
         _bound(lower, upper, new, values, slack)
         if not many:
             break
-        kth = np.partition(upper, k - 1)[k - 1]
+        kth = np.sort(upper)[k - 1]
     after = (last + 1) % points.shape[0]
     points[after], lowers[after, :n] = x, lower
     found = _smallest(squared[doubtful], doubtful, k - sure.size)

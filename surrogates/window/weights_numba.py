@@ -22,7 +22,7 @@ def weights(U, y, slots, scale):  # type: ignore[no-untyped-def]
         unit = 1.0
     values /= unit
     solved = np.ones((2, slots.size))
-    solved[0] = (values - values.mean()) * (unit / scale)
+    solved[0] = (values - values.sum() / slots.size) * (unit / scale)
     for row in solved:
         _solve(U, row)
     return solved[0] - solved[0].sum() / solved[1].sum() * solved[1]
