@@ -117,6 +117,29 @@ def test_a_path_that_turns_back_is_near_to_where_it_was():
     assert sum(evaluated[5::2]) < 0.5 * sum(evaluated[4::2])
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_any_path_over_any_data_with_anything_known(seed):
+    """Paths that turn back, duplicates, grids, offsets, either dtype, any rows known: the whole pass's answer."""
+    rng = np.random.default_rng(seed)
+    n, d, k = int(rng.integers(5, 300)), int(rng.choice([1, 2, 7, 60])), int(rng.integers(1, 60))
+    dtype, scale = (np.float64, np.float32)[seed % 2], 10.0 ** rng.integers(-8, 8)
+    X = scale * rng.standard_normal((n + 100, d)) + (0.0, 1e6 * scale)[seed % 3 == 0]
+    X[rng.integers(0, n, 20)] = X[rng.integers(0, n, 20)]
+    X = torch.from_numpy((np.round(2 * X / scale) / 2 * scale if seed % 4 == 1 else X).astype(dtype))
+    weights = torch.from_numpy(rng.random(d) + 0.1) if seed % 5 == 2 else None
+    search, path, step = NearestSearch(), [X[0]], 10.0 ** rng.uniform(-3, 1) * scale
+    for _ in range(50):
+        n = min(len(X), n + int(rng.integers(0, 4)))
+        x = path[rng.integers(len(path))] + torch.from_numpy(
+            (rng.integers(0, 2) * step * rng.standard_normal(d)).astype(dtype)
+        )
+        squared = row_squared_distances(X[:n], x, weights)
+        rows = rng.choice(n, int(rng.integers(0, n)), replace=False).astype(np.int64)
+        found = search.nearest_set(X[:n], x, min(k, n), weights, (rows, squared[rows]))
+        assert found.tolist() == sorted(np.lexsort((np.arange(n), squared.numpy()))[: min(k, n)].tolist())
+        path.append(x)
+
+
 def test_the_set_is_that_of_the_order():
     g = generator(11)
     X = torch.randint(-3, 4, (500, 3), generator=g).double()
