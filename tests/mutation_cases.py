@@ -307,8 +307,8 @@ SURROGATES = (
     Mutation(
         "window/bounds-that-stay",
         S + "window/nearest_search.py",
-        "    upper += far[last]\n",
-        "",
+        "uppers[:n] * (1 + 4 * _EPS) + far[last]",
+        "uppers[:n] * (1 + 4 * _EPS)",
         "upper bounds on distances do not grow with the step: rows that left stay in the window",
         (TS + "window/test_nearest_search.py::test_small_moves_along_a_growing_walk",),
     ),

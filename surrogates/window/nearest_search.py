@@ -4,10 +4,10 @@ Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)²
 pass over X reads the same memory and loses no digits however far the data lie from the origin.
 
 Most moves need no pass. Bounds on the distance of every row to the last point asked for, less or more the step from
-there, are bounds at the new point (triangle inequality). Where the lower one does not do, those at the last few points
-may: a path that turns back is far from where it was a step ago, and near to where it was before. Only rows are
-evaluated of which all of these leave open whether they are among the k nearest. Bounds are widened by the rounding
-errors of what they are made of, so the answer is that of a whole pass, whatever was asked before.
+there, are bounds at the new point (triangle inequality). Lower ones are kept of the last few points, and those of the
+nearest of these count: a path that turns back is nearer to where it was before than to where it was a step ago. Only
+rows are evaluated of which the bounds leave open whether they are among the k nearest. Bounds are widened by the
+rounding errors of what they are made of, so the answer is that of a whole pass, whatever was asked before.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor
 _TINY = 1e-150
 _EPS = float(np.finfo(np.float64).eps)
 _CHUNK = 1 << 16
-_POINTS = 12
-_NEAR = 3
+# The last points of which lower bounds are kept, and how many of them, the nearest, are asked.
+_POINTS, _NEAR = 12, 3
 _NONE = (np.empty(0, dtype=np.int64), torch.empty(0, dtype=torch.float64))
 
 
@@ -57,7 +57,7 @@ def _bound(lower, upper, index, squared, slack):  # type: ignore[no-untyped-def]
     upper[index] = distances * (1 + slack) + _TINY
 
 
-def _search(X, x, k, weights, slack, points, lowers, upper, last, nearest, known, squared_known):  # type: ignore[no-untyped-def]
+def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, known, squared_known):  # type: ignore[no-untyped-def]
     """The k nearest rows, ascending and at the next place of ``points`` x; how many were evaluated.
 
     No rows are given where a whole pass costs less.
@@ -70,7 +70,7 @@ def _search(X, x, k, weights, slack, points, lowers, upper, last, nearest, known
         slack: Twice a bound on a distance's relative rounding error.
         points: The last points, one after the other and round again.
         lowers: Lower bounds at each of them, ``len(points) x at least n``.
-        upper: Upper bounds at the last one, at least ``n``; those at x afterwards.
+        uppers: Upper bounds at the last one, at least ``n``; those at x afterwards.
         last: Its place among the points.
         nearest: The answer there.
         known: Rows of which squared distances are known.
@@ -82,10 +82,8 @@ def _search(X, x, k, weights, slack, points, lowers, upper, last, nearest, known
     if not np.isfinite(squares).all():
         return nearest[:0], 0
     steps = np.sqrt(squares)
-    upper = upper[:n]
     far = steps * (1 + 2 * slack) + _TINY
-    upper *= 1 + 4 * _EPS
-    upper += far[last]
+    upper = uppers[:n] * (1 + 4 * _EPS) + far[last]
     lower = np.zeros(n)
     for _ in range(_NEAR):
         i = steps.argmin()
@@ -116,7 +114,7 @@ def _search(X, x, k, weights, slack, points, lowers, upper, last, nearest, known
             break
         kth = np.sort(upper)[k - 1]
     after = (last + 1) % points.shape[0]
-    points[after], lowers[after, :n] = x, lower
+    points[after], lowers[after, :n], uppers[:n] = x, lower, upper
     found = _smallest(squared[doubtful], doubtful, k - sure.size)
     return np.sort(np.concatenate((sure, found))), evaluated
 

@@ -64,9 +64,11 @@ class Trajectory:
 
     def __contains__(self, x: Tensor) -> bool:
         """Whether a query at x, ``d``, has been appended, one that failed included."""
-        suspects = (self._first.rows == x[0]).nonzero().flatten()
-        seen = (self.X[suspects], self.failed_X)
-        return any(len(X) > 0 and bool((x == X).all(dim=1).any()) for X in seen)
+        suspects = (
+            X[(first == x[0]).nonzero().flatten()]
+            for X, first in ((self.X, self._first.rows), (self.failed_X, self.failed_X[:, 0]))
+        )
+        return any(len(X) > 0 and bool((x == X).all(dim=1).any()) for X in suspects)
 
     def __repr__(self) -> str:
         """n, d and what is held beside the inputs."""

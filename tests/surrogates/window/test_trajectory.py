@@ -187,3 +187,19 @@ def test_states_that_do_not_fit_are_refused_and_nothing_changes():
 
 def test_the_precision_of_one_input_is_one_number():
     assert check_precision(torch.tensor([2.0]), 1, torch.device("cpu")).ndim == 0
+
+
+def test_whether_a_query_has_been_made_at_a_point():
+    trajectory = Trajectory(2)
+    X = torch.tensor([[1.0, 2.0], [1.0, 3.0], [4.0, 2.0]], dtype=torch.float64)
+    assert X[0] not in trajectory
+    trajectory.append(X, torch.tensor([0.0, float("nan"), 1.0], dtype=torch.float64))
+    mark = trajectory.mark()
+    later = torch.tensor([5.0, 6.0], dtype=torch.float64)
+    trajectory.append(later, 0.0)
+    assert all(x in trajectory for x in (*X, later))
+    # its first element is another's, as are both of them together, in two rows
+    assert torch.tensor([1.0, 4.0], dtype=torch.float64) not in trajectory
+    assert torch.tensor([4.0, 3.0], dtype=torch.float64) not in trajectory
+    trajectory.roll_back(mark)
+    assert later not in trajectory and X[1] in trajectory
