@@ -331,8 +331,8 @@ SURROGATES = (
     Mutation(
         "window/points-as-near-as-the-last",
         S + "window/nearest_search.py",
-        "lowers[i, :n] * (1 - 4 * _EPS) - far[i]",
-        "lowers[i, :n] * (1 - 4 * _EPS) - far.min()",
+        "raise_bounds(lower, lowers[i, :n], far[i])",
+        "raise_bounds(lower, lowers[i, :n], far.min())",
         "bounds at earlier points are moved by a step that another point is away",
         (TS + "window/test_nearest_search.py::test_small_moves_along_a_growing_walk",),
     ),
@@ -347,8 +347,8 @@ SURROGATES = (
     Mutation(
         "window/weights-without-the-mean",
         S + "window/weights_numba.py",
-        "return solved[0] - solved[0].sum() / solved[1].sum() * solved[1]",
-        "return solved[0]",
+        "return solved - solved.sum() / ones.sum() * ones",
+        "return solved",
         "a window's values have their plain mean for the best one",
         (TS + "window/test_local_options.py::test_the_weights_of_a_window_solve_its_system",),
     ),

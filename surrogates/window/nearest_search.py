@@ -87,7 +87,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, know
     lower = np.zeros(n)
     for _ in range(_NEAR):
         i = steps.argmin()
-        lower = np.maximum(lower, lowers[i, :n] * (1 - 4 * _EPS) - far[i])
+        raise_bounds(lower, lowers[i, :n], far[i])
         steps[i] = np.inf
     _bound(lower, upper, known, squared_known, slack)
     kth = upper[nearest].max() if nearest.size == k else np.inf
@@ -117,6 +117,11 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, know
     points[after], lowers[after, :n], uppers[:n] = x, lower, upper
     found = _smallest(squared[doubtful], doubtful, k - sure.size)
     return np.sort(np.concatenate((sure, found))), evaluated
+
+
+def raise_bounds(lower, there, far):  # type: ignore[no-untyped-def]
+    """Raise lower bounds by those at a point that is ``far`` from here."""
+    np.maximum(lower, there * (1 - 4 * _EPS) - far, out=lower)
 
 
 def evaluate_rows_by_torch(X, x, weights, index, out):  # type: ignore[no-untyped-def]
@@ -163,6 +168,12 @@ with contextlib.suppress(ImportError):
         for i in range(0, last + 1, 4):
             j, k, m = min(i + 1, last), min(i + 2, last), min(i + 3, last)
             out[i], out[j], out[k], out[m] = _four(X[index[i]], X[index[j]], X[index[k]], X[index[m]], x, weights)
+
+    @numba.njit(cache=True, nogil=True)
+    def raise_bounds(lower, there, far):  # type: ignore[no-untyped-def]  # noqa: D103
+        for i in range(lower.size):  # NumPy's maximum has branches for NaN
+            bound = there[i] * (1 - 4 * _EPS) - far
+            lower[i] = bound if bound > lower[i] else lower[i]
 
     _split, _smallest, _bound, _search = (
         numba.njit(cache=True, nogil=True)(f) for f in (_split, _smallest, _bound, _search)
@@ -264,6 +275,8 @@ class NearestSearch:
 
     def _extend(self, n: int) -> None:
         """Takes the rows that were appended, of which nothing is known."""
+        if n == self._n:
+            return
         if n > len(self._upper):
             larger = np.empty((_POINTS + 1, 2 * n))
             larger[:-1, : self._n], larger[-1, : self._n] = self._lowers[:, : self._n], self._upper[: self._n]

@@ -21,8 +21,27 @@ from surrogates.threads import small_algebra
 from surrogates.window.nearest_search import row_squared_distances
 from surrogates.window.trajectory import Trajectory, check_precision
 
+
+def _assign(slots, wanted):  # type: ignore[no-untyped-def]
+    """The slots that change and the rows that they take: those that came, in order, where others left, then new.
+
+    Args:
+        slots: the row in each slot.
+        wanted: the rows that there are to be, ascending.
+    """
+    at = np.minimum(np.searchsorted(wanted, slots), len(wanted) - 1)
+    stays = wanted[at] == slots
+    new = np.ones(len(wanted), dtype=np.bool_)
+    new[at[stays]] = False
+    left, came = np.flatnonzero(~stays), wanted[new]
+    return np.concatenate((left, np.arange(len(slots), len(slots) + len(came) - len(left)))), came
+
+
 replace_rows: Callable[..., tuple[bool, bool]] | None = None
 with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
+    import numba
+
+    _assign = numba.njit(cache=True, nogil=True)(_assign)
     from surrogates.kernels.one_pass_numba import correlations, numbers_of
     from surrogates.window.replace_rows_numba import replace_rows
 
@@ -167,7 +186,7 @@ class NearestWindow:
         """
         nearest, squared = self.trajectory.nearest_beside((self._slots, self.X), x, self.size, self._ard_precision)
         wanted = nearest.numpy()
-        if np.array_equal(wanted, self._held):
+        if wanted.size == self._held.size and (wanted == self._held).all():
             self._distances = squared
             return torch.empty(0, dtype=torch.int64, device=self._X.device)
         changed, rows = _assign(self._slots, wanted)
@@ -183,7 +202,9 @@ class NearestWindow:
             self._write(replaced, before[replaced])
             raise
         self._held, self._gradient_D = wanted, None
-        self._distances = torch.cat((squared, squared.new_empty(len(self) - len(squared))))
+        if len(squared) < len(self):
+            squared = torch.cat((squared, squared.new_empty(len(self) - len(squared))))
+        self._distances = squared
         self._distances[at] = row_squared_distances(self._X, x, self._ard_precision, at)
         return at
 
@@ -380,18 +401,3 @@ class NearestWindow:
 def _replacing_pays(n: int, rows: int) -> bool:
     """Whether ``replace_rows`` beats a new factor: one row in 150 or fewer."""
     return 150 * rows <= n
-
-
-def _assign(slots: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The slots that change and the rows that they take: those that came, in order, where others left, then new.
-
-    Args:
-        slots: the row in each slot.
-        wanted: the rows that there are to be, ascending.
-    """
-    at = np.minimum(np.searchsorted(wanted, slots), len(wanted) - 1)
-    stays = wanted[at] == slots
-    new = np.ones(len(wanted), dtype=bool)
-    new[at[stays]] = False
-    left, came = np.flatnonzero(~stays), wanted[new]
-    return np.concatenate((left, np.arange(len(slots), len(slots) + len(came) - len(left)))), came

@@ -21,22 +21,23 @@ def weights(U, y, slots, scale):  # type: ignore[no-untyped-def]
     if unit == 0.0:
         unit = 1.0
     values /= unit
-    solved = np.ones((2, slots.size))
-    solved[0] = (values - values.sum() / slots.size) * (unit / scale)
-    for row in solved:
-        _solve(U, row)
-    return solved[0] - solved[0].sum() / solved[1].sum() * solved[1]
+    solved, ones = (values - values.sum() / slots.size) * (unit / scale), np.ones(slots.size)
+    _solve(U, solved, ones)
+    return solved - solved.sum() / ones.sum() * ones
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
-def _solve(U, b):  # type: ignore[no-untyped-def]
+def _solve(U, a, b):  # type: ignore[no-untyped-def]
     n = b.size
     for i in range(n):
+        a[i] /= U[i, i]
         b[i] /= U[i, i]
         for j in range(i + 1, n):
+            a[j] -= a[i] * U[i, j]
             b[j] -= b[i] * U[i, j]
     for i in range(n - 1, -1, -1):
-        total = b[i]
+        of_a, of_b = a[i], b[i]
         for j in range(i + 1, n):
-            total -= U[i, j] * b[j]
-        b[i] = total / U[i, i]
+            of_a -= U[i, j] * a[j]
+            of_b -= U[i, j] * b[j]
+        a[i], b[i] = of_a / U[i, i], of_b / U[i, i]
