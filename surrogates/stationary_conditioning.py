@@ -9,6 +9,7 @@ data in the metric v². Hence, whatever d is, in two ``n x n`` products:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -40,14 +41,14 @@ class StationaryConditioning(Conditioning):
     """One data set under one stationary kernel, isotropic or ARD, scaled, on any ``active_dims``.
 
     Attributes:
-        gradient_squared_distances: E, ``batch x n x n``, float64, where it is known already. With None the first
-            trace computes it.
+        gradient_squared_distances: Gives E, ``batch x n x n``, float64, where it is known already. The first trace
+            asks for it, or computes it.
     """
 
-    gradient_squared_distances: Tensor | None = None
+    gradient_squared_distances: Callable[[], Tensor] | None = None
 
     def over(
-        self, X: Tensor, factor: Tensor, alpha: Tensor, gradient_squared_distances: Tensor | None = None
+        self, X: Tensor, factor: Tensor, alpha: Tensor, gradient_squared_distances: Callable[[], Tensor] | None = None
     ) -> StationaryConditioning:
         """The conditioning of other data of the same batch, which shares what depends on the kernel alone."""
         other = StationaryConditioning(
@@ -79,7 +80,7 @@ class StationaryConditioning(Conditioning):
     def inverse_times_distances(self) -> Tensor:
         """A⁻¹ ∘ E, ``batch x n x n``, float64."""
         if self.gradient_squared_distances is not None:
-            return self.inverse * self.gradient_squared_distances
+            return self.inverse * self.gradient_squared_distances()
         return self.inverse * pairwise_squared_distances(self.inputs, self.stationary.column_scales.square())
 
     @cached_property

@@ -323,8 +323,8 @@ SURROGATES = (
     Mutation(
         "window/known-distances-of-nothing",
         S + "window/nearest_search.py",
-        "squared[known] = squared_known",
-        "squared[known] = 0.0",
+        "squared[held] = of_held",
+        "squared[held] = 0.0",
         "rows whose distances are known count as nearest of all",
         (TS + "window/test_nearest_search.py::test_what_is_known_saves_rows_and_changes_nothing",),
     ),
@@ -350,6 +350,14 @@ SURROGATES = (
         "return solved - solved.sum() / ones.sum() * ones",
         "return solved",
         "a window's values have their plain mean for the best one",
+        (TS + "window/test_local_options.py::test_the_weights_of_a_window_solve_its_system",),
+    ),
+    Mutation(
+        "window/weights-without-a-fourth-row",
+        S + "window/weights_numba.py",
+        " + a3 * u3[j]\n",
+        "\n",
+        "of four rows solved for at once the last one is left out below them",
         (TS + "window/test_local_options.py::test_the_weights_of_a_window_solve_its_system",),
     ),
     Mutation(
@@ -1035,6 +1043,22 @@ BUILDING_BLOCKS = (
         ("optimizers/es",),
     ),
     # First-order rules and proximal operators.
+    Mutation(
+        "first-order/adam-without-the-bias-of-v",
+        O + "first_order_numba.py",
+        "sqrt(1 - beta2**count)",
+        "1.0",
+        "compiled steps of Adam divide by the biased moment",
+        (TO + "test_first_order.py::test_steps_keep_state_and_leave_their_arguments",),
+    ),
+    Mutation(
+        "first-order/adam-that-raises",
+        O + "first_order_numba.py",
+        ', error_model="numpy"',
+        "",
+        "compiled steps of Adam raise an error where a moment and eps are 0",
+        (TO + "test_first_order.py::test_a_long_path_of_adam_is_torchs",),
+    ),
     Mutation(
         "first-order/uphill",
         O + "first_order.py",

@@ -25,7 +25,6 @@ _EPS = float(np.finfo(np.float64).eps)
 _CHUNK = 1 << 16
 # The last points of which lower bounds are kept, and how many of them, the nearest, are asked.
 _POINTS, _NEAR = 12, 3
-_NONE = (np.empty(0, dtype=np.int64), torch.empty(0, dtype=torch.float64))
 
 
 def _split(lower, upper, k, kth):  # type: ignore[no-untyped-def]
@@ -57,10 +56,10 @@ def _bound(lower, upper, index, squared, slack):  # type: ignore[no-untyped-def]
     upper[index] = distances * (1 + slack) + _TINY
 
 
-def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, known, squared_known):  # type: ignore[no-untyped-def]
-    """The k nearest rows, ascending and at the next place of ``points`` x; how many were evaluated.
+def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held, copies):  # type: ignore[no-untyped-def]
+    """The k nearest rows, ascending and at the next place of ``points`` x; how many others than those held were read.
 
-    No rows are given where a whole pass costs less.
+    No rows are given where a whole pass costs less. The third are the squared distances of the rows held.
 
     Args:
         X: The rows, ``n x d``.
@@ -73,14 +72,15 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, know
         uppers: Upper bounds at the last one, at least ``n``; those at x afterwards.
         last: Its place among the points.
         nearest: The answer there.
-        known: Rows of which squared distances are known.
-        squared_known: These.
+        held: The numbers of rows.
+        copies: These rows, one after the other.
     """
-    n = X.shape[0]
+    n, of_held = X.shape[0], np.empty(held.size)
+    evaluate_rows(copies, x, weights, np.arange(held.size), of_held)
     squares = np.empty(points.shape[0])
     evaluate_rows(points, x, weights, np.arange(points.shape[0]), squares)
     if not np.isfinite(squares).all():
-        return nearest[:0], 0
+        return nearest[:0], 0, of_held
     steps = np.sqrt(squares)
     far = steps * (1 + 2 * slack) + _TINY
     upper = uppers[:n] * (1 + 4 * _EPS) + far[last]
@@ -89,10 +89,10 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, know
         i = steps.argmin()
         raise_bounds(lower, lowers[i, :n], far[i])
         steps[i] = np.inf
-    _bound(lower, upper, known, squared_known, slack)
+    _bound(lower, upper, held, of_held, slack)
     kth = upper[nearest].max() if nearest.size == k else np.inf
     squared = np.full(n, np.nan)  # of the rows of which they are known, NaN of the others
-    squared[known] = squared_known
+    squared[held] = of_held
     evaluated = 0
     while True:
         sure, doubtful = _split(lower, upper, k, kth)
@@ -100,7 +100,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, know
         if not new.size:
             break
         if evaluated and (2 * new.size > n or 4 * evaluated > max(n, 16 * k)):
-            return nearest[:0], evaluated
+            return nearest[:0], evaluated, of_held
         most = max(k, evaluated)
         many = new.size > most
         if many:  # the nearest of them may show that the others are too far
@@ -116,7 +116,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, know
     after = (last + 1) % points.shape[0]
     points[after], lowers[after, :n], uppers[:n] = x, lower, upper
     found = _smallest(squared[doubtful], doubtful, k - sure.size)
-    return np.sort(np.concatenate((sure, found))), evaluated
+    return np.sort(np.concatenate((sure, found))), evaluated, of_held
 
 
 def raise_bounds(lower, there, far):  # type: ignore[no-untyped-def]
@@ -229,17 +229,25 @@ class NearestSearch:
         values = row_squared_distances(X, x, precision, index.to(X.device)).cpu()
         return index[values.argsort(stable=True)].to(X.device)
 
-    def nearest_set(
-        self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None, known: tuple[np.ndarray, Tensor] = _NONE
-    ) -> Tensor:
+    def nearest_set(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
+        """The same ascending, on the CPU."""
+        return self.nearest_beside(X, x, k, precision, np.empty(0, dtype=np.int64), X[:0])[0]
+
+    def nearest_beside(
+        self, X: Tensor, x: Tensor, k: int, precision: Tensor | None, held: np.ndarray, copies: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The numbers of the k rows nearest to x, int64, on the CPU, ascending; ties go to the lower number.
+
+        The second are squared distances of x, as ``row_squared_distances`` has them, to rows of which there are copies
+        in one piece, which are read faster.
 
         Args:
             X: The rows, ``n x d``, contiguous. Those of the last call must be unchanged.
             x: The point, ``d``.
             k: The number of rows asked for, 1 <= k <= n.
             precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
-            known: The numbers of rows, and what ``row_squared_distances`` gives of them: these are not read.
+            held: The numbers of the rows that have copies.
+            copies: These, contiguous.
         """
         if not _same(self._precision, precision):
             self.reset()
@@ -248,12 +256,12 @@ class NearestSearch:
             self._extend(len(X))
             point = (X.numpy(), x.numpy(), k, _array(precision), _slack(X.shape[1]))
             state = (self._points, self._lowers, self._upper, self._last, self._nearest)
-            found, evaluated = _search(*point, *state, known[0], known[1].numpy())
+            found, evaluated, squared = _search(*point, *state, held, copies.numpy())
             self.rows_evaluated += evaluated
             if found.size:
                 self._nearest, self._last = found, (self._last + 1) % _POINTS
-                return torch.from_numpy(found.copy())
-        return torch.from_numpy(self._whole_pass(X, x, k).copy())
+                return torch.from_numpy(found.copy()), torch.from_numpy(squared)
+        return torch.from_numpy(self._whole_pass(X, x, k).copy()), row_squared_distances(copies, x, precision)
 
     def _whole_pass(self, X: Tensor, x: Tensor, k: int) -> np.ndarray:
         """The k nearest rows from all distances."""

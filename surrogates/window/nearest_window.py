@@ -96,7 +96,6 @@ class NearestWindow:
         """Empties every slot."""
         double: dict[str, Any] = {"dtype": torch.float64, "device": self.trajectory.device}
         self._slots = np.empty(0, dtype=np.int64)
-        self._held = self._slots  # the same, ascending
         self._X = torch.empty(self.size, self.trajectory.d, dtype=self.trajectory.dtype, device=self.trajectory.device)
         self._D = torch.zeros(self.size, self.size, **double)
         self._A = torch.zeros(self.size, self.size, **double)
@@ -143,7 +142,6 @@ class NearestWindow:
         """D, ``k x k``, float64, symmetric with a zero diagonal."""
         return self._scale(self._D[: len(self), : len(self)])
 
-    @property
     def gradient_squared_distances(self) -> Tensor:
         """E, ``k x k``: the squared distances in the metric 1/ℓₗ⁴, which traces of gradient covariances need.
 
@@ -185,12 +183,11 @@ class NearestWindow:
                 noise). The window stays where it was then.
         """
         nearest, squared = self.trajectory.nearest_beside((self._slots, self.X), x, self.size, self._ard_precision)
-        wanted = nearest.numpy()
-        if wanted.size == self._held.size and (wanted == self._held).all():
-            self._distances = squared
-            return torch.empty(0, dtype=torch.int64, device=self._X.device)
-        changed, rows = _assign(self._slots, wanted)
+        changed, rows = _assign(self._slots, nearest.numpy())
         at = torch.from_numpy(changed).to(self._X.device)
+        if not changed.size:
+            self._distances = squared
+            return at
         before, L = self._slots, self._L
         try:
             if not self._replace(changed, rows):
@@ -201,7 +198,7 @@ class NearestWindow:
             self._slots, self._L, self._distances = before, L, None
             self._write(replaced, before[replaced])
             raise
-        self._held, self._gradient_D = wanted, None
+        self._gradient_D = None
         if len(squared) < len(self):
             squared = torch.cat((squared, squared.new_empty(len(self) - len(squared))))
         self._distances = squared
@@ -282,7 +279,6 @@ class NearestWindow:
             raise ValueError("the state's factor does not fit its indices and this window's profile.")
         self.reset()
         self._write(np.arange(len(slots)), slots)
-        self._held = np.sort(slots)
         self._L = None if L is None else L.to(self._D).mT.contiguous().mT
         self._replaced = state["replaced"]
 
@@ -295,7 +291,6 @@ class NearestWindow:
         self.reset()
         self.__dict__.update({name: mark[name] for name in _HYPERPARAMETERS})
         self._write(np.arange(len(mark["_slots"])), mark["_slots"])
-        self._held = np.sort(self._slots)
         self._L, self._replaced = mark["_L"], mark["_replaced"]
 
     def _set_hyperparameters(self, precision: Any, profile: Any, outputscale: float, noise: float) -> None:
@@ -399,5 +394,5 @@ class NearestWindow:
 
 
 def _replacing_pays(n: int, rows: int) -> bool:
-    """Whether ``replace_rows`` beats a new factor: one row in 150 or fewer."""
-    return 150 * rows <= n
+    """Whether ``replace_rows`` beats a new factor: one row in 50 or fewer."""
+    return 50 * rows <= n

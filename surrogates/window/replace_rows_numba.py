@@ -54,17 +54,11 @@ def replace_rows(history, slots, rows, noise, X, D, A, U, z, weights, profile, s
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
 def _is_factor(U, A, z):  # type: ignore[no-untyped-def]
     k = U.shape[0]
-    residual, largest = np.empty(k), 0.0
+    residual, largest = -(U.T @ (U @ z)), 0.0  # U is zero under its diagonal
     for i in range(k):
         largest = max(largest, A[i, i])
         total = 0.0
         for j in range(k):
             total += A[i, j] * z[j]
-        residual[i] = total
-    for i in range(k):
-        total = 0.0
-        for j in range(i, k):
-            total += U[i, j] * z[j]
-        for j in range(i, k):
-            residual[j] -= total * U[i, j]
+        residual[i] += total
     return np.abs(residual).max() <= _DRIFT * k * EPS * largest

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from surrogates.checks import check_positive, positive_integer
 from surrogates.linalg.growing import GrowingRows
-from surrogates.window.nearest_search import NearestSearch, row_squared_distances
+from surrogates.window.nearest_search import NearestSearch
 
 
 class Trajectory:
@@ -64,11 +64,11 @@ class Trajectory:
 
     def __contains__(self, x: Tensor) -> bool:
         """Whether a query at x, ``d``, has been appended, one that failed included."""
-        suspects = (
-            X[(first == x[0]).nonzero().flatten()]
-            for X, first in ((self.X, self._first.rows), (self.failed_X, self.failed_X[:, 0]))
-        )
-        return any(len(X) > 0 and bool((x == X).all(dim=1).any()) for X in suspects)
+        for X, first in ((self.X, self._first.rows), (self.failed_X, self.failed_X[:, 0])):
+            suspects = (first == x[0]).nonzero().flatten() if len(X) else ()
+            if len(suspects) and bool((x == X[suspects]).all(dim=1).any()):
+                return True
+        return False
 
     def __repr__(self) -> str:
         """n, d and what is held beside the inputs."""
@@ -184,14 +184,10 @@ class Trajectory:
         """
         return self._search.nearest(self.X, *self._checked(x, k, precision))
 
-    def nearest_set(self, x: Tensor, k: int, precision: Tensor | float | None = None) -> Tensor:
-        """The same rows ascending, on the CPU: most of them need no distance. Arguments and errors as ``nearest``."""
-        return self._search.nearest_set(self.X, *self._checked(x, k, precision))
-
     def nearest_beside(
         self, held: tuple[np.ndarray, Tensor], x: Tensor, k: int, precision: Tensor | float | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The same, and the squared distances of x to rows that the caller has in one piece, which is read faster.
+        """The same ascending, on the CPU, and the squared distances of x to rows that the caller has copies of.
 
         Args:
             held: Row numbers, and a copy of these rows, contiguous.
@@ -199,10 +195,7 @@ class Trajectory:
             k: The number of queries asked for.
             precision: 1/ℓⱼ² of an ARD kernel; errors as ``nearest``.
         """
-        rows, copies = held
-        x, k, weights = self._checked(x, k, precision)
-        squared = row_squared_distances(copies, x, weights)
-        return self._search.nearest_set(self.X, x, k, weights, (rows, squared)), squared
+        return self._search.nearest_beside(self.X, *self._checked(x, k, precision), *held)
 
     def _checked(self, x: Tensor, k: int, precision: Tensor | float | None) -> tuple[Tensor, int, Tensor | None]:
         """The point, the number of rows and the weights of a metric other than the Euclidean one."""

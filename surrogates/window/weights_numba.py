@@ -26,18 +26,38 @@ def weights(U, y, slots, scale):  # type: ignore[no-untyped-def]
     return solved - solved.sum() / ones.sum() * ones
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
+# Four rows of U at a time, as most of the inner loops are short.
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
 def _solve(U, a, b):  # type: ignore[no-untyped-def]
-    n = b.size
-    for i in range(n):
-        a[i] /= U[i, i]
-        b[i] /= U[i, i]
-        for j in range(i + 1, n):
-            a[j] -= a[i] * U[i, j]
-            b[j] -= b[i] * U[i, j]
-    for i in range(n - 1, -1, -1):
-        of_a, of_b = a[i], b[i]
-        for j in range(i + 1, n):
-            of_a -= U[i, j] * a[j]
-            of_b -= U[i, j] * b[j]
-        a[i], b[i] = of_a / U[i, i], of_b / U[i, i]
+    n = a.size
+    for i in range(0, n, 4):
+        end = min(i + 4, n)
+        for r in range(i, end):
+            a[r] /= U[r, r]
+            b[r] /= U[r, r]
+            for j in range(r + 1, end):
+                a[j] -= a[r] * U[r, j]
+                b[j] -= b[r] * U[r, j]
+        if end < n:
+            u0, u1, u2, u3 = U[i], U[i + 1], U[i + 2], U[i + 3]
+            a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+            b0, b1, b2, b3 = b[i], b[i + 1], b[i + 2], b[i + 3]
+            for j in range(end, n):
+                a[j] -= a0 * u0[j] + a1 * u1[j] + a2 * u2[j] + a3 * u3[j]
+                b[j] -= b0 * u0[j] + b1 * u1[j] + b2 * u2[j] + b3 * u3[j]
+    for i in range((n - 1) // 4 * 4, -1, -4):
+        end = min(i + 4, n)
+        if end < n:
+            u0, u1, u2, u3 = U[i], U[i + 1], U[i + 2], U[i + 3]
+            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = 0.0
+            for j in range(end, n):
+                a0, a1, a2, a3 = a0 + u0[j] * a[j], a1 + u1[j] * a[j], a2 + u2[j] * a[j], a3 + u3[j] * a[j]
+                b0, b1, b2, b3 = b0 + u0[j] * b[j], b1 + u1[j] * b[j], b2 + u2[j] * b[j], b3 + u3[j] * b[j]
+            a[i], a[i + 1], a[i + 2], a[i + 3] = a[i] - a0, a[i + 1] - a1, a[i + 2] - a2, a[i + 3] - a3
+            b[i], b[i + 1], b[i + 2], b[i + 3] = b[i] - b0, b[i + 1] - b1, b[i + 2] - b2, b[i + 3] - b3
+        for r in range(end - 1, i - 1, -1):
+            for j in range(r + 1, end):
+                a[r] -= U[r, j] * a[j]
+                b[r] -= U[r, j] * b[j]
+            a[r] /= U[r, r]
+            b[r] /= U[r, r]

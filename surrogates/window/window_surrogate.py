@@ -209,7 +209,9 @@ class WindowSurrogate:
 
     def keep(self) -> KeptWindow:
         """What is known of the present window, which stays when the window moves."""
-        return KeptWindow(self.window.rows, self.conditioning)
+        conditioning = self.conditioning
+        _ = conditioning.inverse_times_distances  # of the window as it is
+        return KeptWindow(self.window.rows, conditioning)
 
     def fit_is_due(self, every: int) -> bool:
         """Whether there was no fit yet, or ``every`` queries have come since the last one, failed ones among them."""

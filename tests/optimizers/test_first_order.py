@@ -37,10 +37,30 @@ def test_steps_keep_state_and_leave_their_arguments(dtype, factory):
         assert torch.equal(x, before) and step_size == 0.1 and y.dtype == dtype and not y.requires_grad
         p.grad = g.clone()
         torchs.step()
-        assert torch.equal(y, p.detach())
+        torch.testing.assert_close(y, p.detach(), rtol=1e-14, atol=1e-15)
         x = y
     for name, value in torchs.state[p].items():
-        assert torch.equal(rule.state_dict()["state"][0][name], value)
+        torch.testing.assert_close(rule.state_dict()["state"][0][name], value, rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.parametrize("eps", [1e-8, 0.0])
+def test_a_long_path_of_adam_is_torchs(eps):
+    """Gradients over many orders of magnitude, zeros and an overflow of their squares among them."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(37, generator=generator, dtype=torch.float64)
+    p = torch.nn.Parameter(x.clone())
+    rule, torchs = (
+        FirstOrder(lambda p: torch.optim.Adam([p], lr=0.01, eps=eps), x),
+        torch.optim.Adam([p], 0.01, eps=eps),
+    )
+    for k in range(300):
+        g = torch.randn(37, generator=generator, dtype=torch.float64) * 10.0 ** (k % 9 - 4)
+        g[:3] = torch.tensor([0.0, 1e200 if k == 150 else 1.0, 1e-200])
+        x, _ = rule.step(x, g)
+        p.grad = g
+        torchs.step()
+        torch.testing.assert_close(x, p.detach(), rtol=1e-12, atol=1e-13, equal_nan=True)
+    assert bool(x[0].isnan()) == (eps == 0.0)
 
 
 def test_hooks_of_a_rule_are_called_at_every_step():

@@ -73,18 +73,20 @@ def test_a_kept_window_tells_what_it_told_when_it_has_moved(dtype, compiled, mon
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("unit", [1.0, 1e-300, 1e300, 0.0])
-def test_the_weights_of_a_window_solve_its_system(unit, compiled, monkeypatch):
+@pytest.mark.parametrize(
+    "unit, n", [*((unit, 8) for unit in (1.0, 1e-300, 1e300, 0.0)), *((1.0, n) for n in range(2, 8))]
+)
+def test_the_weights_of_a_window_solve_its_system(unit, n, compiled, monkeypatch):
     if not compiled:
         monkeypatch.setattr(window_surrogate, "compiled_weights", None)
     generator = torch.Generator().manual_seed(0)
     points = torch.randn(40, 4, generator=generator, dtype=torch.float64)
-    surrogate = LocalSurrogateOptions(window=8, lengthscale=2.0).surrogate(points[0])
+    surrogate = LocalSurrogateOptions(window=n, lengthscale=2.0).surrogate(points[0])
     surrogate.append(points, unit * (points.square().sum(1) - 3.0))
     surrogate.begin(points[0])
     window, h = surrogate.window, surrogate.hyperparameters
-    A = h.outputscale * (matern52(window.X, h.lengthscale) + h.noise_ratio * torch.eye(8, dtype=torch.float64))
-    s, one = surrogate.trajectory.y[window.indices] / surrogate.scale, torch.ones(8, dtype=torch.float64)
+    A = h.outputscale * (matern52(window.X, h.lengthscale) + h.noise_ratio * torch.eye(n, dtype=torch.float64))
+    s, one = surrogate.trajectory.y[window.indices] / surrogate.scale, torch.ones(n, dtype=torch.float64)
     m = (one @ torch.linalg.solve(A, s)) / (one @ torch.linalg.solve(A, one))
     expected = torch.linalg.solve(A, s - m) * h.outputscale**0.5
     torch.testing.assert_close(surrogate.conditioning.alpha, expected, rtol=1e-8, atol=1e-8)

@@ -95,8 +95,10 @@ def test_what_is_known_saves_rows_and_changes_nothing():
         steps = generator(10)
         index = np.arange(1900, 2000)
         for _ in range(200):
-            known = [(index, row_squared_distances(X[index], x))] if knows else []
-            index = search.nearest_set(X, x, 100, None, *known).numpy()
+            held = index if knows else index[:0]
+            found, squared = search.nearest_beside(X, x, 100, None, held, X[held])
+            assert torch.equal(squared, row_squared_distances(X[held], x))
+            index = found.numpy()
             assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
             x = x + 0.03 * torch.randn(8, generator=steps, dtype=torch.float64)
         evaluated.append(search.rows_evaluated)
@@ -111,7 +113,7 @@ def test_a_path_that_turns_back_is_near_to_where_it_was():
     for move in range(40):
         x = there if move % 2 else 0.05 * torch.randn(300, generator=g, dtype=torch.float64)
         before = search.rows_evaluated
-        index = search.nearest_set(X, x, 100, None, (index, row_squared_distances(X[index], x))).numpy()
+        index = search.nearest_beside(X, x, 100, None, index, X[index])[0].numpy()
         assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
         evaluated.append(search.rows_evaluated - before)
     assert sum(evaluated[5::2]) < 0.5 * sum(evaluated[4::2])
@@ -135,7 +137,8 @@ def test_any_path_over_any_data_with_anything_known(seed):
         )
         squared = row_squared_distances(X[:n], x, weights)
         rows = rng.choice(n, int(rng.integers(0, n)), replace=False).astype(np.int64)
-        found = search.nearest_set(X[:n], x, min(k, n), weights, (rows, squared[rows]))
+        found, of_rows = search.nearest_beside(X[:n], x, min(k, n), weights, rows, X[rows])
+        assert torch.equal(of_rows, squared[rows])
         assert found.tolist() == sorted(np.lexsort((np.arange(n), squared.numpy()))[: min(k, n)].tolist())
         path.append(x)
 

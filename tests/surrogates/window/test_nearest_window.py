@@ -167,7 +167,7 @@ def test_gradient_distances(weights):
     for row in (80, 60, 62):
         window.move_to(trajectory.X[row])
         assert torch.allclose(
-            window.gradient_squared_distances, distances(window.X, metric.square()), rtol=1e-12, atol=1e-300
+            window.gradient_squared_distances(), distances(window.X, metric.square()), rtol=1e-12, atol=1e-300
         )
 
 

@@ -1,0 +1,30 @@
+"""A step of Adam, compiled: the accelerator of ``optimizers.first_order``."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numba
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def adam_step(x, gradient, mean, square, count, rate, beta1, beta2, eps, moved):  # type: ignore[no-untyped-def]
+    """Write x − rate m̂/(√v̂ + ε) to ``moved``, as ``torch.optim.Adam`` has it; ``mean`` and ``square`` are m and v.
+
+    Args:
+        x: The point, ``d``.
+        gradient: The gradient there, ``d``.
+        mean: m before the step, and after it, ``d``.
+        square: v likewise, ``d``.
+        count: The number of steps, this one included.
+        rate: The learning rate.
+        beta1: What remains of m.
+        beta2: What remains of v.
+        eps: ε.
+        moved: What is written to, ``d``.
+    """
+    size, root = rate / (1 - beta1**count), sqrt(1 - beta2**count)
+    for i in range(x.size):
+        mean[i] += (1 - beta1) * (gradient[i] - mean[i])
+        square[i] = beta2 * square[i] + (1 - beta2) * gradient[i] * gradient[i]
+        moved[i] = x[i] - size * mean[i] / (sqrt(square[i]) / root + eps)
