@@ -66,8 +66,8 @@ class FirstOrder:
         With numba the steps of a plain Adam in float64 on the CPU are compiled; they are torch's up to rounding.
         """
         step_size = self.step_size
-        if adam_step is not None and self._is_plain_adam(x, gradient):
-            return self._adam_step(x, gradient), step_size
+        if adam_step is not None and x.is_cpu and x.dtype == torch.float64 and self._is_plain_adam():
+            return self._adam_step(x.detach(), gradient.detach().to(x)), step_size
         self._parameter.data = x.clone()
         self._parameter.grad = gradient.to(x)
         self._rule.step()
@@ -75,13 +75,13 @@ class FirstOrder:
         self._parameter.data, self._parameter.grad = moved.new_empty(0), None
         return moved, step_size
 
-    def _is_plain_adam(self, x: Tensor, gradient: Tensor) -> bool:
+    def _is_plain_adam(self) -> bool:
         """Whether the next step is Adam's without options or hooks, and not its first one, which makes its state."""
         rule, group = self._rule, self._rule.param_groups[0]
         options = ("weight_decay", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")
         hooks = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks or "step" in vars(rule)
         plain = type(rule) is torch.optim.Adam and not any(group[name] for name in options) and not hooks
-        return plain and self._parameter in rule.state and x.is_cpu and x.dtype == gradient.dtype == torch.float64
+        return plain and self._parameter in rule.state
 
     def _adam_step(self, x: Tensor, gradient: Tensor) -> Tensor:
         """Adam's step in compiled code: torch's takes ten times as long, most of it in Python."""

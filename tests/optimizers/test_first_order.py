@@ -63,6 +63,15 @@ def test_a_long_path_of_adam_is_torchs(eps):
     assert bool(x[0].isnan()) == (eps == 0.0)
 
 
+def test_a_gradient_may_need_a_gradient_and_be_of_another_dtype():
+    rule, other = FirstOrder(adam, X), FirstOrder(adam, X)
+    x = y = X
+    for _ in range(3):
+        x, _ = rule.step(x, G.float().requires_grad_())
+        y, _ = other.step(y, G.float().double())
+        assert torch.equal(x, y) and not x.requires_grad
+
+
 def test_hooks_of_a_rule_are_called_at_every_step():
     called = []
 
