@@ -90,7 +90,7 @@ DIMENSIONS = (2, 3, 5, 10, 20, 40)
 
 BOXES = (
     *("kernel_ridge_diabetes", "perceptron_digits", "lightgbm_breast_cancer", "rocket", "wind_farm"),
-    *("swimmer_linear", "swimmer", "half_cheetah_linear", "half_cheetah"),
+    *("swimmer_linear", "swimmer", "half_cheetah_linear", "half_cheetah", "walker2d"),
     *("attack_digits_64", "attack_digits_784", "metric_f1"),
 )
 """The real black boxes of more than two seeds."""
