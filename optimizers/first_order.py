@@ -84,7 +84,7 @@ class FirstOrder:
         return plain and self._parameter in rule.state
 
     def _adam_step(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """Adam's step in compiled code: torch's takes ten times as long, most of it in Python."""
+        """Adam's step in compiled code: most of the time that torch's takes for a vector is Python's."""
         assert adam_step is not None
         group, state = self._rule.param_groups[0], self._rule.state[self._parameter]
         state["step"] += 1

@@ -49,10 +49,8 @@ def test_a_long_path_of_adam_is_torchs(eps):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(37, generator=generator, dtype=torch.float64)
     p = torch.nn.Parameter(x.clone())
-    rule, torchs = (
-        FirstOrder(lambda p: torch.optim.Adam([p], lr=0.01, eps=eps), x),
-        torch.optim.Adam([p], 0.01, eps=eps),
-    )
+    rule = FirstOrder(lambda p: torch.optim.Adam([p], lr=0.01, eps=eps), x)
+    torchs = torch.optim.Adam([p], lr=0.01, eps=eps)
     for k in range(300):
         g = torch.randn(37, generator=generator, dtype=torch.float64) * 10.0 ** (k % 9 - 4)
         g[:3] = torch.tensor([0.0, 1e200 if k == 150 else 1.0, 1e-200])
