@@ -98,10 +98,7 @@ class Modeller:
             best: the number of the query at the centre.
             normal: a random vector, shape ``d_free``, for a direction outside of a span.
         """
-        size = self.size
-        if now.noisy and now.basis is None and not self._given:  # of more values more of the noise averages out
-            size = max(size, min(int(NOISY_SHARE * len(now.values)), NOISY_WINDOW))
-        data = LocalData.about(now.points.cpu(), now.values.cpu(), best, size, now.radius.delta, bool(now.noisy))
+        data = self._window(now, best)
         cut = self.cut(now, best)
         every = max(2, self._box.d // 2) if now.basis is None else max(5, min(self._box.d, len(data)) // 8)
         due = now.shape is None or len(now.values) - now.fitted >= every
@@ -145,10 +142,9 @@ class Modeller:
 
     def place(self, state: TrustRegionState, asked: Tensor) -> Place:
         """What is known about the planned query, given points that are out, ``p x d_free``."""
-        points, center = state.points.cpu(), state.points[state.pin].cpu()
-        data = LocalData.about(points, state.values.cpu(), state.pin, self.size, state.radius.delta, False)
+        center = state.points[state.pin].cpu()
         return Place(
-            rows=data.rows,
+            rows=self._window(state, state.pin).rows,
             asked=asked - center,
             end=state.plan[0].cpu() - center if state.kind == "step" else torch.zeros_like(center),
             metric=state.metric.cpu(),
@@ -158,6 +154,14 @@ class Modeller:
             lower=self._box.lower - center,
             upper=self._box.upper - center,
         )
+
+    def _window(self, state: TrustRegionState, center: int) -> LocalData:
+        """The queries of a model about one of them; where values have noise they are more, for it to average out."""
+        size = self.size
+        if state.noisy and state.basis is None and not self._given:
+            size = max(size, min(int(NOISY_SHARE * len(state.values)), NOISY_WINDOW))
+        points, values = state.points.cpu(), state.values.cpu()
+        return LocalData.about(points, values, center, size, state.radius.delta, bool(state.noisy))
 
     def _fitted(self, now: TrustRegionState, data: LocalData, due: bool) -> RegionModel:
         """The model of the data; where it is due, after a fit of metric and shape."""

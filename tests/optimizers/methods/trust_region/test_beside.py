@@ -137,3 +137,13 @@ def test_a_step_that_takes_too_long_is_passed_over_and_counts_when_it_comes():
     count = len(opt.state.values)
     opt.tell(slow, [quadratic(x) for x in slow])
     assert len(opt.state.values) == count + 1
+
+
+def test_with_noise_queries_beside_a_step_are_chosen_given_all_queries_of_its_model():
+    generator = np.random.default_rng(0)
+    opt = SurrogateTrustRegion(torch.ones(2, dtype=torch.float64), bounds=[(-5.0, 5.0)] * 2, max_queries=80, noise=1.0)
+    while opt.queries < 80:
+        batch = opt.ask()
+        opt.tell(batch, [quadratic(x) + generator.standard_normal() for x in batch])
+    rows = opt._modeller.place(opt.state, torch.empty(0, 2, dtype=torch.float64)).rows
+    assert len(rows) == 40  # a window without noise is of 10
