@@ -29,7 +29,9 @@ class LocalData:
     unit: float
 
     @classmethod
-    def about(cls, points: Tensor, values: Tensor, center: int, size: int, delta: float, repeats: bool) -> LocalData:
+    def about(
+        cls, points: Tensor, values: Tensor, center: int, size: int, delta: float, close: float | None
+    ) -> LocalData:
         """The nearest queries to one of them.
 
         Args:
@@ -38,12 +40,13 @@ class LocalData:
             center: the number of the one at the centre.
             size: the most queries of the window.
             delta: the radius; ``FAR`` is in its units.
-            repeats: whether other queries at the centre are data too, as where values have noise.
+            close: the distance from the centre up to which other queries are left out; None: all are data, as where
+                values have noise.
         """
         rows = points - points[center]
         distances = torch.linalg.vector_norm(rows, dim=1)
         order = distances.argsort()
-        order = order[order != center] if repeats else order[distances[order] > 0.0]
+        order = order[order != center] if close is None else order[distances[order] > close]
         order = order[:size]
         if len(order):
             far = max(FAR * delta, NEAR * float(distances[order[min(2 * points.shape[1], len(order)) - 1]]))

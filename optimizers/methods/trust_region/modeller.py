@@ -30,6 +30,9 @@ LARGEST_WINDOW = 1000
 NOISY_SHARE, NOISY_WINDOW = 0.5, 300
 """Where values have noise a window is of this share of all queries, if that is more, and so many at most."""
 
+CLOSE = 1e-2
+"""In a span a run without noise leaves out queries nearer to the centre than this many ρ: those of a finer scale."""
+
 MEMORY = 3
 """Where the model is of a span, at most so many windows of queries are kept."""
 
@@ -69,7 +72,11 @@ class Modeller:
         """The number of the best query since the last restart; where values have noise, that of least mean."""
         if state.smoothing and state.pin >= state.first:
             return state.pin
-        return state.first + int(self.totals(state, torch.arange(state.first, len(state.values))).argmin())
+        return self.lowest(state, state.first)
+
+    def lowest(self, state: TrustRegionState, first: int = 0) -> int:
+        """The number of the query of the least value from some number on."""
+        return first + int(self.totals(state, torch.arange(first, len(state.values))).argmin())
 
     def cut(self, state: TrustRegionState, best: int) -> Tensor | None:
         """The plane before the failed queries near the best one, see ``cut_of``."""
@@ -79,11 +86,11 @@ class Modeller:
         return cut_of((state.failed - center).cpu(), (state.points - center).cpu(), state.radius.delta)
 
     def forget(self, now: TrustRegionState) -> None:
-        """Where the model is of a span, drops the queries far from the best one, as soon as they are too many."""
+        """In a span, drops queries far from the run's best one, but never the best, as soon as they are too many."""
         if now.basis is None or len(now.values) <= MEMORY * self.size:
             return
-        last = torch.tensor([len(now.values) - 1], device=now.values.device)
-        kept = torch.cat([nearest(now.points, self.best(now), self.size), last]).unique()
+        always = torch.tensor([self.lowest(now), len(now.values) - 1], device=now.values.device)
+        kept = torch.cat([nearest(now.points, self.best(now), self.size), always]).unique()
         now.fitted -= len(now.values) - len(kept)
         now.first, now.pin = int((kept < now.first).sum()), int((kept < now.pin).sum())
         now.points, now.values = now.points[kept], now.values[kept]
@@ -157,11 +164,13 @@ class Modeller:
 
     def _window(self, state: TrustRegionState, center: int) -> LocalData:
         """The queries of a model about one of them; where values have noise they are more, for it to average out."""
-        size = self.size
-        if state.noisy and state.basis is None and not self._given:
+        size, close = self.size, None if state.noisy else 0.0
+        if state.basis is None and state.noisy and not self._given:
             size = max(size, min(int(NOISY_SHARE * len(state.values)), NOISY_WINDOW))
+        elif state.basis is not None and not state.noisy:
+            close = CLOSE * state.radius.rho
         points, values = state.points.cpu(), state.values.cpu()
-        return LocalData.about(points, values, center, size, state.radius.delta, bool(state.noisy))
+        return LocalData.about(points, values, center, size, state.radius.delta, close)
 
     def _fitted(self, now: TrustRegionState, data: LocalData, due: bool) -> RegionModel:
         """The model of the data; where it is due, after a fit of metric and shape."""

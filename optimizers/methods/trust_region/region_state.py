@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ class TrustRegionState:
         smoothing: whether the model has s², of noise or of ripples that it does not follow.
         pin: the number of the query at the center.
         fitted: how many queries had succeeded at the last fit.
-        lessons: the number of queries in a row that only taught the model.
+        lessons: the number of queries in a row that only taught the model; a step that fell short by chance is one.
         center: the iterate after the last batch, shape ``d``.
         kind: of the next batch: ``"design"``, ``"scout"`` (a random point), ``"surround"`` (the rest of a design about
             one), ``"step"``, ``"lesson"`` or ``"repeat"`` (the center again).
@@ -36,6 +37,7 @@ class TrustRegionState:
         predicted: the decrease that the model predicts for a step.
         turn: the number of the plan.
         doubt: the standard deviation that what a step explores beside it adds to that.
+        began: f + ψ at x0; inf where it failed.
     """
 
     points: Tensor
@@ -57,6 +59,7 @@ class TrustRegionState:
     predicted: float
     turn: int
     doubt: float
+    began: float
 
     @classmethod
     def beginning(cls, x: Tensor, center: Tensor, radius: Radius, noisy: bool | None) -> TrustRegionState:
@@ -90,4 +93,5 @@ class TrustRegionState:
             predicted=0.0,
             turn=0,
             doubt=0.0,
+            began=math.inf,
         )

@@ -27,13 +27,16 @@ RUGGED = True
 """Whether a run smoothes over the ripples of an exact function until it cannot see more."""
 
 EARLY = 10
-"""In so many first queries a variable, where more are left, ripples stay smoothed over when ρ is at what is seen."""
+"""In so many first queries a variable, half of all at most, ripples stay smoothed over when ρ is at what is seen."""
 
 LESSONS = 5
 """The most queries in a row that only teach the model."""
 
 DOUBTS, UNDECIDED = 2.0, 0.5
 """A step falls short by chance up to so many standard deviations of what it explored; its ratio counts as the other."""
+
+CHANCES = 3
+"""The most queries in a row that only teach the model, up to such a step: one more that falls short has failed."""
 
 ALONE = ("design", "surround", "scout", "repeat")
 """The kinds of batches beside which nothing is asked."""
@@ -65,18 +68,18 @@ class SurrogateTrustRegion(Optimizer):
       for a query are queried after five lessons. ``x`` is the center; ``best_x`` stays the query of the least value, a
       lucky one.
     - *Ripples* are what a fit takes for noise where the center's value agrees. They are smoothed over as noise is,
-      until ρ would fall under what the mean shows; and also then in the first ten queries a variable, where more are
-      left and values are much less likely without noise (``needs_noise``). After that the model interpolates, about
+      until ρ would fall under what the mean shows; and also then in the first ten queries a variable, half of all at
+      most, where values are much less likely without noise (``needs_noise``). After that the model interpolates, about
       the best query.
     - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
       another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
-
     - *Many variables* (more than 60, or more than a sixth of the budget that a run begins with): the model is of the
       span of its window's rows, in k ≤ n coordinates of an orthonormal basis (``span``, ``SpanModel``); outside of it
       every slope has mean 0 and the prior's variance. The design is x0 and eight random directions. Without a prox each
       step also goes a little along a random direction outside (``SpanModel.exploring``), and where nothing is smoothed
-      over it has failed only if it falls short by more than the slope along that may explain. The first radius grows
-      with √d.
+      over it has failed only if it falls short by more than the slope along that may explain, or as the fourth in a
+      row. The first radius grows with √d. A new run begins about the best point where the random one is no better
+      than x0, as few are in many dimensions.
     - *With a prox* the best point, the ratio and the model are of f + ψ, ψ itself known (``CompositeModel``). Steps are
       in ψ's domain; the design and lessons may be outside, where f is asked and f + ψ is infinite. An x0 outside is
       moved into it.
@@ -104,6 +107,7 @@ class SurrogateTrustRegion(Optimizer):
     """
 
     method = "trust_region"
+    version = 2
     state: TrustRegionState
 
     def __init__(
@@ -210,6 +214,13 @@ class SurrogateTrustRegion(Optimizer):
             now.first, now.radius, now.lessons = len(state.values), self._opening, 0
             now.smoothing = now.noisy is not None and (now.noisy or RUGGED)
             now.shape = None
+            reached = math.inf
+            if bool(succeeded[0]):
+                reached = float(self._modeller.totals(now, torch.tensor([now.first])))
+            if kind == "design":
+                now.began = reached
+            elif now.basis is not None and len(now.values) and not reached < now.began:
+                now.first, now.pin = 0, self._modeller.lowest(now)
         elif kind == "repeat":
             now.noisy = not told or bool(values[0] != state.values[state.pin])
             now.fitted, now.smoothing = 0, now.noisy or RUGGED
@@ -221,13 +232,13 @@ class SurrogateTrustRegion(Optimizer):
             before, after = self._modeller.totals(now, torch.tensor([place, len(now.values) - 1])).tolist()
             ratio = _ratio(before, after if told else math.nan, state.predicted)
             miss = after - before + state.predicted
-            if ratio <= FAILED and miss <= DOUBTS * state.doubt:
-                ratio = UNDECIDED
+            now.lessons = 0
+            if ratio <= FAILED and miss <= DOUBTS * state.doubt and state.lessons < CHANCES:
+                ratio, now.lessons = UNDECIDED, state.lessons + 1
             failed = not ratio > FAILED
             cut = None if told else self._modeller.cut(now, place)
             now.radius = state.radius.after(ratio if cut is None else -math.inf, length)
             stuck = cut is not None and is_at(cut, state.radius.delta)
-            now.lessons = 0
         elif (
             kind == "lesson"
             and not told
@@ -299,7 +310,7 @@ class SurrogateTrustRegion(Optimizer):
                     return
             if short or at_rho:
                 if self._is_blind(now, model, center):
-                    if not (now.noisy or (self.queries < EARLY * box.d < self.remaining and model.needs_noise())):
+                    if not (now.noisy or (self.queries < min(EARLY * box.d, self.remaining) and model.needs_noise())):
                         now.smoothing, now.fitted, now.lessons = False, 0, 0
                         self._plan(now, "lesson", False, False)
                         return

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -230,3 +232,45 @@ def test_lessons_of_a_span_of_all_variables_are_those_of_the_whole_model():
     np.testing.assert_allclose(e.abs(), expected.abs(), rtol=1e-5, atol=1e-7)
     step, deviation = SpanModel(inner, basis, None).exploring(rows[0], 1.0, -9 * whole[0], 9 * whole[0])
     assert torch.equal(step, rows[0]) and deviation == 0.0
+
+
+def test_a_step_that_falls_short_by_chance_has_failed_as_the_fourth_in_a_row():
+    """Chance explains each of them alone, but not that none was lower."""
+    slope = normal(100)
+    opt = SurrogateTrustRegion(torch.zeros(100, dtype=torch.float64), bounds=[(-5.0, 5.0)] * 100, max_queries=150)
+    opt.tell(design := opt.ask(), design.points() @ slope)
+    for count in range(4):
+        step = opt.ask()
+        assert step.info["kind"] == "step"
+        opt.state.doubt = 1e9
+        length = float((step[0] - opt.x).norm())
+        opt.tell(step, [opt.best_y + 1e-3])
+        assert (opt.state.radius.delta < length) is (count == 3)
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_a_run_begins_at_a_random_point_that_is_better_than_x0_and_at_the_best_one_else(better):
+    """Terraces about x0, which go down or up: a run cannot go on from any, and no random point is near."""
+    x0 = normal(100, seed=3).clamp(-1.0, 1.0)
+    opt = SurrogateTrustRegion(x0, bounds=[(-5.0, 5.0)] * 100, max_queries=400)
+    begun, sign = [], -1.0 if better else 1.0
+    while not opt.stopped:
+        batch = opt.ask()
+        if batch.info["kind"] == "scout":
+            best = opt.best_x
+        elif batch.info["kind"] == "surround":
+            begun.append(float(torch.linalg.vector_norm(batch.points() - best, dim=1).max()))
+        opt.tell(batch, sign * torch.linalg.vector_norm(batch.points() - x0, dim=1).floor().clamp(max=10.0))
+    nearest = 0.2 * 10.0 * 5.0**0.5
+    assert len(begun) >= 3 and all((distance > 2.0 * nearest) is better for distance in begun)
+
+
+def test_the_best_query_is_kept_whatever_is_forgotten():
+    opt = SurrogateTrustRegion(torch.zeros(100, dtype=torch.float64), max_queries=400, window=10)
+    opt.tell(design := opt.ask(), range(len(design)))
+    points, values = normal(40, 100), normal(40)
+    points[3], values[3] = 1e3, -9.0
+    state = replace(opt.state, points=points, values=values, first=20)
+    opt._modeller.forget(state)
+    assert len(state.values) < 20 and float(state.values.min()) == -9.0
+    assert 1e3 in state.points[: state.first] and 1e3 not in state.points[state.first :]
