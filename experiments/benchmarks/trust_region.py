@@ -1,9 +1,10 @@
 """``python -m experiments benchmark trust-region``: what each ingredient of the trust region on a surrogate gains.
 
 Each row takes one ingredient away, by a constant of its modules or a function in its place, and runs the same
-problems of COCO's ``bbob``, by default twelve functions of all groups at d = 5 and 10, on instances that are tuned on.
+problems, by default twelve functions of all groups of COCO's ``bbob`` at d = 5 and 10, on instances that are tuned on.
 It says by how much the logarithm of the last gap changes, with its standard error over problems: above 0 the
-ingredient gains.
+ingredient gains. On real black boxes, whose optimum is not known, a run counts by the percentage that it left of what
+the best row gained.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -65,6 +66,9 @@ ROWS: dict[str, list[Change]] = {
     "ripples told from noise, not smoothed over": [(surrogate_trust_region, "RUGGED", False)],
     "ripples smoothed over until no more is seen": [(surrogate_trust_region, "EARLY", 0)],
     "without searches of hyper-parameters after the first": [(pinned_model, "LATER", 0)],
+    "any number of steps may fall short by chance": [(surrogate_trust_region, "CHANCES", float("inf"))],
+    "new runs at any random point": [(surrogate_trust_region, "RETURNS", False)],
+    "queries of a finer scale in the window": [(modeller, "CLOSE", 0.0)],
     "half the first radius": [(free_box, "START", 0.1)],
     "radius grows at any decrease": [(radius, "POOR", 0.1)],
     "the prototype's model": [*NO_NOISE, *NO_SHARED, *ROOT, *VARIANCE, (cut, "REACH", 0.0)],
@@ -77,29 +81,50 @@ def main(arguments: Sequence[str]) -> int:
         "trust-region",
         __doc__,
         arguments,
-        dimensions=((5, 10), "variables"),
-        functions=(FUNCTIONS, "COCO's functions"),
-        instances=((4, 5, 6), "COCO's instances, from 4 on"),
-        queries=(20, "queries over the number of variables"),
+        suite=("bbob", "COCO's suite, or real"),
+        dimensions=((5, 10), "variables, of COCO's problems"),
+        functions=(tuple(map(str, FUNCTIONS)), "COCO's functions, or black boxes by name"),
+        instances=((4, 5, 6), "COCO's instances, from 4 on, or seeds"),
+        queries=(20, "queries over the number of variables, of COCO's problems"),
         rows=(tuple(ROWS), "which rows, beside the first"),
     )
     registry.require("problems", "the benchmark trust-region")
-    problems = chosen(SUITES["bbob"], options.dimensions, options.functions, options.instances, options.queries)
-    gaps = {
-        name: [gap(problem, ROWS[name]) for problem in problems] for name in {"all": 0, **dict.fromkeys(options.rows)}
-    }
-    return output.write(options.out, "trust-region", summary(gaps), gaps=gaps)
+    functions = [int(name) if name.isdigit() else name for name in options.functions]
+    suite = SUITES[options.suite]
+    problems = chosen(suite, options.dimensions, functions, options.instances, options.queries)
+    ended = {name: [end(problem, ROWS[name]) for problem in problems] for name in dict.fromkeys(["all", *options.rows])}
+    scores, unit = (percent_left(ended), "% left") if suite.name == "real" else (log_gaps(ended), "log10 gap")
+    return output.write(options.out, "trust-region", summary(scores, unit), ended=ended)
 
 
-def gap(problem: Problem, changes: Sequence[Change]) -> float:
-    """log₁₀ of the last gap of a run with changed constants."""
+class End(NamedTuple):
+    """The first value, or gap, of a run and the least one."""
+
+    first: float
+    least: float
+
+
+def end(problem: Problem, changes: Sequence[Change]) -> End:
+    """How a run with changed constants went."""
     with tempfile.TemporaryDirectory() as folder, changed(changes):
         with opened(problem, "trust_region", Path(folder)) as found:
             box = [(-SIDE, SIDE)] * problem.dimension
             optimizer = SurrogateTrustRegion(found.start, bounds=box, max_queries=problem.queries)
             run(optimizer, _of_tensor(found.fun))
         assert found.progress is not None
-        return float(np.log10(max(found.progress.final, LEAST)))
+        return End(found.progress.at(1), found.progress.final)
+
+
+def log_gaps(ended: Mapping[str, Sequence[End]]) -> dict[str, np.ndarray]:
+    """log₁₀ of each run's last gap, a row for each name."""
+    return {name: np.log10([max(run.least, LEAST) for run in runs]) for name, runs in ended.items()}
+
+
+def percent_left(ended: Mapping[str, Sequence[End]]) -> dict[str, np.ndarray]:
+    """What each run left of the most that a row gained on its problem on the first value."""
+    least = {name: np.array([run.least for run in runs]) for name, runs in ended.items()}
+    best, first = np.min(list(least.values()), axis=0), np.array([run.first for run in ended["all"]])
+    return {name: 100.0 * (found - best) / (first - best) for name, found in least.items()}
 
 
 def _of_tensor(fun: Callable[[np.ndarray], float]) -> Callable[[torch.Tensor], float]:
@@ -119,11 +144,11 @@ def changed(changes: Sequence[Change]) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def summary(gaps: Mapping[str, Sequence[float]]) -> list[str]:
+def summary(scores: Mapping[str, Sequence[float] | np.ndarray], unit: str) -> list[str]:
     """The table."""
-    whole = np.asarray(gaps["all"])
-    lines = [f"mean log10 gap of all ingredients: {whole.mean():.2f}, over {len(whole)} problems; the change without"]
-    for name, found in gaps.items():
+    whole = np.asarray(scores["all"])
+    lines = [f"mean {unit} of all ingredients: {whole.mean():.2f}, over {len(whole)} problems; the change without"]
+    for name, found in scores.items():
         change = np.asarray(found) - whole
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from experiments.benchmarks import trust_region
+from experiments.benchmarks.trust_region import End, percent_left
 from experiments.cli import main
 from optimizers import SurrogateTrustRegion, run
 
@@ -39,7 +41,7 @@ def test_rows_ask_other_queries_than_all_ingredients():
 
 
 def test_the_summary_is_of_pairs():
-    lines = trust_region.summary({"all": [0.0, 2.0], "less": [1.0, 3.0], "more": [0.0, 1.0]})
+    lines = trust_region.summary({"all": [0.0, 2.0], "less": [1.0, 3.0], "more": [0.0, 1.0]}, "% left")
     assert "over 2 problems" in lines[0]
     assert lines[2].split()[-3:] == ["+1.000", "±", "0.000"] and lines[3].split()[-3:] == ["-0.500", "±", "0.500"]
 
@@ -48,6 +50,21 @@ def test_the_command_runs_problems_of_coco(tmp_path):
     pytest.importorskip("cocoex")
     arguments = ["--dimensions", "2", "--functions", "1", "--instances", "4", "5", "--rows", "without lessons"]
     assert main(["benchmark", "trust-region", *arguments, "--out", str(tmp_path)]) == 0
-    gaps = json.loads((tmp_path / "benchmark-trust-region.json").read_text())["gaps"]
+    gaps = json.loads((tmp_path / "benchmark-trust-region.json").read_text())["ended"]
     assert {name: len(found) for name, found in gaps.items()} == {"all": 2, "without lessons": 2}
     assert main(["benchmark", "trust-region", "--instances", "3"]) != 0
+
+
+def test_black_boxes_count_by_the_percentage_left_of_what_the_best_row_gained():
+    ended = {"all": [End(10.0, 2.0), End(1.0, 0.0)], "less": [End(10.0, 4.0), End(1.0, -1.0)]}
+    left = percent_left(ended)
+    np.testing.assert_allclose(left["all"], [0.0, 50.0])
+    np.testing.assert_allclose(left["less"], [25.0, 0.0])
+
+
+def test_the_command_runs_black_boxes(tmp_path):
+    pytest.importorskip("cocoex")
+    problem = ["--suite", "real", "--functions", "kernel_ridge_diabetes", "--instances", "4"]
+    arguments = [*problem, "--rows", "without lessons"]
+    assert main(["benchmark", "trust-region", *arguments, "--out", str(tmp_path)]) == 0
+    assert "% left" in (tmp_path / "benchmark-trust-region.txt").read_text()

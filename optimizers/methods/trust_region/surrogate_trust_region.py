@@ -38,6 +38,9 @@ DOUBTS, UNDECIDED = 2.0, 0.5
 CHANCES = 3
 """The most queries in a row that only teach the model, up to such a step: one more that falls short has failed."""
 
+RETURNS = True
+"""Whether in a span a new run begins about the best point where the random one is no better than x0."""
+
 ALONE = ("design", "surround", "scout", "repeat")
 """The kinds of batches beside which nothing is asked."""
 
@@ -219,7 +222,7 @@ class SurrogateTrustRegion(Optimizer):
                 reached = float(self._modeller.totals(now, torch.tensor([now.first])))
             if kind == "design":
                 now.began = reached
-            elif now.basis is not None and len(now.values) and not reached < now.began:
+            elif RETURNS and now.basis is not None and len(now.values) and not reached < now.began:
                 now.first, now.pin = 0, self._modeller.lowest(now)
         elif kind == "repeat":
             now.noisy = not told or bool(values[0] != state.values[state.pin])
