@@ -1570,6 +1570,15 @@ SINGLE_MACHINE = (
         ("optimizers/trust_region",),
     ),
     Mutation(
+        "trust-region/window-of-the-finest-scale",
+        M + "trust_region/modeller.py",
+        "close = CLOSE * state.radius.rho",
+        "close = 0.0",
+        "a run that begins again about the best point has the window of the last one's end",
+        (SPAN + "test_queries_of_a_finer_scale_are_out_of_the_window_of_a_run_that_begins_again",),
+        ("optimizers/trust_region",),
+    ),
+    Mutation(
         "trust-region/metric-of-whole-root",
         M + "trust_region/metric.py",
         ".pow(POWER)",

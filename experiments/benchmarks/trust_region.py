@@ -14,13 +14,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from experiments import registry
 from experiments.benchmarks import output
+from experiments.benchmarks.problems.board import log_gaps, percent_left
+from experiments.benchmarks.problems.runs import Record, Run, record_of
 from experiments.benchmarks.problems.suites import SIDE, SUITES, Problem, chosen, opened
 from optimizers import SurrogateTrustRegion, run
 from optimizers.methods.trust_region import (
@@ -36,8 +38,6 @@ from optimizers.methods.trust_region import (
 )
 
 FUNCTIONS = (1, 2, 6, 7, 8, 10, 12, 13, 15, 17, 20, 22)
-LEAST = 1e-8
-"""Gaps below this count as this, COCO's own target."""
 
 Change = tuple[Any, str, Any]
 """A module, the name of a constant or a function of it, and what takes its place."""
@@ -92,39 +92,22 @@ def main(arguments: Sequence[str]) -> int:
     functions = [int(name) if name.isdigit() else name for name in options.functions]
     suite = SUITES[options.suite]
     problems = chosen(suite, options.dimensions, functions, options.instances, options.queries)
-    ended = {name: [end(problem, ROWS[name]) for problem in problems] for name in dict.fromkeys(["all", *options.rows])}
-    scores, unit = (percent_left(ended), "% left") if suite.name == "real" else (log_gaps(ended), "log10 gap")
-    return output.write(options.out, "trust-region", summary(scores, unit), ended=ended)
+    rows = dict.fromkeys(["all", *options.rows])
+    found = [[record(name, problem) for name in rows] for problem in problems]
+    score, unit = (percent_left, "% left") if suite.name == "real" else (log_gaps, "log10 gap")
+    scores = dict(zip(rows, np.transpose([score(runs) for runs in found]).tolist(), strict=True))
+    return output.write(options.out, "trust-region", summary(scores, unit), scores=scores)
 
 
-class End(NamedTuple):
-    """The first value, or gap, of a run and the least one."""
-
-    first: float
-    least: float
-
-
-def end(problem: Problem, changes: Sequence[Change]) -> End:
-    """How a run with changed constants went."""
-    with tempfile.TemporaryDirectory() as folder, changed(changes):
+def record(row: str, problem: Problem) -> Record:
+    """A row's run on a problem; its method has the row's name."""
+    with tempfile.TemporaryDirectory() as folder, changed(ROWS[row]):
         with opened(problem, "trust_region", Path(folder)) as found:
             box = [(-SIDE, SIDE)] * problem.dimension
             optimizer = SurrogateTrustRegion(found.start, bounds=box, max_queries=problem.queries)
             run(optimizer, _of_tensor(found.fun))
         assert found.progress is not None
-        return End(found.progress.at(1), found.progress.final)
-
-
-def log_gaps(ended: Mapping[str, Sequence[End]]) -> dict[str, np.ndarray]:
-    """log₁₀ of each run's last gap, a row for each name."""
-    return {name: np.log10([max(run.least, LEAST) for run in runs]) for name, runs in ended.items()}
-
-
-def percent_left(ended: Mapping[str, Sequence[End]]) -> dict[str, np.ndarray]:
-    """What each run left of the most that a row gained on its problem on the first value."""
-    least = {name: np.array([run.least for run in runs]) for name, runs in ended.items()}
-    best, first = np.min(list(least.values()), axis=0), np.array([run.first for run in ended["all"]])
-    return {name: 100.0 * (found - best) / (first - best) for name, found in least.items()}
+        return record_of(Run(row, problem), found.progress)
 
 
 def _of_tensor(fun: Callable[[np.ndarray], float]) -> Callable[[torch.Tensor], float]:
@@ -144,7 +127,7 @@ def changed(changes: Sequence[Change]) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def summary(scores: Mapping[str, Sequence[float] | np.ndarray], unit: str) -> list[str]:
+def summary(scores: Mapping[str, Sequence[float]], unit: str) -> list[str]:
     """The table."""
     whole = np.asarray(scores["all"])
     lines = [f"mean {unit} of all ingredients: {whole.mean():.2f}, over {len(whole)} problems; the change without"]

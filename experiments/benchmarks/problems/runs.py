@@ -241,7 +241,7 @@ def run_one(run: Run, out: Path) -> Record:
         assert progress is not None
         if any(folder.iterdir()):
             _move(folder, out / COCO / run.folder)
-    return _record(run, progress, seconds, clock[0], failure)
+    return record_of(run, progress, seconds, clock[0], failure)
 
 
 @functools.cache
@@ -268,7 +268,8 @@ def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
     return Queries(timed, -side, side, about.queries, numpy=True), clock
 
 
-def _record(run: Run, progress: Progress, seconds: float, objective: float, failure: str) -> Record:
+def record_of(run: Run, progress: Progress, seconds: float = 0.0, objective: float = 0.0, failure: str = "") -> Record:
+    """The record of a run that went as its progress says."""
     reached = () if run.problem.suite == "real" else tuple(progress.reached())
     least = tuple(progress.thinned())
     return Record(run, progress.asked, progress.final, seconds, objective, least, reached, failure)

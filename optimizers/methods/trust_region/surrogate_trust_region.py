@@ -217,9 +217,7 @@ class SurrogateTrustRegion(Optimizer):
             now.first, now.radius, now.lessons = len(state.values), self._opening, 0
             now.smoothing = now.noisy is not None and (now.noisy or RUGGED)
             now.shape = None
-            reached = math.inf
-            if bool(succeeded[0]):
-                reached = float(self._modeller.totals(now, torch.tensor([now.first])))
+            reached = float(self._modeller.totals(now, torch.tensor([now.first]))) if bool(succeeded[0]) else math.inf
             if kind == "design":
                 now.began = reached
             elif RETURNS and now.basis is not None and len(now.values) and not reached < now.began:

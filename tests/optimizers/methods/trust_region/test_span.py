@@ -7,6 +7,7 @@ from scipy.optimize import minimize as scipy_minimize
 
 from optimizers import SurrogateTrustRegion, run
 from optimizers.methods.trust_region.pinned_model import Shape
+from optimizers.methods.trust_region.radius import Radius
 from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, direction_outside
 from optimizers.methods.trust_region.span_model import SpanModel
 from optimizers.methods.trust_region.spanning import is_spanning, nearest, random_design
@@ -274,3 +275,15 @@ def test_the_best_query_is_kept_whatever_is_forgotten():
     opt._modeller.forget(state)
     assert len(state.values) < 20 and float(state.values.min()) == -9.0
     assert 1e3 in state.points[: state.first] and 1e3 not in state.points[state.first :]
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_queries_of_a_finer_scale_are_out_of_the_window_of_a_run_that_begins_again(noisy):
+    """Those nearer than ρ/100 say what f does at a finer scale; where values have noise more of it averages out."""
+    opt = SurrogateTrustRegion(torch.zeros(100, dtype=torch.float64), max_queries=400)
+    opt.tell(design := opt.ask(), range(len(design)))
+    directions = torch.nn.functional.normalize(normal(4, 100), dim=1)
+    points = torch.cat([torch.zeros(1, 100), torch.tensor([[1e-6], [0.009], [0.011], [1.0]]) * directions])
+    state = replace(opt.state, points=points, values=normal(5), noisy=noisy, radius=Radius(1.0, 1.0, 9.0), pin=0)
+    distances = torch.linalg.vector_norm(opt._modeller.place(state, points[:0]).rows, dim=1)
+    np.testing.assert_allclose(distances, [1e-6, 0.009, 0.011, 1.0] if noisy else [0.011, 1.0])
