@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.pinned_model import LINEAR, ROOT5, SHARED, Shape, factored, matern
+from optimizers.methods.trust_region.pinned_model import CURVATURE, LINEAR, RATE, SHARED, Shape, factored, matern
 from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, extended
 
 MOST = 8
@@ -31,21 +31,20 @@ UPHILL = 0.99
 
 def kernel(U: Tensor, V: Tensor, shape: Shape) -> Tensor:
     """k of points u and v, with the noise of the pin's value, ``n x m``."""
-    a, ell, noise = shape
+    a, noise = shape
     inner, squares = U @ V.mT, [points.square().sum(1) for points in (U, V)]
     distances = torch.cdist(U, V, compute_mode="donot_use_mm_for_euclid_dist")
-    norms = [matern(ROOT5 * part.sqrt(), ell) for part in squares]
-    bent = matern(ROOT5 * distances, ell) - norms[0][:, None] - norms[1] + 1.0
+    norms = [matern(part.sqrt()) for part in squares]
+    bent = matern(distances) - norms[0][:, None] - norms[1] + 1.0
     return inner * (LINEAR + 0.5 * inner) + SHARED * LINEAR * torch.outer(*squares) + a * bent + noise
 
 
 def slopes(U: Tensor, z: Tensor, shape: Shape) -> Tensor:
     """∂k(u, v)/∂v at v = z, ``n x d``: cov(f(u), ∇f(z))."""
-    a, ell, _ = shape
 
     def bend(lengths: Tensor) -> Tensor:
-        s = lengths * (ROOT5 / ell)
-        return a * 5.0 / (3.0 * ell**2) * (1.0 + s) * torch.exp(-s)
+        s = RATE * lengths
+        return shape.amplitude * CURVATURE * (1.0 + s) * torch.exp(-s)
 
     from_z = U - z
     linear = (LINEAR + U @ z)[:, None] * U + 2.0 * SHARED * LINEAR * U.square().sum(1, keepdim=True) * z
@@ -54,9 +53,8 @@ def slopes(U: Tensor, z: Tensor, shape: Shape) -> Tensor:
 
 def slope_covariance(z: Tensor, shape: Shape) -> Tensor:
     """∂²k(u, v)/∂u∂v at u = v = z, ``d x d``: cov ∇f(z)."""
-    a, ell, _ = shape
     covariance = (1.0 + LINEAR) * torch.outer(z, z)
-    covariance.diagonal().add_(LINEAR + z.square().sum() + a * 5.0 / (3.0 * ell**2))
+    covariance.diagonal().add_(LINEAR + z.square().sum() + shape.amplitude * CURVATURE)
     return covariance
 
 

@@ -185,7 +185,7 @@ class Modeller:
         shape = scaled.fitted(shape, None if now.noisy is None else now.smoothing)
         model = RegionModel(scaled.model(shape), map, data.unit)
         now.metric, now.fitted = self._box.kept(metric), len(now.values)
-        now.shape = (shape.amplitude, shape.lengthscale, shape.noise)
+        now.shape = (shape.amplitude, shape.noise)
         return model
 
     def _spanned(self, now: TrustRegionState, data: LocalData, due: bool, normal: Tensor) -> SpanModel:

@@ -1,12 +1,14 @@
 """A Gaussian process that is 0 at one point, its pin: values relative to the best one, from the best point.
 
-Its kernel is, with m(r) = (1 + √5 r + 5r²/3) exp(−√5 r) of Matérn 5/2,
+Its kernel is, with m(r) = (1 + √5 r/ℓ + 5r²/(3ℓ²)) exp(−√5 r/ℓ) of Matérn 5/2 and ℓ = 4,
 
-    k(u, v) = w u·v + ½ (u·v)² + ¼ w ‖u‖²‖v‖² + a [m(‖u − v‖/ℓ) − m(‖u‖/ℓ) − m(‖v‖/ℓ) + 1],
+    k(u, v) = w u·v + ½ (u·v)² + ¼ w ‖u‖²‖v‖² + a [m(‖u − v‖) − m(‖u‖) − m(‖v‖) + 1],
 
 the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
 directions share), and g − g(0) for a Matérn process g. Every term vanishes at u = 0, so that the process is g less its
-true value at the pin, and needs no mean. Values have noise of variance s²: that of f(uᵢ) − f(pin) is eᵢ − e, e the
+true value at the pin, and needs no mean. The lengthscale is not fitted: the points' root mean square length is about 1,
+so that with ℓ = 4 g is a smooth correction of the quadratic all over them, and a says how much of one. A shorter ℓ, which
+a few values are often most likely with, is a bump about each of them and says nothing about what is between. Values have noise of variance s²: that of f(uᵢ) − f(pin) is eᵢ − e, e the
 pin's, and adds s²(I + 11ᵀ) to the covariance; without noise the model holds the known values exactly. Everything is
 float64 on the CPU.
 """
@@ -30,8 +32,11 @@ QUADRATIC, SHARED = 1.0, 0.25
 JITTER = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """What is added to the correlation matrix's diagonal: the first with which it has a Cholesky factor."""
 
-AMPLITUDES, LENGTHSCALES = (1e-6, 1e3), (0.2, 5.0)
-"""The limits of a and ℓ. Beyond them differences of m cancel to nothing."""
+LENGTHSCALE = 4.0
+"""ℓ, in units of the points' root mean square length."""
+
+AMPLITUDES = (1e-6, 1e4)
+"""The limits of a. Beyond them differences of m cancel to nothing."""
 
 NOISES = (1e-8, 1e4)
 """The limits of s² where it is not 0, in units of k; ``LINEAR`` is the variance of f where ‖u‖ = 1."""
@@ -42,17 +47,23 @@ LOUDEST = 1e100
 EVIDENCE = 3.0
 """Noise is taken for some where −2 log marginal likelihood falls by more than this."""
 
-FIRST, LATER = 28, 8
-"""The most likelihoods that a first search for a and ℓ, and a later one, may take."""
+FACTOR = 10.0
+"""The first factor between neighbours of a search."""
 
-ROOT5 = math.sqrt(5.0)
+FIRST, LATER = 28, 8
+"""The most likelihoods that a first search for a and s², and a later one, may take."""
+
+RATE = math.sqrt(5.0) / LENGTHSCALE
+"""s of m for each unit of distance."""
+
+CURVATURE = RATE**2 / 3.0
+"""−m''(0)."""
 
 
 class Shape(NamedTuple):
-    """The hyper-parameters a, ℓ and s², the latter in units of k, which the scale multiplies too."""
+    """The hyper-parameters a and s², the latter in units of k, which the scale multiplies too."""
 
     amplitude: float = 1.0
-    lengthscale: float = 1.0
     noise: float = 0.0
 
 
@@ -65,8 +76,7 @@ class PinnedData:
         y: their values less the pin's, shape ``n``, divided by the largest of them.
         unit: that largest value; 1 if all are 0.
         polynomial: w u·v + ½(u·v)² + ¼w‖u‖²‖v‖², ``n x n``.
-        distances: √5 ‖u − v‖, ``n x n``.
-        norms: √5 ‖u‖, shape ``n``.
+        bend: m(‖u − v‖) − m(‖u‖) − m(‖v‖) + 1, ``n x n``.
         variance: that of a value's noise in the square of the unit, where it is known; 0: it is not, or there is none.
     """
 
@@ -74,8 +84,7 @@ class PinnedData:
     y: Tensor
     unit: float
     polynomial: Tensor
-    distances: Tensor
-    norms: Tensor
+    bend: Tensor
     variance: float = 0.0
 
     @classmethod
@@ -84,12 +93,13 @@ class PinnedData:
         unit = float(values.abs().max()) or 1.0
         gram = U @ U.mT
         squares = gram.diagonal().clone()
-        distances = torch.add(squares[:, None], squares).sub_(gram, alpha=2.0).clamp_min_(0.0)
-        distances.fill_diagonal_(0.0)
-        distances.mul_(5.0).sqrt_()
+        between = torch.add(squares[:, None], squares).sub_(gram, alpha=2.0).clamp_min_(0.0)
+        between.fill_diagonal_(0.0)
+        lost = 1.0 - matern(squares.sqrt())
+        bend = matern(between.sqrt_()).add_(lost[:, None] - 1.0).add_(lost)
         polynomial = gram.mul(0.5 * QUADRATIC).add_(LINEAR).mul_(gram).addr_(squares, squares, alpha=SHARED * LINEAR)
         variance = min(variance / unit / unit, LOUDEST)
-        return cls(U, values / unit, unit, polynomial, distances, (5.0 * squares).sqrt(), variance)
+        return cls(U, values / unit, unit, polynomial, bend, variance)
 
     def factored(self, shape: Shape) -> tuple[Tensor, Tensor, float]:
         """The Cholesky factor of k's correlations, ``n x n``, k's standard deviations, shape ``n``, and log det k.
@@ -97,9 +107,8 @@ class PinnedData:
         Raises:
             ArithmeticError: if no jitter makes the matrix positive definite.
         """
-        a, ell, noise = shape
-        lost = a - a * matern(self.norms, ell)
-        K = torch.add(self.polynomial, matern(self.distances, ell), alpha=a).add_(lost[:, None] - a).add_(lost)
+        a, noise = shape
+        K = torch.add(self.polynomial, self.bend, alpha=a)
         if noise:
             K.add_(noise).diagonal().add_(noise)
         factor, deviations = factored(K)
@@ -123,10 +132,10 @@ class PinnedData:
         return self.variance / shape.noise if self.variance else float(white.square().mean()) or 1.0
 
     def fitted(self, start: Shape | None, noisy: bool | None = False) -> Shape:
-        """The most likely shape that a pattern search from ``start`` finds; None starts at (1, 1), and looks longer.
+        """The most likely shape that a pattern search from ``start`` finds; None starts at a = 1, and looks longer.
 
-        The search compares a and ℓ, and s² where there is noise, with their neighbours by a factor each, moves to the
-        best neighbour, and takes the root of the factors where none is better, at most three times.
+        The search compares a, and s² where there is noise, with its neighbours by a factor of ten, moves to the best
+        neighbour, and takes the root of the factor where none is better, at most three times.
 
         Args:
             start: where it begins.
@@ -147,21 +156,17 @@ class PinnedData:
         return self._searched(start, left + left // 2, stride)[1]
 
     def excess(self, shape: Shape) -> float:
-        """What −2 log marginal likelihood rises by if a shape's noise is taken away and a and ℓ are fitted anew.
+        """What −2 log marginal likelihood rises by if a shape's noise is taken away and a is fitted anew.
 
-        The search begins at the shape's own a and ℓ, as for a later fit, and at (1, 1), as for a first one.
+        The search begins at the shape's own a, as for a later fit, and at 1, as for a first one.
         """
         still = self._searched(shape._replace(noise=0.0), LATER, 0.5), self._searched(Shape(), FIRST, 1.0)
         return min(still)[0] - self.loss(shape)
 
     def _searched(self, start: Shape, left: int, stride: float) -> tuple[float, Shape]:
         """The pattern search of ``fitted`` with ``left`` likelihoods; s² stays 0 where it is."""
-        limits = [(math.log(low), math.log(high)) for low, high in (AMPLITUDES, LENGTHSCALES, NOISES)]
-        factors = (10.0, 2.0, 10.0) if start.noise else (10.0, 2.0)
-        now = [
-            min(max(math.log(number), low), high)
-            for number, (low, high) in zip(start[: len(factors)], limits, strict=False)
-        ]
+        limits = [(math.log(low), math.log(high)) for low, high in (AMPLITUDES, NOISES)[: 2 if start.noise else 1]]
+        now = [min(max(math.log(number), low), high) for number, (low, high) in zip(start, limits, strict=False)]
 
         def shape(logarithms: list[float]) -> Shape:
             return Shape(*map(math.exp, logarithms))
@@ -169,10 +174,10 @@ class PinnedData:
         best = self.loss(shape(now))
         while left > 0 and stride > 0.1:
             trials = []
-            for i, factor in enumerate(factors):
+            for i, (low, high) in enumerate(limits):
                 for sign in (1.0, -1.0):
                     moved = list(now)
-                    moved[i] = min(max(now[i] + sign * stride * math.log(factor), limits[i][0]), limits[i][1])
+                    moved[i] = min(max(now[i] + sign * stride * math.log(FACTOR), low), high)
                     if moved != now and left > 0:
                         left -= 1
                         trials.append((self.loss(shape(moved)), moved))
@@ -200,7 +205,7 @@ class PinnedModel:
 
     Args:
         data: the data.
-        shape: a, ℓ and s².
+        shape: a and s².
         factor: the Cholesky factor of the correlations, ``n x n``.
         deviations: prior standard deviations, shape ``n``.
         alpha: k⁻¹y in the data's unit, shape ``n``.
@@ -215,8 +220,9 @@ class PinnedModel:
         self._linear = LINEAR * (alpha @ data.U)
         self._quadratic = QUADRATIC * (data.U * alpha[:, None]).mT @ data.U
         self._quadratic.diagonal().add_(2.0 * SHARED * LINEAR * float(alpha @ data.U.square().sum(1)))
+        self._norms = torch.linalg.vector_norm(data.U, dim=1)
         total = float(alpha.sum())
-        self._total, self._offset = total, total - float(alpha @ matern(data.norms, shape.lengthscale))
+        self._total, self._offset = total, total - float(alpha @ matern(self._norms))
 
     def means(self) -> Tensor:
         """μ at the data's points, shape ``n``: their values less the part of them that is noise."""
@@ -229,26 +235,20 @@ class PinnedModel:
 
     def mean(self, v: Tensor) -> float:
         """μ(v), shape ``d`` to a number."""
-        a, ell, _ = self.shape
-        w = self.data.U - v
-        here = torch.linalg.vector_norm(w, dim=1)
-        bend = (
-            float(self._alpha @ matern(here, ell / ROOT5))
-            - self._total * _matern(float(v.norm()) * ROOT5 / ell)
-            + self._offset
-        )
-        return self.data.unit * (float(v @ (self._linear + 0.5 * (self._quadratic @ v))) + a * bend)
+        here = torch.linalg.vector_norm(self.data.U - v, dim=1)
+        bend = float(self._alpha @ matern(here)) - self._total * _matern(float(v.norm())) + self._offset
+        quadratic = float(v @ (self._linear + 0.5 * (self._quadratic @ v)))
+        return self.data.unit * (quadratic + self.shape.amplitude * bend)
 
     def derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """∇μ(v), shape ``d``, and ∇²μ(v), ``d x d``; O(n d²)."""
-        a, ell, _ = self.shape
         w = torch.cat([self.data.U - v, -v[None]])
         alpha = torch.cat([self._alpha, self._alpha.new_full((1,), -self._total)])
-        s = torch.linalg.vector_norm(w, dim=1) * (ROOT5 / ell)
-        decay = (alpha * torch.exp(-s)).mul_(a * 5.0 / (3.0 * ell**2))
+        s = torch.linalg.vector_norm(w, dim=1) * RATE
+        decay = (alpha * torch.exp(-s)).mul_(self.shape.amplitude * CURVATURE)
         slopes = decay * (1.0 + s)
         bent = self._quadratic @ v
-        hessian = self._quadratic + (w * decay[:, None]).mT @ w * (5.0 / ell**2)
+        hessian = self._quadratic + (w * decay[:, None]).mT @ w * RATE**2
         hessian.diagonal().sub_(slopes.sum())
         return self.data.unit * (self._linear + bent + slopes @ w), self.data.unit * hessian
 
@@ -258,10 +258,9 @@ class PinnedModel:
 
     def slope_covariance(self, directions: Tensor) -> Tensor:
         """cov of the slopes at the pin along directions, ``d x m``, shape ``m x m``; O(n² m)."""
-        a, ell, _ = self.shape
-        s = self.data.norms / ell
-        prior = LINEAR + a * 5.0 / (3.0 * ell**2)
-        weights = (LINEAR + a * 5.0 / (3.0 * ell**2) * (1.0 + s) * torch.exp(-s)) / self._deviations
+        bent, s = self.shape.amplitude * CURVATURE, RATE * self._norms
+        prior = LINEAR + bent
+        weights = (LINEAR + bent * (1.0 + s) * torch.exp(-s)) / self._deviations
         cross = (self.data.U @ directions) * weights[:, None]
         white = torch.linalg.solve_triangular(self._factor, cross, upper=False)
         covariance = prior * (directions.mT @ directions) - white.mT @ white
@@ -289,11 +288,12 @@ def factored(K: Tensor) -> tuple[Tensor, Tensor]:
     raise ArithmeticError("the points of the window are too near to each other for a factorization")
 
 
-def matern(distances: Tensor, lengthscale: float) -> Tensor:
-    """(1 + s + s²/3) exp(−s) for s = distances/lengthscale, a new tensor: Matérn 5/2 where s has the factor √5."""
-    t = distances * (-1.0 / lengthscale)
+def matern(distances: Tensor) -> Tensor:
+    """m, a new tensor: (1 + s + s²/3) exp(−s) for s = √5 r/ℓ."""
+    t = distances * -RATE
     return (t / 3.0).sub_(1.0).mul_(t).add_(1.0).mul_(t.exp_())
 
 
-def _matern(s: float) -> float:
+def _matern(distance: float) -> float:
+    s = RATE * distance
     return (1.0 + s + s * s / 3.0) * math.exp(-s)

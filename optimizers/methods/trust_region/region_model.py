@@ -55,7 +55,7 @@ class RegionModel:
         return 0.5 * curvature * length**2 > SEEN * math.sqrt(self._model.noise)
 
     def needs_noise(self) -> bool:
-        """Whether the values are much less likely without noise, whatever a and ℓ are (``PinnedData.excess``)."""
+        """Whether the values are much less likely without noise, whatever a is (``PinnedData.excess``)."""
         data, shape = self._model.data, self._model.shape
         return shape.noise > 0.0 and data.excess(shape) > NEEDED * len(data.y)
 

@@ -24,7 +24,7 @@ class TrustRegionState:
         metric: A, ``d_free x d_free``, or ``k + 1 x k + 1`` in the basis's coordinates (``span``); 1 x 1 before the
             first batch.
         basis: an orthonormal basis of the span of the model's rows, ``k x d_free``; None: all variables are modelled.
-        shape: the model's a, ℓ and s², or None before the first fit of a run, also of one since a restart.
+        shape: the model's a and s², or None before the first fit of a run, also of one since a restart.
         noisy: whether values have noise; None: not known.
         smoothing: whether the model has s², of noise or of ripples that it does not follow.
         pin: the number of the query at the center.
@@ -47,7 +47,7 @@ class TrustRegionState:
     radius: Radius
     metric: Tensor
     basis: Tensor | None
-    shape: tuple[float, float, float] | None
+    shape: tuple[float, float] | None
     noisy: bool | None
     smoothing: bool
     pin: int

@@ -90,8 +90,8 @@ class SurrogateTrustRegion(Optimizer):
       teach about the gradient there, whatever the values of all that are out (``Place``). A step that takes too long
       is passed over: another one takes its place, and its value joins the others when it comes.
 
-    Lengthscale and amplitude are fitted anew every max(2, d/2) queries (max(5, n/8) in a span), and the metric of the
-    model to the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a window
+    The model's amplitude, and its noise, are fitted anew every max(2, d/2) queries (max(5, n/8) in a span), and its
+    metric to the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a window
     of n, in a span O(n³ + n² d).
 
     Args:
@@ -110,7 +110,7 @@ class SurrogateTrustRegion(Optimizer):
     """
 
     method = "trust_region"
-    version = 2
+    version = 3
     state: TrustRegionState
 
     def __init__(
@@ -280,7 +280,7 @@ class SurrogateTrustRegion(Optimizer):
             now.kind, now.plan = "lesson", self._box.kept(self._box.along(center, direction, now.radius.delta))
             if self._is_known(now, now.plan):
                 self._scout(now)
-        elif now.noisy is None and now.shape is not None and now.shape[2] > 0.0:
+        elif now.noisy is None and now.shape is not None and now.shape[1] > 0.0:
             now.kind, now.plan = "repeat", self._box.kept(center[None])
         else:
             self._step_or_lesson(now, model, center, failed, at_rho)

@@ -8,7 +8,7 @@ from optimizers import SurrogateTrustRegion
 from optimizers.methods.trust_region.beside import Known, Place, kernel, slope_covariance, slopes
 from optimizers.methods.trust_region.pinned_model import PinnedData, Shape
 
-SHAPES = [Shape(1.0, 1.0), Shape(30.0, 2.0, 0.3)]
+SHAPES = [Shape(1.0), Shape(300.0, 0.3)]
 
 
 def normal(*shape, seed=0):

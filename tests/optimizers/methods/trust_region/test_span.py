@@ -77,7 +77,7 @@ def pair():
     rows = normal(9, 15)
     basis = covering(rows.new_empty(0, 15), rows)[0]
     metric = torch.block_diag(normal(9, 9, seed=1) + 3.0 * torch.eye(9), torch.tensor([[1.3]], dtype=torch.float64))
-    shape, y = Shape(3.0, 0.8), heights(rows)
+    shape, y = Shape(30.0), heights(rows)
     inner = region_model(coordinates(basis, rows), y, metric, shape)
     full = region_model(rows, y, torch.linalg.cholesky(dense(metric, basis)).mT, shape)
     outside = direction_outside(basis, normal(15, seed=2))
