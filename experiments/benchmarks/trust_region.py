@@ -9,6 +9,7 @@ the best row gained.
 
 from __future__ import annotations
 
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,32 @@ def _identity(hessian: torch.Tensor, *_: float) -> torch.Tensor:
     return torch.eye(len(hessian), dtype=hessian.dtype)
 
 
+def _of_likeliest_lengthscale(
+    data: pinned_model.PinnedData, start: pinned_model.Shape | None, noisy: bool | None = False
+) -> pinned_model.Shape:
+    """``PinnedData.fitted`` with each of some lengthscales; the most likely one is the model's."""
+
+    def tried(lengthscale: float) -> tuple[float, pinned_model.Shape]:
+        pinned_model.RATE = math.sqrt(5.0) / lengthscale
+        pinned_model.CURVATURE = pinned_model.RATE**2 / 3.0
+        object.__setattr__(data, "bend", pinned_model.PinnedData.of(data.U, data.y).bend)
+        shape = _fitted(data, start, noisy)
+        return data.loss(shape), shape
+
+    best = min(LENGTHSCALES, key=lambda lengthscale: tried(lengthscale)[0])
+    return tried(best)[1]
+
+
+_fitted = pinned_model.PinnedData.fitted
+
+LENGTHSCALES = (0.2, 0.35, 0.6, 1.0, 1.7, 3.0, 5.0)
+"""What a fitted lengthscale is one of."""
+
+FITTED: list[Change] = [
+    (pinned_model.PinnedData, "fitted", _of_likeliest_lengthscale),
+    (pinned_model, "RATE", pinned_model.RATE),
+    (pinned_model, "CURVATURE", pinned_model.CURVATURE),
+]
 NO_NOISE: list[Change] = [(pinned_model, "EVIDENCE", float("inf"))]
 NO_SHARED: list[Change] = [(pinned_model, "SHARED", 0.0)]
 ROOT: list[Change] = [(metric, "POWER", 0.25)]
@@ -55,6 +82,8 @@ VARIANCE: list[Change] = [(region_model, "gain_map", _identity)]
 ROWS: dict[str, list[Change]] = {
     "all": [],
     "without the Matérn part": [(pinned_model, "AMPLITUDES", (1e-6, 1e-6))],
+    "the most likely lengthscale": FITTED,
+    "a lengthscale of 1": [(pinned_model, "RATE", math.sqrt(5.0)), (pinned_model, "CURVATURE", 5.0 / 3.0)],
     "without the quadratic form": [(pinned_model, "QUADRATIC", 0.0)],
     "without the shared curvature": NO_SHARED,
     "without the metric": [(modeller, "metric_of", _identity)],
@@ -71,7 +100,7 @@ ROWS: dict[str, list[Change]] = {
     "queries of a finer scale in the window": [(modeller, "CLOSE", 0.0)],
     "half the first radius": [(free_box, "START", 0.1)],
     "radius grows at any decrease": [(radius, "POOR", 0.1)],
-    "the prototype's model": [*NO_NOISE, *NO_SHARED, *ROOT, *VARIANCE, (cut, "REACH", 0.0)],
+    "the prototype's model": [*FITTED, *NO_NOISE, *NO_SHARED, *ROOT, *VARIANCE, (cut, "REACH", 0.0)],
 }
 
 

@@ -1,13 +1,18 @@
 """The ablation of the trust region: constants are changed for a row and no longer, and rows are compared in pairs."""
 
 import json
+import math
 
+import numpy as np
 import pytest
 import torch
+from sklearn.gaussian_process import kernels
 
 from experiments.benchmarks import trust_region
 from experiments.cli import main
 from optimizers import SurrogateTrustRegion, run
+from optimizers.methods.trust_region import pinned_model
+from optimizers.methods.trust_region.pinned_model import PinnedData
 
 
 def asked(changes):
@@ -34,8 +39,28 @@ def test_rows_ask_other_queries_than_all_ingredients():
         "without the quadratic form",
         "without the metric",
         "half the first radius",
+        "the most likely lengthscale",
     ):
         assert not torch.equal(whole, asked(trust_region.ROWS[name]))
+    assert torch.equal(whole, asked([]))
+
+
+def test_a_fitted_lengthscale_is_the_most_likely_of_some():
+    """Values of a Matérn process of lengthscale 0.6: the likelihoods of seven lengthscales, each by itself."""
+    U = torch.from_numpy(np.random.default_rng(0).standard_normal((40, 2)))
+    correlations = kernels.Matern(0.6, nu=2.5)(U.numpy())
+    y = torch.from_numpy(np.linalg.cholesky(correlations) @ np.random.default_rng(1).standard_normal(40))
+    losses = {}
+    for ell in trust_region.LENGTHSCALES:
+        rate = math.sqrt(5.0) / ell
+        with trust_region.changed([(pinned_model, "RATE", rate), (pinned_model, "CURVATURE", rate**2 / 3.0)]):
+            data = PinnedData.of(U, y)
+            losses[ell] = data.loss(data.fitted(None))
+    with trust_region.changed(trust_region.FITTED):
+        data = PinnedData.of(U, y)
+        assert data.loss(data.fitted(None)) == pytest.approx(min(losses.values()), rel=1e-12)
+        assert pinned_model.RATE == math.sqrt(5.0) / min(losses, key=losses.get) != math.sqrt(5.0) / 4.0
+    assert math.sqrt(5.0) / 4.0 == pinned_model.RATE
 
 
 def test_the_summary_is_of_pairs():

@@ -6,11 +6,11 @@ Its kernel is, with m(r) = (1 + √5 r/ℓ + 5r²/(3ℓ²)) exp(−√5 r/ℓ) o
 
 the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
 directions share), and g − g(0) for a Matérn process g. Every term vanishes at u = 0, so that the process is g less its
-true value at the pin, and needs no mean. The lengthscale is not fitted: the points' root mean square length is about 1,
-so that with ℓ = 4 g is a smooth correction of the quadratic all over them, and a says how much of one. A shorter ℓ, which
-a few values are often most likely with, is a bump about each of them and says nothing about what is between. Values have noise of variance s²: that of f(uᵢ) − f(pin) is eᵢ − e, e the
-pin's, and adds s²(I + 11ᵀ) to the covariance; without noise the model holds the known values exactly. Everything is
-float64 on the CPU.
+true value at the pin, and needs no mean. The lengthscale is not fitted: points have a root mean square length of 1, so
+that with ℓ = 4 g is a smooth correction of the quadratic all over them, and a says how much of one. With a shorter ℓ,
+under which few values are often most likely, it is a bump about each of them, which says nothing of what is between.
+Values have noise of variance s²: that of f(uᵢ) − f(pin) is eᵢ − e, e the pin's, and adds s²(I + 11ᵀ) to the covariance;
+without noise the model holds the known values exactly. Everything is float64 on the CPU.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ class SurrogateTrustRegion(Optimizer):
       is passed over: another one takes its place, and its value joins the others when it comes.
 
     The model's amplitude, and its noise, are fitted anew every max(2, d/2) queries (max(5, n/8) in a span), and its
-    metric to the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a window
-    of n, in a span O(n³ + n² d).
+    metric to the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a
+    window of n, in a span O(n³ + n² d).
 
     Args:
         x0: initial point, shape ``d``.
