@@ -1401,7 +1401,7 @@ SINGLE_MACHINE = (
     Mutation(
         "trust-region/kernel-not-pinned",
         M + "trust_region/pinned_model.py",
-        ".add_(lost[:, None] - a).add_(lost)",
+        ".add_(lost[:, None] - 1.0).add_(lost)",
         ".add_(lost[:, None]).add_(lost)",
         "the Matérn part of the covariance is that of g and not of g - g(0)",
         (REGION + "test_the_mean_is_that_of_the_kernel_written_out_and_interpolates",),
