@@ -87,6 +87,23 @@ def test_the_search_finds_a_shape_as_likely_as_a_grids_best():
     assert data.loss(data.fitted(found)) <= data.loss(found)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_model_of_a_design_says_what_is_between_its_points(seed):
+    """Waves in ten variables, given along the axes only: lengthscales of a third are more likely, and blind between."""
+    rng, axes = np.random.default_rng(seed), torch.eye(10, dtype=torch.float64)
+    center = torch.from_numpy(rng.standard_normal(10))
+
+    def f(u):
+        return torch.sin(2.0 * (u + center)).sum(-1)
+
+    U = torch.cat([axes, -axes])
+    data = PinnedData.of(U, f(U) - f(torch.zeros(10, dtype=torch.float64)))
+    model, v = data.model(data.fitted(None)), torch.from_numpy(rng.standard_normal((200, 10)))
+    v /= v.norm(dim=1, keepdim=True)
+    predicted, true = torch.tensor([model.mean(x) for x in v]), f(v) - f(torch.zeros(10, dtype=torch.float64))
+    assert float((predicted - true).var() / true.var()) < 0.4
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradient_and_hessian_of_the_mean_are_its_differences(shape):
     U, v = points(15, 4), 0.7 * points(3, 4, 1)
