@@ -600,12 +600,15 @@ def test_verdicts_are_those_of_the_intervals():
 @pytest.mark.parametrize(
     ("worse", "status"), [(0.1, "reproduced"), (0.3, "undecided"), (0.5, "not reproduced")], ids=str
 )
-def test_eight_at_a_time_may_lose_three_tenths(worse, status):
+def test_eight_at_a_time_may_lose_three_tenths_and_are_compared_with_cma(worse, status):
     shift = {4: worse - 0.05, 5: worse + 0.05}
     pairs = [record("trust_region", 1e-2, f, 5, i) for f in (1, 2, 15) for i in (4, 5)]
     pairs += [record("trust_region_8", 10 ** (shift[i] - 2.0), f, 5, i) for f in (1, 15) for i in (4, 5)]
-    found = next(v for v in page.verdicts(pairs) if "8 queries at a time" in v.claim)
+    (found,) = (v for v in page.verdicts(pairs) if "8 queries at a time" in v.claim)
     assert found.status == status and found.estimate == pytest.approx(worse)
+    pairs += [record("cma", 10 ** (0.25 - 2.0), f, 5, i) for f in (1, 2, 15) for i in (4, 5)]
+    (cma,) = (v for v in page.verdicts(pairs) if "8 queries at a time ends lower than CMA-ES" in v.claim)
+    assert cma.status == status and cma.estimate == pytest.approx(worse - 0.25)
 
 
 def test_methods_that_were_run_on_other_problems_have_no_verdict():
