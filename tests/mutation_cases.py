@@ -1602,7 +1602,7 @@ SINGLE_MACHINE = (
         "            now.shape = None\n",
         "",
         "a new run begins with the hyper-parameters that the last one had at its finest scale",
-        (REGION + "test_smooth_functions_are_not_asked_twice",),
+        (REGION + "test_a_new_run_has_no_shape_of_the_last_one",),
         ("optimizers/trust_region",),
     ),
     Mutation(

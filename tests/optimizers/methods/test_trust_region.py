@@ -282,6 +282,16 @@ def test_smooth_functions_are_asked_twice_at_one_point_at_most(f):
         assert opt.state.noisy is not True and len(x) - len(x.unique(dim=0)) == (opt.state.noisy is False) <= 1
 
 
+def test_a_new_run_has_no_shape_of_the_last_one():
+    opt = SurrogateTrustRegion([2.0, -3.0], bounds=[(-5.0, 5.0)] * 2, max_queries=200)
+    kinds = [""]
+    while kinds[-1] != "scout":
+        batch = opt.ask()
+        kinds.append(batch.info["kind"])
+        opt.tell(batch, [float(smooth(x)) for x in batch])
+    assert opt.state.shape is None and opt.ask().info["kind"] == "surround"
+
+
 @pytest.mark.parametrize("noise", [None, 1.0])
 def test_with_noise_the_center_comes_nearer_than_a_value_can_tell(noise):
     """f(center) without its noise of variance 1 on Σ(x − 1)², over seeds: the mean is under ¾ by its deviation."""
