@@ -94,8 +94,8 @@ class RegionModel:
         return -e if self.cut is not None and delta * float(self.cut @ e) > SHARE else e
 
     def slope_variance(self, e: Tensor) -> float:
-        """The variance of eᵀ∇f(x_b), e of shape ``d``."""
-        return float(self._model.slope_covariance((self._map @ e)[:, None]))
+        """The variance of eᵀ∇f(x_b), e of shape ``d``; 0 where rounding makes it less."""
+        return max(0.0, float(self._model.slope_covariance((self._map @ e)[:, None])))
 
     def _gradient_covariance(self) -> Tensor:
         """cov ∇f(x_b), ``d x d``."""

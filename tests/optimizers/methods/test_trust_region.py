@@ -328,6 +328,15 @@ def test_a_lesson_goes_along_what_the_queries_do_not_span_and_downhill():
     assert steep.lesson(1.0) is None
 
 
+def test_a_slopes_variance_is_never_below_0(monkeypatch):
+    """Rounding made one negative on ``swimmer``, and its root complex, with which a run ended."""
+    eye = torch.eye(2, dtype=torch.float64)
+    model = region_model(points(9, 2), points(9, 2)[:, 0], eye, Shape())
+    assert model.slope_variance(eye[0]) > 0.0
+    monkeypatch.setattr(model._model, "slope_covariance", lambda directions: torch.full((1, 1), -1e-12))
+    assert model.slope_variance(eye[0]) == 0.0
+
+
 @pytest.mark.parametrize("length", [1e-12, 100.0])
 def test_a_lesson_is_about_the_slope_that_may_gain_most(length):
     """No direction has more eᵀCe/eᵀ(|H| + ‖g‖/δ)e, C = cov ∇f(x_b): not the one of most variance, up a steep wall."""
