@@ -189,8 +189,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
         found.append(_below(multimodal, "cma", "ends lower than CMA-ES on the multimodal groups"))
     if _met(board, EIGHT):
         found.append(_at_a_time(board.shared(EIGHT, OURS)))
-        together = board.shared(EIGHT, "cma") if board.has("cma") else None
-        if together and together.problems:
+        if board.has("cma") and (together := board.shared(EIGHT, "cma")).problems:
             claim = "with 8 queries at a time ends lower than CMA-ES, at equal queries"
             found.append(_verdict(together, together.difference(EIGHT, "cma"), "log10 gap", claim))
     return found

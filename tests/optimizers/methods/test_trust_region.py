@@ -80,7 +80,7 @@ def test_likelihoods_differ_as_the_densities_of_the_values_at_their_best_scales(
 def test_the_search_finds_a_shape_as_likely_as_a_grids_best():
     U = points(25, 2)
     data = PinnedData.of(U, smooth(2.0 * U) - smooth(torch.zeros(2, dtype=torch.float64)))
-    grid = [Shape(a) for a in np.logspace(-6, 3, 91)]
+    grid = [Shape(a) for a in np.logspace(-6, 4, 101)]
     best = min(map(data.loss, grid))
     found = data.fitted(None)
     assert data.loss(found) <= best + 4.0
@@ -196,7 +196,7 @@ def test_values_need_noise_where_the_best_likelihood_without_it_is_far_less(ripp
         K, z = K / np.outer(size, size) + 1e-12 * np.eye(len(K)), data.y.numpy() / size
         return np.linalg.slogdet(K)[1] + 2.0 * np.log(size).sum() + len(K) * np.log(z @ np.linalg.solve(K, z))
 
-    grid = [Shape(a) for a in 10.0 ** np.arange(-6, 4)]
+    grid = [Shape(a) for a in 10.0 ** np.arange(-6, 5)]
     excess = min(map(least, grid)) - least(model._model.shape)
     assert data.excess(model._model.shape) < excess + 1.0 and abs(excess - 0.2 * 40) > 5.0
     assert model.needs_noise() is bool(excess > 0.2 * 40) is (ripples > 0.0)
