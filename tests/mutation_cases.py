@@ -1476,7 +1476,7 @@ SINGLE_MACHINE = (
         "return values + self._psi.value(",
         "return values + 0.0 * self._psi.value(",
         "the best point and the ratio are of f alone",
-        (COMPOSITE + "test_over_a_simplex_and_a_ball_the_minimum_is_a_general_solvers",),
+        (COMPOSITE + "test_the_center_is_the_least_of_f_and_psi_not_of_f_alone",),
         ("optimizers/trust_region",),
     ),
     Mutation(

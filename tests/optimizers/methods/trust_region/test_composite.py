@@ -69,6 +69,13 @@ def test_over_a_simplex_and_a_ball_the_minimum_is_a_general_solvers():
         assert math.isfinite(float(prox.value(result.x)))
 
 
+def test_the_center_is_the_least_of_f_and_psi_not_of_f_alone():
+    """f falls by 1 along each axis, where ψ = 10 ‖x‖₁ rises by 10."""
+    opt = SurrogateTrustRegion(torch.zeros(2, dtype=torch.float64), prox=L1(10.0), radius=1.0, max_queries=40)
+    opt.tell(design := opt.ask(), [-float(x.abs().sum()) for x in design])
+    assert torch.equal(opt.x, torch.zeros(2, dtype=torch.float64))
+
+
 def test_many_variables_with_a_prox_descend_in_its_domain():
     d, prox = 80, Simplex()
     target = torch.zeros(d, dtype=torch.float64)
