@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer as TorchOptimizer
@@ -87,12 +88,12 @@ class FirstOrder:
         """Adam's step in compiled code: most of the time that torch's takes for a vector is Python's."""
         assert adam_step is not None
         group, state = self._rule.param_groups[0], self._rule.state[self._parameter]
-        state["step"] += 1
-        moved = torch.empty_like(x)
+        count, moved = state["step"].numpy(), np.empty(x.shape)  # arrays are faster than small tensors
+        count += 1
         vectors = (vector.numpy() for vector in (x, gradient, state["exp_avg"], state["exp_avg_sq"]))
-        numbers = (float(state["step"]), self.step_size, *map(float, group["betas"]), group["eps"])
-        adam_step(*vectors, *numbers, moved.numpy())
-        return moved
+        numbers = (float(count), self.step_size, *map(float, group["betas"]), group["eps"])
+        adam_step(*vectors, *numbers, moved)
+        return torch.from_numpy(moved)
 
     def reset(self, scale: float = 1.0) -> None:
         """Makes the rule anew: no moments, counts or schedule, and ``scale`` times the factory's learning rates."""

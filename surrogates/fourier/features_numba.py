@@ -12,9 +12,9 @@ import numba
 import torch
 from torch import Tensor
 
+from surrogates.reordered_numba import reordered
+
 _TILE = 1024
-# Sums may be reordered for the vector units; NaN and inf keep their meaning.
-_REORDER = {"reassoc", "nsz", "contract"}
 
 
 def one_point(V: Tensor, phases: Tensor | None, x: Tensor, w: Tensor, scale: float) -> Tensor:
@@ -52,7 +52,7 @@ def _coefficient(phase, i, h, b, w, scale):  # type: ignore[no-untyped-def]
     return -scale * w[i] * sin(phase + b[i])
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _phase(x, row):  # type: ignore[no-untyped-def]
     s = x.dtype.type(0)
     for j in range(x.shape[0]):
@@ -60,7 +60,7 @@ def _phase(x, row):  # type: ignore[no-untyped-def]
     return s
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _phases_of_four(x, a, b, c, d):  # type: ignore[no-untyped-def]
     s0 = s1 = s2 = s3 = x.dtype.type(0)
     for j in range(x.shape[0]):
@@ -71,13 +71,13 @@ def _phases_of_four(x, a, b, c, d):  # type: ignore[no-untyped-def]
     return s0, s1, s2, s3
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _add(out, row, q):  # type: ignore[no-untyped-def]
     for j in range(out.shape[0]):
         out[j] += q * row[j]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _add_four(out, a, b, c, d, q0, q1, q2, q3):  # type: ignore[no-untyped-def]
     for j in range(out.shape[0]):
         out[j] += q0 * a[j] + q1 * b[j] + q2 * c[j] + q3 * d[j]

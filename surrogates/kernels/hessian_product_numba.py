@@ -10,11 +10,11 @@ import numba
 import numpy as np
 from torch import Tensor
 
+from surrogates.reordered_numba import reordered
+
 _TILE = 1024
 # The loops that add differences stand in ``one_pass_numba`` too: numba's cache of a function does not notice when
 # another file changes.
-# Sums may be reordered for the vector units; NaN and inf keep their meaning.
-_REORDER = {"reassoc", "nsz", "contract"}
 
 
 def plus_outer_products(vector: Tensor, X: Tensor, x: Tensor, weights: Tensor, u: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def _add_outer_products(product, X, x, weights, u):  # type: ignore[no-untyped-d
         _add(product, x, X[i], weights[i] * _along(x, u, X[i]))
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _along(x, u, a):  # type: ignore[no-untyped-def]
     s = x.dtype.type(0)
     for j in range(x.shape[0]):
@@ -55,7 +55,7 @@ def _along(x, u, a):  # type: ignore[no-untyped-def]
     return s
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _along_of_four(x, u, a0, a1, a2, a3):  # type: ignore[no-untyped-def]
     s0 = s1 = s2 = s3 = x.dtype.type(0)
     for j in range(x.shape[0]):
@@ -66,13 +66,13 @@ def _along_of_four(x, u, a0, a1, a2, a3):  # type: ignore[no-untyped-def]
     return s0, s1, s2, s3
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _add(product, x, a, w):  # type: ignore[no-untyped-def]
     for j in range(product.shape[0]):
         product[j] += w * (x[j] - a[j])
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _add_four(product, x, a0, a1, a2, a3, w):  # type: ignore[no-untyped-def]
     w0, w1, w2, w3 = w[0], w[1], w[2], w[3]
     for j in range(product.shape[0]):

@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 
 from surrogates.kernels.stationary import RadialProfile, StationaryKernel
+from surrogates.reordered_numba import reordered
 
 _TILE = 1024
 _WIDE = 4096
 _NEAR = 1 << 20
 _SHORT = 256
 _PROFILES = {"rbf": 0, "rq": 1, "matern12": 2, "matern32": 3, "matern52": 4}
-# Sums may be reordered for the vector units; NaN and inf keep their meaning.
-_REORDER = {"reassoc", "nsz", "contract"}
 
 
 class Arrays(NamedTuple):
@@ -187,7 +186,7 @@ def _weigh(first, last, alpha, profile, exponent, outputscale, p, v, r2, q, c, w
         weight[i] = c[i] * alpha[i] * v
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _squares_of_all(x, X, r2):  # type: ignore[no-untyped-def]
     for i in range(X.shape[0]):
         s = x.dtype.type(0)
@@ -197,7 +196,7 @@ def _squares_of_all(x, X, r2):  # type: ignore[no-untyped-def]
         r2[i] = s
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _add_all(mean, x, X, weight):  # type: ignore[no-untyped-def]
     for i in range(X.shape[0]):
         w = weight[i]
@@ -205,7 +204,7 @@ def _add_all(mean, x, X, weight):  # type: ignore[no-untyped-def]
             mean[j] += w * (x[j] - X[i, j])
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _squares(x, a):  # type: ignore[no-untyped-def]
     s = x.dtype.type(0)
     for j in range(x.shape[0]):
@@ -214,7 +213,7 @@ def _squares(x, a):  # type: ignore[no-untyped-def]
     return s
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _squares_of_four(x, a0, a1, a2, a3):  # type: ignore[no-untyped-def]
     s0 = s1 = s2 = s3 = x.dtype.type(0)
     for j in range(x.shape[0]):
@@ -229,20 +228,20 @@ def _squares_of_four(x, a0, a1, a2, a3):  # type: ignore[no-untyped-def]
     return s0, s1, s2, s3
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _add(mean, x, a, w):  # type: ignore[no-untyped-def]
     for j in range(mean.shape[0]):
         mean[j] += w * (x[j] - a[j])
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _add_four(mean, x, a0, a1, a2, a3, weight):  # type: ignore[no-untyped-def]
     w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
     for j in range(mean.shape[0]):
         mean[j] += w0 * (x[j] - a0[j]) + w1 * (x[j] - a1[j]) + w2 * (x[j] - a2[j]) + w3 * (x[j] - a3[j])
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _add_four_and_squares_of_four(mean, x, a0, a1, a2, a3, weight, b0, b1, b2, b3):  # type: ignore[no-untyped-def]
     w0, w1, w2, w3 = weight[0], weight[1], weight[2], weight[3]
     s0 = s1 = s2 = s3 = x.dtype.type(0)
@@ -260,7 +259,7 @@ def _add_four_and_squares_of_four(mean, x, a0, a1, a2, a3, weight, b0, b1, b2, b
     return s0, s1, s2, s3
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def _ard(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors):  # type: ignore[no-untyped-def]
     n, d = X.shape
     x, mean, r2, q, c = point[0], means[0], n_vectors[0, 0], n_vectors[1, 0], n_vectors[2, 0]
@@ -282,7 +281,7 @@ def _ard(X, alpha, profile, exponent, outputscale, p, v, point, means, n_vectors
         mean[j] *= v[j]
 
 
-@numba.njit(cache=True, nogil=True, fastmath=_REORDER)
+@reordered
 def trace_explained(cs, qs, inverse, weighted):  # type: ignore[no-untyped-def]
     """(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c of one point, for c and q of ``1 x n``, A⁻¹, and A⁻¹∘E."""
     # Both matrices are symmetric: one triangle is read. The diagonal of the second is 0.

@@ -14,6 +14,9 @@ _BLOCK = 256
 class GrowingRows:
     """Rows that are appended at constant amortised cost; a view taken earlier keeps its values.
 
+    Attributes:
+        rows: All rows, ``n x ...``: a view that must not be written to.
+
     Args:
         rows: The rows to begin with, ``n x ...``. They are copied.
         capacity: The number of rows that storage is made for at first.
@@ -23,15 +26,11 @@ class GrowingRows:
         self._length = rows.shape[0]
         self._storage = rows.new_empty(max(capacity, self._length), *rows.shape[1:])
         self._storage[: self._length] = rows
+        self.rows = self._storage[: self._length]
 
     def __len__(self) -> int:
         """The number of rows."""
         return self._length
-
-    @property
-    def rows(self) -> Tensor:
-        """All rows, ``n x ...``: a view that must not be written to."""
-        return self._storage[: self._length]
 
     def append(self, rows: Tensor) -> None:
         """Appends ``m x ...`` rows, converted to the dtype of those before."""
@@ -42,11 +41,12 @@ class GrowingRows:
                 grown[: self._length] = self.rows
             self._storage = grown
         self._storage[self._length : end] = rows
-        self._length = end
+        self._length, self.rows = end, self._storage[:end]
 
     def truncate(self, length: int) -> None:
         """Forgets all rows beyond the first ``length``."""
         self._length = min(length, self._length)
+        self.rows = self._storage[: self._length]
 
 
 class GrowingCholesky:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,10 +45,10 @@ class KeptWindow:
             x: the point, shape ``d``.
             known: the pass over the present window at x.
         """
-        kernel, point = self.conditioning.stationary, known.of_one_point()
-        if explained is not None and point is not None and (numbers := numbers_of(kernel.profile)) is not None:
-            arrays = (self.rows, window.rows, window.trajectory.X.numpy(), x.numpy())
-            return explained(*arrays, *point, *self.conditioning.matrices, numbers[0], kernel.numbers)
+        point = known.of_one_point()
+        if explained is not None and point is not None and (kept := self._compiled) is not None:
+            return explained(self.rows, window.rows, window.trajectory.X.numpy(), x.numpy(), *point, *kept)
+        kernel = self.conditioning.stationary
         moved = np.flatnonzero(self.rows != window.rows)
         if moved.size:
             _, _, p, v = kernel.numbers
@@ -57,3 +59,10 @@ class KeptWindow:
             c[..., moved] = kernel.row_scales(distances)
             known = Pass(known.mean, r2, q, c)
         return float(self.conditioning.explained_trace(known))
+
+    @cached_property
+    def _compiled(self) -> tuple[Any, ...] | None:
+        """What the compiled function takes of the kept window; None for a profile that is not built in."""
+        kernel = self.conditioning.stationary
+        numbers = numbers_of(kernel.profile)
+        return None if numbers is None else (*self.conditioning.matrices, numbers[0], kernel.numbers)

@@ -146,8 +146,8 @@ with contextlib.suppress(ImportError):
 
     # Four at a time, as rows lie apart and memory serves four streams faster than one. Reassociation lets the sums use
     # vector registers. Every row goes through the same code, so equal rows get equal distances and the answer does not
-    # depend on which rows are evaluated together.
-    @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+    # depend on which rows are evaluated together; in which order they are summed, ``reordered_numba`` says.
+    @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, forceinline=True)
     def _four(a, b, c, d, x, weights):  # type: ignore[no-untyped-def]
         total_a = total_b = total_c = total_d = 0.0
         for j in range(x.shape[0]):
@@ -231,12 +231,12 @@ class NearestSearch:
 
     def nearest_set(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
         """The same ascending, on the CPU."""
-        return self.nearest_beside(X, x, k, precision, np.empty(0, dtype=np.int64), X[:0])[0]
+        return torch.from_numpy(self.nearest_beside(X, x, k, precision, np.empty(0, dtype=np.int64), X[:0])[0])
 
     def nearest_beside(
         self, X: Tensor, x: Tensor, k: int, precision: Tensor | None, held: np.ndarray, copies: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The numbers of the k rows nearest to x, int64, on the CPU, ascending; ties go to the lower number.
+    ) -> tuple[np.ndarray, Tensor]:
+        """The numbers of the k rows nearest to x, int64, ascending; ties go to the lower number.
 
         The second are squared distances of x, as ``row_squared_distances`` has them, to rows of which there are copies
         in one piece, which are read faster.
@@ -248,6 +248,9 @@ class NearestSearch:
             precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
             held: The numbers of the rows that have copies.
             copies: These, contiguous.
+
+        Raises:
+            ValueError: If x is not finite.
         """
         if not _same(self._precision, precision):
             self.reset()
@@ -260,16 +263,18 @@ class NearestSearch:
             self.rows_evaluated += evaluated
             if found.size:
                 self._nearest, self._last = found, (self._last + 1) % _POINTS
-                return torch.from_numpy(found.copy()), torch.from_numpy(squared)
-        return torch.from_numpy(self._whole_pass(X, x, k).copy()), row_squared_distances(copies, x, precision)
+                return found.copy(), torch.from_numpy(squared)
+        return self._whole_pass(X, x, k).copy(), row_squared_distances(copies, x, precision)
 
     def _whole_pass(self, X: Tensor, x: Tensor, k: int) -> np.ndarray:
         """The k nearest rows from all distances."""
         squared = row_squared_distances(X, x, self._precision).cpu().numpy()
+        if not (finite := bool(np.isfinite(squared).all())) and not bool(torch.isfinite(x).all()):
+            raise ValueError("the point must be finite, got NaN or infinity.")
         self.rows_evaluated += len(X)
         n, d = X.shape
         self._nearest = _smallest(squared, np.arange(n), k)
-        if not X.is_cpu or not np.isfinite(squared).all():
+        if not X.is_cpu or not finite:
             self._n = 0  # where distances overflow nothing can be inferred from them
             return self._nearest
         if not self._n:

@@ -123,7 +123,7 @@ class NearestWindow:
     @property
     def X(self) -> Tensor:
         """The queries, ``k x d``, contiguous: a view that the next move changes."""
-        return self._X[: len(self)]
+        return self._X if len(self) == self.size else self._X[: len(self)]
 
     @property
     def y(self) -> Tensor:
@@ -183,7 +183,7 @@ class NearestWindow:
                 noise). The window stays where it was then.
         """
         nearest, squared = self.trajectory.nearest_beside((self._slots, self.X), x, self.size, self._ard_precision)
-        changed, rows = _assign(self._slots, nearest.numpy())
+        changed, rows = _assign(self._slots, nearest)
         at = torch.from_numpy(changed).to(self._X.device)
         if not changed.size:
             self._distances = squared

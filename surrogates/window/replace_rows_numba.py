@@ -8,6 +8,7 @@ import numpy as np
 from surrogates.kernels.one_pass_numba import h
 from surrogates.linalg.cholesky import EPS
 from surrogates.linalg.replace_row_numba import replace_row
+from surrogates.reordered_numba import reordered
 from surrogates.window.nearest_search import evaluate_rows
 
 # Times n ε max Aᵢᵢ: how far L Lᵀz may be from A z.
@@ -51,7 +52,7 @@ def replace_rows(history, slots, rows, noise, X, D, A, U, z, weights, profile, s
     return True, _is_factor(U, A, z)
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
+@reordered
 def _is_factor(U, A, z):  # type: ignore[no-untyped-def]
     k = U.shape[0]
     residual, largest = -(U.T @ (U @ z)), 0.0  # U is zero under its diagonal

@@ -186,8 +186,8 @@ class Trajectory:
 
     def nearest_beside(
         self, held: tuple[np.ndarray, Tensor], x: Tensor, k: int, precision: Tensor | float | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The same ascending, on the CPU, and the squared distances of x to rows that the caller has copies of.
+    ) -> tuple[np.ndarray, Tensor]:
+        """The same ascending, and the squared distances of x to rows that the caller has copies of.
 
         Args:
             held: Row numbers, and a copy of these rows, contiguous.
@@ -200,11 +200,12 @@ class Trajectory:
     def _checked(self, x: Tensor, k: int, precision: Tensor | float | None) -> tuple[Tensor, int, Tensor | None]:
         """The point, the number of rows and the weights of a metric other than the Euclidean one."""
         self._require_data()
-        x = self._check_points(x)
-        if x.shape[0] != 1:
-            raise ValueError(f"x must be one point of dimension {self.d}, got {x.shape[0]} points.")
+        self._check_kind(x)
+        if x.shape != (self.d,):
+            raise ValueError(f"x must be one point, of shape ({self.d},), got {tuple(x.shape)}.")
         checked = None if precision is None else check_precision(precision, self.d, self.device)
-        return x[0], min(positive_integer("k", k), len(self)), checked if checked is not None and checked.ndim else None
+        weights = checked if checked is not None and checked.ndim else None
+        return x.detach().contiguous(), min(positive_integer("k", k), len(self)), weights
 
     def state_dict(self) -> dict[str, Any]:
         """Everything held, as tensors that no later append changes; loading it is exact to the bit."""
@@ -260,11 +261,14 @@ class Trajectory:
         if not len(self):
             raise ValueError(f"the trajectory holds no successful query ({self.failures} failed).")
 
-    def _check_points(self, X: Tensor) -> Tensor:
+    def _check_kind(self, X: Tensor) -> None:
         if not isinstance(X, Tensor):
             raise TypeError(f"points must be a torch tensor, got {type(X).__name__}.")
         if X.dtype != self.dtype or X.device != self.device:
             raise TypeError(f"points must be {self.dtype} on {self.device}, got {X.dtype} on {X.device}.")
+
+    def _check_points(self, X: Tensor) -> Tensor:
+        self._check_kind(X)
         X = X.detach()
         if X.ndim == 1:
             X = X.unsqueeze(0)

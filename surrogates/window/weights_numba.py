@@ -5,6 +5,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from surrogates.reordered_numba import reordered
+
 
 @numba.njit(cache=True, nogil=True)
 def weights(U, y, slots, scale):  # type: ignore[no-untyped-def]
@@ -27,7 +29,7 @@ def weights(U, y, slots, scale):  # type: ignore[no-untyped-def]
 
 
 # Four rows of U at a time, as most of the inner loops are short.
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+@reordered
 def _solve(U, a, b):  # type: ignore[no-untyped-def]
     n = a.size
     for i in range(0, n, 4):

@@ -98,7 +98,7 @@ def test_what_is_known_saves_rows_and_changes_nothing():
             held = index if knows else index[:0]
             found, squared = search.nearest_beside(X, x, 100, None, held, X[held])
             assert torch.equal(squared, row_squared_distances(X[held], x))
-            index = found.numpy()
+            index = found
             assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
             x = x + 0.03 * torch.randn(8, generator=steps, dtype=torch.float64)
         evaluated.append(search.rows_evaluated)
@@ -113,7 +113,7 @@ def test_a_path_that_turns_back_is_near_to_where_it_was():
     for move in range(40):
         x = there if move % 2 else 0.05 * torch.randn(300, generator=g, dtype=torch.float64)
         before = search.rows_evaluated
-        index = search.nearest_beside(X, x, 100, None, index, X[index])[0].numpy()
+        index = search.nearest_beside(X, x, 100, None, index, X[index])[0]
         assert index.tolist() == sorted(brute_force(X, x, 100).tolist())
         evaluated.append(search.rows_evaluated - before)
     assert sum(evaluated[5::2]) < 0.5 * sum(evaluated[4::2])
@@ -203,3 +203,16 @@ def test_small_histories_and_k_equal_to_n():
         for k in range(1, rows + 1):
             x = torch.zeros(1, dtype=torch.float64)
             assert search.nearest(X[:rows], x, k).tolist() == brute_force(X[:rows], x, k).tolist()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_point_that_is_not_finite_is_refused_and_changes_nothing(bad):
+    X = walk(300, 6, generator(14))
+    for k, asked_before in ((20, False), (20, True), (200, True)):  # a first pass, one by bounds, one of most rows
+        search, x = NearestSearch(), X[5].clone()
+        if asked_before:
+            search.nearest(X, X[0], k)
+        x[2] = bad
+        with pytest.raises(ValueError, match="finite"):
+            search.nearest(X, x, k)
+        assert search.nearest(X, X[7], k).tolist() == brute_force(X, X[7], k).tolist()

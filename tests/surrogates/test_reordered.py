@@ -1,0 +1,82 @@
+"""Sums that may be reordered: the same bits in the process that compiles them and in one that reads numba's cache."""
+
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import surrogates
+
+numba = pytest.importorskip("numba")
+
+DIGESTS = """
+import hashlib
+import numpy as np
+import torch
+from surrogates.fourier import features_numba as features
+from surrogates.kernels import hessian_product_numba as hessians, one_pass_numba as one_pass
+from surrogates.linalg.cholesky import factor
+from surrogates.window import kept_window_numba as kept, nearest_search as search
+from surrogates.window.replace_rows_numba import replace_rows
+from surrogates.window.weights_numba import weights
+
+rng = np.random.default_rng(0)
+n, k, d = 60, 40, 301
+X, x, slots = rng.standard_normal((n, d)), rng.standard_normal((1, d)), np.arange(k)
+
+def show(name, *arrays):
+    print(name, hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest())
+
+squared = np.empty(k)
+search.evaluate_rows(X, x[0], None, slots, squared)
+show("distances", squared)
+D = np.square(X[:k, None] - X[None, :k]).sum(-1)
+A, alpha = np.exp(-D / 500) + 1e-3 * np.eye(k), rng.standard_normal(k)
+mean, vectors = np.empty((1, d)), np.empty((3, 1, k))
+vectors[0, 0] = squared
+kernel = (X[:k].copy(), alpha, 4, 1.0, 1.0, 1e-3, 1e-3)
+one_pass._isotropic_given(*kernel, x, mean, vectors)
+show("pass with distances", mean, vectors)
+one_pass._isotropic(*kernel, x, mean, vectors)
+show("pass", mean, vectors)
+inverse = np.linalg.inv(A)
+now = np.concatenate((slots[:-5], np.arange(k, k + 5)))
+shared = (vectors[2], vectors[1], inverse, inverse * D)
+show("information", kept.explained(slots, now, X, x[0], *shared, 4, (1.0, 1.0, 1e-3, 1e-3)))
+U = np.ascontiguousarray(factor(torch.from_numpy(A)).mT.numpy())
+show("weights", weights(U, rng.standard_normal(n), slots, 1.0))
+W, z, rows = X[:k].copy(), np.cos(np.arange(float(k))), np.array([50, 51])
+print(replace_rows(X, np.array([3, 7]), rows, np.full(2, 1e-3), W, D, A, U, z, None, (0, 1.0), 2e-3, 1.0))
+show("factor", U, D)
+product = np.zeros(d)
+hessians._add_outer_products(product, X[:k], x[0], alpha, X[k])
+show("Hessian product", product)
+gradient = np.zeros(d)
+features._gradient(X, None, x[0], rng.standard_normal(2 * n), 1.0, gradient)
+show("features", gradient)
+"""
+
+
+def test_sums_have_the_same_bits_when_compiled_and_when_read_from_the_cache(tmp_path):
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    compiling, reading = (
+        subprocess.run([sys.executable, "-c", DIGESTS], env=env, check=True, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
+    assert len(list(tmp_path.rglob("*.nbc"))) > 10
+    assert compiling.stdout.count("\n") == 9
+    assert reading.stdout == compiling.stdout
+
+
+def test_all_functions_of_such_sums_are_compiled_into_their_callers():
+    found = set()
+    for module in pkgutil.walk_packages(surrogates.__path__, "surrogates."):
+        for name, function in vars(importlib.import_module(module.name)).items():
+            options = getattr(function, "targetoptions", {})
+            if options.get("fastmath"):
+                assert options.get("forceinline"), f"{module.name}.{name}"
+                found.add(name)
+    assert {"_four", "_add_four", "_solve", "_is_factor", "trace_explained", "_phase", "_along"} <= found
