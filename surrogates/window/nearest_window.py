@@ -45,6 +45,9 @@ with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
     from surrogates.kernels.one_pass_numba import correlations, numbers_of
     from surrogates.window.replace_rows_numba import replace_rows
 
+# The rows that left of which distances are kept.
+_LEFT = 32
+
 # Replaced rows after which the factor is made anew although nothing was found wrong with it.
 _REBUILD_AFTER = 64
 
@@ -105,6 +108,7 @@ class NearestWindow:
         self._gradient_D: Tensor | None = None
         self._replaced = 0
         self._distances: Tensor | None = None
+        self._forget()
 
     def __len__(self) -> int:
         """The number of slots in use, k."""
@@ -241,6 +245,7 @@ class NearestWindow:
             if old.ndim + self._precision.ndim and not torch.equal(old, self._precision):
                 self._measure(np.arange(k))
                 self._distances = None
+                self._forget()
             if k:
                 self._cover(slice(0, k))
                 self._refactor()
@@ -307,6 +312,15 @@ class NearestWindow:
         """1/ℓₗ², ``d``, or None where one number serves all inputs: distances are kept unscaled then."""
         return self._precision if self._precision.ndim else None
 
+    def _forget(self) -> None:
+        """Makes room for rows that leave: their numbers, the rows beside them, the distances to these, the next place.
+
+        Whatever is held now, such distances are those of the same two rows of the trajectory.
+        """
+        places = (_LEFT, self.size)
+        numbers, beside = np.full(_LEFT, -1), np.full(places, -1)
+        self._left = numbers, beside, np.empty(places), np.zeros(1, dtype=np.int64)
+
     def _write(self, changed: np.ndarray, rows: np.ndarray) -> None:
         """Puts queries into slots, with their distances and covariances to all others."""
         slots = np.zeros(max(len(self._slots), changed.max(initial=-1) + 1), dtype=np.int64)
@@ -369,12 +383,12 @@ class NearestWindow:
         weights, scale = (self._precision.numpy(), 1.0) if self._precision.ndim else (None, float(self._precision))
         U = L.mT.clone(memory_format=torch.contiguous_format)
         matrices = (matrix.numpy() for matrix in (X, self._D, self._A, U, self._probe[:k]))
-        kernel = (weights, self._numbers, scale, self._outputscale)
-        definite, holds = replace_rows(self.trajectory.X.numpy(), changed, rows, noise, *matrices, *kernel)
+        kernel, slots = (weights, self._numbers, scale, self._outputscale), self._slots.copy()
+        history = self.trajectory.X.numpy()
+        definite, holds = replace_rows(history, changed, rows, noise, slots, self._left, *matrices, *kernel)
         if not definite:
             raise not_definite(k)
-        self._slots = self._slots.copy()
-        self._slots[changed] = rows
+        self._slots = slots
         self._L = U.mT
         self._replaced += len(changed)
         if not holds:
