@@ -68,7 +68,7 @@ class FirstOrder:
         """
         step_size = self.step_size
         if adam_step is not None and x.is_cpu and x.dtype == torch.float64 and self._is_plain_adam():
-            return self._adam_step(x.detach(), gradient.detach().to(x)), step_size
+            return self._adam_step(x, gradient), step_size
         self._parameter.data = x.clone()
         self._parameter.grad = gradient.to(x)
         self._rule.step()
@@ -88,6 +88,9 @@ class FirstOrder:
         """Adam's step in compiled code: most of the time that torch's takes for a vector is Python's."""
         assert adam_step is not None
         group, state = self._rule.param_groups[0], self._rule.state[self._parameter]
+        if gradient.requires_grad or gradient.dtype != x.dtype:
+            gradient = gradient.detach().to(x)
+        x = x.detach() if x.requires_grad else x
         count, moved = state["step"].numpy(), np.empty(x.shape)  # arrays are faster than small tensors
         count += 1
         vectors = (vector.numpy() for vector in (x, gradient, state["exp_avg"], state["exp_avg_sq"]))

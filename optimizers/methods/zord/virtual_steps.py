@@ -74,5 +74,5 @@ def virtual_steps(
 
 
 def _finite(x: Tensor) -> bool:
-    """Whether every element is finite; a finite sum proves it, an infinite one may be overflow."""
-    return math.isfinite(float(x.sum())) or bool(torch.isfinite(x).all())
+    """Whether every element is finite; a finite sum of squares proves it, an infinite one may be overflow."""
+    return math.isfinite(float(x.dot(x))) or bool(torch.isfinite(x).all())
