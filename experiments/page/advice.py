@@ -93,7 +93,7 @@ BOXES = (
     *("swimmer_linear", "swimmer", "half_cheetah_linear", "half_cheetah", "walker2d"),
     *("attack_digits_64", "attack_digits_784", "metric_f1"),
 )
-"""The real black boxes of more than two seeds."""
+"""The real black boxes."""
 
 ADVICE = (
     _advice(
@@ -148,10 +148,9 @@ ADVICE = (
     _advice(
         "One machine, a program with 10 to 2,000 inputs: tuning, control, attacks",
         "minimize(f, x0, bounds=bounds, max_queries=n)",
-        "The default has the least mean rank among the methods that take all of these boxes, by too little to be sure. "
-        "Up to 120 variables COBYQA, its first radius 0.2 of the box, is level with it, and TuRBO ahead, by too little "
-        "again. Where values are rugged, as cross-validated scores and controllers are, ask others too: boxes of "
-        "several seeds say below who is ahead.",
+        "The default has the least mean rank among the methods that take all of these boxes. Up to 120 variables COBYQA, "
+        "its first radius 0.2 of the box, is behind it and TuRBO ahead, both by too little to be sure. Where values are "
+        "rugged, as controllers' are, or have walls, as a wind farm's, ask others too: each box says below who is ahead.",
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes, before"),
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes that COBYQA takes"),
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes that TuRBO-1 takes"),
