@@ -33,7 +33,7 @@ def _split(lower, upper, k, kth):  # type: ignore[no-untyped-def]
     if near.size == k:
         return near, near[:0]
     # At most k rows have bounds under this one: whichever surely has its distance there is one of the k.
-    beyond = np.sort(lower[near])[k]
+    beyond = np.partition(lower[near], k)[k]
     sure = upper[near] < beyond
     return near[sure], near[~sure]
 
@@ -42,7 +42,7 @@ def _smallest(squared, index, k):  # type: ignore[no-untyped-def]
     """The k entries of ``index``, ascending, with the smallest values; ties go to the lower ones."""
     if not 0 < k < index.size:
         return index[:k]
-    last = np.sort(squared)[k - 1]
+    last = np.partition(squared, k - 1)[k - 1]
     less = squared < last
     tied = np.flatnonzero(squared == last)
     less[tied[: k - less.sum()]] = True
@@ -112,7 +112,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
         _bound(lower, upper, new, values, slack)
         if not many:
             break
-        kth = np.sort(upper)[k - 1]
+        kth = np.partition(upper, k - 1)[k - 1]
     after = (last + 1) % points.shape[0]
     points[after], lowers[after, :n], uppers[:n] = x, lower, upper
     found = _smallest(squared[doubtful], doubtful, k - sure.size)
