@@ -150,8 +150,8 @@ ADVICE = (
         "minimize(f, x0, bounds=bounds, max_queries=n)",
         "The default has the least mean rank among the methods that take all of these boxes. Up to 120 variables "
         "COBYQA, its first radius 0.2 of the box, is behind it and TuRBO ahead, both by too little to be sure. Where "
-        "values are rugged, as controllers' are, or have walls, as a wind farm's, ask others too: each box says below"
-        " who is ahead.",
+        "values are rugged, as controllers' are, or have walls, as a wind farm's, ask others too: each box says below "
+        "who is ahead.",
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes, before"),
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes that COBYQA takes"),
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes that TuRBO-1 takes"),

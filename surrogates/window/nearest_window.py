@@ -45,7 +45,7 @@ with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
     from surrogates.kernels.one_pass_numba import correlations, numbers_of
     from surrogates.window.replace_rows_numba import replace_rows
 
-# The rows that left of which distances are kept.
+# How many times that a row left are remembered, with its distances.
 _LEFT = 32
 
 # Replaced rows after which the factor is made anew although nothing was found wrong with it.
@@ -58,7 +58,8 @@ class NearestWindow:
     """The min(size, n) queries nearest to a point, with what a Gaussian process needs of them (ZoRD, Appx. C.1: 150).
 
     Moving replaces the rows that left by the rows that came, in their slots, and evaluates again only what depends on
-    these: m k d operations for the distances of m rows among k, and O(k²) for the factor of
+    these: m k d operations for the distances of m rows among k, few for rows that left not long ago, and O(k²) for the
+    factor of
 
         A = o h(D) + diag(s²),   Dᵢⱼ = Σₗ (Xᵢₗ − Xⱼₗ)²/ℓₗ²
 

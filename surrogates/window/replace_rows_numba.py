@@ -60,14 +60,10 @@ def replace_rows(history, slots, rows, noise, held, left, X, D, A, U, z, weights
 
 @numba.njit(cache=True, nogil=True)
 def _leave(held, slot, squared, left):  # type: ignore[no-untyped-def]
-    """Keep the distances of the row in a slot, in the place of what was known of it, or of what was kept first."""
+    """Keep the distances of the row in a slot, in the place of those that were kept first."""
     numbers, beside, distances, following = left
     place = following[0]
-    for i in range(numbers.size):
-        if numbers[i] == held[slot]:
-            place = i
-    if place == following[0]:
-        following[0] = (place + 1) % numbers.size
+    following[0] = (place + 1) % numbers.size
     numbers[place], beside[place, : held.size], distances[place, : held.size] = held[slot], held, squared
     beside[place, held.size :] = -1
 
