@@ -76,13 +76,9 @@ EXTRAS = {
 
 BENCHMARKS = {
     "derived-gp": "experiments.benchmarks.derived_gp",
-    "directions": "experiments.benchmarks.directions",
     "zord": "experiments.benchmarks.zord",
-    "fzoos": "experiments.benchmarks.fzoos",
     "hiso": "experiments.benchmarks.hiso",
     "federation": "experiments.benchmarks.federation",
-    "workers": "experiments.benchmarks.workers",
-    "threads": "experiments.benchmarks.threads",
     "problems": "experiments.benchmarks.problems.command",
     "trust-region": "experiments.benchmarks.trust_region",
 }

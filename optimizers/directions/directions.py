@@ -59,10 +59,9 @@ class Directions:
     operations. A row depends on the rows before it in its basis, and has the same bits everywhere, asked for alone
     or in a block. q rows cost O(q² d) time and q x d memory, which is kept for the step last used.
 
-    **Speed.** ``python -m experiments benchmark directions`` compares the compiled kernels (numba, CPU) and the torch
-    path with `torch.randn`. The torch path has the same bits on any device by construction: its integers stay below
-    2^49, and its float32 additions, multiplications and roots are separate kernels, so that nothing is contracted to
-    a fused multiply-add, which `torch.compile` would do.
+    **Devices.** The torch path has the same bits on any device by construction: its integers stay below 2^49, and its
+    float32 additions, multiplications and roots are separate kernels, so that nothing is contracted to a fused
+    multiply-add, which `torch.compile` would do. On CPUs numba compiles kernels of the same bits where it is installed.
 
     Args:
         seed: Integer in [0, 2^64).

@@ -70,7 +70,7 @@ def test_help_has_no_markup_and_the_name_that_was_typed(monkeypatch, capsys):
     for typed, name in names.items():
         monkeypatch.setattr(sys, "argv", [typed])
         pages = ([], ["list"], ["run"], ["figures"], ["report"], ["publish"], ["completion"])
-        for command in (*pages, ["benchmark", "threads"], ["benchmark", "problems"]):
+        for command in (*pages, ["benchmark", "zord"], ["benchmark", "problems"]):
             with pytest.raises(SystemExit) as ended:
                 main([*command, "--help"])
             page = capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_bash_completes_commands_ids_options_and_folders(tmp_path, capsys):
     assert completed("li") == ["list"]
     assert completed("run", "zord-fig2") == ["zord-fig2a", "zord-fig2b"]
     assert completed("list", "--j") == ["--json"] and completed("run", "--scale", "re") == ["reduced"]
-    assert completed("benchmark", "dir") == ["directions"]
+    assert completed("benchmark", "der") == ["derived-gp"]
     (tmp_path / "folder").mkdir()
     assert completed("run", "zord-fig1", "--out", str(tmp_path / "fol")) == [str(tmp_path / "folder")]
 
