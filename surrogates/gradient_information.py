@@ -15,6 +15,7 @@ from torch import Tensor
 from surrogates.checks import check_floating, check_points, nonnegative
 from surrogates.conditioning import Conditioning
 from surrogates.kernels.blocks import kernel_values
+from surrogates.linalg.cholesky import laddered_factor
 from surrogates.models.derived_gp import DerivedGP
 
 
@@ -90,7 +91,7 @@ class GradientInformation(AcquisitionFunction):
             information = across.square().sum((-2, -1)) / (values[..., 0, 0].clamp_min(0.0) + noise)
         else:
             eye = torch.eye(X.shape[-2], dtype=values.dtype, device=values.device)
-            factor = torch.linalg.cholesky(values + noise * eye)
+            factor, _ = laddered_factor(values + noise * eye)
             information = torch.linalg.solve_triangular(factor, across, upper=False).square().sum((-2, -1))
         return (information * variance).to(X)
 

@@ -7,7 +7,6 @@ from functools import cached_property
 import torch
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.get_sampler import GetSampler
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from surrogates.conditioning import Conditioning
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import is_uniform
 from surrogates.kernels.one_pass import Pass
+from surrogates.linalg.cholesky import laddered_factor
 
 _DENSE = 1024
 
@@ -264,7 +264,8 @@ class GradientPosterior(Posterior):
         one = self._shape[-2] == 1
         joint = self._conditioning.covariance(self._x).squeeze(-3) if one else self._joint_covariance()
         correlation = joint * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
-        deviation = (psd_safe_cholesky(correlation) @ base.flatten(-2).unsqueeze(-1)).squeeze(-1)
+        factor, _ = laddered_factor(correlation, torch.ones_like(prior))
+        deviation = (factor @ base.flatten(-2).unsqueeze(-1)).squeeze(-1)
         return (deviation * prior.sqrt()).reshape(base.shape)
 
     def _deviation_by_matheron(self, base: Tensor) -> Tensor:
@@ -275,7 +276,7 @@ class GradientPosterior(Posterior):
         inverse = torch.where(root > 0, 1 / root, torch.zeros_like(root))
         whitened = self._conditioning.whitened_jacobian(self._x).squeeze(-3) * inverse.unsqueeze(-2)
         eye = torch.eye(whitened.shape[-2], dtype=whitened.dtype, device=whitened.device)
-        complement = psd_safe_cholesky(eye - whitened @ whitened.mT)
+        complement, _ = laddered_factor(eye - whitened @ whitened.mT, eye.diagonal())
         z, e = base[..., 0, :d].unsqueeze(-1), base[..., 0, d:].unsqueeze(-1)
         deviation = z - whitened.mT @ (whitened @ z + complement @ e)
         return deviation.mT * root.unsqueeze(-2)

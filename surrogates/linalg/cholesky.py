@@ -1,7 +1,8 @@
-"""Lower Cholesky factors L Lᵀ = A, in float64 whatever is given, refused where a pivot is only rounding error.
+"""Lower Cholesky factors L Lᵀ = A, computed in float64 and refused where a pivot is only rounding error.
 
-LAPACK returns a factor without a word where a pivot is within n ε of zero relative to its diagonal entry. What is
-solved with such a factor is rounding error, so every function here counts the pivot as lost.
+LAPACK returns a factor without a word where a pivot is within n ε of zero relative to its diagonal entry. A solve with
+such a factor returns rounding error, so every function here treats the pivot as lost. A covariance that may be singular
+climbs one ladder of jitters, which are relative to its diagonal.
 """
 
 from __future__ import annotations
@@ -9,17 +10,26 @@ from __future__ import annotations
 import warnings
 
 import torch
+from linear_operator.utils.errors import NotPSDError
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from surrogates.threads import small_algebra
 
 EPS = torch.finfo(torch.float64).eps
-_JITTERS = (0.0, 1e-10, 1e-8, 1e-6)
+
+JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
+"""The jitters that are tried in turn where a covariance is singular, in units of its mean diagonal."""
+
+NUGGET = 1e-12
+"""The least jitter of a correlation matrix."""
 
 
-class NotPositiveDefiniteError(ValueError):
-    """A matrix is not positive definite to working precision; what was to be changed is as it was."""
+class NotPositiveDefiniteError(NotPSDError, ValueError):
+    """A matrix is not positive definite to working precision; whatever was about to change stays as it was.
+
+    It is GPyTorch's ``NotPSDError``, which BoTorch's fits and optimizers recover from.
+    """
 
 
 def factor(A: Tensor) -> Tensor:
@@ -57,40 +67,62 @@ def schur_factor(S: Tensor, diagonal: Tensor, n: int) -> Tensor:
     return L
 
 
-def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
-    """The factor of A + jitter, the jitter being 0 unless A is singular to working precision.
+def laddered_factor(A: Tensor, diagonal: Tensor | None = None, nugget: float = 0.0) -> tuple[Tensor, float]:
+    """The factor of A plus the first jitter with which A is positive definite, and that jitter.
 
     Args:
         A: ``batch x n x n``.
         diagonal: ``batch x n``, what pivots and jitter are relative to. None stands for A's own diagonal.
+        nugget: The jitter that is tried first, before those of ``JITTERS``.
 
     Returns:
-        The factor, ``batch x n x n``, float64.
+        The factor, ``batch x n x n``, float64, and the jitter in units of the mean diagonal.
 
     Raises:
-        NotPositiveDefiniteError: If a jitter of 1e-6 of the mean diagonal does not help either.
+        NotPositiveDefiniteError: If the largest jitter does not help either.
     """
     A = A.double()
     diagonal = torch.diagonal(A, dim1=-2, dim2=-1) if diagonal is None else diagonal
-    scale = diagonal.mean(-1)[..., None, None]
-    n = A.shape[-1]
-    eye = torch.eye(n, dtype=A.dtype, device=A.device)
-    for jitter in _JITTERS:
-        L, info = torch.linalg.cholesky_ex(A + jitter * scale * eye if jitter else A)
+    scale, n = diagonal.mean(-1, keepdim=True), A.shape[-1]
+    for jitter in (nugget, *JITTERS):
+        raised = A
+        if jitter:
+            raised = A.clone()
+            raised.diagonal(dim1=-2, dim2=-1).add_(jitter * scale)
+        L, info = torch.linalg.cholesky_ex(raised)
         if not bool(info.any()) and _pivots_hold(L, diagonal, n):
-            if jitter:
-                warnings.warn(
-                    f"The covariance of the {n} observations is singular to working precision (duplicate points with "
-                    f"almost no noise?): added a jitter of {jitter:g} times its mean diagonal. A larger noise says "
-                    "what is meant.",
-                    NumericalWarning,
-                    stacklevel=2,
-                )
-            return L
+            return L, jitter
     raise NotPositiveDefiniteError(
-        f"The covariance of the {n} observations is not positive definite, with a jitter of {_JITTERS[-1]:g} times "
-        "its mean diagonal neither. Remove duplicate points or raise the noise."
+        f"The {n} x {n} covariance is not positive definite, even with a jitter of {JITTERS[-1]:g} times its mean "
+        "diagonal. Remove duplicate points or raise the noise."
     )
+
+
+def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
+    """The factor of a covariance of observations, with a warning where ``laddered_factor`` needs a jitter."""
+    L, jitter = laddered_factor(A, diagonal)
+    if jitter:
+        warnings.warn(
+            f"The covariance of the {A.shape[-1]} observations is singular to working precision (duplicate points with "
+            f"almost no noise?): added a jitter of {jitter:g} times its mean diagonal. A larger noise says "
+            "what is meant.",
+            NumericalWarning,
+            stacklevel=2,
+        )
+    return L
+
+
+def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
+    """The factor of a covariance's correlations, ``n x n``, and its standard deviations, ``n``.
+
+    The correlations get a jitter of ``NUGGET``, or more where ``laddered_factor`` needs it. K is overwritten.
+
+    Raises:
+        NotPositiveDefiniteError: As in ``laddered_factor``.
+    """
+    deviations = K.diagonal().sqrt()
+    K.mul_(1.0 / deviations[:, None]).mul_(1.0 / deviations)
+    return laddered_factor(K, nugget=NUGGET)[0], deviations
 
 
 def extended_factor(L: Tensor, rows: Tensor) -> Tensor:

@@ -67,6 +67,12 @@ def test_noiseless_queries_on_data_teach_nothing_and_never_give_nan():
     twice = torch.cat([TARGET, TARGET])[None]
     both, once = GradientInformation(gp, TARGET, noise=0.0)(twice), GradientInformation(gp, TARGET, noise=0.0)(TARGET)
     assert_close(both, once, 1e-4)
+    known = points(4, seed=8)[:, None].expand(4, 3, D)
+    assert_close(
+        GradientInformation(gp, TARGET, noise=0.0)(known),
+        GradientInformation(gp, TARGET, noise=0.0)(known[:, :1]),
+        1e-4,
+    )
 
 
 def test_it_follows_the_model_as_observations_come():

@@ -52,7 +52,7 @@ def test_joint_samples_of_several_points(name):
     posterior = gp.gradient_posterior(points(2, seed=8))
     assert posterior.base_sample_shape == (2, D)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the jitter, where an input is not seen
+        warnings.simplefilter("error")
         samples = posterior.rsample(Size([SAMPLES]), generator=generator(0))
     check_moments(samples.flatten(1), posterior.mean.flatten(), posterior.joint_covariance())
     if name == "active dims":

@@ -27,13 +27,13 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.errors import NotPSDError
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from optimizers.designs import sobol
 from optimizers.seeding import seeded
+from surrogates.linalg.cholesky import JITTERS, laddered_factor
 from surrogates.threads import small_algebra
 
 logger = logging.getLogger(__name__)
@@ -42,9 +42,6 @@ LENGTHSCALES = (0.005, 2.0)
 OUTPUTSCALES = (0.05, 20.0)
 NOISES = (5e-4, 0.2)
 """TuRBO's ranges of the hyperparameters, for inputs in the unit cube and standardised values."""
-
-JITTER = 1e-7
-"""What ``LocalGP.draw`` adds to the diagonal of a covariance, in units of the outputscale."""
 
 SAMPLES = 128
 """The number of base samples of qLogEI."""
@@ -95,9 +92,9 @@ class LocalGP:
         """
         with torch.no_grad(), exact_solves(max(len(X), _count(self.model))):
             distribution: MultivariateNormal = self.model(X)
-            covariance = distribution.covariance_matrix.clone()
-            covariance.diagonal().add_(JITTER * float(self.model.covar_module.outputscale))
-            samples: Tensor = distribution.mean + normals @ psd_safe_cholesky(covariance).mT
+            prior = self.model.covar_module.outputscale.double().expand(len(X))
+            factor, _ = laddered_factor(distribution.covariance_matrix, prior, nugget=JITTERS[0])
+            samples: Tensor = distribution.mean + normals @ factor.mT
         return self.shift - self.scale * samples
 
     def log_expected_improvement(

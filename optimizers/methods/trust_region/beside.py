@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.pinned_model import CURVATURE, LINEAR, RATE, SHARED, Shape, factored, matern
+from optimizers.methods.trust_region.pinned_model import CURVATURE, LINEAR, RATE, SHARED, Shape, matern
 from optimizers.methods.trust_region.span import carried_metric, coordinates, covering, extended
+from surrogates.linalg.cholesky import correlation_factor
 
 MOST = 8
 """The most directions of candidates, and of those outside of a span that are looked at."""
@@ -67,14 +68,14 @@ class Known:
         shape: the kernel's hyper-parameters.
 
     Raises:
-        ArithmeticError: if the points are too near to each other.
+        NotPositiveDefiniteError: if the points are too near to each other.
     """
 
     def __init__(self, P: Tensor, z: Tensor, shape: Shape) -> None:
         self._P, self._z, self._shape = P, z, shape
         K = kernel(P, P, shape)
         K.diagonal().add_(shape.noise)
-        self._factor, self._deviations = factored(K)
+        self._factor, self._deviations = correlation_factor(K)
         self._white_slopes = self._white(slopes(P, z, shape))
 
     def _white(self, columns: Tensor) -> Tensor:
@@ -129,7 +130,7 @@ class Place:
         out, and three distances δ; of two that teach as much the one on the side of x_b is the later one.
 
         Raises:
-            ArithmeticError: if the points are too near to each other.
+            NotPositiveDefiniteError: if the points are too near to each other.
         """
         metric, basis = self.metric, self.basis
         near = torch.cat([self.rows, self.asked, self.end[None]])

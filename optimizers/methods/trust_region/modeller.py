@@ -23,6 +23,7 @@ from optimizers.methods.trust_region.span import carried_metric, coordinates, co
 from optimizers.methods.trust_region.span_model import SpanModel
 from optimizers.methods.trust_region.spanning import SPANNED_WINDOW, WHOLE, nearest
 from optimizers.prox import Prox
+from surrogates.linalg.cholesky import NotPositiveDefiniteError
 
 LARGEST_WINDOW = 1000
 """The most queries of a window, whatever d."""
@@ -114,7 +115,7 @@ class Modeller:
                 model = self._fitted(now, data, due) if now.basis is None else self._spanned(now, data, due, normal)
                 model.cut, model.numbers = cut, data.numbers
                 return model if self._psi is None else self._composed(now, model, best, data.rows)
-            except ArithmeticError:
+            except NotPositiveDefiniteError:
                 data = data.halved()
         return None
 

@@ -22,15 +22,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from surrogates.linalg.cholesky import NotPositiveDefiniteError, correlation_factor
+
 LINEAR = 100.0
 """w, the prior variance of a gradient's coordinate and of the curvature that all directions share, in units of a
 mixed second derivative's."""
 
 QUADRATIC, SHARED = 1.0, 0.25
 """The weights of the quadratic form, and of ‖u‖² in units of w."""
-
-JITTER = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
-"""What is added to the correlation matrix's diagonal: the first with which it has a Cholesky factor."""
 
 LENGTHSCALE = 4.0
 """ℓ, in units of the points' root mean square length."""
@@ -105,20 +104,20 @@ class PinnedData:
         """The Cholesky factor of k's correlations, ``n x n``, k's standard deviations, shape ``n``, and log det k.
 
         Raises:
-            ArithmeticError: if no jitter makes the matrix positive definite.
+            NotPositiveDefiniteError: if no jitter makes the matrix positive definite.
         """
         a, noise = shape
         K = torch.add(self.polynomial, self.bend, alpha=a)
         if noise:
             K.add_(noise).diagonal().add_(noise)
-        factor, deviations = factored(K)
+        factor, deviations = correlation_factor(K)
         return factor, deviations, 2.0 * float((factor.diagonal() * deviations).log().sum())
 
     def loss(self, shape: Shape) -> float:
         """−2 log marginal likelihood but for a constant, at the scale of ``_scale``; inf where k has no factor."""
         try:
             factor, deviations, determinant = self.factored(shape)
-        except ArithmeticError:
+        except NotPositiveDefiniteError:
             return math.inf
         white = torch.linalg.solve_triangular(factor, (self.y / deviations)[:, None], upper=False)
         square = float(white.square().sum())
@@ -192,7 +191,7 @@ class PinnedData:
         """The posterior.
 
         Raises:
-            ArithmeticError: if the points are too near to each other.
+            NotPositiveDefiniteError: if the points are too near to each other.
         """
         factor, deviations, _ = self.factored(shape)
         white = torch.linalg.solve_triangular(factor, (self.y / deviations)[:, None], upper=False)
@@ -265,27 +264,6 @@ class PinnedModel:
         white = torch.linalg.solve_triangular(self._factor, cross, upper=False)
         covariance = prior * (directions.mT @ directions) - white.mT @ white
         return covariance * (self.scale * self.data.unit) * self.data.unit
-
-
-def factored(K: Tensor) -> tuple[Tensor, Tensor]:
-    """The Cholesky factor of a covariance's correlations, ``n x n``, and its standard deviations, shape ``n``.
-
-    The covariance is overwritten.
-
-    Raises:
-        ArithmeticError: if no jitter makes it positive definite.
-    """
-    deviations = K.diagonal().sqrt()
-    K.mul_(1.0 / deviations[:, None]).mul_(1.0 / deviations)
-    if bool(torch.isfinite(deviations).all()):
-        before = 0.0
-        for jitter in JITTER:
-            K.diagonal().add_(jitter - before)
-            factor, failed = torch.linalg.cholesky_ex(K)
-            if not int(failed):
-                return factor, deviations
-            before = jitter
-    raise ArithmeticError("the points of the window are too near to each other for a factorization")
 
 
 def matern(distances: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from optimizers.methods.trust_region.region_state import TrustRegionState
 from optimizers.methods.trust_region.span_model import SpanModel
 from optimizers.methods.trust_region.spanning import is_spanning
 from optimizers.prox import Prox
+from surrogates.linalg.cholesky import NotPositiveDefiniteError
 from surrogates.threads import small_algebra
 
 RUGGED = True
@@ -178,7 +179,7 @@ class SurrogateTrustRegion(Optimizer):
         out = torch.cat([box.part(cast(Tensor, batch.explicit)) for batch in pending])
         try:
             moves = self._modeller.place(state, out).informative(self._generator(5))
-        except ArithmeticError:
+        except NotPositiveDefiniteError:
             return None
         for point in box.part(box.whole(state.points[state.pin].cpu() + moves)):
             if not self._is_known(state, point[None]) and not bool((out == point).all(dim=1).any()):

@@ -1,8 +1,18 @@
 import numpy as np
 import pytest
 import torch
+from linear_operator.utils.errors import NotPSDError
 
-from surrogates.linalg.cholesky import NotPositiveDefiniteError, extended_factor, factor, jittered_factor
+from surrogates.linalg.cholesky import (
+    JITTERS,
+    NUGGET,
+    NotPositiveDefiniteError,
+    correlation_factor,
+    extended_factor,
+    factor,
+    jittered_factor,
+    laddered_factor,
+)
 from surrogates.linalg.growing import GrowingCholesky
 from tests.surrogates.reference import assert_close
 
@@ -46,8 +56,35 @@ def test_jitter_is_none_for_definite_matrices_and_an_error_for_indefinite_ones(r
     assert_close(extended_factor(A[:1, :1].sqrt(), A[1:].expand(3, 1, 2)), L, 1e-15)
     assert not recwarn.list
     for indefinite in (A - 2, torch.full((2, 2), float("nan"), dtype=torch.float64)):
-        with pytest.raises(NotPositiveDefiniteError, match="2 observations is not positive definite"):
+        with pytest.raises(
+            NotPositiveDefiniteError, match=r"2 x 2 covariance is not positive definite.*jitter of 0\.0001"
+        ):
             jittered_factor(indefinite)
+
+
+@pytest.mark.parametrize("lost", [0.0, 3e-11, 3e-9, 3e-7, 3e-5])
+@pytest.mark.parametrize("unit", [2.0**-60, 1.0, 2.0**60])
+def test_the_first_jitter_that_helps_is_taken_whatever_the_units(lost, unit):
+    orthogonal = torch.linalg.qr(points(4, d=4)).Q
+    A = orthogonal * torch.tensor([2.0, 1.0, 1.0, -lost], dtype=torch.float64) @ orthogonal.mT
+    L, jitter = laddered_factor(unit * A)
+    # A's mean diagonal is 1 but for what is lost, and a singular matrix needs the first rung.
+    assert jitter == min(rung for rung in JITTERS if rung > lost)
+    assert_close(L @ L.mT / unit, A + jitter * A.diagonal().mean() * torch.eye(4, dtype=torch.float64), 1e-14)
+
+
+def test_correlations_have_a_nugget_and_no_units():
+    A, units = covariance(points(6), noise=0.0), torch.tensor([1.0, 2.0**40, 4.0, 2.0**-40, 1.0, 0.5])
+    twice = torch.cat([torch.cat([A, A[:, :1]], 1), torch.cat([A[:1], A[:1, :1]], 1)])
+    L, deviations = correlation_factor(A * units[:, None] * units)
+    assert torch.equal(deviations, units.double())
+    assert_close(L @ L.mT, A + NUGGET * torch.eye(6, dtype=torch.float64), 1e-15)
+    L, _ = correlation_factor(twice.clone())
+    assert_close(L @ L.mT, twice + NUGGET * torch.eye(7, dtype=torch.float64), 1e-15)
+
+
+def test_the_error_is_gpytorchs_and_a_value_error():
+    assert issubclass(NotPositiveDefiniteError, NotPSDError) and issubclass(NotPositiveDefiniteError, ValueError)
 
 
 def test_what_is_not_positive_definite_is_refused_and_nothing_changes():
