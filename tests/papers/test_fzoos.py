@@ -99,6 +99,41 @@ def transcribed(name, rule, rate, distribution, directions, controls, **options)
 BASELINES = {"fedzo": {}, "fedprox": {"pull": 0.7}, "scaffold1": {}, "scaffold2": {}}
 
 
+@pytest.mark.slip(
+    "federated/methods/local_descent.py",
+    "self.pull * (self._x - s.anchor)",
+    "self.pull * (s.anchor - self._x)",
+    "the sign of the proximal term (FZooS eq. 89)",
+    of="federated/fedprox",
+)
+@pytest.mark.slip(
+    "federated/methods/local_descent.py",
+    "g = g if s.correction is None else g + s.correction",
+    "g = g if s.correction is None else g - s.correction",
+    "the sign of the corrections (FZooS eqs. 91 and 93)",
+    of="federated/scaffold1 federated/scaffold2",
+)
+@pytest.mark.slip(
+    "federated/methods/local_descent.py",
+    "return s.total / s.estimates if s.estimates else None",
+    "return s.total if s.estimates else None",
+    "the sum of T estimates, not their mean (FZooS eq. 93)",
+    of="federated/scaffold2",
+)
+@pytest.mark.slip(
+    "federated/methods/scaffold.py",
+    'correction = message.tensors["control"] - estimate',
+    'correction = estimate - message.tensors["control"]',
+    "own minus mean, not mean minus own (FZooS eq. 91)",
+    of="federated/scaffold1",
+)
+@pytest.mark.slip(
+    "federated/methods/scaffold.py",
+    'message.tensors["control"] - own',
+    'own - message.tensors["control"]',
+    "own minus mean, not mean minus own (FZooS eq. 93)",
+    of="federated/scaffold2",
+)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("distribution", MOMENTS)
 @pytest.mark.parametrize("name", BASELINES)
@@ -371,6 +406,34 @@ def compare(agree, gamma, active, rule, **readings):
     assert bool((iterates == 0.0).any()) == ("lower" in readings)
 
 
+@pytest.mark.slip(
+    "federated/methods/fzoos/fzoos.py",
+    "g = g + gamma * correction",
+    "g = g - gamma * correction",
+    "the sign of the correction (FZooS eq. 5)",
+    of="federated/fzoos",
+)
+@pytest.mark.slip(
+    "federated/methods/fzoos/fzoos.py",
+    "own is None else w - own",
+    "own is None else own - w",
+    "w_i - w, not w - w_i (FZooS eqs. 3 and 4)",
+    of="federated/fzoos",
+)
+@pytest.mark.slip(
+    "federated/methods/fzoos/client_surrogates.py",
+    "fourier.append(X[start : start + size], y[start : start + size])",
+    "fourier = self._new().fit(X[start : start + size], y[start : start + size])",
+    "w_i of a round's queries alone (FZooS Alg. 2, line 8)",
+    of="federated/fzoos",
+)
+@pytest.mark.slip(
+    "federated/methods/fzoos/gamma.py",
+    "return 1.0 / t",
+    "return 1.0 / (t + 1)",
+    "γ_t = 1/(t + 1), not 1/t (FZooS, Appx. E.3)",
+    of="federated/fzoos",
+)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("active", [None, "round", "step"])
 @pytest.mark.parametrize("gamma", GAMMAS)

@@ -520,6 +520,48 @@ ITERATIONS = [
 ]
 
 
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/zo_l_katyusha.py",
+    "return theta * z + weight * w + (1.0 - weight - theta) * y",
+    "return theta * z + weight * y + (1.0 - weight - theta) * w",
+    "the weights of w and y, swapped (Katyusha Alg. 1, line 2)",
+    of="optimizers/zo_l_katyusha",
+)
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/zo_l_katyusha.py",
+    "factor * (derivatives - reference.gather(-1, axes))",
+    "factor * derivatives - reference.gather(-1, axes) / axes.shape[-1]",
+    "line 4 as printed, without d (Katyusha Alg. 1)",
+    of="optimizers/zo_l_katyusha",
+)
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/zo_l_katyusha.py",
+    "factor = reference.shape[-1] / axes.shape[-1]",
+    "factor = 1.0 / axes.shape[-1]",
+    "a mean of coordinates without d (Katyusha eq. 4)",
+    of="optimizers/zo_l_katyusha optimizers/zo_svrg",
+)
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/zo_l_katyusha.py",
+    "(pull * x + z - q.eta / q.M * g)",
+    "(pull * x + z + q.eta / q.M * g)",
+    "the sign of the step of z (Katyusha Alg. 1, line 5)",
+    of="optimizers/zo_l_katyusha",
+)
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/zo_l_katyusha.py",
+    "y = x + q.theta * (z - state.z)",
+    "y = self._x + q.theta * (z - state.z)",
+    "y^{k+1} from y^k, not x^k (Katyusha Alg. 1, line 6)",
+    of="optimizers/zo_l_katyusha",
+)
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/zo_l_katyusha.py",
+    "                state.wanted = y\n",
+    "                state.wanted = self._x\n",
+    "w = y^{k+1}, not y^k (Katyusha Alg. 1, line 7)",
+    of="optimizers/zo_l_katyusha",
+)
 @pytest.mark.parametrize(("option", "size", "rule"), ITERATIONS)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_katyusha_is_alg_1(record_property, name, option, size, rule):
@@ -642,6 +684,27 @@ def test_without_reference_is_corollary_3_with_w_at_y(record_property, name):
     assert np.abs(y).max() > 0.3
 
 
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/accelerated_zo.py",
+    "return -m if self.printed_sign else m",
+    "return m if self.printed_sign else -m",
+    "the sign of the momentum (Katyusha eq. 14)",
+    of="optimizers/accelerated_zo",
+)
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/accelerated_zo.py",
+    "root = math.sqrt(min((self.mu_f + self.mu_psi) * self.step_factor / self.state.smoothness, 1.0))",
+    "root = min((self.mu_f + self.mu_psi) * self.step_factor / self.state.smoothness, 1.0)",
+    "a momentum of μ/L, not its root (Katyusha eq. 14)",
+    of="optimizers/accelerated_zo",
+)
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/accelerated_zo.py",
+    "return self._batch(two_point(self), self.state.y)",
+    "return self._batch(two_point(self), self._x)",
+    "the estimate at x, not at y (Katyusha eq. 14)",
+    of="optimizers/accelerated_zo",
+)
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("bound", [0.5, 1e6])
 def test_accelerated_zo_is_eq_14(record_property, bound, sign):
@@ -667,6 +730,13 @@ def test_accelerated_zo_is_eq_14(record_property, bound, sign):
     assert np.abs(path[-1]).max() > 0.3
 
 
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/projected_zo.py",
+    'method.current_smoothing_radius, "sphere", "forward"',
+    'method.current_smoothing_radius, "normal", "forward"',
+    "a normal u, not a unit vector (Katyusha eq. 2)",
+    of="optimizers/projected_zo optimizers/accelerated_zo optimizers/nesterov_spokoiny",
+)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_projected_zo_is_along_eq_2(record_property, name):
     problem = PROBLEMS[name]()

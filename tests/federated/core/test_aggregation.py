@@ -11,6 +11,20 @@ def vectors(n, d=7, dtype=torch.float64):
     return list(torch.randn(n, d, generator=generator, dtype=torch.float64).to(dtype))
 
 
+@pytest.mark.slip(
+    "federated/core/aggregation.py",
+    "return total.div_(len(vectors) if equal else sum(weights)).to",
+    "return total.div_(1 if equal else sum(weights)).to",
+    "a mean of N equal clients without 1/N",
+    of="federated/fedavg federated/fedzo federated/fedprox federated/scaffold1 federated/scaffold2",
+)
+@pytest.mark.slip(
+    "federated/core/aggregation.py",
+    "total.add_(vector.to(wide), alpha=float(weight))",
+    "total.add_(vector.to(wide), alpha=1.0)",
+    "a mean without the weights p_i",
+    of="federated/fedavg federated/fedzo federated/fedprox federated/scaffold1 federated/scaffold2",
+)
 @pytest.mark.parametrize("n", [1, 2, 5, 6])
 def test_means_equal_numpys_and_scipys(n):
     given, weights = vectors(n), [1.0 + i for i in range(n)]

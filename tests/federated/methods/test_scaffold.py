@@ -99,6 +99,13 @@ def test_shared_directions_are_shared():
     assert {step for step, _ in client.ask().addresses} == {3}
 
 
+@pytest.mark.slip(
+    "federated/methods/scaffold.py",
+    "controls = s.controls.replaced(",
+    "controls = LatestVectors(self.algorithm.weights, self.algorithm.vector).replaced(",
+    "an absent client's control, forgotten (FZooS eq. 93)",
+    of="federated/scaffold2",
+)
 def test_type_2_keeps_the_control_of_a_client_that_is_absent():
     faults = FaultPlan([Fault("unreachable", 2, 1)])
     federation = make_federation("scaffold2", clients(), X0, local_steps=2, faults=faults, **OPTIONS)

@@ -20,6 +20,13 @@ def gradient(x):
     return torch.autograd.grad(quadratic(x), x)[0]
 
 
+@pytest.mark.slip(
+    "optimizers/first_order.py",
+    "self._parameter.grad = gradient.to(x)",
+    "self._parameter.grad = -gradient.to(x)",
+    "steps along the gradient, not against it",
+    of="optimizers/gradient_descent",
+)
 @pytest.mark.parametrize("rule", RULES)
 def test_iterates_are_torchs_own(rule):
     opt = GradientDescent(start(), max_queries=30, jac=gradient, update_rule=RULES[rule])
@@ -34,6 +41,13 @@ def test_iterates_are_torchs_own(rule):
     assert opt.state.gradients == 30
 
 
+@pytest.mark.slip(
+    "optimizers/core/method.py",
+    "self._x = self._prox(z, step_size)",
+    "self._x = self._prox(z, 1.0)",
+    "a prox whose step is not the rule's",
+    of="optimizers/gradient_descent",
+)
 def test_the_prox_follows_the_step():
     # argmin ½‖x − c‖² + w‖x‖₁ is the soft threshold of c.
     c = torch.tensor([2.0, -0.3, 0.1, -4.0], dtype=torch.float64)

@@ -21,6 +21,13 @@ def with_prior(**options):
     return opt
 
 
+@pytest.mark.slip(
+    "optimizers/methods/prgf.py",
+    "self.state.prior = gradient / norm",
+    "self.state.prior = gradient",
+    "a prior with the length of the last estimate",
+    of="optimizers/prgf",
+)
 def test_the_step_is_the_projection_and_its_direction_the_next_prior():
     opt = with_prior(directions=4, smoothing_radius=0.5)
     frame = opt.ask().info["frame"]

@@ -443,6 +443,13 @@ def test_newton_steps_go_beyond_the_first_quadratic():
     assert reached < fall(ball_minimizer(g, H, 3.0)) - 0.15
 
 
+@pytest.mark.slip(
+    "optimizers/methods/trust_region/radius.py",
+    "        if ratio <= FAILED:\n            delta = 0.5 * self.delta",
+    "        if ratio <= FAILED:\n            delta = self.delta",
+    "a radius that stays where the ratio of actual to predicted decrease is bad",
+    of="optimizers/trust_region",
+)
 def test_the_radius_follows_the_ratio():
     radius = Radius(1.0, 0.1, 3.0)
     assert radius.after(0.1, 1.0) == Radius(0.5, 0.1, 3.0)

@@ -79,6 +79,13 @@ def test_both_routes_are_the_normal_equations(kind, n):
     check_all(FourierSurrogate(features, NOISE, MEAN).fit(X, values(X)), features, X, values(X))
 
 
+@pytest.mark.slip(
+    "surrogates/fourier/surrogate.py",
+    "return y.squeeze(-1).double(), variance.sqrt()",
+    "return y.squeeze(-1).double(), variance",
+    "the noise's variance, not its standard deviation (FZooS eq. 3)",
+    of="federated/fzoos",
+)
 def test_function_space_formula():
     features, X = make_features(), points(25)
     Phi = features.features(X).T

@@ -39,6 +39,18 @@ def pairs():
     return x1, x2
 
 
+@pytest.mark.slip(
+    "surrogates/kernels/blocks.py",
+    "h2 = (4 * outputscale",
+    "h2 = (2 * outputscale",
+    "half of the outer product in ∂²k/∂x∂x'",
+)
+@pytest.mark.slip(
+    "surrogates/kernels/blocks.py",
+    "profile.h(r2), first, -first, block)",
+    "profile.h(r2), first, first, block)",
+    "∂k/∂x' with the sign of ∂k/∂x",
+)
 @pytest.mark.parametrize("name", KERNELS)
 def test_blocks_equal_differences_in_high_precision(name):
     kernel = kernel_named(name)

@@ -83,6 +83,12 @@ def check_likelihood(model, ref, index=(), tolerance=1e-9):
     assert_close(log_likelihood, expected, tolerance)
 
 
+@pytest.mark.slip(
+    "surrogates/stationary_conditioning.py",
+    "return explained - 0.5 * (known.c",
+    "return explained - (known.c",
+    "the trace without the 1/2 of the polarisation identity",
+)
 @pytest.mark.parametrize("name", KERNELS)
 def test_all_kernels(name):
     model = derived_gp(kernel_named(name), outcome_transform=None)

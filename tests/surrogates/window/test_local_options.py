@@ -72,6 +72,13 @@ def test_a_kept_window_tells_what_it_told_when_it_has_moved(dtype, compiled, mon
     assert moved >= 3
 
 
+@pytest.mark.slip(
+    "surrogates/window/window_surrogate.py",
+    "alpha = solved[:, 0] - mean * solved[:, 1]",
+    "alpha = solved[:, 0] + mean * solved[:, 1]",
+    "the generalised least squares mean, added to the values",
+    of="optimizers/zord federated/fzoos",
+)
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("unit, n", [(1.0, n) for n in range(2, 9)] + [(unit, 8) for unit in (1e-300, 1e300, 0.0)])
 def test_the_weights_of_a_window_solve_its_system(unit, n, compiled, monkeypatch):

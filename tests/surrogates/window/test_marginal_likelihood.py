@@ -37,6 +37,12 @@ def log_likelihood(X, y, lengthscale, outputscale, noise, mean):
         return float(mll(model(X), y)) * len(y)
 
 
+@pytest.mark.slip(
+    "surrogates/window/marginal_likelihood.py",
+    "outputscale = float(y @ a) / len(y) if noise is None",
+    "outputscale = float(y @ a) if noise is None",
+    "the best outputscale without 1/n",
+)
 @pytest.mark.parametrize("noise", [None, 0.02])
 def test_likelihood_is_gpytorchs_at_the_fit_and_lower_around_it(noise):
     X, y, D = data()

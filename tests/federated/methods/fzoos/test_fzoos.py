@@ -144,6 +144,13 @@ def test_gamma_of_a_round():
     assert lengths("adaptive", 2, 0.25) == lengths(Adaptive(), 2, 0.25) == [0.25] * 4
 
 
+@pytest.mark.slip(
+    "federated/methods/fzoos/client_surrogates.py",
+    "traces.sort(descending=True, stable=True)",
+    "traces.sort(descending=False, stable=True)",
+    "active queries where the gradient is best known (FZooS, Appx. G)",
+    of="federated/fzoos",
+)
 def test_active_queries_are_the_least_certain_candidates_in_the_box():
     bounds = [(-1.0, 1.0)] * 5
     federation = make_federation(
@@ -389,6 +396,13 @@ def test_a_client_that_lost_its_state_is_caught_up(options):
     assert all(torch.equal(federation.host.client(i).state.x, federation.server.x) for i in range(4))
 
 
+@pytest.mark.slip(
+    "federated/methods/fzoos/exchange.py",
+    "w = w_present = mean_of_latest(surrogates)",
+    "w = w_present = mean_of(sent)",
+    "w without the absent clients (FZooS eq. 4)",
+    of="federated/fzoos",
+)
 def test_the_last_surrogate_of_an_absent_client_counts():
     federation = make(gamma=1.0, participation=3, seed=1)
     for _ in range(5):

@@ -60,6 +60,13 @@ def test_a_client_measures_the_product_of_its_gradient_and_its_correction(seed):
     assert float(measured.abs().min()) > 1e-3
 
 
+@pytest.mark.slip(
+    "federated/methods/fzoos/gamma.py",
+    "return clipped(-float((p * scalars",
+    "return clipped(float((p * scalars",
+    "the sign of the best γ (FZooS, Prop. B.1)",
+    of="federated/fzoos",
+)
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_the_best_gamma_at_the_point(seed, shares):

@@ -33,6 +33,34 @@ def same(ours, theirs):
     return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.slip(
+    "optimizers/methods/hiso/update_numba.py",
+    "d[j] = d[j] / np.sqrt(h[j])",
+    "d[j] = d[j] / h[j]",
+    "a step along H⁻¹u, not H^(-1/2)u (HiSo Alg. 2a, line 5)",
+    of="optimizers/hiso federated/hiso",
+)
+@pytest.mark.slip(
+    "optimizers/methods/hiso/update_numba.py",
+    "target[j] = target[j] - rate * d[j]",
+    "target[j] = target[j] + rate * d[j]",
+    "a step along the gradient",
+    of="optimizers/hiso optimizers/decomfl federated/hiso federated/decomfl",
+)
+@pytest.mark.slip(
+    "optimizers/methods/hiso/update.py",
+    "_rounded((rate, decay, 1.0 - decay, 1.0 - nu, nu, *others), dtype)",
+    "_rounded((rate, decay, 1.0 - decay, nu, 1.0 - nu, *others), dtype)",
+    "ν and 1 - ν, swapped (HiSo eq. 12)",
+    of="optimizers/hiso federated/hiso",
+)
+@pytest.mark.slip(
+    "optimizers/methods/hiso/update.py",
+    "_rounded((rate, decay, 1.0 - decay, 1.0 - nu",
+    "_rounded((rate, 1.0 - decay, decay, 1.0 - nu",
+    "the weights of the momentum, swapped",
+    of="optimizers/hiso optimizers/decomfl federated/hiso federated/decomfl",
+)
 @pytest.mark.parametrize("distribution", ["normal", "rademacher"])
 def test_update_is_its_formula(distribution):
     x, hessian, momentum = tensors(torch.float64)

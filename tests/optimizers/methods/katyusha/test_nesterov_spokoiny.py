@@ -31,6 +31,20 @@ def test_alpha_solves_its_equation():
     assert next_alpha(0.5, 0.5, 80.0) == pytest.approx(math.sqrt(0.5 / 80.0))
 
 
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/nesterov_spokoiny.py",
+    "alpha = next_alpha(state.gamma, mu, d * d * L)",
+    "alpha = next_alpha(state.gamma, mu, d * L)",
+    "α of dL, not d²L",
+    of="optimizers/nesterov_spokoiny",
+)
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/nesterov_spokoiny.py",
+    "((1.0 - alpha) * state.gamma * state.v + alpha * (self.mu_f * y - g))",
+    "(alpha * state.gamma * state.v + (1.0 - alpha) * (self.mu_f * y - g))",
+    "the weights α and 1 - α, swapped",
+    of="optimizers/nesterov_spokoiny",
+)
 @pytest.mark.parametrize("mu", [1.0, 0.0])
 def test_expected_potential_falls_as_promised(mu):
     """E(f(x) − f* + γ/2 ‖v − x*‖²) ≤ Π(1 − α) of its first value, without ψ; mean of 25 runs with its margin."""

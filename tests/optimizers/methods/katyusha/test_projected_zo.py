@@ -21,6 +21,13 @@ def solve(problem, max_queries, **options):
     return opt
 
 
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/projected_zo.py",
+    'd = 1 if self.estimator == "coordinates" else self.dimension',
+    'd = 1 if self.estimator == "two_point" else self.dimension',
+    "steps along eq. 2 without 1/d (Katyusha)",
+    of="optimizers/projected_zo",
+)
 def test_the_two_point_estimate_is_unbiased_with_second_moment_d():
     """Of a linear function: E g = a and E‖g‖² = d‖a‖²."""
     samples = []

@@ -16,6 +16,13 @@ def solve(problem, max_queries, **options):
     return opt, sizes
 
 
+@pytest.mark.slip(
+    "optimizers/methods/katyusha/zo_svrg.py",
+    "self.batch_size / (self.dimension * self.state.smoothness)",
+    "self.batch_size / self.state.smoothness",
+    "η without 1/d",
+    of="optimizers/zo_svrg",
+)
 def test_steps_are_those_of_proximal_svrg():
     problem = quadratic(Box(-0.5, 0.5))
     opt = ZOSVRG(torch.zeros(8, dtype=torch.float64), prox=problem.prox, max_queries=300, smoothness=20.0)

@@ -37,6 +37,13 @@ def gradient(x, X, y, **options):
     return opt.surrogate.gradient(x, opt._size, opt.ridge)
 
 
+@pytest.mark.slip(
+    "optimizers/methods/zord/least_squares_gradient.py",
+    "y[1:] - y[0]",
+    "y[0] - y[1:]",
+    "the sign of the differences",
+    of="optimizers/least_squares",
+)
 def test_enough_points_give_the_gradient_of_a_linear_function():
     X = cloud(12)
     torch.testing.assert_close(gradient(X0, X, linear(X)), A)

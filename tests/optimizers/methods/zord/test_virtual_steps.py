@@ -73,6 +73,13 @@ CASES = [
 ]
 
 
+@pytest.mark.slip(
+    "surrogates/window/uncertainty.py",
+    "return information >= self.threshold * start",
+    "return information <= self.threshold * start",
+    "virtual steps where the information is lost",
+    of="optimizers/zord",
+)
 @pytest.mark.parametrize("outputscale", [1.0, 2.5])
 @pytest.mark.parametrize(("name", "threshold"), CASES)
 def test_steps_stop_where_the_rule_says(name, threshold, outputscale):
