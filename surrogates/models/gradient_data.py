@@ -66,6 +66,47 @@ def check_noise(name: str, noise: Any, like: Tensor) -> None:
     check_nonnegative(name, noise)
 
 
+def observed_targets(X: Tensor, y: Tensor, before: tuple[torch.Size, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The observed targets, ``N``, and their numbers among all n(d+1) entries.
+
+    Args:
+        X: The inputs, ``n x d``.
+        y: All n(d+1) entries, NaN where there was no observation, or the N observed ones where these are as before.
+        before: The shape of the inputs, the targets and their numbers as they were.
+
+    Raises:
+        ValueError: If inputs and targets have batches, or do not fit.
+    """
+    if X.dim() != 2 or y.dim() != 1:
+        raise ValueError(
+            f"Training data are set without batches, got {tuple(X.shape)} inputs and {tuple(y.shape)} targets."
+        )
+    shape, targets, observed = before
+    entries = X.shape[0] * (X.shape[1] + 1)
+    if y is not targets and len(y) == entries:
+        (observed,) = torch.where(~y.isnan())
+        return y[observed], observed
+    if X.shape != shape or y.shape != targets.shape:
+        raise ValueError(
+            f"For inputs of shape {tuple(X.shape)} targets must be all {entries} entries, NaN where there was no "
+            f"observation, got {len(y)}."
+        )
+    return y, observed
+
+
+def broadcast_batches(model: torch.Size, **others: torch.Size) -> torch.Size:
+    """The batch shape of a model and what is given to it.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    try:
+        return torch.broadcast_shapes(model, *others.values())
+    except RuntimeError:
+        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in others.items())
+        raise ValueError(f"Batch shapes do not broadcast: the model has {tuple(model)}, {shapes}.") from None
+
+
 def check_gradient_kernel(kernel: Kernel, d: int) -> None:
     """Refuses a kernel that does not form the covariance of values and gradients."""
     if kernel.active_dims is not None:

@@ -29,17 +29,16 @@ from torch import Tensor
 from surrogates.checks import check_finite, check_floating, check_points, check_same_kind
 from surrogates.kernels.blocks import snapshot
 from surrogates.kernels.makers import gaussian_likelihood
-from surrogates.linalg.cholesky import jittered_factor
 from surrogates.models.caches import ModelSnapshot, prior_mean
-from surrogates.models.gradient_data import check_gradient_data, check_gradient_kernel, check_noise
-from surrogates.models.joint_conditioning import JointConditioning, joint_covariance
-
-
-class _InterleavedNoise(FixedNoiseGaussianLikelihood):
-    """Fixed noise of N observed entries: given n inputs, GPyTorch would look for n variances and drop these."""
-
-    def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> Any:
-        return super()._shaped_noise_covar(base_shape, **kwargs)
+from surrogates.models.gradient_data import (
+    broadcast_batches,
+    check_gradient_data,
+    check_gradient_kernel,
+    check_noise,
+    observed_targets,
+)
+from surrogates.models.interleaved import InterleavedNoise, gradients_of, values_among
+from surrogates.models.joint_conditioning import JointConditioning
 
 
 class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
@@ -100,7 +99,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             likelihood = gaussian_likelihood(1e-4, dtype)
         else:
             noise = torch.cat([train_Yvar, train_Gvar], dim=-1).flatten()
-            likelihood = _InterleavedNoise(noise[observed] / scale**2)
+            likelihood = InterleavedNoise(noise[observed] / scale**2)
         super().__init__(train_X, targets[observed] / scale, likelihood)
         self._cached: JointConditioning | None = None
         self._snapshot: ModelSnapshot | None = None
@@ -172,10 +171,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
     def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of the gradients at X, ``batch x q x d``, dense, with event shape ``q x d``."""
         mean, covariance = self._scaled(X, gradients=True)
-        q, d = X.shape[-2:]
-        mean = mean.unflatten(-1, (q, d + 1))[..., 1:]
-        covariance = covariance.unflatten(-1, (q, d + 1))[..., 1:].flatten(-2)
-        covariance = covariance.unflatten(-2, (q, d + 1))[..., 1:, :].flatten(-3, -2)
+        mean, covariance = gradients_of(mean, covariance, X.shape[-1])
         return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance)))
 
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
@@ -230,7 +226,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         """
         if self._fixed_noise and noise is None:
             raise ValueError("The model was made with train_Yvar: new observations need noise=, in the user's units.")
-        batch = _broadcast(self.batch_shape, X=inputs.shape[:-2], Y=targets.shape[:-1])
+        batch = broadcast_batches(self.batch_shape, X=inputs.shape[:-2], Y=targets.shape[:-1])
         n, (m, d) = self._inputs.shape[-2], inputs.shape[-2:]
 
         def joined(old: Tensor, new: Tensor, dims: int) -> Tensor:
@@ -245,7 +241,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         model._observed = torch.cat([self._observed, entries])
         if noise is not None:
             variances = joined(self._noise().to(noise), noise, 1)
-            model.likelihood = _InterleavedNoise(torch.ones_like(variances))
+            model.likelihood = InterleavedNoise(torch.ones_like(variances))
             # GPyTorch would raise what an inferred noise may be to its floor of fixed noise.
             model.likelihood.noise_covar.noise = variances
         if not batch:
@@ -290,24 +286,12 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             ValueError: If inputs, targets and fixed noise do not fit.
         """
         X = self._inputs if inputs is None else inputs if isinstance(inputs, Tensor) else inputs[0]
-        y, observed = self._targets if targets is None else targets, self._observed
-        n, d = X.shape[-2:]
-        if X.dim() != 2 or y.dim() != 1:
-            raise ValueError(
-                f"Training data are set without batches, got {tuple(X.shape)} inputs and {tuple(y.shape)} targets."
-            )
-        if targets is not None and len(y) == n * (d + 1):
-            (observed,) = torch.where(~y.isnan())
-            y = y[observed]
-        elif X.shape != self._inputs.shape or y.shape != self._targets.shape:
-            raise ValueError(
-                f"For inputs of shape {tuple(X.shape)} targets must be all {n * (d + 1)} entries, NaN where there was "
-                f"no observation, got {len(y)}."
-            )
+        y = self._targets if targets is None else targets
+        y, observed = observed_targets(X, y, (self._inputs.shape, self._targets, self._observed))
         if self._fixed_noise and y.shape != self.likelihood.noise.shape:
             raise ValueError("The fixed noise is that of other observations: make a new model.")
         super().set_train_data(inputs, None if targets is None else y, strict)
-        self._observed, self._num_shared = observed, n
+        self._observed, self._num_shared = observed, X.shape[0]
 
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, **assign: bool
@@ -321,7 +305,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         super().load_state_dict(state_dict, strict, keep_transforms, **assign)
         if not keep_transforms or (torch.equal(mean, self._mean) and torch.equal(scale, self._scale)):
             return
-        offsets = torch.where(self._observed % (self._inputs.shape[-1] + 1) == 0, mean - self._mean, 0)
+        offsets = torch.where(values_among(self._observed, self._inputs.shape[-1]), mean - self._mean, 0)
         ExactGP.set_train_data(self, targets=(self._targets * scale + offsets) / self._scale)
         if self._fixed_noise:
             self.likelihood.noise_covar.noise = self.likelihood.noise_covar.noise * (scale / self._scale) ** 2
@@ -346,13 +330,13 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
 
     def _value_noise(self) -> Tensor:
         """The mean noise variance of the values in the user's units, ``batch x 1 x 1``."""
-        values = self._observed % (self._inputs.shape[-1] + 1) == 0
+        values = values_among(self._observed, self._inputs.shape[-1])
         return (self._noise()[..., values].mean(-1) * self._scale**2).to(self._scale)[..., None, None]
 
     def _check_points(self, X: Tensor) -> torch.Size:
         """The batch shape of the model and the points together."""
         check_points(X, self._inputs.shape[-1], self._inputs)
-        return _broadcast(self.batch_shape, X=X.shape[:-2])
+        return broadcast_batches(self.batch_shape, X=X.shape[:-2])
 
     def _scaled(self, X: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
         """``_conditioned`` in the user's units, without the values' offset."""
@@ -397,23 +381,6 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         X = X.detach().clone() if detach else X
         check_gradient_kernel(self.covar_module, X.shape[-1])
         kernel, mean = snapshot(self.covar_module, detach), cast(Mean, prior_mean(self.mean_module, detach))
-        means = mean(X).flatten()
-        observed = self._observed[self._observed < len(means)]
-        residuals = self._targets[first][: len(observed)] - means[observed]
-        noise = torch.diag(self._noise()[first][: len(observed)])
-        factor = jittered_factor(joint_covariance(kernel, X, X, True, True)[observed][:, observed] + noise)
-        alpha = torch.cholesky_solve(residuals.double().unsqueeze(-1), factor).squeeze(-1)
-        return JointConditioning(kernel, mean, X, observed, factor, alpha)
-
-
-def _broadcast(model: torch.Size, **others: torch.Size) -> torch.Size:
-    """The batch shape of all.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    try:
-        return torch.broadcast_shapes(model, *others.values())
-    except RuntimeError:
-        shapes = ", ".join(f"{name} {tuple(shape)}" for name, shape in others.items())
-        raise ValueError(f"Batch shapes do not broadcast: the model has {tuple(model)}, {shapes}.") from None
+        observed = self._observed[self._observed < X.shape[0] * (X.shape[1] + 1)]
+        targets, noise = (t[first][: len(observed)] for t in (self._targets, self._noise()))
+        return JointConditioning.of(kernel, mean, X, observed, targets, noise)

@@ -8,8 +8,9 @@ import torch
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates.kernels.blocks import KernelSnapshot, kernel_blocks
+from surrogates.kernels.blocks import KernelSnapshot
 from surrogates.linalg.cholesky import jittered_factor
+from surrogates.models.interleaved import joint_covariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,17 @@ class JointConditioning:
     observed: Tensor
     factor: Tensor
     alpha: Tensor
+
+    @classmethod
+    def of(
+        cls, kernel: KernelSnapshot, mean: Mean, X: Tensor, observed: Tensor, targets: Tensor, noise: Tensor
+    ) -> JointConditioning:
+        """Factorises the covariance of the observed entries, of which ``targets`` and ``noise`` are ``N`` each."""
+        residuals = targets - mean(X).flatten()[observed]
+        covariance = joint_covariance(kernel, X, X, True, True)[observed][:, observed]
+        factor = jittered_factor(covariance + torch.diag(noise))
+        alpha = torch.cholesky_solve(residuals.double().unsqueeze(-1), factor).squeeze(-1)
+        return cls(kernel, mean, X, observed, factor, alpha)
 
     def whitened(self, across: Tensor) -> Tensor:
         """The rows L⁻¹ a of the rows a, ``batch x rows x N``."""
@@ -73,19 +85,3 @@ class JointConditioning:
         white = torch.linalg.solve_triangular(factor, across, upper=False)
         residuals = torch.linalg.solve_triangular(factor, (values - expected).unsqueeze(-1), upper=False)
         return mean + (white.mT @ residuals).squeeze(-1), covariance - white.mT @ white
-
-
-def joint_covariance(kernel: KernelSnapshot, X1: Tensor, X2: Tensor, gradients1: bool, gradients2: bool) -> Tensor:
-    """The prior covariance of what is at X1 with what is at X2, float64.
-
-    On either side these are the values, or the values and partial derivatives, point by point.
-    """
-    blocks = kernel_blocks(kernel, X1.double(), X2.double(), mixed=gradients1 and gradients2)
-    rows = blocks.value.unsqueeze(-1)
-    if gradients2:
-        rows = torch.cat([rows, blocks.second], dim=-1)
-    rows = rows.unsqueeze(-2)
-    if gradients1:
-        below = blocks.first.unsqueeze(-1)
-        rows = torch.cat([rows, below if blocks.mixed is None else torch.cat([below, blocks.mixed], dim=-1)], dim=-2)
-    return rows.transpose(-3, -2).flatten(-4, -3).flatten(-2)
