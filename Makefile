@@ -44,11 +44,11 @@ docs: $(DOCS)
 		--doctree-dir docs/_build/doctrees docs docs/_build/html
 
 # torch goes first: a plain resolve may choose a build that brings gigabytes of CUDA libraries.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch -c constraints.txt
-	$(BIN)/python -m pip install --quiet -e '.[fast,experiments,test,dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[fast,compare,test,dev]' -e ./experiments -c constraints.txt
 	touch $(STAMP)
 
 $(FLOWER): $(STAMP)

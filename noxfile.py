@@ -9,11 +9,11 @@ import nox
 nox.needs_version = ">=2025.5"
 nox.options.default_venv_backend = "uv"
 
-EXTRAS = ".[fast,experiments,test]"
+WHAT = (".[fast,compare,test]", "./experiments")
 
 
 def _suite(session: nox.Session, resolution: str) -> None:
-    session.install(EXTRAS, "--resolution", resolution)
+    session.install(*WHAT, "--resolution", resolution)
     session.run("uv", "pip", "list", external=True)
     session.run("python", "-m", "pytest", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 

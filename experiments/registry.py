@@ -66,13 +66,11 @@ MODULES |= {
 }
 
 EXTRAS = {
-    "experiments": ("sklearn", "cma"),
-    "fast": ("numba",),
     "rl": ("gymnasium", "mujoco", "Box2D"),
     "llm": ("transformers", "datasets"),
     "problems": ("cocoex",),
 }
-"""Modules that each pip extra brings, as they are imported."""
+"""Modules that each extra of this distribution installs, by the names under which they are imported."""
 
 BENCHMARKS = {
     "derived-gp": "experiments.benchmarks.derived_gp",
@@ -101,7 +99,10 @@ class MissingExtraError(ValueError):
     """A package that an experiment needs is not installed, with the command that installs it."""
 
     def __init__(self, name: str, modules: Iterable[str], extra: str) -> None:
-        super().__init__(f"{name} needs {', '.join(modules)}, not installed here; pip install '.[{extra}]' brings it")
+        super().__init__(
+            f"{name} needs {', '.join(modules)}, not installed here: "
+            f"pip install 'gradient-surrogates-experiments[{extra}]', in a checkout './experiments[{extra}]'"
+        )
 
 
 def require(extra: str, name: str) -> None:

@@ -1,6 +1,6 @@
-"""What is built and installed: a small wheel with types, a source distribution without results, and README's blocks.
+"""What is built and installed: two small wheels with types, source distributions without results, and README's blocks.
 
-The slow one installs the wheel alone into an environment that is made for it, with what it depends on from here.
+The slow one installs the wheels into an environment that is made for them, with what they depend on from here.
 """
 
 import re
@@ -18,14 +18,32 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+COMMAND = ROOT / "experiments"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PACKAGES = ("surrogates", "optimizers", "federated", "experiments")
+EXPERIMENTS = tomllib.loads((COMMAND / "pyproject.toml").read_text())
+PACKAGES = ("surrogates", "optimizers", "federated")
 
 
 def test_one_version_stands_everywhere():
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.search(r"^version: (.*)$", citation, re.M)[1] == PROJECT["version"]
     assert f"\n## {PROJECT['version']}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert EXPERIMENTS["project"]["version"] == PROJECT["version"]
+    assert f"gradient-surrogates=={PROJECT['version']}" in EXPERIMENTS["project"]["dependencies"]
+
+
+def test_the_experiments_are_distributed_with_all_their_packages_the_licence_and_the_same_pythons():
+    tree = {path.parent.relative_to(ROOT).parts for path in COMMAND.rglob("__init__.py")}
+    packages = EXPERIMENTS["tool"]["setuptools"]["packages"]
+    assert packages == sorted(".".join(parts) for parts in tree if "build" not in parts)
+    assert (COMMAND / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    for same in ("requires-python", "license", "authors"):
+        assert EXPERIMENTS["project"][same] == PROJECT[same]
+
+
+def test_the_old_name_of_an_extra_brings_what_compare_needs():
+    extras = PROJECT["optional-dependencies"]
+    assert extras["experiments"] == ["gradient-surrogates[compare]"] and extras["compare"] == ["cma>=4.0"]
 
 
 def test_the_citation_has_what_its_format_asks_for():
@@ -46,67 +64,92 @@ def test_the_pages_of_an_index_have_no_links_into_the_repository_and_their_block
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The wheel and the source distribution, built from the files that git knows, with the setuptools that is here."""
+    """By folder, the wheel and the source distribution, built from the files that git knows, by the setuptools here."""
     pytest.importorskip("setuptools", "77")
     if not (ROOT / ".git").exists():
         pytest.skip("what is built are the files that git knows, and this is no checkout")
     source, out = tmp_path_factory.mktemp("source") / "project", tmp_path_factory.mktemp("dist")
     subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
-    make = "from setuptools import build_meta as b; print(b.build_sdist({0!r})); print(b.build_wheel({0!r}))"
-    subprocess.run([sys.executable, "-c", make.format(str(out))], cwd=source, check=True, capture_output=True)
-    return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+    made = {}
+    for folder in (".", "experiments"):
+        for kind, pattern in (("wheel", "*.whl"), ("sdist", "*.tar.gz")):
+            made[folder, kind] = next((_make(source / folder, kind, out / folder / kind)).glob(pattern))
+    return made
+
+
+def _make(project: Path, kind: str, out: Path) -> Path:
+    out.mkdir(parents=True)
+    make = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
+    subprocess.run([sys.executable, "-c", make], cwd=project, check=True, capture_output=True)
+    return out
+
+
+def _names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_the_packages_alone(built):
-    wheel, _ = built
+@pytest.mark.parametrize(
+    ("folder", "packages", "data"),
+    [
+        (".", PACKAGES, "federated/flower/app/pyproject.toml"),
+        ("experiments", ("experiments",), "experiments/published/costs.json"),
+    ],
+)
+def test_a_wheel_holds_its_packages_alone(built, folder, packages, data):
+    wheel = built[folder, "wheel"]
+    names = _names(wheel)
     assert wheel.stat().st_size < 1_000_000
+    installed = {name for name in names if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in installed} == set(packages)
+    assert {name for name in installed if not name.endswith(".py")} == {data, *(f"{one}/py.typed" for one in packages)}
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
         about = HeaderParser().parsestr(
             archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
         )
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
-    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
-    assert [name for name in names if "published" in name] == ["experiments/published/costs.json"]
     assert about["Version"] == PROJECT["version"] and "Typing :: Typed" in about.get_all("Classifier")
+    assert about.get_all("License-File") == ["LICENSE"]
 
 
 @pytest.mark.slow
-def test_a_source_distribution_has_no_results_and_builds_the_same_wheel(built, tmp_path):
-    wheel, source = built
-    with tarfile.open(source) as archive:
-        names = [name.partition("/")[2] for name in archive.getnames()]
-        archive.extractall(tmp_path, filter="data")
-    kept = {name for name in names if name.startswith("experiments/published/")}
-    assert kept == {"experiments/published/costs.json", "experiments/published/zord-fig2a.png"}
-    assert {"README.md", "CHANGELOG.md", "CITATION.cff", "docs/index.md", "tests/test_package.py"} <= set(names)
-    make = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
-    subprocess.run([sys.executable, "-c", make], cwd=next(tmp_path.iterdir()), check=True, capture_output=True)
-    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(tmp_path / wheel.name) as other:
-        assert set(one.namelist()) == set(other.namelist())
+def test_source_distributions_have_no_results_and_build_the_same_wheels(built, tmp_path):
+    for folder in (".", "experiments"):
+        with tarfile.open(built[folder, "sdist"]) as archive:
+            names = {name.partition("/")[2] for name in archive.getnames()}
+            archive.extractall(tmp_path / "sources" / folder, filter="data")
+        within = "experiments/published/" if folder == "." else "published/"
+        figure = {within + "zord-fig2a.png"} if folder == "." else set()
+        assert {name for name in names if name.startswith(within)} == {within + "costs.json"} | figure
+        if folder == ".":
+            assert {"README.md", "CHANGELOG.md", "CITATION.cff", "docs/index.md", "tests/test_package.py"} <= names
+        wheel = built[folder, "wheel"]
+        (project,) = (path for path in (tmp_path / "sources" / folder).iterdir() if path.name != "experiments")
+        assert _names(_make(project, "wheel", tmp_path / "again" / folder) / wheel.name) == _names(wheel)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_wheel_alone_runs_the_readme(built, tmp_path, monkeypatch):
-    """In an environment where nothing else of this project is on the path."""
+def test_the_wheels_alone_run_the_readme(built, tmp_path, monkeypatch):
+    """In an environment where nothing else of this project is on the path, first with the library's wheel only."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    wheel, _ = built
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
     home = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "env")}))
     # Of a folder that a .pth names no .pth is read: an editable install of this checkout is not found through it.
     (home / "here.pth").write_text("\n".join(dict.fromkeys([sysconfig.get_path("purelib"), *_bases()])))
-    install = [str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--ignore-installed", str(wheel)]
-    subprocess.run(install, check=True)
+    install = [str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--ignore-installed"]
+    subprocess.run([*install, str(built[".", "wheel"])], check=True)
     work = tmp_path / "work"
-    work.mkdir()
+    (work / "experiments").mkdir(parents=True)
+    (work / "experiments" / "mine.py").write_text("number = 3\n")
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
-    (work / "readme.py").write_text("import surrogates\nprint(surrogates.__file__)\n" + "\n".join(blocks))
+    said = "import surrogates\nfrom experiments.mine import number\nprint(surrogates.__file__, number)\n"
+    (work / "readme.py").write_text(said + "\n".join(blocks))
     done = subprocess.run([str(python), "readme.py"], cwd=work, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path / "env")) and (work / "gradient.png").exists()
+    subprocess.run([*install, str(built["experiments", "wheel"])], check=True)
     script = tmp_path / "env" / "bin" / "gradient-surrogates"
     said = subprocess.run([str(script), "--version"], cwd=work, capture_output=True, text=True, check=True).stdout
     assert said == f"gradient-surrogates {metadata.version('gradient-surrogates')}\n"

@@ -373,5 +373,4 @@ EXPERIMENT = Experiment(
     caption=f"{MEANS} The gap is (f − f*)/(f₀ − f*), the loss that of training.",
     claims=claims,
     table=table,
-    extra="experiments",
 )

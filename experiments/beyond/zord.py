@@ -335,5 +335,4 @@ EXPERIMENT = Experiment(
     plot_more=plot_more,
     claims=claims,
     table=table,
-    extra="experiments",
 )

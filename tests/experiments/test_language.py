@@ -277,7 +277,7 @@ def test_a_missing_extra_names_the_pip_command(tmp_path, monkeypatch):
     monkeypatch.setitem(registry.EXTRAS, "llm", ("a_package_that_is_not_there",))
     (tmp_path / "opt-125m").mkdir()
     (tmp_path / "sst2").mkdir()
-    with pytest.raises(ValueError, match=r"pip install '\.\[llm\]'"):
+    with pytest.raises(ValueError, match=r"in a checkout '\./experiments\[llm\]'"):
         configured(TABLE5, "quick", None, tmp_path)
 
 

@@ -95,7 +95,7 @@ def _runs(options: argparse.Namespace) -> list[Run]:
 def _say_what_is_missing() -> None:
     for box in BLACK_BOXES.values():
         if box.missing:
-            print(f"left out: {box.name} needs {', '.join(box.missing)}, not installed here", file=sys.stderr)
+            print(f"left out: {registry.MissingExtraError(box.name, box.missing, 'problems')}", file=sys.stderr)
 
 
 def _function(text: str) -> int | str:

@@ -50,7 +50,7 @@ class Rival:
         factor: the most queries it is given, over d.
         asks_start: its first query is the start.
         why: what it is here for, and why it is run where it is.
-        needs: modules that it needs beyond the project's own.
+        needs: modules that not every version of a dependency has.
     """
 
     name: str
@@ -184,7 +184,6 @@ _TABLE = (
         factor=100,
         asks_start=False,
         why="the standard of evolution strategies, IPOP",
-        needs=("cma",),
     ),
     Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences, d + 1 queries a gradient"),
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
@@ -209,7 +208,7 @@ _TABLE = (
         every=2,
         instances=1,
         why="the nearest peer, from BoTorch's community package; by far the slowest",
-        needs=("botorch_community",),
+        needs=("botorch_community.acquisition.local_entropy_search",),
     ),
 )
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmarks.problems.coco_files import Progress, progress_in
+from experiments.registry import MissingExtraError
 from experiments.workloads.black_boxes import BLACK_BOXES
 
 SIDE = 5.0
@@ -151,7 +152,7 @@ def chosen(
     if suite.name == "real":
         boxes = [BLACK_BOXES[str(name)] for name in names]
         if missing := [box for box in boxes if box.missing and functions]:
-            raise ValueError(f"{missing[0].name} needs {', '.join(missing[0].missing)}, not installed here")
+            raise MissingExtraError(missing[0].name, missing[0].missing, "problems")
         here = [box for box in boxes if not box.missing]
         return [Problem("real", box.name, box.dimension, i, box.budget) for i in instances for box in here]
     if early := [instance for instance in instances if instance < FIRST_INSTANCE]:

@@ -308,7 +308,6 @@ def experiment(number: int, dataset: str, whatever: str, panels: Panels, quick: 
         "right the share of the attacks that succeeded. Queries are those of all clients until then.",
         claims=claims,
         seeds={"quick": 3, "reduced": 3, "paper": 5},
-        extra="experiments",
         data=(dataset,),
         stand_in=lambda settings: stand_in((dataset,), settings.data, settings.side),
         check=lambda settings: load_images(dataset, settings.data, settings.side),

@@ -194,7 +194,6 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
         caption=comparison.caption,
         claims=claims,
         seeds={"quick": 3, "reduced": 3, "paper": 5},
-        extra="experiments",
         data=("covertype",),
         stand_in=STAND_IN,
         check=lambda settings: load_points(settings.data),

@@ -284,7 +284,6 @@ def claims_on_local_steps(settings: LocalSteps, rows: Rows) -> list[Verdict]:
 SMALL: dict[str, Any] = {"clients": 6, "participants": 2}
 SHARED: dict[str, Any] = {
     "seeds": {"reduced": 5, "paper": 10},
-    "extra": "experiments",
     "data": ("mnist",),
     "check": check,
     "stand_in": "scikit-learn's digits for MNIST, a small MLP for the CNN",

@@ -195,7 +195,6 @@ EXPERIMENTS = (
         caption=CAPTION,
         claims=claims_of_fig3,
         table=table,
-        extra="experiments",
     ),
     Experiment(
         id="zord-fig8",

@@ -162,7 +162,6 @@ EXPERIMENT = Experiment(
     plot=plot,
     claims=claims,
     seeds=5,
-    extra="experiments",
     data=("covertype",),
     stand_in=STAND_IN,
     check=lambda settings: load_points(settings.data),

@@ -297,7 +297,6 @@ def experiment(images: int, quick: Settings, **what: Any) -> Experiment:
         scales={"paper": Settings(), "reduced": Settings(images=images, **REDUCED), "quick": quick},
         run_seed=run_seed,
         seeds=5,
-        extra="experiments",
         data=("mnist", "cifar10"),
         stand_in=lambda settings: stand_in(settings.datasets, settings.data, settings.side),
         check=check,

@@ -37,7 +37,7 @@ class BlackBox:
         cost: what a query computes, and how long that takes.
         noise: what of the value is random, and how it is rough.
         licence: of the program and of the data.
-        needs: names of the packages that are imported, beyond what the project depends on.
+        needs: modules that it imports and the extra ``problems`` installs.
     """
 
     name: str
@@ -49,7 +49,7 @@ class BlackBox:
     cost: str
     noise: str
     licence: str
-    needs: tuple[str, ...]
+    needs: tuple[str, ...] = ()
 
     @property
     def dimension(self) -> int:

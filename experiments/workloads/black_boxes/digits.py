@@ -60,7 +60,6 @@ def _problem(side: int, budget: int) -> BlackBox:
         cost="under a millisecond: a small convolutional network; making it takes seconds",
         noise="none; f is continuous, with kinks",
         licence="scikit-learn BSD 3-clause; data of UCI, CC BY 4.0",
-        needs=("sklearn",),
     )
 
 

@@ -45,6 +45,5 @@ PROBLEMS = (
         cost="about a millisecond: a network with three layers on 2,000 points",
         noise="none; f is constant between steps of a point's size",
         licence="scikit-learn BSD 3-clause; the points are a formula's",
-        needs=("sklearn",),
     ),
 )

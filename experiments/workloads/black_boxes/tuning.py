@@ -194,7 +194,7 @@ PROBLEMS = (
         cost="about a tenth of a second: three fits of up to 200 trees",
         noise="none between calls; f jumps where an integer or a bag changes",
         licence="LightGBM MIT, scikit-learn BSD 3-clause; data of UCI, CC BY 4.0",
-        needs=("sklearn", "lightgbm"),
+        needs=("lightgbm",),
     ),
     _problem(
         "kernel_ridge_diabetes",
@@ -203,7 +203,6 @@ PROBLEMS = (
         cost="tens of milliseconds: five dense solves with 283 equations",
         noise="none; f is smooth",
         licence="scikit-learn BSD 3-clause; data of Efron et al. (2004), published without a licence",
-        needs=("sklearn",),
     ),
     _problem(
         "perceptron_digits",
@@ -212,6 +211,5 @@ PROBLEMS = (
         cost="about a tenth of a second: three perceptrons trained for up to 20 epochs",
         noise="none between calls; weights and batches are the seed's, and f jumps where an integer changes",
         licence="scikit-learn BSD 3-clause; data of UCI, CC BY 4.0",
-        needs=("sklearn",),
     ),
 )
