@@ -8,7 +8,6 @@ from federated.core.codec import decode, encode
 from federated.core.ledger import Ledger
 from federated.core.messages import BehindError, Broadcast, Message, MessageError, MessageSpec, Report, TensorSpec
 from federated.core.server import Arrival, Outcome, Server
-from federated.engine.faults import Fault, FaultPlan
 from federated.engine.federation import Federation, RoundRecord
 from federated.engine.host import Host
 from federated.engine.result import FederatedResult
@@ -22,8 +21,6 @@ __all__ = [
     "BehindError",
     "Broadcast",
     "Client",
-    "Fault",
-    "FaultPlan",
     "FederatedOptions",
     "FederatedResult",
     "Federation",

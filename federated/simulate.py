@@ -12,7 +12,6 @@ from torch import Tensor
 
 from federated.core.algorithm import Algorithm
 from federated.engine.checkpoint import Checkpoint, check_path, load_checkpoint
-from federated.engine.faults import FaultPlan
 from federated.engine.federation import ClientHost, Federation, RoundRecord
 from federated.engine.host import Host, MadeWhenAsked, prepared
 from federated.engine.result import FederatedResult
@@ -149,7 +148,6 @@ def make_federation(
     workers: int = 1,
     start_method: str = "spawn",
     codec: bool = True,
-    faults: FaultPlan | None = None,
     **options: Any,
 ) -> Federation:
     """The federation that ``simulate`` runs, to be driven round by round.
@@ -170,7 +168,6 @@ def make_federation(
         start_method: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Unless it is the last,
             objectives and options must be picklable.
         codec: whether messages pass as bytes; False is faster and counts no message bytes.
-        faults: faults, for tests.
         **options: options of ``Algorithm``, except ``clients``, and those of the algorithm itself.
 
     Raises:
@@ -194,7 +191,7 @@ def make_federation(
     else:
         host = WorkerPool(made, *clients, workers=workers, start_method=start_method)
     value = (lambda x: fun(to_numpy(x))) if arrays and fun is not None else fun
-    return Federation(made, host, value, faults or FaultPlan(), codec)
+    return Federation(made, host, value, codec)
 
 
 def _arrays(numpy: bool | None, x0: Any) -> bool:

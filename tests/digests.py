@@ -32,7 +32,8 @@ from torch import Tensor
 
 import optimizers
 import surrogates
-from federated import Fault, FaultPlan, decode, make_federation
+from federated import decode, make_federation
+from federated.testing import Fault, faulty
 from optimizers import L1, Box, BoxRidge, L2Ball, Ridge, Simplex
 from optimizers.registry import method_class
 from tests.digest_cases import ALGORITHM_CASES, METHOD_CASES
@@ -159,15 +160,13 @@ class Client:
 def run_algorithm(algorithm: str, options: Mapping[str, Any], failing: int = 0) -> Digests:
     options = {"local_steps": 3, "seed": 5} | dict(options)
     rounds, d = options.pop("rounds", 4), options.pop("d", 5)
-    prox, faults = options.pop("prox", None), options.pop("faults", None)
+    prox, faults = options.pop("prox", None), options.pop("faults", ())
     if prox is not None:
         options["prox"] = PROXES[prox]()
-    if faults is not None:
-        options["faults"] = FaultPlan(tuple(Fault(*fault) for fault in faults))
     points, values, messages = Stream(), Stream(), Stream()
     clients = [Client(i, failing, points, values) for i in range(4)]
     x0 = torch.linspace(0.6, 0.9, d, dtype=options.pop("dtype", torch.float64))
-    federation = make_federation(algorithm, clients, x0, **options)
+    federation = faulty(make_federation(algorithm, clients, x0, **options), [Fault(*fault) for fault in faults])
     server, broadcast, aggregate = federation.server, federation.server.broadcast, federation.server.aggregate
 
     def take(message: Any) -> None:

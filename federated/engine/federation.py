@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from textwrap import shorten
@@ -14,18 +14,17 @@ import torch
 from torch import Tensor
 
 from federated.core.algorithm import UNLIMITED, Algorithm
-from federated.core.codec import Frame, encode
+from federated.core.codec import encode
 from federated.core.configuration import describe_tensor
 from federated.core.ledger import Ledger, Spent
-from federated.core.messages import Broadcast, Message, MessageError
+from federated.core.messages import Broadcast, MessageError
 from federated.core.reception import Content, refusing
 from federated.core.restoring import check_integers
 from federated.core.server import Arrival, Outcome, Server
-from federated.engine.faults import Fault, FaultPlan
 from federated.engine.host import Request, Service
 from optimizers.core.options import check_boolean
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 FEW = 16
 """Numbers of a tensor that are compared one by one."""
 
@@ -44,9 +43,6 @@ class ClientHost(Protocol):
 
     def catch_up(self, number: int, message: Content) -> str:
         """Hands a client the server's answer to its position; returns why it was refused, or an empty string."""
-
-    def restart(self, number: int) -> None:
-        """Replaces a client by a new one, without its state."""
 
     def states(self) -> dict[int, dict[str, Any]]:
         """The ``state_dict`` of each client, by number."""
@@ -116,7 +112,6 @@ class Federation:
         algorithm: the options.
         host: keeps the clients.
         fun: F, evaluated for the history and not counted as queries; None leaves the history without values.
-        faults: faults, for tests.
         codec: whether messages are encoded as bytes; False passes the objects and counts no message bytes.
         server: the server.
         ledger: each client's costs by round.
@@ -126,18 +121,13 @@ class Federation:
     algorithm: Algorithm
     host: ClientHost
     fun: Callable[[Tensor], Any] | None = None
-    faults: FaultPlan = field(default_factory=FaultPlan)
     codec: bool = True
 
     def __post_init__(self) -> None:
         check_boolean("codec", self.codec)
-        if not self.codec and any(f.kind == "corrupt" for f in self.faults.faults):
-            raise ValueError("corrupt faults alter bytes: they go with codec=True")
         self.server: Server = self.algorithm.server()
         self.ledger = Ledger()
         self.history = History([RoundRecord(0, self._value())])
-        self._down: set[int] = set()
-        self._delayed: list[tuple[int, int, Content]] = []
 
     @property
     def rounds(self) -> int:
@@ -147,9 +137,6 @@ class Federation:
     def run_round(self) -> RoundRecord:
         """Runs all phases of the next round and appends its record to the history."""
         number = self.server.round
-        for client in self.faults.rejoining(number):
-            self.host.restart(client)
-            self._down.discard(client)
         asked, outcomes = self.server.participants, [self.run_phase()]
         while not (outcome := outcomes[-1]).ended:
             outcomes.append(self.run_phase())
@@ -170,10 +157,9 @@ class Federation:
 
     def run_phase(self) -> Outcome:
         """Runs the next phase: a broadcast, the clients' work, an aggregation."""
-        number, index = self.server.round, self.algorithm.exchanges.index(self.server.phase)
-        missing: list[Arrival] = []
-        services = self.host.serve_all(self._requests(number, index, missing))
-        outcome = self.server.aggregate(chain(missing, self._arrivals(number, index, services)))
+        number, missing = self.server.round, list[Arrival]()
+        services = self.host.serve_all(self._requests(number, missing))
+        outcome = self.server.aggregate(chain(missing, self._arrivals(number, services)))
         for refusal in outcome.refused:
             self.ledger.refuse(number, refusal.client, refusal.reason)
         return outcome
@@ -196,8 +182,6 @@ class Federation:
             "x0": describe_tensor(self.algorithm.x0),
             "server": self.server.state_dict(),
             "clients": self.host.states(),
-            "down": sorted(self._down),
-            "in_flight": [[due, client, _as_tensor(content)] for due, client, content in self._delayed],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -217,41 +201,27 @@ class Federation:
             history = History(_record(i, entry) for i, entry in enumerate(state["history"]))
             if len(history) != server.round:
                 raise MessageError(f"the history ends with round {len(history) - 1}, the server is in {server.round}")
-            check_integers("down", state["down"], self.algorithm.clients)
-            delayed: list[tuple[int, int, Content]] = []
-            for due, client, data in state["in_flight"]:
-                check_integers("reports in flight", [due, client], self.algorithm.last_round)
-                delayed.append((due, client, data.numpy().tobytes()))
             check_integers("clients", list(state["clients"]), self.algorithm.clients)
             self.host.load_states(state["clients"])
         self.server, self.ledger, self.history = server, ledger, history
-        self._down, self._delayed = set(state["down"]), delayed
 
-    def _arrivals(self, number: int, index: int, services: Iterable[Service]) -> Iterator[Arrival]:
+    def _arrivals(self, number: int, services: Iterable[Service]) -> Iterator[Arrival]:
         """What the server gets, one after the other; a report's bytes are dropped as soon as it was taken."""
         for service in map(partial(self._caught_up, number), services):
             self._count(number, service)
-            yield self._arrival(number, index, service)
+            yield Arrival(service.client, service.report, service.reason)
             del service
-        if index == 0:
-            yield from (Arrival(client, content) for due, client, content in self._delayed if due <= number)
-            self._delayed = [late for late in self._delayed if late[0] > number]
 
-    def _requests(self, number: int, index: int, arrivals: list[Arrival]) -> list[Request]:
-        """The requests to the participants that the broadcast reaches; ``arrivals`` takes why it reaches no other."""
+    def _requests(self, number: int, arrivals: list[Arrival]) -> list[Request]:
+        """The requests to the participants that are there; ``arrivals`` takes why the others are not."""
         shared = None if self.algorithm.personal else self._encoded(self.server.broadcast())
         requests, made = [], dict[Any, Any]()
-        absent = dict.fromkeys(self._down, "the client is down") | self.host.absent(self.server.participants)
+        absent = self.host.absent(self.server.participants)
         for client in self.server.participants:
             if client in absent:
                 arrivals.append(Arrival(client, None, absent[client]))
                 continue
-            message = self._sent(number, client, shared or self._personal(client, made))
-            if self.faults.find("unreachable", number, index, client):
-                arrivals.append(Arrival(client, None, "the client could not be reached"))
-                continue
-            crash = self.faults.find("crash", number, index, client)
-            requests.append(Request(client, message, crash.after if crash else None))
+            requests.append(Request(client, self._sent(number, client, shared or self._personal(client, made))))
         return requests
 
     def _caught_up(self, number: int, service: Service) -> Service:
@@ -269,26 +239,6 @@ class Federation:
         broadcast = self._sent(number, client, self._encoded(self.server.broadcast(client)))
         (again,) = self.host.serve_all([Request(client, broadcast)])
         return again
-
-    def _arrival(self, number: int, index: int, service: Service) -> Arrival:
-        """What the server gets of a client's report, given the faults."""
-        client, content = service.client, service.report
-        if service.crashed:
-            self._down.add(client)
-        if content is None:
-            return Arrival(client, None, service.reason)
-
-        def fault(kind: str) -> Fault | None:
-            return self.faults.find(kind, number, index, client)
-
-        if fault("drop"):
-            return Arrival(client, None, "the report was lost")
-        if (found := fault("corrupt")) and isinstance(content, bytes):
-            content = self.faults.corrupted(found, content)
-        if found := fault("delay"):
-            self._delayed.append((number + found.by, client, content))
-            return Arrival(client, None, "the report is delayed")
-        return Arrival(client, content)
 
     def _personal(self, client: int, made: dict[Any, Any]) -> tuple[Broadcast | bytes, int]:
         """A client's broadcast, encoded once for all clients who get the same tensors and values."""
@@ -331,12 +281,6 @@ def _record(number: int, entry: Mapping[str, Any]) -> RoundRecord:
     if wrong or record.round != number:
         raise MessageError(f"the history's entry {number} is no record of that round: {wrong}")
     return record
-
-
-def _as_tensor(content: Content) -> Tensor:
-    message = content.message() if isinstance(content, Frame) else content
-    data = encode(message) if isinstance(message, Message) else message
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _bits(t: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:

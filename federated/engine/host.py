@@ -23,6 +23,9 @@ from optimizers.evaluation import Evaluator
 
 T = TypeVar("T")
 
+CRASHED = "the client crashed"
+"""Why a client that lost its state by ``Request.crash_after`` has no report."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -51,7 +54,6 @@ class Service:
         position: the message by which a client that is behind asks to catch up, or None.
         spent: queries, failed queries and gradient evaluations.
         seconds: wall time.
-        crashed: whether the client has lost its state.
         traffic: message and wire bytes, named as in ``ledger.Entry``, if the host counts them.
         note: a remark for the ledger.
     """
@@ -63,7 +65,6 @@ class Service:
     position: Content | None = None
     spent: Spent = field(default_factory=Spent)
     seconds: float = 0.0
-    crashed: bool = False
     traffic: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
 
@@ -114,7 +115,7 @@ class Host:
                 outcome = {"report": _as(request.message, report), "payload": report.payload_bytes}
             else:
                 del self._clients[request.client]
-                outcome = {"reason": "the client crashed", "crashed": True}
+                outcome = {"reason": CRASHED}
         except BehindError as error:
             position = client.position()
             outcome = {"reason": str(error), "position": _as(request.message, position)}
@@ -135,7 +136,7 @@ class Host:
         return ""
 
     def restart(self, number: int) -> None:
-        """See ``ClientHost.restart``."""
+        """Replaces a client by a new one, without its state."""
         self._clients.pop(number, None)
 
     def states(self) -> dict[int, dict[str, Any]]:

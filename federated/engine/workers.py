@@ -119,7 +119,7 @@ class WorkerPool:
         return answer
 
     def restart(self, number: int) -> None:
-        """See ``ClientHost.restart``."""
+        """See ``Host.restart``."""
         if number in self._homes:
             self._call("restart", {self._homes[number]: (number,)})
 

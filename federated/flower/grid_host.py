@@ -133,10 +133,6 @@ class GridHost:
         self._accounts[number].carry(service)
         return service.reason
 
-    def restart(self, number: int) -> None:
-        """Raises ``RuntimeError``: faults are for clients on this machine."""
-        raise RuntimeError(f"client {number} is on a node of its own, which alone can restart it")
-
     def states(self) -> dict[int, dict[str, Any]]:
         """See ``ClientHost.states``; empty, as nodes keep the states of their clients."""
         return {}

@@ -18,10 +18,23 @@ from collections.abc import Callable
 
 from federated.core.algorithm import Algorithm
 from federated.testing import fault_checks, message_checks, run_checks
+from federated.testing.faults import Fault, FaultPlan, faulty
 from federated.testing.harness import Factory, Promises, Quadratic, algorithm_factory, problem, start
 from optimizers.testing.harness import run_checks as run_all
 
-__all__ = ["CHECKS", "Factory", "Promises", "Quadratic", "algorithm_factory", "check_algorithm", "problem", "start"]
+__all__ = [
+    "CHECKS",
+    "Factory",
+    "Fault",
+    "FaultPlan",
+    "Promises",
+    "Quadratic",
+    "algorithm_factory",
+    "check_algorithm",
+    "faulty",
+    "problem",
+    "start",
+]
 
 CHECKS: tuple[Callable[[Factory, Promises], None], ...] = tuple(
     check

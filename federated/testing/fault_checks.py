@@ -8,9 +8,9 @@ import torch
 
 from federated.core.codec import encode
 from federated.core.server import Arrival
-from federated.engine.faults import CORRUPTIONS, Fault
 from federated.engine.federation import Federation, RoundRecord
 from federated.engine.host import Request
+from federated.testing.faults import CORRUPTIONS, Fault
 from federated.testing.harness import CLIENTS, Factory, Promises, make, problem, quiet, run
 
 KINDS = ("unreachable", "drop", "delay", "crash")

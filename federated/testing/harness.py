@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from federated.core.algorithm import Algorithm
-from federated.engine.faults import Fault, FaultPlan
 from federated.engine.federation import Federation, RoundRecord
 from federated.simulate import make_federation
+from federated.testing.faults import Fault, faulty
 
 Factory = Callable[..., Federation]
 
@@ -125,8 +125,9 @@ def make(
     **options: Any,
 ) -> Federation:
     """A new federation on ``problem``, or on other objectives, with faults."""
-    options = {"local_steps": promises.local_steps, "faults": FaultPlan(faults)} | options
-    return factory(problem() if objectives is None else objectives, start(), **options)
+    options = {"local_steps": promises.local_steps} | options
+    federation = factory(problem() if objectives is None else objectives, start(), **options)
+    return faulty(federation, faults) if faults else federation
 
 
 def run(federation: Federation, rounds: int) -> list[RoundRecord]:

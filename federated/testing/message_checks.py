@@ -12,8 +12,8 @@ from federated.core.client import Client
 from federated.core.codec import decode, encode
 from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec, Report
 from federated.core.server import Arrival
-from federated.engine.faults import CORRUPTIONS
 from federated.engine.federation import Federation
+from federated.testing.faults import CORRUPTIONS
 from federated.testing.harness import Factory, Promises, make, problem, quiet, run, states_equal
 from optimizers.testing.harness import raises
 

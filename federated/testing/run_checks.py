@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
 from typing import Any
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from federated.core.configuration import sample_clients
-from federated.engine.faults import Fault
 from federated.engine.federation import Federation
+from federated.testing.faults import Fault
 from federated.testing.harness import (
     CLIENTS,
     DIMENSION,
@@ -120,14 +121,16 @@ def check_resume(factory: Factory, promises: Promises) -> None:
     crash = [Fault("crash", 2, crashed), Fault("rejoin", 4, crashed)]
     faults = [Fault("delay", 1, delayed, by=2), *crash, Fault("drop", 3, dropped)]
     whole = make(factory, promises, faults=faults, participation=3)
-    saved = [_through_file(whole)]
+    saved, under_way = [_through_file(whole)], [_under_way(whole)]
     for _ in range(4):
         run(whole, 1)
         saved.append(_through_file(whole))
+        under_way.append(_under_way(whole))
     for done, state in enumerate(saved):
         disturb_generators(done)
         fresh = make(factory, promises, faults=faults, participation=3)
         fresh.load_state_dict(state)
+        vars(fresh.host).update(under_way[done])
         run(fresh, 4 - done)
         assert trace(fresh) == trace(whole), f"resumed after round {done}, the run differs"
         assert states_equal(fresh.state_dict(), saved[-1]), f"resumed after round {done}, the state differs"
@@ -180,6 +183,11 @@ def check_bad_arguments(factory: Factory, promises: Promises) -> None:
         error = raises(kind, lambda options=options: attempt(**options))  # type: ignore[misc]
         assert word in str(error), f"the message does not say {word!r}: {error}"
     assert sum(f.queries for f in objectives) == 0, "queries were spent before an argument was refused"
+
+
+def _under_way(federation: Federation) -> dict[str, Any]:
+    """What faults have begun: clients that are down, and reports that are late."""
+    return {name: copy.copy(getattr(federation.host, name)) for name in ("down", "late")}
 
 
 def _through_file(federation: Federation) -> dict[str, Any]:

@@ -4,16 +4,17 @@ import logging
 import math
 import pickle
 from dataclasses import asdict, fields
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
 
-from federated import Fault, FaultPlan, Ledger, RoundRecord, simulate
+from federated import Ledger, RoundRecord, make_federation, simulate
 from federated.engine.federation import History
 from federated.engine.result import FederatedResult
-from federated.testing import Quadratic
+from federated.testing import Fault, Quadratic, faulty
 
 OPTIONS = {"local_steps": 2, "directions": 3}
 
@@ -34,9 +35,13 @@ def mean_value(x):
 
 def made(dtype=torch.float64, fun=mean_value, rounds=4, **options):
     clients = [Quadratic(0), Quadratic(1), Quadratic(2), Failing(3)]
-    faults = FaultPlan((Fault("drop", round=3, client=1),))
     x0 = torch.linspace(0.1, 0.9, 5, dtype=dtype)
-    return simulate("fedzo", clients, x0, rounds=rounds, fun=fun, faults=faults, **OPTIONS | options)
+
+    def losing(*given, **named):
+        return faulty(make_federation(*given, **named), [Fault("drop", round=3, client=1)])
+
+    with patch("federated.simulate.make_federation", losing):
+        return simulate("fedzo", clients, x0, rounds=rounds, fun=fun, **OPTIONS | options)
 
 
 def same(one, other):

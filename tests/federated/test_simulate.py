@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from federated import ALGORITHMS, Algorithm, Fault, FaultPlan, algorithm_class, simulate
+from federated import ALGORITHMS, Algorithm, algorithm_class, simulate
 from federated.core.codec import encode
 from federated.core.messages import Broadcast
 from federated.engine.checkpoint import FORMAT, read_checkpoint
 from federated.engine.workers import WorkerError
 from federated.simulate import make_federation
-from federated.testing import Quadratic
+from federated.testing import Fault, Quadratic, faulty
 from federated.testing.harness import states_equal, trace
 from optimizers import FailedQueryError
 from optimizers.core.files import read_state
@@ -286,9 +286,8 @@ def test_retries_are_counted():
 
 
 def test_corrupt_faults_need_bytes():
-    faults = FaultPlan([Fault("corrupt", 1, 0)])
     with pytest.raises(ValueError, match="codec"):
-        simulate("fedzo", clients(), X0, rounds=1, codec=False, faults=faults, **OPTIONS)
+        faulty(make_federation("fedzo", clients(), X0, codec=False, **OPTIONS), [Fault("corrupt", 1, 0)])
     for bad in ({"kind": "vanish"}, {"how": "bend"}, {"round": 0}, {"client": -1}):
         with pytest.raises(ValueError):
             Fault(**{"kind": "drop", "round": 1, "client": 0} | bad)

@@ -3,8 +3,8 @@ import itertools
 import pytest
 import torch
 
-from federated import Fault, FaultPlan, make_federation, simulate
-from federated.testing import CHECKS, Promises, Quadratic, algorithm_factory
+from federated import make_federation, simulate
+from federated.testing import CHECKS, Fault, Promises, Quadratic, algorithm_factory, faulty
 from federated.testing.fault_checks import check_all_reports_lost, check_faults
 from federated.testing.message_checks import check_bad_broadcasts
 from federated.testing.run_checks import check_descent, check_participation, check_resume
@@ -80,8 +80,8 @@ def test_clients_compare_their_own_values_where_few_take_part():
 
 
 def test_without_any_value_the_model_is_taken_back():
-    faults = FaultPlan([Fault("drop", 1, i, phase=1) for i in range(4)])
-    federation = make_federation("fedzo", clients(), X0, faults=faults, **OPTIONS)
+    lost = [Fault("drop", 1, i, phase=1) for i in range(4)]
+    federation = faulty(make_federation("fedzo", clients(), X0, **OPTIONS), lost)
     record = federation.run_round()
     assert record.skipped == "no valid report" and record.rejected
     assert torch.equal(federation.server.x, X0)

@@ -6,10 +6,10 @@ import logging
 import pytest
 import torch
 
-from federated import Arrival, Fault, FaultPlan, MessageError, Report, encode, make_federation, simulate
+from federated import Arrival, MessageError, Report, encode, make_federation, simulate
 from federated.core.codec import Entry, Frame, opened
 from federated.core.messages import LONGEST_REASON, plain
-from federated.testing import Quadratic
+from federated.testing import Fault, Quadratic, faulty
 from federated.testing.harness import states_equal
 from optimizers.directions.directions import MAX_STEP
 from tests.federated.core.test_codec import sealed
@@ -178,7 +178,7 @@ def test_a_clock_that_jumps_changes_nothing(monkeypatch):
     import time
 
     def run():
-        made = federation(faults=FaultPlan([Fault("drop", 2, 1)]))
+        made = faulty(federation(), [Fault("drop", 2, 1)])
         records = [made.run_round() for _ in range(3)]
         return made, [(r.accepted, r.refused) for r in records]
 

@@ -2,11 +2,11 @@
 
 import tomllib
 
-from federated import FaultPlan, Federation, Host
+from federated import Federation, Host
 from federated.flower import __main__ as commands
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost
-from federated.testing import Quadratic
+from federated.testing import Quadratic, faulty
 from optimizers import Evaluator
 from tests.federated.flower.fake import FakeGrid
 
@@ -55,4 +55,4 @@ def in_process(config, faults=(), fun=False):
     gradients = {i: f.gradient for i, f in enumerate(objectives)} if algorithm.needs_gradient else {}
     host = Host(algorithm, {i: Evaluator(f) for i, f in enumerate(objectives)}, gradients)
     f = RunConfig.of(config).global_function() if fun else None
-    return Federation(algorithm, host, f, FaultPlan(faults), codec=False)
+    return faulty(Federation(algorithm, host, f, codec=False), faults)

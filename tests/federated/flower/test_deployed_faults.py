@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from federated import Fault
+from federated.testing import Fault
 from tests.federated.flower.deployment import Deployment, wait_for
 from tests.federated.flower.setting import DEFAULTS, OBJECTIVE, in_process
 

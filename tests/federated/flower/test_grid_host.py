@@ -4,17 +4,18 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from federated.testing import Fault, Quadratic
+
 pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
-from federated import ALGORITHMS, Fault
+from federated import ALGORITHMS
 from federated.core.ledger import Spent
 from federated.flower import configuration
 from federated.flower.grid_host import NoClientError
 from federated.flower.node_ledger import COLUMNS
 from federated.flower.waiting import Patience
-from federated.testing import Quadratic
 from tests.federated.flower.fake import LOST, SILENT, Killed
 from tests.federated.flower.setting import federation_over, grid_of, in_process, node_config, run_config
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from federated import Fault, FaultPlan, algorithm_class, make_federation, simulate
-from federated.testing import Quadratic
+from federated import algorithm_class, make_federation, simulate
+from federated.testing import Fault, Quadratic, faulty
 from optimizers import Directions
 
 D, N, Q, RADIUS, RATE = 5, 3, 3, 0.01, 0.05
@@ -107,8 +107,8 @@ def test_shared_directions_are_shared():
     of="federated/scaffold2",
 )
 def test_type_2_keeps_the_control_of_a_client_that_is_absent():
-    faults = FaultPlan([Fault("unreachable", 2, 1)])
-    federation = make_federation("scaffold2", clients(), X0, local_steps=2, faults=faults, **OPTIONS)
+    federation = make_federation("scaffold2", clients(), X0, local_steps=2, **OPTIONS)
+    faulty(federation, [Fault("unreachable", 2, 1)])
     federation.run_round()
     first = dict(federation.server.state.controls.items())
     federation.run_round()

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from experiments.papers.fzoos.quadratics import quadratics
-from federated import BehindError, Fault, FaultPlan, algorithm_class, make_federation, simulate
+from federated import BehindError, algorithm_class, make_federation, simulate
 from federated.methods.fzoos.fzoos import FZooS
 from federated.methods.fzoos.gamma import Adaptive
-from federated.testing import Quadratic, problem, start
+from federated.testing import Fault, Quadratic, faulty, problem, start
 from federated.testing.harness import states_equal
 from optimizers.methods.zord.zord import ZoRD
 from optimizers.prox import L1
@@ -325,7 +325,7 @@ def test_an_estimate_that_is_not_finite_is_0_counted_and_logged(caplog):
 
 
 def test_where_a_product_is_missing_gamma_stays():
-    federation = make(gamma="adaptive", faults=FaultPlan([Fault("drop", 2, 1, phase=2)]))
+    federation = faulty(make(gamma="adaptive"), [Fault("drop", 2, 1, phase=2)])
     federation.run_round()
     gamma = federation.server.state.gamma
     record = federation.run_round()
@@ -418,7 +418,7 @@ def test_the_last_surrogate_of_an_absent_client_counts():
 @pytest.mark.parametrize("accept", ["always", "monotone"])
 def test_without_surrogates_the_iterate_of_the_round_stands_unless_it_must_be_accepted(accept):
     lost = [Fault("drop", 2, i, phase=1) for i in range(4)]
-    federation = make(gamma=1.0, active="round", faults=FaultPlan(lost), accept=accept)
+    federation = faulty(make(gamma=1.0, active="round", accept=accept), lost)
     federation.run_round()
     x, w = federation.server.x, federation.server.state.w
     assert "no valid report" in federation.run_round().skipped
@@ -528,7 +528,6 @@ def test_a_small_federation_starts_no_thread():
 import os
 import torch
 torch.set_num_threads(4)
-from federated import simulate
 before = len(os.listdir("/proc/self/task"))
 clients = [lambda x, c=c: float((x - c).square().sum()) for c in (0.1, 0.5, 0.9)]
 simulate("fzoos", clients, torch.zeros(20).double(), rounds=10, num_features=200, bounds=[(0, 1)] * 20)

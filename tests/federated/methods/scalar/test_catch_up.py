@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from federated import Algorithm, BehindError, Client, Fault, FaultPlan, MessageError, MessageSpec, Server
+from federated import Algorithm, BehindError, Client, MessageError, MessageSpec, Server
 from federated.core.messages import TensorSpec
 from federated.methods.local_descent import LocalDescent
-from federated.testing import CHECKS, Promises, Quadratic, algorithm_factory
+from federated.testing import CHECKS, Fault, Promises, Quadratic, algorithm_factory, faulty
 from optimizers import FiniteDifferences
 
 
@@ -109,7 +109,7 @@ X0 = torch.zeros(5, dtype=torch.float64)
 
 
 def federation(faults=(), **options):
-    return FACTORY([Quadratic(i) for i in range(3)], X0, local_steps=2, faults=FaultPlan(faults), **options)
+    return faulty(FACTORY([Quadratic(i) for i in range(3)], X0, local_steps=2, **options), faults)
 
 
 @pytest.mark.parametrize("codec", [True, False])

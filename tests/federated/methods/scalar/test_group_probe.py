@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import optimizers
-from federated import BehindError, Fault, FaultPlan, MessageError, make_federation
+from federated import BehindError, MessageError, make_federation
 from federated.core.codec import decode, encode
 from federated.methods.scalar.hiso import HiSo
-from federated.testing import CHECKS, Promises, algorithm_factory
+from federated.testing import CHECKS, Fault, Promises, algorithm_factory, faulty
 from optimizers import GroupProbe
 from optimizers.core.options import take_options
 from tests.federated.methods.scalar.test_hiso import assert_rebuilt, bits, federation, quadratics, run, start
@@ -210,8 +210,8 @@ def test_a_hundred_missed_rounds_at_a_million_coordinates():
         local_steps=1,
         perturbations=1,
         curvature={"name": "group_probe", "groups": 5},
-        faults=FaultPlan([Fault("unreachable", r, 1) for r in range(2, 102)]),
     )
+    faulty(made, [Fault("unreachable", r, 1) for r in range(2, 102)])
     run(made, 102)
     assert made.ledger.to_rows()[-1]["refused"] == ""
     assert_rebuilt(made)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import optimizers
-from federated import BehindError, Fault, FaultPlan, MessageError, make_federation, simulate
+from federated import BehindError, MessageError, make_federation, simulate
 from federated.core.codec import decode, encode
 from federated.methods.scalar.hiso import HiSo
+from federated.testing import Fault, faulty
 from federated.testing.harness import Quadratic, quiet
 from optimizers import Displacement
 from optimizers.methods.hiso.displacement import Update
@@ -40,7 +41,7 @@ def start(dtype=torch.float32, d=7):
 def federation(name, faults=(), count=3, x0=None, **options):
     options = {"local_steps": 1, "perturbations": 5, "rate": 0.03} | options
     x0 = start() if x0 is None else x0
-    return make_federation(name, quadratics(count, len(x0)), x0, faults=FaultPlan(faults), **options)
+    return faulty(make_federation(name, quadratics(count, len(x0)), x0, **options), faults)
 
 
 def run(made, rounds):
@@ -276,8 +277,8 @@ def test_a_hundred_missed_rounds_at_a_million_coordinates(name):
         torch.ones(d, dtype=torch.float32),
         local_steps=1,
         perturbations=1,
-        faults=FaultPlan([Fault("unreachable", r, 1) for r in range(2, 102)]),
     )
+    faulty(made, [Fault("unreachable", r, 1) for r in range(2, 102)])
     run(made, 102)
     row = made.ledger.to_rows()[-1]
     assert (row["round"], row["client"], row["payload_down"], row["refused"]) == (102, 1, 4 * 101, "")

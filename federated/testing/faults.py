@@ -1,9 +1,9 @@
-"""Faults to test a federation with: a plan of what goes wrong, for which client, round and phase."""
+"""Faults to test a federation with: a plan of what goes wrong, and the host that makes it go wrong."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from federated.core.codec import decode, encode
 from federated.core.messages import Report
+from federated.core.reception import Content
+from federated.engine.federation import Federation
+from federated.engine.host import CRASHED, Request, Service
 from optimizers.core.options import check_choice
 
 KINDS = ("unreachable", "drop", "delay", "corrupt", "crash", "rejoin")
@@ -84,6 +87,91 @@ class FaultPlan:
         key = [self.seed, fault.round * 1_000_003 + fault.client]
         generator = np.random.Generator(np.random.Philox(key=key))
         return CORRUPTIONS[fault.how](report, generator)
+
+
+class FaultyHost:
+    """A host of clients around another one, to whose clients the faults of a plan happen.
+
+    Costs are those of the other host, except that a late report costs nothing when it arrives.
+
+    Args:
+        federation: its host, a ``Host`` or a ``WorkerPool``, is the other one; ``faulty`` puts this one in its place.
+        plan: the faults.
+
+    Attributes:
+        down: clients that crashed and have not rejoined.
+        late: reports on their way: the round in which each arrives, the client and the report.
+    """
+
+    def __init__(self, federation: Federation, plan: FaultPlan) -> None:
+        self._federation, self._host, self.plan = federation, federation.host, plan
+        self.down: set[int] = set()
+        self.late: list[tuple[int, int, Content]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._host, name)
+
+    def absent(self, clients: Sequence[int]) -> dict[int, str]:
+        """See ``ClientHost.absent``; clients rejoin before a round's first phase."""
+        number, phase = self._now()
+        for client in self.plan.rejoining(number) if phase == 0 else ():
+            self._host.restart(client)  # type: ignore[attr-defined]
+            self.down.discard(client)
+        return dict.fromkeys(self.down, "the client is down") | self._host.absent(clients)
+
+    def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
+        """See ``ClientHost.serve_all``; late reports follow those of a round's first phase."""
+        number, phase = self._now()
+        due = [late for late in self.late if late[0] <= number] if phase == 0 else []
+        self.late = [late for late in self.late if late not in due]
+        reached = [r for r in requests if not self.plan.find("unreachable", number, phase, r.client)]
+        crashes = {r.client: self.plan.find("crash", number, phase, r.client) for r in reached}
+        services = self._host.serve_all(
+            [dataclasses.replace(r, crash_after=f.after) if (f := crashes[r.client]) else r for r in reached]
+        )
+        for request in requests:
+            if request.client not in crashes:
+                yield Service(request.client, reason="the client could not be reached")
+            else:
+                yield self._altered(next(services), number, phase)
+        yield from (Service(client, content, traffic={"message_up": 0}) for _, client, content in due)
+
+    def _now(self) -> tuple[int, int]:
+        server = self._federation.server
+        return server.round, server.algorithm.exchanges.index(server.phase)
+
+    def _altered(self, service: Service, number: int, phase: int) -> Service:
+        """A client's service as it arrives; the bytes of its report count as sent in any case."""
+        client, content = service.client, service.report
+        if service.reason == CRASHED:
+            self.down.add(client)
+        if content is None:
+            return service
+        sent = len(content) if isinstance(content, bytes) else 0
+        service = dataclasses.replace(service, traffic={"message_up": sent, **service.traffic})
+        if self.plan.find("drop", number, phase, client):
+            return dataclasses.replace(service, report=None, reason="the report was lost")
+        if (found := self.plan.find("corrupt", number, phase, client)) and isinstance(content, bytes):
+            content = self.plan.corrupted(found, content)
+        if found := self.plan.find("delay", number, phase, client):
+            self.late.append((number + found.by, client, content))
+            return dataclasses.replace(service, report=None, reason="the report is delayed")
+        return dataclasses.replace(service, report=content)
+
+
+def faulty(federation: Federation, faults: FaultPlan | Iterable[Fault]) -> Federation:
+    """Puts a ``FaultyHost`` around a federation's host, and returns the federation.
+
+    Raises:
+        ValueError: if a fault alters bytes, and messages are passed as objects.
+    """
+    plan = faults if isinstance(faults, FaultPlan) else FaultPlan(faults)
+    if not federation.codec and any(f.kind == "corrupt" for f in plan.faults):
+        raise ValueError("corrupt faults alter bytes: they go with codec=True")
+    federation.host = FaultyHost(federation, plan)
+    return federation
 
 
 Corruption = Callable[[bytes, np.random.Generator], bytes]
