@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["federated.core"]):
 from federated.core.codec import DIGEST, PREFIX
 from federated.testing import Promises, algorithm_factory
 from federated.testing.harness import make, run, states_equal
-from federated.testing.mutants import refused, restored, sealed, stages
+from tests.federated.mutants import refused, restored, sealed, stages
 
 logging.disable(logging.WARNING)
 MADE = make(algorithm_factory("scaffold1", directions=3), Promises(local_steps=1))

@@ -17,6 +17,7 @@ from federated.testing import Quadratic
 from federated.testing.harness import run, states_equal, trace
 from optimizers.core import files
 from optimizers.core.files import read_state, replacing, write_state
+from tests.federated.mutants import at, changed, leaves
 
 FULL = os.strerror(errno.ENOSPC)
 THREE = ["f.pt", "f.pt.history.jsonl", "f.pt.ledger.csv"]
@@ -34,29 +35,6 @@ SMALL = {
 def federation(name="fedzo", n=4, **options):
     given = {"local_steps": 2, "participation": 3} | SMALL.get(name, {}) | options
     return make_federation(name, [Quadratic(i) for i in range(n)], X0, **given)
-
-
-def leaves(state, path=()):
-    """The places of all plain values and tensors of a state."""
-    if isinstance(state, dict | list | tuple) and state:
-        items = state.items() if isinstance(state, dict) else enumerate(state)
-        return [leaf for key, value in items for leaf in leaves(value, (*path, key))]
-    return [path]
-
-
-def changed(state, path, value):
-    """A copy of a state with another value at a place."""
-    if not path:
-        return value
-    parts = dict(state) if isinstance(state, dict) else list(state)
-    parts[path[0]] = changed(parts[path[0]], path[1:], value)
-    return tuple(parts) if isinstance(state, tuple) else parts
-
-
-def at(state, path):
-    for key in path:
-        state = state[key]
-    return state
 
 
 def refused(made, state):

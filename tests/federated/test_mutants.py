@@ -1,25 +1,44 @@
 """Mutants of every message and state of every algorithm; ``MUTANTS=30000`` makes so many of each, for an hour or so."""
 
+import copy
 import hashlib
 import io
 import json
 import os
 import resource
 import sys
+from collections import Counter
+from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federated import ALGORITHMS, MessageError, decode, encode
+from federated.core.algorithm import NoReportError
 from federated.core.codec import opened
-from federated.core.messages import LONGEST_REASON
-from federated.testing import Promises, algorithm_factory
-from federated.testing.harness import make, run, states_equal
-from federated.testing.mutants import Mutator, attack, bounded, json_of, sealed, stages
-from optimizers.core.files import read_state, write_state
+from federated.core.messages import LONGEST_REASON, BehindError
+from federated.core.server import Arrival
+from federated.testing import Promises, algorithm_factory, problem
+from federated.testing.harness import make, quiet, run, states_equal
+from optimizers.core.files import read_state
 from tests.faults.harness import forked
+from tests.federated.mutants import (
+    BRISK,
+    bounded,
+    fuzz,
+    json_of,
+    messages,
+    refused,
+    restored,
+    sealed,
+    spliced,
+    stages,
+    trees,
+    work,
+)
 
 COUNT = int(os.environ.get("MUTANTS", "16"))
 FZOOS = {"num_features": 32, "initial_queries": 3, "active_queries": 2, "candidates": 8}
@@ -38,7 +57,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 ABOUT = st.dictionaries(st.sampled_from(["round", "phase", "client", "values", "tensors", "x"]), JSON, min_size=1)
-BRISK = settings(max_examples=max(25, COUNT), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+BRISK = settings(BRISK, max_examples=max(25, COUNT))
 
 
 def federation(case):
@@ -53,16 +72,91 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def to_server(stage, data):
+    """A server that refuses a report has not changed, and one that takes it can use it."""
+    number, before = json_of(stage.report)["client"], stage.server.state_dict()
+    taken = not refused(stage.server.check, data, number)
+    assert states_equal(stage.server.state_dict(), before), "a report that was checked changed the server"
+    if taken:
+        taking = copy.deepcopy(stage.server)
+        with quiet():
+            taking.aggregate([Arrival(number, data)])
+        taking.broadcast(number) if bool(torch.isfinite(taking.x).all()) else None
+    return taken
+
+
+def to_client(made, stage, data):
+    """A client that refuses a broadcast has not changed, and one that takes it answers."""
+    client = restored(made, stage.client)
+    try:
+        if refused(client.receive, data, behind=True):
+            assert states_equal(client.state_dict(), stage.client), "a refused broadcast changed the client"
+            return False
+    except BehindError:
+        assert client.round == stage.client["round"]
+        return False
+    try:
+        work(client, problem()[client.number])
+        client.report()
+    except NoReportError:
+        pass
+    return True
+
+
+def to_one_who_is_behind(made, state, data):
+    """A new client that refuses the answer to its position has not changed."""
+    fresh = restored(made, state)
+    try:
+        if refused(fresh.catch_up, data, behind=True):
+            assert states_equal(fresh.state_dict(), state), "a refused answer changed the client"
+            return False
+    except BehindError:
+        pass
+    return True
+
+
+def attack(made, count):
+    """Sends mutants of every message of a federation's next round; how many were made and taken."""
+    server, fresh, tally = made.server, made.algorithm.client(1, problem()[1].gradient), Counter()
+    with suppress(MessageError):  # the algorithm has nothing to catch up with
+        position, state = encode(fresh.position()), fresh.state_dict()
+        both, before = [position, encode(server.catch_up(position, 1))], server.state_dict()
+        tally += fuzz(messages(position, both), lambda data: not refused(server.catch_up, data, 1), count)
+        tally += fuzz(messages(both[1], both), partial(to_one_who_is_behind, made, state), count)
+        assert states_equal(server.state_dict(), before), "a position changed the server"
+    found = list(stages(made))
+    others = [data for stage in found for data in (stage.broadcast, stage.report)]
+    for stage in found:
+        tally += fuzz(messages(stage.report, others), partial(to_server, stage), count)
+        tally += fuzz(messages(stage.broadcast, others), partial(to_client, made, stage), count)
+    return tally
+
+
 @pytest.mark.timeout(36_000 if COUNT > 1000 else 300)
 @pytest.mark.parametrize("case", CASES)
-def test_a_mutant_is_refused_with_no_change_or_taken_and_used(case, capsys):
+def test_a_mutant_is_refused_with_no_change_or_taken_and_used(case):
     made, before = federation(case), peak()
-    tally = attack(made, Mutator(list(CASES).index(case)), COUNT, states=COUNT // 16)
-    assert tally.made >= 2 * COUNT and 0 < tally.taken < tally.made
+    tally = attack(made, COUNT)
+    assert 0 < tally["taken"] < tally["made"]
     assert peak() - before < 200 << 20, "mutants took memory"
-    if COUNT > 1000:
-        with capsys.disabled():
-            sys.stdout.write(f" {case}: {tally.made} mutants, {tally.taken} taken\n")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mutant_of_a_state_is_refused_with_no_change_or_taken(case):
+    made = federation(case)
+    state = made.state_dict()
+
+    def load(mutant):
+        try:
+            made.load_state_dict(mutant)
+        except ValueError as error:
+            bounded(str(error))
+            assert states_equal(made.state_dict(), state), "a refused state changed the federation"
+            return False
+        made.load_state_dict(state)
+        return True
+
+    fuzz(trees(state, state), load, COUNT // 4)
 
 
 def test_mutants_need_no_memory():
@@ -72,7 +166,7 @@ def test_mutants_need_no_memory():
         with open("/proc/self/statm") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + (256 << 20),) * 2)
-        attack(made, Mutator(99), 3 * COUNT)
+        attack(made, 3 * COUNT)
 
     if not os.path.exists("/proc/self/statm"):
         pytest.skip("the limit is set from Linux's /proc")
@@ -85,7 +179,7 @@ def stage():
     return next(stages(federation("scaffold2")))
 
 
-@settings(BRISK, max_examples=max(25, COUNT))
+@BRISK
 @given(changes=ABOUT)
 def test_any_header_is_refused_or_read(stage, changes):
     text = json.dumps(json_of(stage.report) | changes).encode()
@@ -124,14 +218,11 @@ def test_any_shape_is_refused_or_made(stage, shape, dtype):
 
 def test_any_file_of_a_state_is_refused_or_read(tmp_path):
     """Also one whose digest is right: what ``torch.save`` wrote is then no state, or another one."""
-    path, mutator = tmp_path / "f.pt", Mutator(5)
-    made = federation("fedzo")
-    buffer = io.BytesIO()
-    torch.save(made.state_dict(), buffer)
-    whole, before = buffer.getvalue(), made.state_dict()
-    for _ in range(2 * COUNT):
-        write_state(path, {}, 1)
-        data = mutator.damaged(whole, [whole])
+    path, buffer, made = tmp_path / "f.pt", io.BytesIO(), federation("fedzo")
+    before = made.state_dict()
+    torch.save(before, buffer)
+
+    def load(data):
         path.write_bytes(b"checkpoint 1 " + hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
         try:
             made.load_state_dict(read_state(path, 1))
@@ -139,3 +230,5 @@ def test_any_file_of_a_state_is_refused_or_read(tmp_path):
             assert states_equal(made.state_dict(), before)
         else:
             made.load_state_dict(before)
+
+    fuzz(spliced(buffer.getvalue(), [buffer.getvalue()]), load, 2 * COUNT)

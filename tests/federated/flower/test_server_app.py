@@ -111,8 +111,6 @@ def test_a_state_in_process_is_not_one_over_a_grid(tmp_path):
         host.load_states(near.host.states())
     host.load_states({})
     assert host.states() == {}
-    with pytest.raises(RuntimeError, match="alone can restart it"):
-        host.restart(1)
     with pytest.raises(TypeError, match="codec=False"):
         host.catch_up(0, b"bytes")
 
