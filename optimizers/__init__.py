@@ -6,6 +6,8 @@ from optimizers.adapters.candidate_generator import CandidateGenerator
 from optimizers.adapters.module_objective import ModuleObjective
 from optimizers.adapters.ray_executor import RayExecutor
 from optimizers.adapters.scipy_method import scipy_method
+from optimizers.comparison.compare import compare
+from optimizers.comparison.comparison import Comparison
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import CommonOptions, Optimizer
 from optimizers.core.record import StopReason
@@ -57,6 +59,7 @@ __all__ = [
     "CandidateGenerator",
     "CobBO",
     "CommonOptions",
+    "Comparison",
     "CoordinateDifferences",
     "DeComFL",
     "Directions",
@@ -92,6 +95,7 @@ __all__ = [
     "TuRBO",
     "ZOLKatyusha",
     "ZoRD",
+    "compare",
     "latin_hypercube",
     "local_cloud",
     "minimize",

@@ -21,8 +21,6 @@ PACKAGES = (
 FURTHER = {
     "federated.flower": ("configuration.RunConfig", "configuration.NodeConfig"),
     "experiments": (
-        "compare.compare",
-        "compare.Comparison",
         "registry.get",
         "harness.experiment.Experiment",
         "harness.verdicts.Verdict",

@@ -34,7 +34,7 @@ from experiments.benchmarks.timing import (
     peak_memory,
     threads,
 )
-from experiments.harness import style
+from surrogates import plotting
 
 Row = dict[str, Any]
 COVARIANCE_ROWS = 3
@@ -216,8 +216,8 @@ def _plot(rows: list[Row], out: Path) -> None:
     if not sizes:
         return
     out.mkdir(parents=True, exist_ok=True)
-    with style.applied():
-        figure, axes = style.panels(1, 3, height=3.0, sharey=True)
+    with plotting.applied():
+        figure, axes = plotting.panels(1, 3, height=3.0, sharey=True)
         for axis, gives in zip(axes[0], ("mean", "mean+trace", "covariance"), strict=True):
             shown = [row for row in timed if row["n"] == sizes[0] and row["gives"] in (gives, "–")]
             for i, name in enumerate(dict.fromkeys(row["name"] for row in shown)):

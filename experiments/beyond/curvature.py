@@ -32,13 +32,14 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, CurvatureProblem, problem_of
-from experiments.harness import style
 from experiments.harness.experiment import MEANS, Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
-from experiments.harness.verdicts import Table, Verdict, judge, never, with_interval
+from experiments.harness.verdicts import Table, Verdict, judge, never
 from experiments.papers.hiso.controls import ScalarDisplacement
 from federated import make_federation
 from optimizers import Displacement, GroupProbe, HiSo
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, where
+from surrogates import plotting
 
 METHODS = ("group_probe", "group_probe_random", "hiso", "hiso_scalar", "decomfl", "oracle_diagonal")
 GRID = tuple(2.0**k for k in range(-4, 8))
@@ -242,12 +243,12 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each problem: mean and standard error of the log over seeds, against queries."""
     columns = min(4, len(settings.problems))
     lines = -(-len(settings.problems) // columns)
-    figure, axes = style.panels(lines, columns, height=1.8)
+    figure, axes = plotting.panels(lines, columns, height=1.8)
     for panel in axes.flat[len(settings.problems) :]:
         panel.remove()
     for panel, name in zip(axes.flat, settings.problems, strict=False):
         for method in methods_of(settings, name):
-            style.draw(panel, method, curve(_curve_rows(rows, name, method), "queries"))
+            plotting.draw(panel, method, curve(_curve_rows(rows, name, method), "queries"))
             panel.lines[-1].set_markevery(0.2)
         panel.set_title(TITLES[name])
         panel.set_xlabel("queries of a client" if name in FEDERATED else "queries")
@@ -256,7 +257,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         panel.locator_params(axis="x", nbins=3)
         if network:
             panel.set_ylim(top=0.6)
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -264,7 +265,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Group probes against what HiSo learns, and the controls."""
     seeds = seeds_of(rows)
     scaled = tuple(name for name in settings.problems if name != "rotated")
-    labels = {method: style.METHODS[method].label for method in settings.methods}
+    labels = {method: plotting.METHODS[method].label for method in settings.methods}
     statistic = "difference of the last log10"
 
     def last(name: str, method: str) -> np.ndarray:
@@ -343,7 +344,7 @@ def table(settings: Settings, rows: Rows) -> Table:
         ]
         lines.append((TITLES[name], *cells))
     return Table(
-        ("problem", *(style.METHODS[method].label for method in settings.methods)),
+        ("problem", *(plotting.METHODS[method].label for method in settings.methods)),
         tuple(lines),
         "log10 of (f − f*)/(f₀ − f*), for networks of the training loss, at the end of the budget",
     )

@@ -25,15 +25,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, final, seeds_of, where
-from experiments.harness.verdicts import Table, Verdict, judge, with_interval
+from experiments.harness.records import final
+from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.fzoos.comparison import FLOOR
 from experiments.papers.fzoos.quadratics import Federated, quadratics
 from federated import make_federation
 from federated.engine.federation import Federation
 from federated.methods.fzoos.fzoos import FZooS
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Row, Rows, seeds_of, where
+from surrogates import plotting
 
 FIXED = (0.0, 0.25, 0.5, 0.75, 1.0)
 RULES: dict[str, dict[str, Any]] = {
@@ -232,8 +234,8 @@ def plot_more(settings: Settings, rows: Rows) -> Figure | None:
 def _drawn(settings: Settings, rows: Rows, size: Size) -> Figure:
     # Quick runs may have no seed of a size.
     own = where(rows, dim=size.dim)
-    figure, axes = style.panels(
-        len(size.noises), len(settings.heterogeneities), height=1.6, width=style.PAGE, sharex=True, sharey="col"
+    figure, axes = plotting.panels(
+        len(size.noises), len(settings.heterogeneities), height=1.6, width=plotting.PAGE, sharex=True, sharey="col"
     )
     cells = itertools.product(enumerate(size.noises), enumerate(settings.heterogeneities))
     for (line, noise), (column, c) in cells:
@@ -246,17 +248,17 @@ def _drawn(settings: Settings, rows: Rows, size: Size) -> Figure:
         panel.set_xlabel("γ, mean over rounds")
     for panel in axes[:, 0]:
         panel.set_ylabel("log₁₀ of the last gap")
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 
 def _draw(panel: Any, rules: tuple[str, ...], rows: Rows, cell: Cell) -> None:
     found = np.array([finals(rows, cell, name_of(g)) for g in FIXED])
     mean, error = found.mean(1), found.std(1, ddof=1) / np.sqrt(found.shape[1])
-    panel.plot(FIXED, mean, color=style.GREY, marker=".", label="fixed γ", zorder=1)
-    panel.fill_between(FIXED, mean - error, mean + error, color=style.GREY, alpha=0.2, lw=0)
+    panel.plot(FIXED, mean, color=plotting.GREY, marker=".", label="fixed γ", zorder=1)
+    panel.fill_between(FIXED, mean - error, mean + error, color=plotting.GREY, alpha=0.2, lw=0)
     for rule in rules:
-        how, values = style.METHODS[rule], finals(rows, cell, rule)
+        how, values = plotting.METHODS[rule], finals(rows, cell, rule)
         panel.errorbar(
             [mean_gamma(rows, cell, rule)],
             [values.mean()],
@@ -283,7 +285,7 @@ def table(settings: Settings, rows: Rows) -> Table:
             regrets = (with_interval(regret(chosen, cell, rule), 2) if rule in size.rules else "" for rule in rules)
             lines.append((label(cell), str(size.rounds), f"{best:g}", gap, *regrets))
     return Table(
-        ("cell", "rounds", "best fixed γ", "its gap", *(style.METHODS[rule].label for rule in rules)),
+        ("cell", "rounds", "best fixed γ", "its gap", *(plotting.METHODS[rule].label for rule in rules)),
         tuple(lines),
         "log10 of the gap after the last round under the best fixed γ, and how much higher the rules end; "
         "mean over seeds (95% interval)",
@@ -302,7 +304,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         for rule in size.rules:
             verdicts.append(
                 judge(
-                    f"{style.METHODS[rule].label} ends within {TOLERATED} of the best fixed γ, d = {size.dim}",
+                    f"{plotting.METHODS[rule].label} ends within {TOLERATED} of the best fixed γ, d = {size.dim}",
                     "regret in log10 of the last gap",
                     {label(cell): regret(chosen, cell, rule) for cell in cells},
                     seeds,
@@ -330,7 +332,7 @@ def _leads(rules: tuple[str, ...], rows: Rows, cells: list[Cell], seeds: tuple[i
             verdicts.append(lead(claim, "fzoos", chosen, LEAD, control))
     for other in rules:
         if other not in ("fzoos", "fzoos_adaptive"):
-            claim = f"the adaptive γ does not end {TOLERATED} above {style.METHODS[other].label}, {at}"
+            claim = f"the adaptive γ does not end {TOLERATED} above {plotting.METHODS[other].label}, {at}"
             verdicts.append(lead(claim, other, cells, -TOLERATED, True))
     return verdicts
 

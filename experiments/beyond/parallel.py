@@ -24,12 +24,14 @@ from matplotlib.figure import Figure
 
 from experiments.beyond import zord
 from experiments.beyond.query_rules import RandomBatch
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, checkpoints, curve, final, log10_gap, seeds_of
-from experiments.harness.verdicts import Table, Verdict, judge, with_interval
+from experiments.harness.records import checkpoints, final, log10_gap
+from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.zord import descent
 from optimizers import Batch, Optimizer, ZoRD
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Row, Rows, curve, seeds_of
+from surrogates import plotting
 
 MARGIN = 0.3
 """What log10 gaps of q at a time may be above those of q = 1 at equal queries."""
@@ -37,7 +39,7 @@ MARGIN = 0.3
 AHEAD = -0.5
 """What they are to be below at equal rounds: a third of the gap."""
 
-COLORS = {1: style.BLACK, 4: style.SKY, 8: style.BLUE, 16: style.PURPLE}
+COLORS = {1: plotting.BLACK, 4: plotting.SKY, 8: plotting.BLUE, 16: plotting.PURPLE}
 LINES = {"informed": ("o", "-"), "workers": ("s", "-."), "random": ("^", ":")}
 SPREAD = 0.5
 """The standard deviation of the logarithm of a query's time."""
@@ -161,10 +163,10 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def look(rule: str, q: int) -> style.MethodStyle:
+def look(rule: str, q: int) -> plotting.MethodStyle:
     """A colour for each q, and a line for each rule."""
     label = "one at a time" if q == 1 else f"q = {q}, {rule}"
-    return style.MethodStyle(label, COLORS.get(q, style.GREY), *(("", "-") if q == 1 else LINES[rule]))
+    return plotting.MethodStyle(label, COLORS.get(q, plotting.GREY), *(("", "-") if q == 1 else LINES[rule]))
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
@@ -179,17 +181,17 @@ def plot_more(settings: Settings, rows: Rows) -> Figure:
 
 def _drawn(settings: Settings, rows: Rows, shown: list[tuple[str, int]]) -> Figure:
     with_panels = [(axis, name) for axis in ("queries", "rounds") for name in settings.problems]
-    figure, panels = style.panels(2, len(settings.problems), height=1.7, sharey="col")
+    figure, panels = plotting.panels(2, len(settings.problems), height=1.7, sharey="col")
     for panel, (axis, name) in zip(panels.flat, with_panels, strict=True):
         for rule, q in shown:
-            style.draw(panel, look(rule, q), curve(rows, "x", axis=axis, problem=name, method=rule, q=q))
+            plotting.draw(panel, look(rule, q), curve(rows, "x", axis=axis, problem=name, method=rule, q=q))
         panel.set_xlabel(axis)
         panel.locator_params(axis="x", nbins=3)
     for panel, name in zip(panels[0], settings.problems, strict=True):
         panel.set_title(title(settings, name).replace(", d", ",\nd"))
     for row in panels:
         row[0].set_ylabel("log₁₀ of the gap")
-    style.shared_legend(figure, panels[0, 0])
+    plotting.shared_legend(figure, panels[0, 0])
     return figure
 
 

@@ -21,13 +21,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, curve, final, seeds_of, where
-from experiments.harness.verdicts import Table, Verdict, judge, with_interval
+from experiments.harness.records import final
+from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.fzoos.comparison import FLOOR, federation_of
 from experiments.papers.fzoos.quadratics import quadratics
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Row, Rows, curve, seeds_of, where
 from optimizers.first_order import adam
+from surrogates import plotting
 
 FZOOS, SETTLING = "fzoos_adaptive", "fzoos_settling"
 BASELINES = ("fedzo", "fedprox_d", "scaffold1", "scaffold2")
@@ -147,13 +149,13 @@ def gains(rows: Rows, cells: list[Cell]) -> dict[str, np.ndarray]:
     return {_label(cell): constant - settling for cell, (settling, constant) in ends.items()}
 
 
-def curves(rows: Rows, cell: Cell) -> Iterator[tuple[style.MethodStyle, Rows]]:
+def curves(rows: Rows, cell: Cell) -> Iterator[tuple[plotting.MethodStyle, Rows]]:
     """FZooS with a settling rate and the constant one, and the baselines, each with its best rule's records."""
     heights = [row | {"value": float(np.log10(float(row["value"])))} for row in where(rows, **_conditions(cell))]
-    yield style.METHODS[SETTLING], where(heights, method=FZOOS, rule="settling")
-    yield style.METHODS[FZOOS], where(heights, method=FZOOS, rule="rate 0.01")
+    yield plotting.METHODS[SETTLING], where(heights, method=FZOOS, rule="settling")
+    yield plotting.METHODS[FZOOS], where(heights, method=FZOOS, rule="rate 0.01")
     for method in BASELINES:
-        yield style.METHODS[method], where(heights, method=method, rule=best_rule(rows, cell, method))
+        yield plotting.METHODS[method], where(heights, method=method, rule=best_rule(rows, cell, method))
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
@@ -161,11 +163,11 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
     def draw_cell(panel: Axes, cell: Cell) -> None:
         for look, chosen in curves(rows, cell):
-            style.draw(panel, look, curve(chosen, "num_queries"))
+            plotting.draw(panel, look, curve(chosen, "num_queries"))
         panel.set_xlim(0, 1.02 * spent(rows, cell))
 
     cells = {_label(cell): cell for cell in settings.cells}
-    return style.grid(
+    return plotting.grid(
         cells,
         draw_cell,
         xlabel="queries of all clients",
@@ -184,7 +186,7 @@ def table(settings: Settings, rows: Rows) -> Table:
             rule = best_rule(rows, cell, method)
             line.append(f"{with_interval(finals(rows, cell, method, rule, spent(rows, cell)), 2)}, {rule}")
         lines.append(tuple(line))
-    columns = ("cell", *(f"FZooS, {rule}" for rule in OURS), *(style.METHODS[method].label for method in BASELINES))
+    columns = ("cell", *(f"FZooS, {rule}" for rule in OURS), *(plotting.METHODS[method].label for method in BASELINES))
     measured = "log10 of the gap after as many queries as FZooS makes, mean over seeds (95% interval)"
     return Table(columns, tuple(lines), f"{measured}; of the baselines with the best rate, which is named.")
 
@@ -206,7 +208,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
             claim = f"{said}: a settling rate ends {LEAD:g} orders of magnitude lower, C = {at}"
             verdicts.append(judge(claim, gained, gains(rows, moderate), seeds, above=LEAD))
         for method in BASELINES:
-            name = style.METHODS[method].label
+            name = plotting.METHODS[method].label
             claim = f"{said}: FZooS with a settling rate ends below {name} under its best rule, C = {at}"
             chosen = leads(rows, moderate or cells, method)
             verdicts.append(judge(claim, led, chosen, seeds, above=0.0, control=noise > 0.0))

@@ -38,12 +38,15 @@ from scipy import stats
 from torch import Tensor
 
 from experiments.beyond.query_rules import RandomQueries
-from experiments.harness import style
+from experiments.harness.curves import draw_methods
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, checkpoints, final, seeds_of
-from experiments.harness.verdicts import Table, Verdict, at_least, judge_pairs, with_interval
+from experiments.harness.records import checkpoints, final
+from experiments.harness.verdicts import Table, Verdict, at_least, judge_pairs
 from experiments.papers.zord import descent
 from experiments.workloads.problems import Problem, quadratic, standard_problem
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Row, Rows, seeds_of
+from surrogates import plotting
 
 NOISE = {"noisy": 10.0}
 """Standard deviations of the noise of a value."""
@@ -242,9 +245,9 @@ def plot_more(settings: Settings, rows: Rows) -> Figure:
 
 
 def _drawn(settings: Settings, rows: Rows, methods: list[str]) -> Figure:
-    return style.grid(
+    return plotting.grid(
         {title(settings, name): name for name in settings.problems},
-        lambda axes, name: style.draw_methods(axes, rows, "queries", methods, problem=name),
+        lambda axes, name: draw_methods(axes, rows, "queries", methods, problem=name),
         xlabel="queries",
         ylabel="log₁₀ of the gap",
         height=1.9,
@@ -270,7 +273,7 @@ def table(settings: Settings, rows: Rows) -> Table:
     cells = []
     for method in sorted(settings.methods, key=lambda m: float(ranks[m].mean())):
         finals = (final(rows, problem=name, method=method) for name in settings.problems)
-        cells.append((style.METHODS[method].label, *map(with_interval, finals), with_interval(ranks[method])))
+        cells.append((plotting.METHODS[method].label, *map(with_interval, finals), with_interval(ranks[method])))
     return Table(
         ("method", *(title(settings, name) for name in settings.problems), "mean rank"),
         tuple(cells),

@@ -15,11 +15,11 @@ What every experiment promises, and ``tests/experiments/test_figures.py`` asks o
 
 * ``run_seed`` draws from its seed alone: the same records whatever ran before, others for another seed. A record has
   ``seed``, a finite ``value``, and text or numbers that tell it apart; a method stands in the column ``method``, under
-  a name whose look is in ``style.METHODS`` (methods of one experiment have colours of their own) or any other name.
+  a name whose look is in ``plotting.METHODS`` (methods of one experiment have colours of their own) or any other name.
 * ``plot`` labels its axes: below where x is the panels' own or in the last row, at the left in the first column. The
-  figure has a legend (``style.grid`` and ``style.shared_legend`` make it), is 3.4 or 7 inches wide (``style.panels``),
-  has no text under 7 points at that size and no more than seven methods in a panel; ``plot_more`` draws the others.
-  What bands and bars are is said in ``caption``.
+  figure has a legend (``plotting.grid`` and ``plotting.shared_legend`` make it), is 3.4 or 7 inches wide
+  (``plotting.panels``), has no text under 7 points at that size and no more than seven methods in a panel;
+  ``plot_more`` draws the others. What bands and bars are is said in ``caption``.
 * ``claims`` gives verdicts over all seeds with finite numbers, at least one of them no control where the source claims
   what can be measured. A claim that fails is reported as it came out.
 * Numbers in ``shows``, in verdicts and in a table's caption are those of the settings: where they name one that the
@@ -40,9 +40,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.harness import style
-from experiments.harness.records import Rows, plain
+from experiments.harness.records import plain
 from experiments.harness.verdicts import Table, Verdict
+from optimizers.comparison.records import Rows
+from surrogates import plotting
 
 PAPERS = {
     "zord": "ZoRD (Shu et al. 2023)",
@@ -186,7 +187,7 @@ class Experiment:
 
     def _titled(self, figure: Figure, settings: Any) -> Figure:
         if name := self.stands_in(settings):
-            style.head(figure, f"stand-in: {name}")
+            plotting.head(figure, f"stand-in: {name}")
         return figure
 
     def run(self, settings: Any, seeds: Iterable[int]) -> Rows:

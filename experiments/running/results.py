@@ -25,10 +25,11 @@ from typing import Any
 import torch
 
 from experiments import registry
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Rows, from_csv, seeds_of, to_csv
+from experiments.harness.records import from_csv, to_csv
 from experiments.harness.verdicts import Verdict
+from optimizers.comparison.records import Rows, seeds_of
+from surrogates import plotting
 
 FORMAT = 1
 """Of the files; counted up when one that was written before can no longer be read."""
@@ -209,7 +210,7 @@ def render(
         dpi: dots per inch of the PNG; the project's by default.
     """
     verdicts = experiment.judged(settings, rows)
-    with style.applied():
+    with plotting.applied():
         figures = experiment.figures(settings, rows)
         for suffix, figure in figures.items():
             for kind in kinds:

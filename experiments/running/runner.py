@@ -22,9 +22,9 @@ from tqdm import tqdm
 
 from experiments import registry
 from experiments.harness.experiment import Experiment, in_words, seconds_a_seed
-from experiments.harness.records import Rows
 from experiments.harness.verdicts import Verdict
 from experiments.running import results
+from optimizers.comparison.records import Rows
 from optimizers.running.interrupts import follow_parent
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")

@@ -36,13 +36,12 @@ from matplotlib.figure import Figure
 from scipy import stats
 from torch import Tensor
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, Value, by_seed, curve, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge, never
 from experiments.studies import fitted_bands
 from experiments.workloads.prior_draws import draw_values_and_gradients
-from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, rbf_kernel
+from optimizers.comparison.records import Row, Rows, Value, by_seed, curve, seeds_of, where
+from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, plotting, rbf_kernel
 
 KERNELS: dict[str, Callable[[Any], Kernel]] = {"rbf": rbf_kernel, "matern52": matern_kernel}
 MEASURES = {"trace": "trace", "spectral_norm": "spectral norm", "order": "some direction's variance"}
@@ -152,11 +151,11 @@ def _monotone_rows(settings: Settings, key: Row, X: Tensor, Y: Tensor, at: Tenso
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Coverage against its nominal level, known and fitted, Theorem 1's failures against δ, uncertainty against n."""
-    figure, axes = style.panels(2, 2, height=2.2)
+    figure, axes = plotting.panels(2, 2, height=2.2)
     (coverage, fitted), (theorem, falling) = axes
     most = max(settings.num_observations)
     for kernel, (dim, line) in itertools.product(settings.kernels, zip(settings.dims, ("-", "--", ":"), strict=False)):
-        look, chosen = style.METHODS[kernel], where(rows, kernel=kernel, dim=dim)
+        look, chosen = plotting.METHODS[kernel], where(rows, kernel=kernel, dim=dim)
         drawn: Any = {"color": look.color, "ls": line}
         found = curve(chosen, "level", num_observations=most, quantity="coverage")
         height, error = 100 * (found.mean - found.x), 100 * found.standard_error
@@ -166,11 +165,11 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         for measure, width in (("trace", 1.6), ("spectral_norm", 0.8)):
             found = curve(chosen, "num_observations", quantity=measure)
             falling.plot(found.x, found.mean, lw=width, **drawn)
-    coverage.axhline(0, color=style.BLACK, lw=0.8)
+    coverage.axhline(0, color=plotting.BLACK, lw=0.8)
     label = "coverage − nominal, in %"
     coverage.set(title=f"bands, prior known, n = {most}", xlabel="nominal coverage", ylabel=label, ylim=(-5, 5))
     bars = np.array(settings.deltas)
-    theorem.plot(bars, bars, color=style.BLACK, ls="-", lw=0.8)
+    theorem.plot(bars, bars, color=plotting.BLACK, ls="-", lw=0.8)
     theorem.annotate("allowed", (bars[0], bars[0]), ha="right", va="bottom")
     theorem.set_xscale("log")
     theorem.set_yscale("symlog", linthresh=1e-3)
@@ -178,7 +177,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     title, label = "Theorem 2", "uncertainty / prior's"
     falling.set(title=title, xscale="log", xlabel="observations n", ylabel=label, ylim=(0, 1.05))
     fitted_bands.draw(fitted, settings.fitted, rows)
-    style.shared_legend(figure, coverage)
+    plotting.shared_legend(figure, coverage)
     return figure
 
 

@@ -30,11 +30,11 @@ from matplotlib.axes import Axes
 from scipy import stats
 from torch import Tensor
 
-from experiments.harness.records import Row, Rows, by_seed, curve, where
-from experiments.harness.style import BLACK, GREEN, PURPLE, VERMILION, MethodStyle
 from experiments.harness.verdicts import Verdict, judge
 from experiments.workloads.prior_draws import draw_values_and_gradients
+from optimizers.comparison.records import Row, Rows, by_seed, curve, where
 from surrogates import DerivedGP, gaussian_likelihood, sample_hyperparameters
+from surrogates.plotting import BLACK, GREEN, PURPLE, VERMILION, MethodStyle
 
 WAYS = {
     "known": MethodStyle("as drawn", BLACK, "*"),

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from experiments.harness import style
+from experiments.harness.curves import draw_methods
 from experiments.harness.experiment import MEANS, Experiment
-from experiments.harness.records import Row, Rows, by_seed, mean_curve, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
-from surrogates import DerivedGP, FourierFeatures, FourierSurrogate, gaussian_likelihood, rbf_kernel
+from optimizers.comparison.records import Row, Rows, by_seed, mean_curve, seeds_of, where
+from surrogates import DerivedGP, FourierFeatures, FourierSurrogate, gaussian_likelihood, plotting, rbf_kernel
 
 KINDS = ("cosine", "paired", "orthogonal", "sobol")
 
@@ -72,23 +72,23 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A column for each dimension and separation, the ratio to the paper's features below."""
     cells = list(itertools.product(settings.dims, settings.separations))
-    figure, axes = style.panels(2, len(cells), height=1.8, sharex=True, sharey="row")
+    figure, axes = plotting.panels(2, len(cells), height=1.8, sharex=True, sharey="row")
     for (upper, lower), (dim, separation) in zip(axes.T, cells, strict=True):
         chosen = where(rows, dim=dim, separation=separation)
-        style.draw_methods(upper, chosen, "num_features", KINDS)
+        draw_methods(upper, chosen, "num_features", KINDS)
         counts = settings.num_features
         errors = {kind: [by_seed(chosen, method=kind, num_features=M) for M in counts] for kind in KINDS}
         for kind in KINDS:
             ratios = (ours / theirs for ours, theirs in zip(errors[kind], errors["cosine"], strict=True))
-            style.draw(lower, kind, mean_curve(counts, ratios))
+            plotting.draw(lower, kind, mean_curve(counts, ratios))
         slope = errors["cosine"][0].mean() * np.sqrt(counts[0] / np.array(counts))
-        upper.plot(counts, slope, color=style.BLACK, lw=0.8, ls=":", label="slope of 1/√M")
+        upper.plot(counts, slope, color=plotting.BLACK, lw=0.8, ls=":", label="slope of 1/√M")
         upper.set(xscale="log", yscale="log", title=f"d = {dim}, data {separation:g} ℓ apart")
-        lower.axhline(0.5, color=style.BLACK, lw=0.8, ls="--")
+        lower.axhline(0.5, color=plotting.BLACK, lw=0.8, ls="--")
         lower.set(xlabel="number of features M", ylim=(0, 1.5))
     axes[0, 0].set_ylabel("gradient error / ‖∇μ‖")
     axes[1, 0].set_ylabel("error / cosine features' error")
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 

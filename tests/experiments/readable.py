@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from experiments.harness.style import COLUMN, MOST, PAGE, SMALL
+from surrogates.plotting import COLUMN, MOST, PAGE, SMALL
 
 
 def _texts(figure):

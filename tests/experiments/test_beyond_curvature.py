@@ -9,9 +9,9 @@ import torch
 
 from experiments.beyond import curvature
 from experiments.beyond.curvature_problems import NETWORKS, QUADRATICS, SCALES, problem_of
-from experiments.harness.records import where
 from experiments.papers.hiso import digits
 from optimizers import HiSo
+from optimizers.comparison.records import where
 from tests.experiments import quick
 
 

@@ -8,8 +8,8 @@ import torch
 
 from experiments.beyond import parallel, zord
 from experiments.beyond.query_rules import RandomBatch
-from experiments.harness.records import where
 from optimizers import LeastSquaresGradient
+from optimizers.comparison.records import where
 
 QUICK = parallel.EXPERIMENT.settings("quick")
 X0 = torch.tensor([2.0, -1.0, 0.5, 1.5], dtype=torch.float64)

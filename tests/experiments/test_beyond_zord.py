@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from experiments.beyond import zord
-from experiments.harness.records import by_seed, where
 from experiments.papers.zord import descent
+from optimizers.comparison.records import by_seed, where
 
 SMALL = dataclasses.replace(zord.EXPERIMENT.settings("quick"), methods=tuple(zord.GRIDS), queries=14)
 

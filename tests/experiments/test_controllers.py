@@ -10,10 +10,10 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("mujoco")
 pytest.importorskip("Box2D")
 
-from experiments.harness.records import where
 from experiments.papers.zord import table2, table3
 from experiments.workloads import controllers
 from experiments.workloads.controllers import ENVIRONMENTS, Controller, environment, layers, unpacked
+from optimizers.comparison.records import where
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

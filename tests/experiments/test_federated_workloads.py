@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.harness.records import where
 from experiments.papers.fzoos import attacks, comparison, metrics
 from experiments.workloads.attack import fooled
 from experiments.workloads.metrics import DIMENSION
 from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
+from optimizers.comparison.records import where
 
 ATTACK = dataclasses.replace(registry.get("fzoos-fig2").settings("quick"), clients=2, panels=((8, 2),))
 METRIC = registry.get("fzoos-fig8").settings("quick").at(2)

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from experiments import registry
-from experiments.harness import style
-from experiments.harness.records import distinct, from_csv, mean_curve, seeds_of, to_csv
+from experiments.harness.records import distinct, from_csv, to_csv
 from experiments.page import entries, report
 from experiments.page.publish import PUBLISHED, settings_of
 from experiments.running import results
 from experiments.running.runner import run_experiments
+from optimizers.comparison.records import mean_curve, seeds_of
+from surrogates import plotting
 from tests.experiments import quick
 from tests.experiments.committed import NAMES, needs_results
 from tests.experiments.quick import SEEDS
@@ -83,8 +84,8 @@ def test_methods_of_an_experiment_have_colours_of_their_own(finished):
     _, _, rows = finished
     if all("method" in row for row in rows):
         # A method without a style of its own may share a colour with another, or is drawn along an axis.
-        known = [method for method in distinct(rows, "method") if method in style.METHODS]
-        assert len({style.METHODS[method].color for method in known}) == len(known)
+        known = [method for method in distinct(rows, "method") if method in plotting.METHODS]
+        assert len({plotting.METHODS[method].color for method in known}) == len(known)
 
 
 def test_a_table_has_our_values(finished):
@@ -110,7 +111,7 @@ def test_figures_say_what_their_axes_are(finished):
     experiment, settings, rows = finished
     assert experiment.stands_in(settings) or not experiment.data
     assert bool(experiment.plot) or experiment.table
-    with style.applied():
+    with plotting.applied():
         for figure in experiment.figures(settings, rows).values():
             check_figure(experiment, settings, figure)
     assert not unexplained(experiment.captioned(settings), settings, experiment.id, SEEDS)
@@ -135,14 +136,18 @@ def check_figure(experiment, settings, figure):
 
 
 def rows_are_methods(axes):
-    return len({label.get_text() for label in axes.get_yticklabels()} & {m.label for m in style.METHODS.values()}) > 1
+    return (
+        len({label.get_text() for label in axes.get_yticklabels()} & {m.label for m in plotting.METHODS.values()}) > 1
+    )
 
 
 @needs_results
 @pytest.mark.parametrize("name", NAMES)
 def test_published_pictures_are_as_wide_as_they_are_printed(name):
     if not name.startswith(registry.SCOREBOARDS):
-        assert all(picture.inches in (style.COLUMN, style.PAGE) for picture in entries.read(PUBLISHED, name).pictures)
+        assert all(
+            picture.inches in (plotting.COLUMN, plotting.PAGE) for picture in entries.read(PUBLISHED, name).pictures
+        )
 
 
 @needs_results
@@ -160,15 +165,15 @@ def test_published_figures_are_readable_at_their_printed_size(name):
         pytest.skip(f"{name}: its extra is not installed")
     experiment = registry.get(name)
     settings, _ = settings_of(experiment, results.read_json(PUBLISHED / f"{name}.settings.json"))
-    with style.applied():
+    with plotting.applied():
         for figure in experiment.figures(settings, results.read_rows(PUBLISHED, name)).values():
             check_figure(experiment, settings, figure)
             assert misplaced(figure) == []
 
 
 def test_an_unreadable_figure_is_found():
-    with style.applied():
-        figure, axes = style.panels(1, 2, width=5.0)
+    with plotting.applied():
+        figure, axes = plotting.panels(1, 2, width=5.0)
         for i in range(8):
             axes[0, 0].plot([0, 1], [0, i], label=f"method {i}")
         axes[0, 0].set_xticks([0.0, 0.01], ["many words", "that meet"])
@@ -178,21 +183,21 @@ def test_an_unreadable_figure_is_found():
 
 
 def test_methods_that_share_a_figure_have_colours_of_their_own():
-    labels = [found.label for found in style.METHODS.values()]
+    labels = [found.label for found in plotting.METHODS.values()]
     assert len(set(labels)) == len(labels)
     for family in FAMILIES:
-        colors = [style.METHODS[method].color for method in family.split()]
+        colors = [plotting.METHODS[method].color for method in family.split()]
         assert len(set(colors)) == len(colors)
 
 
 def test_a_method_without_a_style_gets_one_from_its_name():
     names = [f"my_method_{i}" for i in range(20)]
-    looks = [style.METHODS[name] for name in names]
-    assert looks == [style.METHODS[name] for name in names] and len({look[1:] for look in looks}) > 10
-    assert looks[3].label == "my method 3" and names[3] not in style.METHODS
-    figure, axes = style.panels(1, 1)
+    looks = [plotting.METHODS[name] for name in names]
+    assert looks == [plotting.METHODS[name] for name in names] and len({look[1:] for look in looks}) > 10
+    assert looks[3].label == "my method 3" and names[3] not in plotting.METHODS
+    figure, axes = plotting.panels(1, 1)
     for name in names:
-        style.draw(axes[0, 0], name, mean_curve([1, 2], [[0.0, 1.0], [1.0, 2.0]]))
+        plotting.draw(axes[0, 0], name, mean_curve([1, 2], [[0.0, 1.0], [1.0, 2.0]]))
     figure.canvas.draw()
     assert [line.get_color() for line in axes[0, 0].lines] == [look.color for look in looks]
 
@@ -200,10 +205,11 @@ def test_a_method_without_a_style_gets_one_from_its_name():
 NEW = '''"""A new contributor's figure: how it was read."""
 import dataclasses
 
-from experiments.harness import style
+from experiments.harness.curves import draw_methods
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import by_seed, seeds_of
 from experiments.harness.verdicts import judge_pairs
+from optimizers.comparison.records import by_seed, seeds_of
+from surrogates import plotting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,9 +228,9 @@ def run_seed(settings, seed):
 
 def plot(settings, rows):
     methods = ("random_search", "rgf")
-    return style.grid(
+    return plotting.grid(
         {"a panel": {}},
-        lambda panel, cell: style.draw_methods(panel, rows, "queries", methods, **cell),
+        lambda panel, cell: draw_methods(panel, rows, "queries", methods, **cell),
         columns=1, xlabel="queries", ylabel="value", legend=2,
     )
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.harness.records import where
 from experiments.papers.fzoos import comparison, fig3
 from experiments.papers.fzoos.comparison import BASELINES, leads, log_gap
 from experiments.papers.fzoos.quadratics import quadratics
+from optimizers.comparison.records import where
 from tests.experiments import quick
 
 F64 = torch.float64

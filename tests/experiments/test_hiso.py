@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.harness.records import where
 from experiments.harness.verdicts import Verdict
 from experiments.papers.hiso import bytes as bytes_experiment
 from experiments.papers.hiso import digits, fig4, fig5_fig8, savings, training
@@ -23,6 +22,7 @@ from experiments.papers.hiso.controls import ScalarDisplacement, noise_hessian
 from experiments.workloads.images import DataError, load_images, mnist
 from federated import make_federation
 from optimizers import Directions, Displacement
+from optimizers.comparison.records import where
 from tests.experiments import quick
 from tests.experiments.mnist import write_mnist
 

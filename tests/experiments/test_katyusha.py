@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.harness.records import distinct, where
+from experiments.harness.records import distinct
 from experiments.papers.katyusha import fig1, fig2
 from experiments.papers.katyusha.composite import FLOOR, gaps, logistic, quadratic, queries_until
 from optimizers import ProjectedZO
+from optimizers.comparison.records import where
 from tests.experiments import quick
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.harness.records import to_csv, where
+from experiments.harness.records import to_csv
 from experiments.papers.hiso import language, table2, table5_fig6
 from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, bytes_a_round
 from experiments.running.runner import configured
@@ -16,6 +16,7 @@ from experiments.workloads.images import DataError
 from experiments.workloads.prompts import IGNORED, PromptLoss, Prompts, f1
 from experiments.workloads.sentences import Training
 from experiments.workloads.tiny_opt import TinyOPT
+from optimizers.comparison.records import where
 
 TABLE5, FIG6 = table5_fig6.EXPERIMENTS
 EXPERIMENTS = (table2.EXPERIMENT, TABLE5, FIG6)

@@ -6,12 +6,12 @@ import pytest
 import torch
 from sklearn import metrics as sklearn_metrics
 
-from experiments.harness.records import where
 from experiments.papers.zord import fig4
 from experiments.workloads import metrics
 from experiments.workloads.covertype import Points, load_points
 from experiments.workloads.images import DataError
 from experiments.workloads.metrics import DIMENSION, METRICS, MetricObjective, confusion, logits, metric
+from optimizers.comparison.records import where
 
 SKLEARN = {
     "precision": sklearn_metrics.precision_score,

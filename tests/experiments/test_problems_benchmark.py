@@ -27,10 +27,10 @@ from experiments.benchmarks.problems.runs import Record, Run
 from experiments.benchmarks.problems.suites import SUITES, Problem, chosen
 from experiments.benchmarks.problems.tables import tables
 from experiments.cli import main
-from experiments.harness.outside import Queries
 from experiments.page.publish import PUBLISHED
 from experiments.workloads.black_boxes import BLACK_BOXES, BlackBox
 from optimizers import SurrogateTrustRegion
+from optimizers.comparison.outside import Queries
 from tests.experiments.committed import BOARDS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,21 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.harness.records import (
-    best_so_far,
-    by_seed,
-    checkpoints,
-    curve,
-    distinct,
-    final,
-    from_csv,
-    log10_gap,
-    mean_curve,
-    plain,
-    seeds_of,
-    to_csv,
-    where,
-)
+from experiments.harness.records import checkpoints, distinct, final, from_csv, log10_gap, plain, to_csv
+from optimizers.comparison.records import best_so_far, by_seed, curve, mean_curve, seeds_of, where
 
 ROWS = [
     {"seed": seed, "method": method, "num_queries": n, "value": 0.1 * seed + n + (method == "b")}

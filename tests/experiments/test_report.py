@@ -13,13 +13,14 @@ from PIL import Image
 from experiments import registry
 from experiments.harness.experiment import paper_of
 from experiments.harness.records import to_csv
-from experiments.harness.verdicts import Table, with_interval, with_sd
+from experiments.harness.verdicts import Table, with_sd
 from experiments.page import report
 from experiments.page.publish import PUBLISHED, publish, settings_of
 from experiments.page.summary import SUMMARIES, verdict_table
 from experiments.running import results
 from experiments.running.results import ResultsError
 from experiments.running.runner import run_experiments
+from optimizers.comparison.interval import with_interval
 from tests.experiments import toy
 from tests.experiments.committed import ENTRIES, NAMES, needs_results
 

@@ -9,8 +9,8 @@ from botorch.models import SingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from experiments import registry
-from experiments.harness.records import by_seed, curve, where
 from experiments.studies import calibration, fitted_bands, fourier_features
+from optimizers.comparison.records import by_seed, curve, where
 from surrogates import DerivedGP, rbf_kernel
 
 SEEDS = range(4)

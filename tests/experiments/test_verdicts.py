@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.harness.verdicts import at_least, bootstrap_interval, judge, judge_pairs, never
+from experiments.harness.verdicts import at_least, judge, judge_pairs, never
+from optimizers.comparison.interval import bootstrap_interval
 
 SEEDS = tuple(range(10))
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.harness.records import by_seed, distinct, points, where
+from experiments.harness.records import distinct, points
 from experiments.papers.zord import fig1_fig10, fig2a_fig6, fig2b
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import standard_problem
+from optimizers.comparison.records import by_seed, where
 from surrogates import matern_kernel
 from tests.experiments import quick
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from experiments import registry
-from experiments.harness.records import by_seed, where
 from experiments.papers.zord import descent, fig7
 from experiments.workloads.problems import standard_problem
+from optimizers.comparison.records import by_seed, where
 from tests.experiments import quick
 
 BUDGET = 14

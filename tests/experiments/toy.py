@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from experiments.harness import records, style, verdicts
+from experiments.harness import verdicts
 from experiments.harness.experiment import Experiment
+from optimizers.comparison import records
+from surrogates import plotting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +30,8 @@ def run_seed(settings, seed):
 
 
 def plot(settings, rows):
-    figure, axes = style.panels(1, 1)
-    style.draw(axes[0, 0], "derived_gp", records.curve(rows, "num_queries"))
+    figure, axes = plotting.panels(1, 1)
+    plotting.draw(axes[0, 0], "derived_gp", records.curve(rows, "num_queries"))
     return figure
 
 

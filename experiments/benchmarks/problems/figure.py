@@ -12,8 +12,8 @@ from experiments.benchmarks.problems.board import COBYQAS, OURS, Board, least_an
 from experiments.benchmarks.problems.coco_files import TARGETS
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.runs import Record
-from experiments.harness import style
 from experiments.harness.experiment import counted
+from surrogates import plotting
 
 WIDTH, HEIGHT, COLUMNS = 7.0, 2.1, 3
 MOST = 7
@@ -81,7 +81,7 @@ def figure(records: Sequence[Record]) -> Figure:
     keys = list(dict.fromkeys(p.function if real else p.dimension for p in board.problems))
     columns = min(COLUMNS, len(keys))
     rows = -(-len(keys) // columns)
-    made, axes = style.panels(rows, columns, width=WIDTH, height=HEIGHT, sharey=True)
+    made, axes = plotting.panels(rows, columns, width=WIDTH, height=HEIGHT, sharey=True)
     for panel in axes.flat[len(keys) :]:
         panel.remove()
     for panel, key in zip(axes.flat, keys, strict=False):
@@ -112,7 +112,7 @@ def figure(records: Sequence[Record]) -> Figure:
 
 
 def _draw(panel: Axes, method: str, x: np.ndarray, y: np.ndarray, drawstyle: str) -> None:
-    look = RIVALS[method].look if method in RIVALS else style.METHODS[method]
+    look = RIVALS[method].look if method in RIVALS else plotting.METHODS[method]
     every = max(1, len(x) // 5)
     panel.plot(
         x,

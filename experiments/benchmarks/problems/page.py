@@ -23,10 +23,10 @@ from experiments.benchmarks.problems.figure import figure
 from experiments.benchmarks.problems.runs import COCO, PACKED, Record, read_records
 from experiments.benchmarks.problems.suites import SUITES
 from experiments.benchmarks.problems.tables import as_text, by_dimension, by_function, label, tables
-from experiments.harness import style
 from experiments.harness.experiment import counted
 from experiments.harness.verdicts import Status, Verdict
 from experiments.running import results
+from surrogates import plotting
 
 SHOWS = {
     "bbob": "COCO's 24 noiseless functions",
@@ -116,7 +116,7 @@ def render(
     out.mkdir(parents=True, exist_ok=True)
     _replace_json(out / f"{name}.settings.json", {**facts, **about})
     _replace_json(out / f"{name}.verdicts.json", [dataclasses.asdict(verdict) for verdict in verdicts(ordered)])
-    with style.applied():
+    with plotting.applied():
         made, picture = figure(ordered), io.BytesIO()
         made.savefig(picture, format="png", metadata={"Software": None}, dpi=dpi)
     results.replace(out / f"{name}.png", picture.getvalue())

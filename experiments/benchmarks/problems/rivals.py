@@ -3,8 +3,8 @@
 All are given the same start and the same number of queries in the same box. CMA-ES draws about the start and never
 asks it; COBYQA moves one to a bound, or off it, that is nearer than its radius. Ours run by ``minimize`` with their
 defaults; RGF and PRGF leave up to a step's queries unasked. Outside methods have their own defaults
-(``experiments.harness.outside``), and those that stop before their queries are spent begin again at a uniform point of
-the box, which loses nothing, as the best value counts; ours do what they do.
+(``optimizers.comparison.outside``), and those that stop before their queries are spent begin again at a uniform point
+of the box, which loses nothing, as the best value counts; ours do what they do.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import torch
 from experiments.benchmarks.problems.local_entropy import local_entropy_search
 from experiments.benchmarks.problems.newton_step import newton_step_targeting
 from experiments.benchmarks.problems.suites import SIDE, Problem
-from experiments.harness import style
-from experiments.harness.outside import Queries, run_outside
 from optimizers import SurrogateTrustRegion, minimize
+from optimizers.comparison.outside import Queries, run_outside
+from surrogates import plotting
 
 OUR_RADIUS = 0.2
 """``SurrogateTrustRegion``'s first radius over a side of the box, up to d = 20."""
@@ -75,9 +75,9 @@ class Rival:
         return problem.dimension <= self.most and functions.index(problem.function) % self.every == 0
 
     @property
-    def look(self) -> style.MethodStyle:
+    def look(self) -> plotting.MethodStyle:
         """How figures draw it and what tables call it."""
-        return style.METHODS[_LOOKS.get(self.name, self.name)]
+        return plotting.METHODS[_LOOKS.get(self.name, self.name)]
 
     @property
     def missing(self) -> list[str]:
@@ -102,7 +102,7 @@ _LOOKS = {
     "least_squares": "least_squares_gradient",
     "sobol": "sobol_search",
 }
-"""The names in ``style.METHODS`` that differ."""
+"""The names in ``plotting.METHODS`` that differ."""
 
 _ORDINALS = {2: "second", 3: "third", 4: "fourth"}
 

@@ -24,9 +24,9 @@ import torch
 from experiments.benchmarks.problems.coco_files import TARGETS, Progress
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.suites import SIDE, Opened, Problem, opened
-from experiments.harness.outside import Queries
 from experiments.running.results import ResultsError
 from experiments.running.runner import exported_thread_limit, one_thread, start_worker
+from optimizers.comparison.outside import Queries
 from optimizers.running.journal import Journal, each
 
 RECORDS = "problems.runs"

@@ -36,10 +36,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment, counted
-from experiments.harness.records import Row, Rows, seeds_of, where
-from experiments.harness.style import MethodStyle
 from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import BASELINES, variants
@@ -49,6 +46,9 @@ from experiments.workloads.images import TITLES, Images, load_images, stand_in
 from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
 from experiments.workloads.victims import CLASSES, FULL, Training, Victim, trained_victim
 from experiments.workloads.victims import QUICK as QUICK_TRAINING
+from optimizers.comparison.records import Row, Rows, seeds_of, where
+from surrogates import plotting
+from surrogates.plotting import MethodStyle
 
 RATES = (0.01, 0.02, 0.05, 0.1)
 
@@ -224,8 +224,8 @@ def success_rates(
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Each attack's rounds above, its queries below, a line for each method, with the share that succeeded."""
-    figure, axes = style.panels(2, len(settings.panels), height=1.7, width=style.PAGE, sharex="row", sharey=True)
-    looks = [style.METHODS[method] for method in settings.methods]
+    figure, axes = plotting.panels(2, len(settings.panels), height=1.7, width=plotting.PAGE, sharex="row", sharey=True)
+    looks = [plotting.METHODS[method] for method in settings.methods]
     for (line, column), panel in np.ndenumerate(axes):
         key, label = (("rounds", "rounds"), ("num_queries", "total queries"))[line]
         count, local_steps = settings.panels[column]
@@ -253,7 +253,7 @@ def _draw_attacks(panel: Axes, found: Rows, key: str, at: float, look: MethodSty
     rank = np.array([(needed[:i] == value).sum() for i, value in enumerate(needed)], dtype=int)
     apart = min(0.16, 0.7 / max(rank.max(initial=0), 1))
     panel.plot(needed, at + apart * rank - 0.25, ls="", color=look.color, marker="o", ms=2.0)
-    right: Any = {"transform": panel.get_yaxis_transform(), "va": "center", "ha": "right", "fontsize": style.SMALL}
+    right: Any = {"transform": panel.get_yaxis_transform(), "va": "center", "ha": "right", "fontsize": plotting.SMALL}
     panel.text(1.0, at, f"{100 * len(needed) / max(len(found), 1):.0f}%", **right)
 
 
@@ -266,7 +266,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         for panel in settings.panels:
             ours = success_rates(settings, rows, panel, method, 0, x)[1].mean(1)
             for baseline, q in variants([m for m in settings.methods if m in BASELINES], directions):
-                label = f"P = {panel[0]}, T = {panel[1]}, {style.METHODS[baseline].label}, Q = {q}"
+                label = f"P = {panel[0]}, T = {panel[1]}, {plotting.METHODS[baseline].label}, Q = {q}"
                 cells[label] = ours - success_rates(settings, rows, panel, baseline, q, x)[1].mean(1)
         return cells
 

@@ -17,13 +17,15 @@ from typing import Any, Literal, Self
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import MEANS
-from experiments.harness.records import Curve, Row, Rows, curve, final, seeds_of, where
+from experiments.harness.records import final
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.fzoos.quadratics import Federated
 from experiments.workloads.unit_box import UnitBoxProblem
 from federated import Federation, make_federation
+from optimizers.comparison.records import Row, Rows, curve, seeds_of, where
+from surrogates import plotting
+from surrogates.plotting import Curve
 
 FZOOS: dict[str, dict[str, Any]] = {
     "fzoos": {"gamma": "inverse"},
@@ -177,17 +179,17 @@ def drawn(
     ``curve_of`` takes a column, a method and one of ``axes_of``; ``label`` is of the vertical axes, which the panels of
     a column share, or with ``sharey`` all panels.
     """
-    figure, axes = style.panels(len(axes_of), len(titles), height=1.8, width=style.PAGE, sharey=sharey)
+    figure, axes = plotting.panels(len(axes_of), len(titles), height=1.8, width=plotting.PAGE, sharey=sharey)
     for (row, column), panel in np.ndenumerate(axes):
         for method in methods:
-            style.draw(panel, method, curve_of(column, method, axes_of[row]))
+            plotting.draw(panel, method, curve_of(column, method, axes_of[row]))
         panel.set_xlabel(axes_of[row])
         panel.locator_params(axis="x", nbins=4)
     for panel, title in zip(axes[0], titles, strict=True):
         panel.set_title(title)
     for panel in axes[:, 0]:
         panel.set_ylabel(label)
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -302,7 +304,7 @@ def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, 
         for baseline in (name for name in settings.methods if name in BASELINES):
             for directions in settings.directions if equal == "queries" else settings.directions[:1]:
                 theirs = log_gap(rows, settings, value, baseline, queries=budget, directions=directions)
-                label = f"{settings.varied} {value:g}, {style.METHODS[baseline].label}, Q = {directions}"
+                label = f"{settings.varied} {value:g}, {plotting.METHODS[baseline].label}, Q = {directions}"
                 cells[label] = theirs - ours
     return cells
 
@@ -325,7 +327,7 @@ def against_baselines(
     """
     verdicts = []
     for method, equal in itertools.product([name for name in methods if name in FZOOS], ("queries", "rounds")):
-        said, measured = (text.format(style.METHODS[method].label, equal) for text in (claim, statistic))
+        said, measured = (text.format(plotting.METHODS[method].label, equal) for text in (claim, statistic))
         control = method != "fzoos"
         verdicts.append(judge(said, measured, lead(method, equal), seeds_of(rows), above=0.0, control=control))
     return verdicts

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Rows, seeds_of
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import FZOOS, THREE_GAMMAS, Settings, against_baselines, leads, log_gap, over
 from experiments.papers.fzoos.quadratics import Federated, quadratics
+from optimizers.comparison.records import Rows, seeds_of
+from surrogates import plotting
 
 MODERATE = 5.0
 """The largest C at which every γ is expected to lead."""
@@ -111,7 +111,7 @@ def claims_on_features(settings: Settings, rows: Rows) -> list[Verdict]:
     fewest, most = settings.values[0], settings.values[-1]
     return [
         judge(
-            f"more features end lower at C = {settings.heterogeneity:g} ({style.METHODS[method].label})",
+            f"more features end lower at C = {settings.heterogeneity:g} ({plotting.METHODS[method].label})",
             f"lead of M = {most:g} over {fewest:g} in log10 of the last gap",
             {"all rounds": log_gap(rows, settings, fewest, method) - log_gap(rows, settings, most, method)},
             seeds_of(rows),

@@ -18,12 +18,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness import style
+from experiments.harness.curves import draw_methods
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Rows, by_seed, distinct, seeds_of
+from experiments.harness.records import distinct
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.fzoos.comparison import BASELINES, THREE_GAMMAS, federation_of, options_of, shown
 from experiments.papers.fzoos.quadratics import Federated, quadratics
+from optimizers.comparison.records import Rows, by_seed, seeds_of
+from surrogates import plotting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +97,10 @@ def plot_more(settings: Settings, rows: Rows) -> Figure:
 
 def _drawn(settings: Settings, rows: Rows, methods: Sequence[str]) -> Figure:
     def draw(panel: Axes, r: int) -> None:
-        style.draw_methods(panel, rows, "step", methods, round=r)
+        draw_methods(panel, rows, "step", methods, round=r)
         panel.locator_params(axis="x", integer=True)
 
-    return style.grid(
+    return plotting.grid(
         {f"round {r}": r for r in (1, settings.rounds)},
         draw,
         columns=2,
@@ -118,9 +120,9 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
     return [
         judge(
-            f"the mean cosine of {style.METHODS[method].label} in round {settings.rounds} is above every baseline's",
+            f"the mean cosine of {plotting.METHODS[method].label} in round {settings.rounds} is above every baseline's",
             "difference of mean cosines",
-            {style.METHODS[b].label: mean(method) - mean(b) for b in BASELINES if b in settings.methods},
+            {plotting.METHODS[b].label: mean(method) - mean(b) for b in BASELINES if b in settings.methods},
             seeds_of(rows),
             above=0.0,
             control=method != "fzoos",

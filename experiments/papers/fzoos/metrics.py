@@ -30,7 +30,6 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Rows
 from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import APPLIED, BASELINES, FEWER_STEPS, FZOOS, against_baselines, leads
@@ -39,6 +38,7 @@ from experiments.workloads.covertype import CLASSES, STAND_IN, Points, load_poin
 from experiments.workloads.metrics import DIMENSION, FULL, MetricObjective, Training, trained_network
 from experiments.workloads.metrics import QUICK as QUICK_TRAINING
 from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
+from optimizers.comparison.records import Rows
 
 RATES = (0.001, 0.003, 0.01)
 RADII = (0.03, 0.1, 0.3, 0.8)

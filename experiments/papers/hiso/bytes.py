@@ -28,9 +28,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, seeds_of
 from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.hiso import savings
 from experiments.papers.hiso.accounting import (
@@ -47,6 +45,8 @@ from experiments.papers.hiso.accounting import (
     nearest_rounds,
 )
 from federated import make_federation
+from optimizers.comparison.records import Row, Rows, by_seed, seeds_of
+from surrogates import plotting
 
 LAST_DIGIT = "miss in the last printed digit"
 HALF = 0.5 + 1e-9
@@ -115,15 +115,15 @@ def _side_by_side() -> dict[str, float]:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The measured bytes of a round against d, and what the same rule gives at the sizes of the paper's models."""
-    figure, axes = style.panels(1, 1, height=2.3, width=style.PAGE)
+    figure, axes = plotting.panels(1, 1, height=2.3, width=plotting.PAGE)
     panel, shifts = axes[0, 0], _side_by_side()
     flat = bytes_a_round("hiso", 1, settings.perturbations)
     sizes = np.array([min(settings.dims), max(MODELS.values())], dtype=float)
     for method in METHODS:  # the rule, behind the marks
         heights = [bytes_a_round(method, int(d), settings.perturbations) for d in sizes]
-        panel.plot(sizes, heights, color=style.GREY, lw=0.8, zorder=1)
+        panel.plot(sizes, heights, color=plotting.GREY, lw=0.8, zorder=1)
     for method, apart in shifts.items():
-        look, named = style.METHODS[method], np.array([*MODELS.values()], dtype=float)
+        look, named = plotting.METHODS[method], np.array([*MODELS.values()], dtype=float)
         found = [by_seed(rows, quantity="bytes", method=method, d=d).mean() for d in settings.dims]
         marks: Any = {"color": look.color, "marker": look.marker, "ls": ""}
         panel.plot(np.array(settings.dims) * 10**apart, found, label=look.label, **marks)
@@ -131,17 +131,17 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         panel.plot(named * 10**apart, computed, mfc="white", **marks)
     panel.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="bytes a round and client")
     panel.set_ylim(flat / 10, None)
-    corner: Any = {"fontsize": style.SMALL, "ha": "center", "va": "center"}
+    corner: Any = {"fontsize": plotting.SMALL, "ha": "center", "va": "center"}
     panel.text(1e4, 1e7, "8d: all that send vectors", **corner)
     panel.text(1e5, flat / 2.6, f"{flat}: HiSo, DeComFL", **corner)
-    style.shared_legend(figure, panel)
+    plotting.shared_legend(figure, panel)
     return figure
 
 
 def title(place: Place) -> str:
     """A cell of a table, such as ``OPT-1.3B SST-2 HiSo``."""
     model, task, method = place
-    return f"{model} {task} {style.METHODS[method].label}"
+    return f"{model} {task} {plotting.METHODS[method].label}"
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:

@@ -14,13 +14,13 @@ import dataclasses
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
+from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
+from surrogates import plotting
 
 QUANTITIES = {"Ld": "Ld", "Lk": "Lκ", "zeta": "ζ"}
-SHADES = ((style.SKY, "-."), (style.BLUE, "--"), (style.INDIGO, ":"))
+SHADES = ((plotting.SKY, "-."), (plotting.BLUE, "--"), (plotting.INDIGO, ":"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +56,10 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The first seed's spectra, and the three quantities over seeds."""
-    figure, axes = style.panels(1, 2, height=2.2)
+    figure, axes = plotting.panels(1, 2, height=2.2)
     spectra, levels = axes[0]
     first = where(rows, seed=seeds_of(rows)[0], quantity="eigenvalue")
-    looks = {0.0: (style.BLACK, "-", "Σ")}
+    looks = {0.0: (plotting.BLACK, "-", "Σ")}
     for epsilon, (color, line) in zip(settings.epsilons, SHADES, strict=False):
         looks[epsilon] = (color, line, f"whitened, ε = {epsilon:g}")
     for epsilon, (color, line, label) in looks.items():
@@ -75,7 +75,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     levels.set_xticks(range(len(bars)), names)
     levels.set(yscale="log", xlabel="what a rate is proportional to", ylabel="value")
     levels.set_xlim(-0.6, len(bars) - 0.4)
-    style.shared_legend(figure, spectra)
+    plotting.shared_legend(figure, spectra)
     return figure
 
 

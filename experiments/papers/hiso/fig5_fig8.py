@@ -30,10 +30,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from scipy.stats import spearmanr
 
-from experiments.harness import style
+from experiments.harness.curves import draw_methods
 from experiments.harness.experiment import MEANS, Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, seeds_of, where
-from experiments.harness.style import MethodStyle
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.hiso.accounting import bytes_a_round
 from experiments.papers.hiso.controls import ScalarDisplacement, noise_hessian
@@ -41,8 +39,11 @@ from experiments.papers.hiso.digits import Loss
 from experiments.papers.hiso.training import Digits, check, rounds_until, train
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
 from optimizers import Displacement
+from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, where
+from surrogates import plotting
+from surrogates.plotting import MethodStyle
 
-SHADES = (style.INDIGO, style.BLUE, style.PURPLE, style.WINE, style.OLIVE)
+SHADES = (plotting.INDIGO, plotting.BLUE, plotting.PURPLE, plotting.WINE, plotting.OLIVE)
 LINES = ("-", "--", "-.", ":")
 COMPARED = ("hiso", "hiso_scalar", "decomfl")
 SCALAR = "one number in the place of H"
@@ -125,29 +126,29 @@ def spectrum(server: ScalarOnlyServer, loss: Loss, seed: int, quantiles: int) ->
 
 def plot_weights(settings: Weights, rows: Rows) -> Figure:
     """Accuracy and loss over rounds, and sorted H."""
-    figure, axes = style.panels(1, 3, height=2.1)
+    figure, axes = plotting.panels(1, 3, height=2.1)
     for panel, quantity, label in zip(axes[0], ("accuracy", "loss"), ("test accuracy", "training loss"), strict=False):
         of_it = where(rows, quantity=quantity)
-        style.draw_methods(panel, of_it, "round", ("decomfl", "hiso_scalar"))
+        draw_methods(panel, of_it, "round", ("decomfl", "hiso_scalar"))
         for nu, color in zip(sorted({settings.weight, *settings.weights}), SHADES, strict=False):
             look = MethodStyle(f"HiSo, ν = {nu:g}", color, "", "-.")
-            style.draw(panel, look, curve(of_it, "round", method="hiso", nu=nu))
+            plotting.draw(panel, look, curve(of_it, "round", method="hiso", nu=nu))
         panel.set(xlabel="round", ylabel=label)
     sorted_h = axes[0, 2]
     index = np.linspace(0.0, 1.0, settings.quantiles)
     for name, label, color, line in (
-        ("hessian", "learned H", style.BLUE, "-"),
-        ("chi2", "χ² noise", style.VERMILION, "--"),
+        ("hessian", "learned H", plotting.BLUE, "-"),
+        ("chi2", "χ² noise", plotting.VERMILION, "--"),
     ):
         sorted_h.plot(index, curve(rows, "index", quantity=name).mean, color=color, ls=line, label=label)
-    scalar, look = by_seed(rows, quantity="scalar_hessian").mean(), style.METHODS["hiso_scalar"]
+    scalar, look = by_seed(rows, quantity="scalar_hessian").mean(), plotting.METHODS["hiso_scalar"]
     sorted_h.plot([0.0, 1.0], [scalar, scalar], color=look.color, ls=look.line, label="scalar H")
     sorted_h.set(xlabel="share of coordinates", ylabel="H, largest first", yscale="log")
     sorted_h.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     sorted_h.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     sorted_h.yaxis.set_minor_formatter(NullFormatter())
     sorted_h.legend(loc="upper right")
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -216,20 +217,20 @@ def run_local_steps(settings: LocalSteps, seed: int) -> Rows:
 
 def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
     """Accuracy over rounds above and over bytes below, a column for each method and a line for each τ."""
-    figure, axes = style.panels(2, len(COMPARED), height=1.7, sharex="row", sharey=True)
+    figure, axes = plotting.panels(2, len(COMPARED), height=1.7, sharex="row", sharey=True)
     for column, method in enumerate(COMPARED):
         over_rounds, over_bytes = axes[:, column]
         for tau, color, line in zip(settings.local_steps, SHADES, LINES, strict=False):
             look = MethodStyle(f"τ = {tau}", color, "", line)
             found = curve(rows, "round", quantity="accuracy", method=method, local_steps=tau)
-            style.draw(over_rounds, look, found)
+            plotting.draw(over_rounds, look, found)
             cost = bytes_a_round(method, 1, settings.perturbations, tau)
-            style.draw(over_bytes, look, found._replace(x=found.x * cost))
-        over_rounds.set(title=style.METHODS[method].label, xlabel="rounds")
+            plotting.draw(over_bytes, look, found._replace(x=found.x * cost))
+        over_rounds.set(title=plotting.METHODS[method].label, xlabel="rounds")
         over_bytes.set(xlabel="bytes of a client in every round")
     for row in axes:
         row[0].set_ylabel("test accuracy")
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 

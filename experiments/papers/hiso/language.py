@@ -36,8 +36,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness import style
-from experiments.harness.records import Row, Rows, by_seed, distinct, seeds_of, where
+from experiments.harness.records import distinct
 from experiments.papers.hiso import training
 from experiments.papers.hiso.accounting import FIRST_ORDER, METHODS, SCALAR_ONLY, Place, bytes_a_round
 from experiments.workloads import llm, sentences
@@ -46,6 +45,8 @@ from experiments.workloads.images import DataError
 from experiments.workloads.prompts import LanguageModel, PromptLoss
 from experiments.workloads.sentences import Training
 from federated import Federation, make_federation
+from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
+from surrogates import plotting
 
 Cell = dict[str, str]
 """A model and a task, as the columns of the records."""
@@ -365,7 +366,7 @@ def draw_cells(
 ) -> Figure:
     """A figure with a row of panels for each model and a column for each task."""
     tasks = distinct(rows, "task")
-    return style.grid(
+    return plotting.grid(
         cells_of(settings, rows),
         draw_cell,
         columns=len(tasks),

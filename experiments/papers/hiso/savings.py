@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.harness import style
 from experiments.harness.verdicts import Verdict, judge
+from surrogates import plotting
 
 METHODS = ("fedavg", "fedzo", "fedadam")
 OVER, UP_TO = 40, 90
@@ -35,7 +35,7 @@ def claims(
     verdicts, others = [], "FedAvg, FedZO and FedAdam"
     if models := [model for model in OF_OVER if (model, METHODS[0]) in log_ratios]:
         claim = f"HiSo communicates over {OVER} million times less than {others} with {' and '.join(models)}, {where}"
-        cells = {f"{model} {style.METHODS[m].label}": log_ratios[model, m] for model in models for m in METHODS}
+        cells = {f"{model} {plotting.METHODS[m].label}": log_ratios[model, m] for model in models for m in METHODS}
         verdicts.append(
             judge(claim, "log10 of their bytes over HiSo's", cells, seeds, above=np.log10(1e6 * OVER), control=control)
         )

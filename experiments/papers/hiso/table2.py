@@ -16,10 +16,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.harness import style
+from experiments.harness.curves import draw_methods
 from experiments.harness.experiment import MEANS, Experiment
-from experiments.harness.records import Rows, by_seed, seeds_of
-from experiments.harness.verdicts import Table, Verdict, judge, with_interval
+from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.hiso import language
 from experiments.papers.hiso.accounting import TABLE_2
 from experiments.papers.hiso.language import (
@@ -33,6 +32,9 @@ from experiments.papers.hiso.language import (
     place_of,
     rounds_until,
 )
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Rows, by_seed, seeds_of
+from surrogates import plotting
 
 METHODS = ("decomfl", "hiso", "hiso_scalar")
 
@@ -46,9 +48,9 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     """Scores over rounds with DeComFL's best as a level, a panel for each model and task."""
 
     def draw_cell(panel: Axes, cell: Cell) -> None:
-        style.draw_methods(panel, rows, "round", settings.methods, quantity="score", **cell)
+        draw_methods(panel, rows, "round", settings.methods, quantity="score", **cell)
         level = best(rows, method="decomfl", **cell).mean()
-        panel.axhline(level, color=style.GREY, ls=":", label="DeComFL's best")
+        panel.axhline(level, color=plotting.GREY, ls=":", label="DeComFL's best")
 
     return draw_cells(settings, rows, draw_cell, "round", "accuracy")
 
@@ -95,7 +97,7 @@ def table(settings: Settings, rows: Rows) -> Table:
     papers = {method for _, _, method in TABLE_2}
     columns = ["model and task", "DeComFL's best score"]
     for method in settings.methods:
-        label = style.METHODS[method].label
+        label = plotting.METHODS[method].label
         columns += [f"rounds, {label}", f"bytes, {label}", f"reached it, {label}"]
         columns += [f"paper, {label}"] if method in papers else []
     lines = []

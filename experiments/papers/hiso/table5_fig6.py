@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Rows, by_seed, distinct, mean_curve, seeds_of
-from experiments.harness.verdicts import Table, Verdict, judge, with_interval
+from experiments.harness.records import distinct
+from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.hiso import accounting, language, savings
 from experiments.papers.hiso.accounting import FIRST_ORDER, SCALAR_ONLY, TABLE_5, bytes_a_round
 from experiments.papers.hiso.language import (
@@ -40,6 +39,9 @@ from experiments.papers.hiso.language import (
     rounds_until,
     tuned_dimension,
 )
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Rows, by_seed, mean_curve, seeds_of
+from surrogates import plotting
 
 OVER = "log10 of the other's bytes over HiSo's"
 
@@ -54,8 +56,10 @@ def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> 
 def plot_scores(settings: Settings, rows: Rows) -> Figure:
     """The best score and the bytes until it: a row for each model, two columns for each task, a line for a method."""
     models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
-    figure, axes = style.panels(len(models), 2 * len(tasks), height=1.35, width=style.PAGE, sharex="col", sharey=True)
-    looks = [style.METHODS[method] for method in settings.methods]
+    figure, axes = plotting.panels(
+        len(models), 2 * len(tasks), height=1.35, width=plotting.PAGE, sharex="col", sharey=True
+    )
+    looks = [plotting.METHODS[method] for method in settings.methods]
     for (line, model), (column, task) in itertools.product(enumerate(models), enumerate(tasks)):
         scores, spent = axes[line, 2 * column : 2 * column + 2]
         cell: Cell = {"model": model, "task": task}
@@ -82,14 +86,17 @@ def plot_scores(settings: Settings, rows: Rows) -> Figure:
 def plot_bytes(settings: Settings, rows: Rows) -> Figure:
     """A group of bars for each model, a panel for each task."""
     models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
-    figure, axes = style.panels(1, len(tasks), width=style.PAGE, height=2.6, sharey=True)
+    figure, axes = plotting.panels(1, len(tasks), width=plotting.PAGE, height=2.6, sharey=True)
     width = 0.8 / len(settings.methods)
     for panel, task in zip(axes[0], tasks, strict=True):
         cells: list[Cell] = [{"model": model, "task": task} for model in models]
         for i, method in enumerate(settings.methods):
-            look, places = style.METHODS[method], np.arange(len(models)) + (i - len(settings.methods) / 2 + 0.5) * width
+            look, places = (
+                plotting.METHODS[method],
+                np.arange(len(models)) + (i - len(settings.methods) / 2 + 0.5) * width,
+            )
             bars = mean_curve(places, [at_printed_size(settings, rows, method, cell) for cell in cells])
-            kwargs: dict[str, Any] = {"color": look.color, "label": look.label, "ecolor": style.GREY}
+            kwargs: dict[str, Any] = {"color": look.color, "label": look.label, "ecolor": plotting.GREY}
             panel.bar(places, bars.mean, 0.92 * width, yerr=bars.standard_error, **kwargs)
             small = [bytes_until_best(rows, method=method, **cell).mean() for cell in cells]
             panel.hlines(small, places - 0.46 * width, places + 0.46 * width, color="white", lw=1.2)
@@ -98,7 +105,7 @@ def plot_bytes(settings: Settings, rows: Rows) -> Figure:
         panel.set(yscale="log", xlabel=f"model, {TASKS[task]}")
         panel.set_ylim(bottom=10.0)
     axes[0, 0].set_ylabel("bytes of a client")
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 
@@ -185,7 +192,9 @@ def table(settings: Settings, rows: Rows) -> Table:
             named = at_printed_size(settings, rows, method, cell)
             spent = [in_units(float(count.mean())) for count in (each, named)]
             scored = [with_interval(score), with_interval(rounds)]
-            lines.append((title, style.METHODS[method].label, *scored, *spent, TABLE_5.get(place_of(method, cell), "")))
+            lines.append(
+                (title, plotting.METHODS[method].label, *scored, *spent, TABLE_5.get(place_of(method, cell), ""))
+            )
     columns = "model and task", "method", "best score", "rounds", "bytes, this d", "bytes, d as named", "paper"
     note = (
         "Mean over seeds with its 95% interval. Bytes of a client that takes part in every round, until the method's "

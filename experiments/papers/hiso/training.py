@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from experiments.harness.records import Row, Rows, seeds_of, where
 from experiments.papers.hiso.controls import ScalarHessian
 from experiments.papers.hiso.digits import MNIST_NETWORK, Loss, federation_of, initial
 from experiments.workloads.images import DataError, load_images
 from federated import make_federation
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
+from optimizers.comparison.records import Row, Rows, seeds_of, where
 
 ALGORITHMS: dict[str, Any] = {"decomfl": "decomfl", "hiso": "hiso", "hiso_scalar": ScalarHessian}
 

@@ -12,9 +12,10 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from experiments.harness import style
-from experiments.harness.records import Row, Rows, distinct, seeds_of
+from experiments.harness.records import distinct
 from optimizers import Box, BoxRidge, NoProx, Optimizer, Prox
+from optimizers.comparison.records import Row, Rows, seeds_of
+from surrogates import plotting
 
 FLOOR = 1e-14
 """Gaps are drawn and counted down to this; below is rounding."""
@@ -160,7 +161,7 @@ BANDS = "Lines are means over the trials, bands leave out a twentieth of them at
 
 def draw_band(axes: Axes, rows: Rows, method: str, label: str | None = None, every: int = 10) -> None:
     """Mean over seeds and the band from the 5% to the 95% quantile, against queries, log scale."""
-    look, x = style.METHODS[method], np.array(distinct(rows, "num_queries"), dtype=float)
+    look, x = plotting.METHODS[method], np.array(distinct(rows, "num_queries"), dtype=float)
     table = np.array([row["value"] for row in rows], dtype=float).reshape(len(seeds_of(rows)), len(x))
     drawn: Any = {"color": look.color, "ls": look.line, "marker": look.marker, "label": label or look.label}
     axes.semilogy(x, table.mean(0), markevery=every, **drawn)

@@ -26,9 +26,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge, judge_pairs
 from experiments.papers.katyusha.composite import (
     BANDS,
@@ -41,6 +39,8 @@ from experiments.papers.katyusha.composite import (
     start_and_options,
 )
 from optimizers import ZOSVRG, Optimizer, ProjectedZO, ZOLKatyusha
+from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
+from surrogates import plotting
 
 KATYUSHA: dict[str, dict[str, Any]] = {
     "zo_l_katyusha": {"option": "I", "parameters": "corollary"},
@@ -145,13 +145,15 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             draw_band(panel, found, method, every=10 if steps == "theory" else 4)
         panel.set_ylim(1e-15, None)  # the text stands below the floor
         corner: Any = {"xycoords": "axes fraction", "ha": "right", "va": "bottom"}
-        panel.annotate(floor, (0.98, 0.02), fontsize=style.SMALL, color="0.35", **corner)
+        panel.annotate(floor, (0.98, 0.02), fontsize=plotting.SMALL, color="0.35", **corner)
         panel.locator_params(axis="x", nbins=4)
 
     titles = {title: steps for steps, title in STEPS.items()}
-    figure = style.grid(titles, draw, xlabel="queries", ylabel="F(x) − F*", height=2.2, sharey=True)
+    figure = plotting.grid(titles, draw, xlabel="queries", ylabel="F(x) − F*", height=2.2, sharey=True)
     problem = problem_of(settings)
-    style.head(figure, f"box ±{settings.side:g}, {100 * problem.active_share():.0f}% active, κ = {problem.kappa:.0f}")
+    plotting.head(
+        figure, f"box ±{settings.side:g}, {100 * problem.active_share():.0f}% active, κ = {problem.kappa:.0f}"
+    )
     return figure
 
 
@@ -167,7 +169,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         return np.log10(most / least)
 
     def last(method: str) -> dict[str, np.ndarray]:
-        label = style.METHODS[method].label
+        label = plotting.METHODS[method].label
         return {f"{label}, {steps}": log_gap(steps, method, settings.budget(steps)) for steps in STEPS}
 
     at, to = f"at {settings.compared_at:,} queries", f"queries to {settings.tolerance:g}"

@@ -17,9 +17,7 @@ from functools import lru_cache
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.katyusha.composite import (
     BANDS,
@@ -31,6 +29,8 @@ from experiments.papers.katyusha.composite import (
     start_and_options,
 )
 from optimizers import AcceleratedZO, NesterovSpokoiny, Optimizer, ZOLKatyusha
+from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
+from surrogates import plotting
 
 CURVES = {
     "accelerated_zo": ("unconstrained", "eq. 14, unconstrained"),
@@ -84,16 +84,16 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """All curves in one panel."""
-    figure, axes = style.panels(1, 1, height=2.6)
+    figure, axes = plotting.panels(1, 1, height=2.6)
     panel = axes[0, 0]
     for method, (_, label) in CURVES.items():
         draw_band(panel, where(rows, quantity="gap", method=method), method, label, every=20)
     panel.set(xlabel="queries", ylabel="gap / first gap")
     panel.locator_params(axis="x", nbins=5)
-    style.shared_legend(figure, panel)
+    plotting.shared_legend(figure, panel)
     active = 100 * problems_of(settings)["box"].active_share()
     facts = f"κ = {settings.kappa:g}, box ±{settings.side:g}, {active:.0f}% active"
-    style.head(figure, f"quadratic, d = {settings.dim}, {facts}")
+    plotting.head(figure, f"quadratic, d = {settings.dim}, {facts}")
     return figure
 
 

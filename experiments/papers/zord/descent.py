@@ -23,10 +23,11 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from experiments.harness.records import best_so_far, checkpoints, log10_gap
+from experiments.harness.records import checkpoints, log10_gap
 from experiments.workloads.cache import cached
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import Optimizer, TuRBO, registry, run
+from optimizers.comparison.records import best_so_far
 from optimizers.evaluation import Evaluator
 from optimizers.first_order import adam
 from optimizers.registry import method_class, named_class
@@ -157,7 +158,7 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
     """The optimizer of a method at x0; ``zord`` is as its paper has it, ``zord_kept`` as the library does.
 
     Args:
-        method: its name in ``experiments.harness.style``.
+        method: its name in ``surrogates.plotting``.
         x0: shape ``d``.
         rate: Adam's, where the method has a first-order rule.
         radius: root mean square distance of a query from the iterate, of the initial design's in ZoRD; None: its own.
@@ -237,7 +238,7 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "cma_es": _cma_es,
     "cobyqa": _cobyqa,
 }
-"""Methods by their name in ``experiments.harness.style``: the values of f in the order they are queried."""
+"""Methods by their name in ``surrogates.plotting``: the values of f in the order they are queried."""
 
 
 def log_gaps(

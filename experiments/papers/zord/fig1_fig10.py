@@ -25,13 +25,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, curve, points, seeds_of, where
-from experiments.harness.style import MethodStyle
+from experiments.harness.records import points
 from experiments.harness.verdicts import Verdict, judge, never
 from experiments.workloads.prior_draws import draw_values_and_gradients
-from surrogates import DerivedGP, gaussian_likelihood, rbf_kernel
+from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, where
+from surrogates import DerivedGP, gaussian_likelihood, plotting, rbf_kernel
+from surrogates.plotting import MethodStyle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,34 +168,34 @@ def run_fig10(settings: Fig10, seed: int) -> Rows:
 def _draw_posterior(axes: Axes, rows: Rows, truth: str, prefix: str) -> None:
     """A posterior, its mean and two standard deviations, with the truth."""
     x, mean = points(rows, f"{prefix}_mean")
-    sd, color = points(rows, f"{prefix}_sd")[1], style.METHODS["derived_gp"].color
+    sd, color = points(rows, f"{prefix}_sd")[1], plotting.METHODS["derived_gp"].color
     axes.fill_between(x, mean - 2 * sd, mean + 2 * sd, color=color, alpha=0.2, lw=0, label="mean ± 2 sd")
     axes.plot(x, mean, color=color, label="posterior mean")
-    axes.plot(*points(rows, truth), color=style.BLACK, ls="--", lw=1.2, label="truth")
+    axes.plot(*points(rows, truth), color=plotting.BLACK, ls="--", lw=1.2, label="truth")
 
 
 def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
     """Function above derivative, a column for each number of queries; the first seed's first function."""
-    figure, axes = style.panels(2, len(settings.num_queries), height=1.6, sharex=True, sharey="row")
+    figure, axes = plotting.panels(2, len(settings.num_queries), height=1.6, sharex=True, sharey="row")
     first = where(rows, seed=seeds_of(rows)[0], function=0)
     for (upper, lower), n in zip(axes.T, settings.num_queries, strict=True):
         chosen = where(first, num_queries=n)
         _draw_posterior(upper, chosen, "function", "value")
         _draw_posterior(lower, chosen, "derivative", "derivative")
         queries = points(chosen, "query")
-        upper.plot(*queries, "o", color=style.BLACK, ms=4, label="noisy query")
-        lower.plot(queries[0], np.zeros(n), "|", color=style.BLACK, ms=9)
+        upper.plot(*queries, "o", color=plotting.BLACK, ms=4, label="noisy query")
+        lower.plot(queries[0], np.zeros(n), "|", color=plotting.BLACK, ms=9)
         upper.set_title(f"n = {n} queries")
         lower.set_xlabel("x (in lengthscales)")
     axes[0, 0].set_ylabel("f(x)")
     axes[1, 0].set_ylabel("f′(x), per lengthscale")
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 
 def plot_fig10(settings: Fig10, rows: Rows) -> Figure:
     """The function from queries everywhere, the derivative from queries in the window, and both errors against n."""
-    figure, axes = style.panels(1, 3, height=2.1)
+    figure, axes = plotting.panels(1, 3, height=2.1)
     first = where(rows, seed=seeds_of(rows)[0])
     value, slope, error = axes[0]
     for panel, truth, prefix in ((value, "function", "value"), (slope, "derivative", "derivative")):
@@ -204,16 +204,16 @@ def plot_fig10(settings: Fig10, rows: Rows) -> Figure:
         _draw_posterior(panel, chosen, truth, prefix)
         panel.set_xlabel("x (in lengthscales)")
     queries = points(where(first, of="function"), "query")
-    value.plot(*queries, "o", color=style.BLACK, ms=3, label="noisy query")
+    value.plot(*queries, "o", color=plotting.BLACK, ms=3, label="noisy query")
     local = points(where(first, of="derivative"), "query")[0]
-    slope.plot(local, np.zeros(len(local)), "|", color=style.BLACK, ms=9)
+    slope.plot(local, np.zeros(len(local)), "|", color=plotting.BLACK, ms=9)
     value.set(title=f"function, {len(local)} queries", ylabel="f(x)")
     slope.set(title=f"derivative, {len(local)} in the window", ylabel="f′(x), per lengthscale")
     for quantity, look in (
-        ("function", MethodStyle("function", style.VERMILION, "s", "--")),
-        ("derivative", MethodStyle("derivative", style.BLUE, "o")),
+        ("function", MethodStyle("function", plotting.VERMILION, "s", "--")),
+        ("derivative", MethodStyle("derivative", plotting.BLUE, "o")),
     ):
-        style.draw(error, look, curve(rows, "num_queries", quantity=f"{quantity}_error"))
+        plotting.draw(error, look, curve(rows, "num_queries", quantity=f"{quantity}_error"))
     error.set(
         title="error",
         xlabel="queries n",
@@ -221,7 +221,7 @@ def plot_fig10(settings: Fig10, rows: Rows) -> Figure:
         ylim=(0, None),
     )
     error.legend(loc="upper right")
-    style.shared_legend(figure, value)
+    plotting.shared_legend(figure, value)
     return figure
 
 

@@ -28,13 +28,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness import style
 from experiments.harness.experiment import MEANS, Experiment
-from experiments.harness.records import Row, Rows, seeds_of, where
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import FiniteDifferences, LeastSquaresDifferences
+from optimizers.comparison.records import Row, Rows, seeds_of, where
+from surrogates import plotting
 
 BASELINES = ("least_squares", "orthonormal_differences", "finite_differences")
 MANY = (5, 10, 20, 40, 60, 80, 100, 150, 200)
@@ -127,18 +127,18 @@ def plot(settings: AnySettings, rows: Rows) -> Figure:
         columns, blocks = [{"dim": dim} for dim in settings.dims], columns
         title, height = "", 1.4
     methods = (*(settings.kernels if isinstance(settings, Fig6b) else ("derived_gp",)), *BASELINES)
-    figure, axes = style.panels(2 * len(blocks), len(columns), height=height, sharex=True, sharey="row")
+    figure, axes = plotting.panels(2 * len(blocks), len(columns), height=height, sharex=True, sharey="row")
     for (j, column), (block, within) in itertools.product(enumerate(columns), enumerate(blocks)):
         dim = column["dim"] if isinstance(settings, Fig6a) else settings.dim
         for panel, (metric, label) in zip(axes[2 * block :, j], errors.METRICS.items(), strict=False):
             errors.draw_metric(panel, where(rows, **column, **within), metric, "num_queries", methods)
             if isinstance(settings, Fig6a):
-                panel.axvline(float(dim), color=style.GREY, lw=0.8, ls=":")
+                panel.axvline(float(dim), color=plotting.GREY, lw=0.8, ls=":")
             if not j:
                 panel.set_ylabel("\n".join([label, *(f"λ = {radius:g}" for radius in within.values())]))
         axes[0, j].set_title(f"Ackley, d = {dim}{title.format(**column)}")
         axes[-1, j].set_xlabel("queries n, x₀ included")
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 

@@ -18,13 +18,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Curve, Row, Rows, by_seed, curve, seeds_of, where
 from experiments.harness.verdicts import Verdict
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import FiniteDifferences, LeastSquaresDifferences
+from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, where
+from surrogates import plotting
+from surrogates.plotting import Curve
 
 TRAJECTORIES = ("cloud", "descent")
 FROM_TRAJECTORY = ("derived_gp", "least_squares")
@@ -94,7 +95,7 @@ def _at_the_end(settings: Settings, key: Row, problem: Problem, X: Tensor, seed:
 def plot(settings: Settings, rows: Rows) -> Figure:
     """A column for each trajectory and smoothing radius; estimates from the trajectory are level lines."""
     cells = [(kind, radius) for kind in TRAJECTORIES for radius in settings.smoothing_radii]
-    figure, axes = style.panels(2, len(cells), height=1.7, sharex=True, sharey="row")
+    figure, axes = plotting.panels(2, len(cells), height=1.7, sharex=True, sharey="row")
     for column, (kind, radius) in enumerate(cells):
         chosen = where(rows, trajectory=kind, smoothing_radius=radius)
         for row, (metric, label) in enumerate(errors.METRICS.items()):
@@ -102,13 +103,13 @@ def plot(settings: Settings, rows: Rows) -> Figure:
             for method in FROM_TRAJECTORY:
                 _, mean, error = curve(chosen, "additional", method=method, metric=metric)
                 level = Curve(np.array([0, max(settings.additional)]), mean.repeat(2), error.repeat(2))
-                name = f"{style.METHODS[method].label}, {settings.trajectory} trajectory queries"
-                style.draw(panel, style.METHODS[method]._replace(marker=""), level, name)
+                name = f"{plotting.METHODS[method].label}, {settings.trajectory} trajectory queries"
+                plotting.draw(panel, plotting.METHODS[method]._replace(marker=""), level, name)
             errors.draw_metric(panel, chosen, metric, "additional", WITH_MORE)
             axes[row, 0].set_ylabel(label)
         axes[0, column].set_title(f"{kind}, λ = {radius:g}")
         axes[1, column].set_xlabel("additional queries")
-    style.shared_legend(figure, axes[0, 0])
+    plotting.shared_legend(figure, axes[0, 0])
     return figure
 
 

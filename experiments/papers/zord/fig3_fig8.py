@@ -20,11 +20,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.harness import style
+from experiments.harness.curves import grid_of_methods
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, final, seeds_of, where
-from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_interval
+from experiments.harness.records import final
+from experiments.harness.verdicts import Table, Verdict, judge_pairs
 from experiments.papers.zord import descent
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Row, Rows, seeds_of, where
+from surrogates import plotting
 
 BASELINES = ("rgf", "prgf", "gld", "turbo1")
 CONTROLS = ("least_squares_gradient", "gradient_descent", "cma_es", "cobyqa")
@@ -100,7 +103,7 @@ def plot_more(settings: Settings, rows: Rows) -> Figure | None:
 
 
 def _many(settings: Settings) -> bool:
-    return len(settings.methods) > style.MOST
+    return len(settings.methods) > plotting.MOST
 
 
 def _drawn(settings: Settings, rows: Rows, methods: Sequence[str]) -> Figure:
@@ -114,7 +117,7 @@ def _drawn(settings: Settings, rows: Rows, methods: Sequence[str]) -> Figure:
         if row["method"] in methods
     ]
     size: dict[str, Any] = {"columns": len(settings.budgets), "height": 1.9, "sharey": "row"}
-    return style.grid_of_methods(relative, "queries", methods, settings.cells(), ylabel=RELATIVE, **size)
+    return grid_of_methods(relative, "queries", methods, settings.cells(), ylabel=RELATIVE, **size)
 
 
 def compared(
@@ -158,12 +161,12 @@ def table(settings: Settings, rows: Rows) -> Table:
     """Final gaps, and what the library's ZoRD gains over each method with the same queries."""
     cells, lines = settings.cells(), []
     for method in settings.methods:
-        line = [style.METHODS[method].label]
+        line = [plotting.METHODS[method].label]
         for cell in cells.values():
             gap, ours = (final(rows, method=m, **cell) for m in (method, settings.ours))
             line += [with_interval(gap), "" if method == settings.ours else with_interval(ours - gap)]
         lines.append(tuple(line))
-    budgets, label = dict(settings.budgets), style.METHODS[settings.ours].label
+    budgets, label = dict(settings.budgets), plotting.METHODS[settings.ours].label
     headings = [(f"{title}, {budgets[cell['dim']]} queries", "gain") for title, cell in cells.items()]
     return Table(
         ("method", *itertools.chain.from_iterable(headings)),

@@ -26,15 +26,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.harness import style
+from experiments.harness.curves import grid_of_methods
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, best_so_far, by_seed, checkpoints, seeds_of
+from experiments.harness.records import checkpoints
 from experiments.harness.verdicts import Verdict, judge, judge_pairs
 from experiments.papers.zord.descent import search
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.covertype import STAND_IN, load_points
 from experiments.workloads.metrics import DIMENSION, FULL, METRICS, QUICK, MetricObjective, Training, trained_network
 from optimizers import Evaluator, run
+from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, seeds_of
+from surrogates import plotting
 
 RATES = (0.002, 0.01, 0.05, 0.2)
 RADII = (0.3, 1.0, 3.0, 10.0)
@@ -120,9 +122,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     """A panel for each metric."""
     cells = {TITLES.get(name, name): {"metric": name} for name in settings.metrics}
     label = "improvement in %"
-    return style.grid_of_methods(
-        rows, "queries", settings.methods, cells, ylabel=label, columns=4, height=1.9, sharey=True
-    )
+    return grid_of_methods(rows, "queries", settings.methods, cells, ylabel=label, columns=4, height=1.9, sharey=True)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -136,7 +136,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     for method in [m for m in settings.methods if m.startswith("zord")]:
         control = method != "zord"
         cells = {name: last(name, method) for name in metrics}
-        claim = f"{style.METHODS[method].label} improves the trained network"
+        claim = f"{plotting.METHODS[method].label} improves the trained network"
         verdicts.append(judge(claim, "improvement in per cent", cells, seeds, above=0.0, control=control))
         others = [m for m in (*BASELINES, "zord") if m in settings.methods and m != method]
         pairs = [(method, other, control) for other in others]

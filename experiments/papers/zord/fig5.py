@@ -20,15 +20,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, by_seed, log10_gap, seeds_of, where
+from experiments.harness.records import log10_gap
 from experiments.harness.verdicts import Verdict, judge_pairs
 from experiments.papers.zord.descent import HALF_WIDTHS, SETTINGS, box
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import run
+from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
 from optimizers.evaluation import Evaluator
 from optimizers.registry import method_class
+from surrogates import plotting
 
 METHODS = ("zord", "rgf")
 
@@ -67,7 +68,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def plot(settings: Settings, rows: Rows) -> Figure:
     """The surface of each problem above, with the square that stands below it, in which the paths are."""
-    figure, axes = style.panels(2, len(settings.problems), height=2.5, width=style.PAGE)
+    figure, axes = plotting.panels(2, len(settings.problems), height=2.5, width=plotting.PAGE)
     seed = seeds_of(rows)[0]
     for (whole, part), (name, half_width) in zip(axes.T, settings.problems, strict=True):
         problem = standard_problem(name, 2, (-half_width, half_width)).scaled(0.0, 10.0)
@@ -79,11 +80,11 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         _draw_surface(figure, part, problem, lower, side, settings.grid)
         part.plot(*paths["rgf"][0], color="white", marker="o", markersize=7)
         for method, path in paths.items():
-            look = style.METHODS[method]
+            look = plotting.METHODS[method]
             part.plot(*path.T, color="white", lw=2.4)
             part.plot(*path.T, color=look.color, marker=look.marker, ls=look.line, label=look.label)
         whole.set_title(f"{name.capitalize()}, d = 2")
-    style.shared_legend(figure, axes[1, 0])
+    plotting.shared_legend(figure, axes[1, 0])
     return figure
 
 

@@ -22,12 +22,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, curve, final, mean_curve, seeds_of, where
-from experiments.harness.style import MethodStyle
+from experiments.harness.records import final
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import descent
+from optimizers.comparison.records import Row, Rows, curve, mean_curve, seeds_of, where
+from surrogates import plotting
+from surrogates.plotting import MethodStyle
 
 THRESHOLDS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("spectral_norm", (0.0, 0.1, 0.2, 0.3, 0.4)),
@@ -39,7 +40,7 @@ THRESHOLDS: tuple[tuple[str, tuple[float, ...]], ...] = (
 FEWER = (THRESHOLDS[0], *((name, values[1:4]) for name, values in THRESHOLDS[1:]))
 """For the reduced scale: the paper's measure whole, three thresholds of each other."""
 FEWEST = (("spectral_norm", (0.0, 0.3)), ("kept_information", (0.9, 0.6)))
-COLORS = (style.BLACK, style.SKY, style.GREEN, style.ORANGE, style.VERMILION)
+COLORS = (plotting.BLACK, plotting.SKY, plotting.GREEN, plotting.ORANGE, plotting.VERMILION)
 """Of the measures; thresholds have shades of purple, darker where looser."""
 MARKERS = ("o", "s", "^", "D", "v")
 
@@ -91,18 +92,18 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     def draw(panel: Axes, name: str) -> None:
         for threshold, shade, marker in zip(thresholds, shades, MARKERS, strict=False):
             found = curve(relative, "queries", problem=name, threshold=threshold)
-            style.draw(panel, MethodStyle(f"c = {threshold:g}", to_hex(shade), marker), found)
+            plotting.draw(panel, MethodStyle(f"c = {threshold:g}", to_hex(shade), marker), found)
 
     cells = {f"{name.capitalize()}, d = {settings.dim}": name for name in dict(settings.problems)}
     options: dict[str, Any] = {"height": 2.0, "sharey": True}
-    return style.grid(cells, draw, xlabel="queries", ylabel="log₁₀ of gap / first gap", **options)
+    return plotting.grid(cells, draw, xlabel="queries", ylabel="log₁₀ of gap / first gap", **options)
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure:
     """Final gaps of every measure at its thresholds, a row for each problem and a column for each measure."""
     names, relative = list(dict(settings.problems)), relative_to_first(rows)
-    figure, axes = style.panels(
-        len(names), len(settings.thresholds), height=1.6, width=style.PAGE, sharex="col", sharey="row"
+    figure, axes = plotting.panels(
+        len(names), len(settings.thresholds), height=1.6, width=plotting.PAGE, sharex="col", sharey="row"
     )
     for (line, name), (column, (uncertainty, chosen)) in itertools.product(
         enumerate(names), enumerate(settings.thresholds)
@@ -110,7 +111,7 @@ def plot_more(settings: Settings, rows: Rows) -> Figure:
         panel, title = axes[line, column], uncertainty.replace("_", " ")
         finals = [final(relative, problem=name, uncertainty=uncertainty, threshold=c) for c in chosen]
         look = MethodStyle(title, COLORS[column], MARKERS[column])
-        style.draw(panel, look, mean_curve(range(len(chosen)), finals))
+        plotting.draw(panel, look, mean_curve(range(len(chosen)), finals))
         panel.set_xticks(range(len(chosen)), [f"{c:g}".removeprefix("0") or "0" for c in chosen])
         if not line:
             panel.set_title(title)

@@ -31,9 +31,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.harness import style
 from experiments.harness.experiment import Experiment, counted
-from experiments.harness.records import Row, Rows, by_seed, mean_curve, seeds_of, where
 from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
 from experiments.workloads.attack import Attack, chosen
@@ -42,6 +40,8 @@ from experiments.workloads.images import TITLES, Images, load_images, stand_in
 from experiments.workloads.victims import FULL, Training, Victim, trained_victim
 from experiments.workloads.victims import QUICK as QUICK_TRAINING
 from optimizers import Evaluator, Optimizer, run
+from optimizers.comparison.records import Row, Rows, by_seed, mean_curve, seeds_of, where
+from surrogates import plotting
 
 RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
 RADII = (5.0, 10.0, 20.0, 40.0, 80.0)
@@ -193,7 +193,7 @@ def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> 
 
 def plot_table1(settings: Settings, rows: Rows) -> Figure:
     """Each seed's mean over its images, and the median of the seeds, a panel for each data set."""
-    looks = [style.METHODS[method] for method in settings.methods]
+    looks = [plotting.METHODS[method] for method in settings.methods]
 
     def draw(panel: Axes, dataset: str) -> None:
         for i, (method, look) in enumerate(zip(settings.methods, looks, strict=True)):
@@ -213,14 +213,14 @@ def plot_fig9(settings: Settings, rows: Rows) -> Figure:
     def draw(panel: Axes, dataset: str) -> None:
         for method in settings.methods:
             counts, shares = success_rates(settings, rows, dataset, method)
-            style.draw(panel, method, mean_curve(counts, shares.T))
+            plotting.draw(panel, method, mean_curve(counts, shares.T))
         panel.set_ylim(-0.03, 1.03)
 
     return _grid(settings, draw, xlabel="queries", ylabel="success rate")
 
 
 def _grid(settings: Settings, draw: Callable[[Axes, str], None], **options: Any) -> Figure:
-    return style.grid(settings.titles(), draw, height=1.9, width=style.PAGE, sharey=True, **options)
+    return plotting.grid(settings.titles(), draw, height=1.9, width=plotting.PAGE, sharey=True, **options)
 
 
 def compared(
@@ -269,7 +269,7 @@ def table(settings: Settings, rows: Rows) -> Table:
         columns += [title, "succeeded", f"paper, {TITLES[dataset]}"]
     cells = []
     for method in settings.methods:
-        line = [style.METHODS[method].label]
+        line = [plotting.METHODS[method].label]
         for dataset in settings.datasets:
             won = [int(row["success"]) for row in where(rows, dataset=dataset, method=method)]
             printed = dict(zip(PAPERS_METHODS, PAPER[dataset], strict=True)).get(method, "")

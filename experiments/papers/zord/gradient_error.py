@@ -26,12 +26,12 @@ from gpytorch.kernels import Kernel, MaternKernel
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from experiments.harness import style
-from experiments.harness.records import Row, Rows, by_seed
+from experiments.harness.curves import draw_methods
 from experiments.harness.verdicts import Verdict, judge
 from experiments.workloads.problems import Problem
 from optimizers import FiniteDifferences
-from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, rbf_kernel
+from optimizers.comparison.records import Row, Rows, by_seed
+from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, plotting, rbf_kernel
 
 METRICS = {"cosine": "cosine similarity", "relative_error": "Euclidean error / ‖∇f‖"}
 
@@ -96,7 +96,7 @@ def starts(problem: Problem, num_starts: int, seed: int) -> list[tuple[int, Tens
 
 def draw_metric(axes: Axes, rows: Rows, metric: str, x: str, methods: Iterable[str]) -> None:
     """Mean and standard error of a metric against ``x``, one line a method; the axis of errors ends at 5."""
-    style.draw_methods(axes, rows, x, methods, metric=metric)
+    draw_methods(axes, rows, x, methods, metric=metric)
     if metric == "relative_error":
         axes.set_yscale("log")
         axes.set_ylim(None, 5)
@@ -131,5 +131,5 @@ def judge_against(
     baseline: str, metric: str, control: bool, cells: Mapping[str, np.ndarray], seeds: Sequence[int], setting: str
 ) -> Verdict:
     """Verdict on "the derived GP is nearer to the true gradient than the baseline" in every cell of gains."""
-    claim = f"the derived GP is nearer than {style.METHODS[baseline].label} in {METRICS[metric]}, {setting}"
+    claim = f"the derived GP is nearer than {plotting.METHODS[baseline].label} in {METRICS[metric]}, {setting}"
     return judge(claim, ADVANTAGES[metric], cells, seeds, above=0.0, control=control)

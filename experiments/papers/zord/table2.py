@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Rows, by_seed, seeds_of, where
-from experiments.harness.verdicts import Table, Verdict, never, with_interval
+from experiments.harness.verdicts import Table, Verdict, never
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller, environment, layers
+from optimizers.comparison.interval import with_interval
+from optimizers.comparison.records import Rows, by_seed, seeds_of, where
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,13 +21,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.harness import style
+from experiments.harness.curves import grid_of_methods
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import Row, Rows, best_so_far, by_seed, checkpoints, seeds_of
+from experiments.harness.records import checkpoints
 from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
 from experiments.workloads.controllers import ENVIRONMENTS, TITLES, Controller
 from optimizers import Evaluator, Optimizer, latin_hypercube, run
+from optimizers.comparison.records import Row, Rows, best_so_far, by_seed, seeds_of
+from surrogates import plotting
 
 PAPERS_BASELINES = ("es", "rgf", "prgf")
 BASELINES = (*PAPERS_BASELINES, "gld", "turbo1")
@@ -116,7 +118,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     """The best reward against queries, a panel for each environment, all from that of the Latin hypercube."""
     cells = {TITLES[name]: {"environment": name} for name in settings.environments}
     labels = {"xlabel": "queries", "ylabel": "best reward"}
-    return style.grid_of_methods(rows, "queries", settings.methods, cells, **labels, height=1.8)
+    return grid_of_methods(rows, "queries", settings.methods, cells, **labels, height=1.8)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -147,7 +149,7 @@ def table(settings: Settings, rows: Rows) -> Table:
     columns = ("method", *(text for title in titles for text in (title, f"paper, {title}")))
     cells = []
     for method in methods:
-        line = [style.METHODS[method].label]
+        line = [plotting.METHODS[method].label]
         printed = dict(zip(ENVIRONMENTS, PAPER.get(method, ("",) * len(ENVIRONMENTS)), strict=True))
         for name in settings.environments:
             line += [with_sd(last(settings, rows, name, method)), printed[name]]

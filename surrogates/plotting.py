@@ -1,22 +1,22 @@
-"""One look for all figures: a fixed colour, marker and line for each method in every figure of every paper.
+"""One look for all figures: a fixed colour, marker and line for each method, and panels at printed size.
 
-Colours are from the palettes of Okabe and Ito (2008) and of Tol (2021), which stay apart under the common
-colour deficiencies; marker and line tell apart whatever shares a colour across papers.
+Colours are from the palettes of Okabe and Ito (2008) and of Tol (2021), which stay distinguishable under the common
+colour deficiencies; marker and line distinguish methods that share a colour across papers. matplotlib is imported when
+a figure is drawn.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+import numpy as np
 
-from experiments.harness.records import Curve, Rows, Value, curve
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
@@ -27,6 +27,14 @@ _COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INDIGO, WINE, OLIVE, TEA
 _MARKERS, _LINES = "osD^vP<>XphH8d*", ("-", "--", "-.", ":")
 
 Cell = TypeVar("Cell")
+
+
+class Curve(NamedTuple):
+    """Mean over seeds with its standard error (sd/√seeds, one degree of freedom taken) along ``x``."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    standard_error: np.ndarray
 
 
 class MethodStyle(NamedTuple):
@@ -179,6 +187,8 @@ _RC: Any = {
 @contextmanager
 def applied() -> Iterator[None]:
     """The project's matplotlib settings, for the time of the block."""
+    import matplotlib as mpl
+
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_RC)
@@ -197,6 +207,9 @@ def panels(
         width: of the figure, in inches: ``COLUMN`` for one panel in a row, else ``PAGE``.
         **options: for matplotlib's ``subplots``.
     """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     size = (width or (COLUMN if columns == 1 else PAGE), height * rows)
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03))
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
@@ -237,25 +250,6 @@ def grid(
     return figure
 
 
-def grid_of_methods(
-    rows: Rows, x: str, methods: Sequence[str], cells: Mapping[str, Mapping[str, Value]], **options: Any
-) -> Figure:
-    """``grid`` whose panels hold a line for each method, from the records under the panel's conditions.
-
-    Args:
-        rows: the records.
-        x: the column of the horizontal axis; its label is ``xlabel``, else the same.
-        methods: the methods.
-        cells: a panel's title to its conditions.
-        **options: for ``grid``.
-    """
-
-    def draw_cell(panel: Axes, conditions: Mapping[str, Value]) -> None:
-        draw_methods(panel, rows, x, methods, **conditions)
-
-    return grid(cells, draw_cell, **{"xlabel": x, **options})
-
-
 def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None = None) -> None:
     """A mean with its standard-error band, in a method's own style or the one given, and some six markers on it."""
     style = METHODS[method] if isinstance(method, str) else method
@@ -263,12 +257,6 @@ def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None 
     axes.plot(found.x, found.mean, markevery=max(1, len(found.x) // 6), **look)
     low, high = found.mean - found.standard_error, found.mean + found.standard_error
     axes.fill_between(found.x, low, high, color=style.color, alpha=0.15, lw=0)
-
-
-def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], /, **conditions: Value) -> None:
-    """``draw`` for each method: its ``value`` over seeds at each ``x``, from the records under the conditions."""
-    for method in methods:
-        draw(axes, method, curve(rows, x, method=method, **conditions))
 
 
 def shared_legend(figure: Figure, axes: Axes) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import optimize
 
-from experiments.harness.outside import NAMES, NEED_DERIVATIVES, SCIPY, SEARCHES, Queries, outside_name, run_outside
+from optimizers.comparison.outside import NAMES, NEED_DERIVATIVES, SCIPY, SEARCHES, Queries, outside_name, run_outside
 
 LOWER, UPPER = [-1.0, 0.0, -2.0, -1.0], [1.0, 2.0, 0.5, 1.0]
 CENTER, WEIGHTS = np.array([0.3, 2.5, 0.1, 0.2]), np.array([1.0, 10.0, 3.0, 1.0])

@@ -1,4 +1,4 @@
-"""Methods of SciPy and of the package ``cma``, and blind search, on values alone, with a budget and in a box."""
+"""SciPy's methods, CMA-ES of the package ``cma`` and blind search, on values only, with a budget and in a box."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import optimize
-from scipy.stats import qmc
 from torch import Tensor
 
 from optimizers.core.values import parse_values
@@ -197,6 +196,8 @@ def _uniform(queries: Queries, rng: np.random.Generator) -> np.ndarray:
 
 
 def _search(name: str, queries: Queries, start: np.ndarray, rng: np.random.Generator) -> None:
+    from scipy.stats import qmc
+
     queries(start)
     lower, upper = (side.cpu().numpy().astype(np.float64) for side in (queries.lower, queries.upper))
     sequence = qmc.Sobol(len(start), rng=rng) if name == "sobol" else None

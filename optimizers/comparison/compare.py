@@ -1,0 +1,328 @@
+"""Runs of several methods on the user's function, from the same starts and with the same budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import Bounds
+from torch import Tensor
+
+from optimizers.comparison.comparison import Comparison
+from optimizers.comparison.outside import NAMES, Queries, outside_name, run_outside
+from optimizers.comparison.records import Rows, best_so_far
+from optimizers.core.bounds import BoundsLike, parse_bounds
+from optimizers.core.options import nearest_name, positive_integer
+from optimizers.core.record import StopReason
+from optimizers.core.values import parse_point
+from optimizers.minimize import minimize
+from optimizers.registry import METHODS, method_class
+from optimizers.running.interrupts import follow_parent
+from optimizers.running.journal import Journal
+
+Method = str | type | tuple[str | type, Mapping[str, Any]]
+"""A method's name, an ``Optimizer`` subclass, or either with options."""
+
+NEED_MORE = ("gradient_descent", "accelerated_zo")
+"""Methods that need more than values: a gradient, and a strong convexity."""
+
+OUTSIDE_TAKES = ("numpy", "batched", "target")
+"""The options of ``minimize`` that methods from outside take too."""
+
+FORMAT = 1
+"""Of a checkpoint; counted up when one that was written before can no longer be read."""
+
+_FIRST = b'[0,"comparison",'
+"""How a checkpoint begins."""
+
+
+def compare(
+    fun: Callable[[Any], Any],
+    *,
+    bounds: BoundsLike | None,
+    max_queries: int,
+    methods: Iterable[str] | Mapping[str, Method] | None = None,
+    starts: Sequence[Any] | None = None,
+    seeds: int = 5,
+    jobs: int = 1,
+    checkpoint: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Minimizes a function with each method, from the same starts and with the same budget.
+
+    Besides this project's methods it runs those of ``scipy.optimize.minimize`` that need no derivatives, CMA-ES of
+    the package ``cma``, and blind search. Their names are taken in any case: "cobyqa", "l-bfgs-b", "nelder-mead", …,
+    "cma", "random", "sobol". The same rules hold for all methods. No run makes more than ``max_queries`` queries, and
+    the queries of SciPy's finite differences count. f is evaluated in the box only: a point outside is projected onto
+    it. Failed queries count and have no value; SciPy and CMA-ES get the worst value of the run so far instead. SciPy
+    and CMA-ES keep their own defaults, except that SciPy's limits on iterations are raised to the budget. SciPy
+    searches in the box's units, CMA-ES in the unit cube (see ``optimizers.comparison.outside``). A run that stops by
+    its own rules keeps what it found.
+
+    Args:
+        fun: the objective as ``minimize`` takes it, a point to a number. NaN, inf and exceptions are failed queries,
+            but an exception on a run's first query is raised.
+        bounds: the box as ``minimize`` takes it, or None, which requires ``starts``.
+        max_queries: the budget of each run.
+        methods: names, or a mapping of labels to a name, an ``Optimizer`` subclass, or either with options:
+            ``{"mine": ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. By default
+            every method of this project that needs only values.
+        starts: a start for each seed; uniform in the box by default.
+        seeds: the number of runs of each method, at least two.
+        jobs: the number of processes. With more than one, ``fun`` and the options must be picklable, a script needs
+            ``if __name__ == "__main__":``, and each process has as many threads as this one. If ``fun`` depends on the
+            point only, the result is bitwise that of one job.
+        checkpoint: a file to which each finished run is appended. The same call with the same file makes only the
+            missing runs. The body of ``fun`` is not compared.
+        **options: more options of ``minimize``: ``numpy``, ``batched``, ``prox``, …. SciPy's methods, CMA-ES and blind
+            search take ``numpy``, ``batched`` and ``target`` only.
+
+    Returns:
+        The least values found, of f + ψ with a prox, with a figure and a ranking.
+
+    Raises:
+        ValueError: for fewer than two seeds, starts that are not one per seed, a method that needs derivatives, an
+            option that a method does not take, a damaged checkpoint or one of another call, or what ``minimize``
+            refuses.
+        TypeError: with more than one job, for what cannot be pickled.
+        ImportError: for "cma" without its package.
+        RuntimeError: if a process died, or another process uses the checkpoint.
+    """
+    if seeds < 2:
+        raise ValueError(f"an interval needs at least two seeds, got {seeds}")
+    positive_integer("jobs", jobs)
+    positive_integer("max_queries", max_queries)
+    chosen = _chosen(methods, options)
+    points = _starts(bounds, seeds) if starts is None else list(starts)
+    if len(points) != seeds:
+        raise ValueError(f"there must be a start for each of the {seeds} seeds, got {len(points)}")
+    runs = _Runs(fun, bounds, max_queries, points, chosen, options)
+    units = [(seed, label) for seed in range(seeds) for label in chosen]
+    found = _all_of(units, runs, jobs, checkpoint)
+    rows: Rows = [
+        {"seed": seed, "method": label, "queries": n, "value": value}
+        for seed, label in units
+        for n, value in enumerate(best_so_far(found[seed, label], max_queries).tolist())
+        if math.isfinite(value)
+    ]
+    return Comparison(rows, tuple(chosen), seeds)
+
+
+_Unit = tuple[int, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runs:
+    """The runs of a comparison, each a seed and a method's label."""
+
+    fun: Callable[[Any], Any]
+    bounds: BoundsLike | None
+    max_queries: int
+    starts: list[Any]
+    methods: dict[str, tuple[Any, Mapping[str, Any]]]
+    options: dict[str, Any]
+
+    def run(self, seed: int, label: str) -> list[float]:
+        """The least value after 1, 2, … queries of a run; inf before the first success."""
+        method, own = self.methods[label]
+        if (name := outside_name(method)) is not None:
+            return self._run_outside(name, self.starts[seed], seed, own)
+        shared = {"bounds": self.bounds, "max_queries": self.max_queries, "seed": seed, "progress": False}
+        arguments: dict[str, Any] = {**shared, **self.options, **own}
+        result = minimize(self.fun, self.starts[seed], method, **arguments)
+        if result.stop_reason == StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        least: list[float] = result.history.best_y.tolist()
+        return least
+
+    def _run_outside(self, name: str, start: Any, seed: int, own: Mapping[str, Any]) -> list[float]:
+        x0 = parse_point(start)
+        free = torch.full_like(x0, math.inf)
+        lower, upper = (-free, free) if self.bounds is None else parse_bounds(self.bounds, x0)
+        numpy, batched, target = (self.options.get(name) for name in OUTSIDE_TAKES)
+        numpy = isinstance(start, np.ndarray) if numpy is None else numpy
+        queries = Queries(self.fun, lower, upper, self.max_queries, bool(numpy), bool(batched), target)
+        run_outside(name, queries, x0, seed, own)
+        return np.nan_to_num(np.fmin.accumulate(queries.values), nan=math.inf).tolist()
+
+    def description(self) -> dict[str, Any]:
+        """What two calls must share for their runs to be the same."""
+        box = (self.bounds.lb, self.bounds.ub) if isinstance(self.bounds, Bounds) else self.bounds
+        shared = {"fun": self.fun, "bounds": box, "max_queries": self.max_queries, "starts": self.starts}
+        methods = {f"method {label}": method for label, method in self.methods.items()}
+        options = {f"option {name}": value for name, value in self.options.items()}
+        return {name: _described(value) for name, value in {**shared, **methods, **options}.items()}
+
+
+def _all_of(
+    units: list[_Unit], runs: _Runs, jobs: int, checkpoint: str | os.PathLike[str] | None
+) -> dict[_Unit, list[float]]:
+    """What each unit found: as the checkpoint has it, or made now and appended to that."""
+    payload = b"" if jobs == 1 else _pickled(runs)
+    found: dict[_Unit, list[float]] = {}
+    journal = None if checkpoint is None else _opened(Path(checkpoint))
+    try:
+        if journal is not None:
+            found |= _finished(journal, runs.description())
+
+        def keep(unit: _Unit, least: list[float]) -> None:
+            found[unit] = least
+            if journal is not None:
+                journal.write("run", *unit, [value if math.isfinite(value) else None for value in least])
+
+        missing = [unit for unit in units if unit not in found]
+        if jobs == 1:
+            for unit in missing:
+                keep(unit, runs.run(*unit))
+        elif missing:
+            _run_in_processes(payload, missing, jobs, keep)
+    finally:
+        if journal is not None:
+            journal.close()
+    return found
+
+
+def _described(value: Any) -> Any:
+    """A value as JSON; numbers of tensors and arrays by their digest, functions and classes by their names."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _described(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_described(entry) for entry in value]
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
+        return [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()[:16]]
+    if isinstance(value, functools.partial):
+        return [_described(part) for part in (value.func, value.args, value.keywords)]
+    named = value if hasattr(value, "__qualname__") else type(value)
+    name = f"{named.__module__}.{named.__qualname__}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [name, {f.name: _described(getattr(value, f.name)) for f in dataclasses.fields(value)}]
+    return name
+
+
+def _opened(path: Path) -> Journal:
+    """The journal of a comparison; another file, which a journal would take for a line cut short, is refused."""
+    begins = path.read_bytes()[: len(_FIRST)] if path.exists() else b""
+    if not _FIRST.startswith(begins):
+        raise ValueError(f"{path} is not the checkpoint of a comparison")
+    return Journal(path)
+
+
+def _finished(journal: Journal, description: dict[str, Any]) -> dict[_Unit, list[float]]:
+    """The runs in a checkpoint, which begins to be this call's if it is empty."""
+    first, *runs = journal.read() or [["comparison", FORMAT, description]]
+    if first[1] != FORMAT:
+        raise ValueError(f"{journal.path} was written by another version: its format is {first[1]}, not {FORMAT}")
+    ours, theirs = json.loads(json.dumps(description)), first[2]
+    differences = [
+        f"{name} ({theirs.get(name)!r:.100} there, {ours.get(name)!r:.100} here)"
+        for name in dict.fromkeys([*theirs, *ours])
+        if theirs.get(name) != ours.get(name)
+    ]
+    if differences:
+        raise ValueError(f"{journal.path} is another comparison's, which differs in {'; '.join(differences)}")
+    if not journal.count:
+        journal.write(*first)
+    return {(seed, label): [math.inf if v is None else v for v in least] for _, seed, label, least in runs}
+
+
+def _pickled(runs: _Runs) -> bytes:
+    for name in (field.name for field in dataclasses.fields(runs)):
+        try:
+            pickle.dumps(getattr(runs, name))
+        except Exception as error:
+            raise TypeError(
+                f"more than one job needs {name} to be picklable, such as a function at the top of a module, not a "
+                f"lambda or a function in a function: {error}"
+            ) from error
+    return pickle.dumps(runs)
+
+
+def _run_in_processes(payload: bytes, units: list[_Unit], jobs: int, keep: Callable[..., None]) -> None:
+    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
+    settings = (payload, torch.get_num_threads(), torch.get_default_dtype())
+    pool = ProcessPoolExecutor(min(jobs, len(units)), mp_context=spawn, initializer=_start_worker, initargs=settings)
+    futures: dict[Future[list[float]], _Unit] = {}
+    try:
+        futures |= {pool.submit(_work, unit): unit for unit in units}
+        for future in as_completed(list(futures)):
+            least = future.result()
+            keep(futures.pop(future), least)
+    except BaseException as error:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(multiprocessing.active_children()) - before:
+            worker.terminate()
+        for future, unit in futures.items():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                keep(unit, future.result())
+        if isinstance(error, BrokenProcessPool):
+            raise RuntimeError(
+                'a process died: for want of memory, or in a script without `if __name__ == "__main__":`'
+            ) from error
+        raise
+    pool.shutdown()
+
+
+_worker: dict[str, bytes] = {}
+
+
+def _start_worker(payload: bytes, threads: int, dtype: torch.dtype) -> None:
+    follow_parent()
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    _worker["payload"] = payload
+
+
+def _work(unit: _Unit) -> list[float]:
+    try:
+        runs: _Runs = pickle.loads(_worker["payload"])
+    except Exception as error:
+        raise TypeError(f"another process cannot load fun or the options; put them into a module: {error}") from error
+    return runs.run(*unit)
+
+
+def _chosen(
+    methods: Iterable[str] | Mapping[str, Method] | None, options: Mapping[str, Any]
+) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    if methods is None:
+        methods = [name for name in METHODS if name not in NEED_MORE]
+    named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
+    chosen = {label: found if isinstance(found, tuple) else (found, {}) for label, found in named.items()}
+    for method, own in chosen.values():
+        if "max_queries" in own:
+            raise ValueError("all methods have one budget: max_queries is no option of one of them")
+        if outside_name(method) is None:
+            if isinstance(method, str) and method not in METHODS:
+                raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")
+            method_class(method)
+        elif refused := sorted(set(options) - set(OUTSIDE_TAKES)):
+            raise ValueError(
+                f"{method!r} does not take {refused[0]!r}; give it to the methods that do, "
+                f'{{"zord": ("zord", {{{refused[0]!r}: ...}}), …}}'
+            )
+    return chosen
+
+
+def _starts(bounds: BoundsLike | None, seeds: int) -> list[Tensor]:
+    pairs = list(zip(bounds.lb, bounds.ub, strict=True)) if isinstance(bounds, Bounds) else bounds
+    box = torch.as_tensor(np.array(pairs, dtype=float))
+    if box.ndim != 2 or box.shape[1] != 2 or not bool(box.isfinite().all()):
+        raise ValueError(f"without starts, bounds must be d finite pairs (lower, upper), got {bounds}")
+    lower, upper = box.unbind(-1)
+    unit = torch.rand(seeds, len(box), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return list(lower + (upper - lower) * unit)
