@@ -56,7 +56,10 @@ def outside_name(method: Any) -> str | None:
     if name in NEED_DERIVATIVES:
         raise ValueError(f"{method!r} needs derivatives, and there are only values (without: {', '.join(NAMES)})")
     if name == "cma" and importlib.util.find_spec("cma") is None:
-        raise ImportError("'cma' needs the package cma, not installed here; pip install '.[experiments]' brings it")
+        raise ImportError(
+            "'cma' needs the package cma, not installed here; "
+            "pip install 'gradient-surrogates[compare]', in a checkout '.[compare]'"
+        )
     return name if name in NAMES else None
 
 
