@@ -32,7 +32,7 @@ test-versions: $(STAMP)
 	$(BIN)/nox
 
 fuzz: $(STAMP)
-	MUTANTS=30000 $(BIN)/python -m pytest -n auto tests/federated/test_mutants.py tests/federated/flower/test_mutants.py
+	MUTANTS=5000 $(BIN)/python -m pytest -n auto tests/federated/test_mutants.py tests/federated/flower/test_mutants.py
 
 check: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

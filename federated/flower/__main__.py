@@ -1,12 +1,6 @@
-"""``python -m federated.flower COMMAND``: Flower's commands with safe defaults.
+"""``python -m federated.flower COMMAND``: Flower's commands with safe defaults; ``--help`` says what each does.
 
-The commands are ``superlink``, ``supernode``, ``register``, ``run``, ``stop``, ``status`` and ``app``.
-``superlink`` and ``supernode`` take the arguments of ``flower-superlink`` and ``flower-supernode``. ``run``,
-``stop RUN_ID`` and ``register KEY`` take those of ``flwr run``, ``flwr stop`` and ``flwr supernode register``, but name
-the SuperLink as ``supernode`` does (``--superlink``, ``--root-certificates``); ``run`` runs this package's app. ``app``
-prints the folder of the app, for use with ``flwr run``. ``status FOLDER`` prints the state of the run with that
-``output`` (``--json``: as JSON), and ``status`` alone Flower's list of runs. The commands differ from Flower's in five
-things:
+They take the arguments of Flower's own commands, and differ from these in five things:
 
 - Flower's telemetry, update check and installation of packages at run time are off.
 - Plain HTTP (``--insecure``) is refused beyond this machine, and is never the default.
@@ -30,7 +24,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,10 +46,7 @@ OFF = {
 }
 """Environment variables of every Flower process."""
 
-INSECURE = "plain HTTP instead of TLS, on this machine alone"
-EXAMPLE = "federated.flower.example:quadratic"
-APP = Path(__file__).parent / "app"
-PROGRAM = "python -m federated.flower"
+APP, PROGRAM = Path(__file__).parent / "app", "python -m federated.flower"
 STARTED = re.compile(r"Successfully started run (\d+)|\"run-id\": \"(\d+)\"")
 """What ``flwr run`` says when the SuperLink has a run."""
 
@@ -69,55 +61,20 @@ PATIENCE, QUIET = 120.0, 10.0
 """Seconds to wait until a SuperLink listens, and those after which a line says so."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status."""
-    commands = {c.__name__: c for c in (superlink, supernode, register, run, stop, status, app)}
-    what = [f"  {name:<12}{_described(command).splitlines()[0]}" for name, command in commands.items()]
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Flower's commands with safe defaults.",
-        epilog="\n".join(["commands:", *what, "", f"{PROGRAM} COMMAND --help says more of one."]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"gradient-surrogates {__version__}")
-    parser.add_argument("command", choices=list(commands), metavar="COMMAND", help="one of those below")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    command = parser.parse_args(given[:1]).command
-    if find_spec("flwr") is None and not {"-h", "--help"} & set(given):
-        parser.error("Flower is not installed: pip install 'gradient-surrogates[flower]', in a checkout '.[flower]'")
-    try:
-        return commands[command](given[1:])
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-
-
-def superlink(arguments: list[str]) -> int:
-    """Runs ``flower-superlink``, the server that nodes and runs dial.
+def superlink(given: Namespace) -> int:
+    """Runs flower-superlink, the server that nodes and runs dial.
 
     Its log goes to the standard error. Ctrl-C or SIGTERM ends it, and with it all runs.
     """
-    parser = _parser(superlink, "superlink --insecure", "flower-superlink")
-    parser.add_argument("--insecure", action="store_true", help=INSECURE)
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at, 127.0.0.1 unless given")
-    given, _ = parser.parse_known_args(arguments)
     check_insecure(given.insecure, given.host)
-    return _flower("flower-superlink", arguments)
+    return _flower("flower-superlink", given.arguments)
 
 
-def supernode(arguments: list[str]) -> int:
-    """Runs ``flower-supernode``, the node of one client, and counts its bytes.
+def supernode(given: Namespace) -> int:
+    """Runs flower-supernode, the node of one client, and counts its bytes.
 
     Its node config gives client and objective at least; modules in the present folder are found by their import paths.
     """
-    example = f'supernode --insecure --node-config \'client=0 objective="{EXAMPLE}" arguments="center=0.2"\''
-    parser = _parser(supernode, example, "flower-supernode", {"--node-config": NodeConfig})
-    _add_superlink(parser)
-    parser.add_argument(
-        "--node-config", metavar="PAIRS", default="", help="what the node is told: 'key=value key=value'"
-    )
-    given, _ = parser.parse_known_args(arguments)
     _, port = _address(given)
     check_node_config(given.node_config)
     from federated.flower import wire
@@ -126,154 +83,162 @@ def supernode(arguments: list[str]) -> int:
         path = Path(folder) / Path(folder).name
         os.environ[wire.VARIABLE] = str(path)
         wire.count_requests(wire.Meter(path), port)
-        return _flower("flower-supernode", arguments)
+        return _flower("flower-supernode", given.arguments)
 
 
-def register(arguments: list[str]) -> int:
-    """Runs ``flwr supernode register``, which tells a SuperLink that authenticates nodes a node's public key."""
-    parser = _parser(register, "register node-0.pub --root-certificates ca.pem", "flwr supernode register")
-    _add_superlink(parser)
-    parser.add_argument("key", metavar="KEY", help="the file of the public key; it comes first")
-    given, others = parser.parse_known_args(arguments)
-    if given.key != arguments[0]:
+def register(given: Namespace) -> int:
+    """Runs flwr supernode register, which tells a SuperLink that authenticates nodes a node's public key, a file."""
+    if not given.operand:
         raise ValueError("register needs the file of a node's public key, first")
-    return _flwr(given, ["supernode", "register", given.key, "given", *others]).status
+    return _flwr(given, ["supernode", "register", given.operand, "given", *given.others]).status
 
 
-def run(arguments: list[str]) -> int:
-    """Runs ``flwr run`` with this package's app, and shows the run's log.
+def run(given: Namespace) -> int:
+    """Runs flwr run with this package's app, and shows the run's log.
 
     The exit status is 1 if the run failed. Ctrl-C or SIGTERM ends the log, not the run: that goes on at the SuperLink
-    until ``stop`` ends it.
+    until stop ends it.
     """
-    example = 'run --insecure --run-config \'algorithm="hiso" dimension=20 clients=2 rounds=4 output="first"\''
-    parser = _parser(run, example, "flwr run", {"--run-config": RunConfig})
-    _add_superlink(parser)
-    what = "what the run is told: 'key=value key=value', or the path of a TOML file; may be given again"
-    parser.add_argument("-c", "--run-config", metavar="PAIRS", action="append", default=[], help=what)
-    given, others = parser.parse_known_args(arguments)
     _address(given)
     if "clients" not in check_run_config(given.run_config):
         sys.stderr.write(f"clients={RunConfig.clients} is assumed: the run config has no number of clients\n")
     configs = [part for text in given.run_config for part in ("--run-config", text)]
-    outcome = _flwr(given, ["run", str(APP), "given", "--stream", *configs, *others], sys.stdout)
+    outcome = _flwr(given, ["run", str(APP), "given", "--stream", *configs, *given.others], sys.stdout)
     found = STARTED.search(outcome.output)
     number = found and (found[1] or found[2])
     state, why = _state(given, number) if number else ("", "")
     if state == FAILED:
         sys.stderr.write(f"The run failed: {why}\n")
     elif outcome.signal and not state.startswith("finished"):
-        sys.stderr.write(f"{_goes_on(number, _connection(given))}\n")
+        said = "The run goes on at the SuperLink. To end it" if number else "No run was seen to begin. To list the runs"
+        command = [*PROGRAM.split(), *(["stop", number] if number else ["status"])]
+        command += [] if given.superlink == SUPERLINK else ["--superlink", given.superlink]
+        command += ["--root-certificates", given.root_certificates] if given.root_certificates else []
+        sys.stderr.write(f"{said}: {shlex.join(command + ['--insecure'] * given.insecure)}\n")
     return outcome.status or int(state == FAILED)
 
 
-def stop(arguments: list[str]) -> int:
-    """Runs ``flwr stop``, which ends a run; ``resume`` goes on from its checkpoint."""
-    parser = _parser(stop, "stop 1234567890 --insecure", "flwr stop")
-    _add_superlink(parser)
-    parser.add_argument("run", metavar="RUN_ID", help="the run's number, which run and status say")
-    given, others = parser.parse_known_args(arguments)
-    if not given.run.isdecimal():
-        raise ValueError(f"stop needs the run's number, not {given.run!r}: {PROGRAM} status lists the runs")
-    return _flwr(given, ["stop", given.run, "given", *others]).status
+def stop(given: Namespace) -> int:
+    """Runs flwr stop, which ends the run of a number; resume goes on from its checkpoint."""
+    if not given.operand.isdecimal():
+        raise ValueError(f"stop needs the run's number, not {given.operand!r}: {PROGRAM} status lists the runs")
+    return _flwr(given, ["stop", given.operand, "given", *given.others]).status
 
 
-def status(arguments: list[str]) -> int:
-    """Prints the state of the run whose ``output`` is FOLDER; without one runs ``flwr list``, which lists all runs."""
-    parser = _parser(status, "status first", "flwr list")
-    _add_superlink(parser)
-    what = "the run's output, on the server's machine; without it the SuperLink's runs are listed"
-    parser.add_argument("folder", metavar="FOLDER", nargs="?", help=what)
-    parser.add_argument("--json", action="store_true", help="print the state of FOLDER as JSON")
-    if {"-h", "--help"} & set(arguments):
-        parser.parse_args(["--help"])
-    if not arguments or (arguments[0].startswith("--") and arguments[0] != "--json"):
-        listing = argparse.ArgumentParser(prog=parser.prog, add_help=False, allow_abbrev=False)
-        _add_superlink(listing)
-        given, others = listing.parse_known_args(arguments)
-        return _flwr(given, ["list", "given", *others]).status
-    given = parser.parse_args(arguments)
-    if given.folder is None:
+def status(given: Namespace) -> int:
+    """Prints the state of the run whose output is FOLDER, a folder on the server's machine.
+
+    Without one it runs flwr list, which lists the SuperLink's runs.
+    """
+    if not given.operand and given.json:
         raise ValueError("--json needs the folder of a run")
-    held = run_status.read(Path(given.folder).expanduser())
+    if not given.operand:
+        return _flwr(given, ["list", "given", *given.others]).status
+    held = run_status.read(Path(given.operand).expanduser())
     sys.stdout.write(f"{json.dumps(held) if given.json else run_status.text(held, time.time())}\n")
     return 0
 
 
-def app(arguments: list[str]) -> int:
-    """Prints the app's folder, for ``flwr run`` itself."""
-    _parser(app, "app").parse_args(arguments)
+def app(given: Namespace) -> int:
+    """Prints the app's folder, for flwr run itself."""
     sys.stdout.write(f"{APP}\n")
     return 0
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--insecure": {"action": "store_true", "help": "plain HTTP instead of TLS, on this machine alone"},
+    "--superlink": {"metavar": "HOST:PORT", "default": SUPERLINK, "help": f"{SUPERLINK} unless given"},
+    "--root-certificates": {"metavar": "FILE", "help": "the certificates that the SuperLink's is signed by"},
+    "--host": {"default": "127.0.0.1", "help": "the address to listen at, 127.0.0.1 unless given"},
+    "--node-config": {"metavar": "PAIRS", "default": "", "help": "what the node is told: 'key=value key=value'"},
+    "--run-config -c": {"metavar": "PAIRS", "default": [], "action": "append", "help": "what the run is told: "
+                        "'key=value key=value', or the path of a TOML file; may be given again"},
+    "--json": {"action": "store_true", "help": "print the state of FOLDER as JSON"},
+}  # fmt: skip
+DIAL = ("--superlink", "--root-certificates", "--insecure")
+COMMANDS: dict[Any, tuple[str, str, str, tuple[str, ...], Any]] = {
+    superlink: ("", "--insecure", "flower-superlink", ("--insecure", "--host"), None),
+    supernode: (
+        "",
+        """--insecure --node-config 'client=0 objective="federated.flower.example:quadratic" arguments="center=0.2"'""",
+        "flower-supernode",
+        (*DIAL, "--node-config"),
+        NodeConfig,
+    ),
+    register: ("KEY", "node-0.pub --root-certificates ca.pem", "flwr supernode register", DIAL, None),
+    run: (
+        "",
+        """--insecure --run-config 'algorithm="hiso" dimension=20 clients=2 rounds=4 output="first"'""",
+        "flwr run",
+        (*DIAL, "--run-config -c"),
+        RunConfig,
+    ),
+    stop: ("RUN_ID", "1234567890 --insecure", "flwr stop", DIAL, None),
+    status: ("[FOLDER]", "first", "flwr list", (*DIAL, "--json"), None),
+    app: ("", "", "", (), None),
+}
+"""Each command's first argument, an example, Flower's program, its own options, and the configuration it takes."""
+
+
+def parser_of(command: Any) -> argparse.ArgumentParser:
+    """A command's parser, whose help is what it does, its own options, an example, and where Flower's help is."""
+    operand, example, flowers, options, config = COMMANDS[command]
+    epilog = [f"example:\n  {PROGRAM} {command.__name__} {example}"]
+    if config is not None:
+        known = "".join(f"\n  {name}={json.dumps(value)}" for name, value in keys(config).items())
+        epilog += [f"keys of the configuration, and what they are unless given:{known}"]
+        epilog += [f"What they mean: python -m pydoc {config.__module__}.{config.__name__}"]
+    epilog += [f"Other arguments are Flower's: {flowers} --help lists them."] if flowers else []
+    name, what, raw = f"{PROGRAM} {command.__name__} {operand}", inspect.getdoc(command), argparse.RawTextHelpFormatter
+    made = argparse.ArgumentParser(
+        name.strip(), None, what, "\n\n".join(epilog), formatter_class=raw, allow_abbrev=False
+    )
+    for flags in options:
+        made.add_argument(*flags.split(), **OPTIONS[flags])
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    commands = {command.__name__: command for command in COMMANDS}
+    what = [f"  {name:<12}{str(command.__doc__).splitlines()[0]}" for name, command in commands.items()]
+    epilog = "\n".join(["commands:", *what, "", f"{PROGRAM} COMMAND --help says more of one."])
+    raw, said = argparse.RawTextHelpFormatter, "Flower's commands with safe defaults."
+    parser = argparse.ArgumentParser(PROGRAM, description=said, epilog=epilog, formatter_class=raw)
+    parser.add_argument("--version", action="version", version=f"gradient-surrogates {__version__}")
+    parser.add_argument("command", choices=list(commands), metavar="COMMAND", help="one of those below")
+    first, *rest = list(sys.argv[1:] if arguments is None else arguments) or [""]
+    command = commands[parser.parse_args([first] if first else []).command]
+    operand = rest[0] if COMMANDS[command][0] and rest and not rest[0].startswith("-") else ""
+    given, others = parser_of(command).parse_known_args(rest[bool(operand) :])
+    try:
+        if others and command is app:
+            raise ValueError(f"app takes no arguments, got {shlex.join(others)}")
+        if find_spec("flwr") is None:
+            raise ValueError(
+                "Flower is not installed: pip install 'gradient-surrogates[flower]', in a checkout '.[flower]'"
+            )
+        return command(Namespace(**vars(given), operand=operand, others=others, arguments=rest))
+    except ValueError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
 def check_insecure(insecure: bool, host: str) -> None:
     """Raises ``ValueError`` if plain HTTP is asked for to another machine."""
-    if insecure and not _is_loopback(host):
+    try:
+        loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if insecure and not loopback:
         raise ValueError(
             f"--insecure is plain HTTP, which is accepted on this machine alone, not at {host!r}: "
             "beyond it give TLS certificates"
         )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _described(command: Callable[..., int]) -> str:
-    return str(inspect.getdoc(command)).replace("``", "")
-
-
-def _parser(
-    command: Callable[..., int],
-    example: str,
-    flowers: str = "",
-    configured: Mapping[str, Any] | None = None,
-) -> argparse.ArgumentParser:
-    """A parser whose help is the command's: what it does, its own arguments, an example, and where Flower's help is."""
-    epilog = ["example:", f"  {PROGRAM} {example}"]
-    for option, kind in (configured or {}).items():
-        epilog += ["", f"keys of {option}, and what they are unless given:"]
-        epilog += [f"  {name}={json.dumps(value)}" for name, value in keys(kind).items()]
-        epilog += ["", f"What they mean: python -m pydoc {kind.__module__}.{kind.__name__}"]
-    if flowers:
-        epilog += ["", f"Other arguments are Flower's: {flowers} --help lists them."]
-    return argparse.ArgumentParser(
-        prog=f"{PROGRAM} {command.__name__}",
-        description=_described(command),
-        epilog="\n".join(epilog),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-
-
-def _add_superlink(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that say which SuperLink is dialled, and how."""
-    parser.add_argument("--superlink", metavar="HOST:PORT", default=SUPERLINK, help=f"{SUPERLINK} unless given")
-    parser.add_argument(
-        "--root-certificates", metavar="FILE", help="the certificates that the SuperLink's is signed by"
-    )
-    parser.add_argument("--insecure", action="store_true", help=INSECURE)
-
-
-def _connection(given: argparse.Namespace) -> list[str]:
-    """The arguments that dial the same SuperLink."""
-    connection = [] if given.superlink == SUPERLINK else ["--superlink", given.superlink]
-    connection += ["--root-certificates", given.root_certificates] if given.root_certificates else []
-    return connection + ["--insecure"] * given.insecure
-
-
-def _goes_on(number: str | None, connection: list[str]) -> str:
-    """What a person must know who has interrupted ``run``."""
-    if number is None:
-        return f"No run was seen to begin. To list the runs: {shlex.join([*PROGRAM.split(), 'status', *connection])}"
-    return f"The run goes on at the SuperLink. To end it: {shlex.join([*PROGRAM.split(), 'stop', number, *connection])}"
-
-
-def _state(given: argparse.Namespace, number: str) -> tuple[str, str]:
+def _state(given: Namespace, number: str) -> tuple[str, str]:
     """A run's state at the SuperLink and what is said of it; empty if the SuperLink does not answer."""
     listed = _flwr(given, ["list", "given", "--run-id", number, "--format", "json"], io.StringIO(), patience=0.0)
     try:
@@ -283,7 +248,7 @@ def _state(given: argparse.Namespace, number: str) -> tuple[str, str]:
         return "", ""
 
 
-def _address(given: argparse.Namespace) -> tuple[str, int]:
+def _address(given: Namespace) -> tuple[str, int]:
     """Host and port of the SuperLink that is given; ``ValueError`` if there are none, or they are not to be dialled."""
     parts = urlsplit(f"//{given.superlink}")
     if parts.hostname is None or parts.port is None:
@@ -292,9 +257,7 @@ def _address(given: argparse.Namespace) -> tuple[str, int]:
     return parts.hostname, parts.port
 
 
-def _flwr(
-    given: argparse.Namespace, arguments: list[str], pass_on: TextIO | None = None, patience: float = PATIENCE
-) -> Outcome:
+def _flwr(given: Namespace, arguments: list[str], pass_on: TextIO | None = None, patience: float = PATIENCE) -> Outcome:
     """Runs ``flwr ARGUMENTS`` in another process, where ``given`` is the SuperLink that is given."""
     host, port = _address(given)
     connection = [f'address = "{given.superlink}"']

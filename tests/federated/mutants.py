@@ -28,7 +28,9 @@ EDGES = (
     *(0.0, -0.0, 0.5, 1e308, -1e308, 5e-324, "", "x", "x" * 5000, "\x00\n\x1b[2J", "\u202e", "float32", "report"),
     *([], {}, [2**39, 2**39, 0], [0, 2**39], [["x", "float64", [2**39, 2**39, 0]]], {"x": 1}, "1-9", "-", "0" * 64),
 )
-NUMBERS = (float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 1e-320, 0.0, 3e38, -1.0)
+NUMBERS = torch.tensor(
+    [float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 1e-320, 0, 3e38, -1], dtype=torch.float64
+)
 GONE = object()
 BRISK = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 
@@ -63,7 +65,8 @@ def edited(value):
     """Values that are nearly a value."""
     if isinstance(value, torch.Tensor):
         filled = NUMBERS if value.is_floating_point() and value.dim() and len(value) else ()
-        number = [value.clone().index_fill_(0, torch.tensor(0), n) for n in filled]
+        first = torch.tensor(0)
+        number = [value.clone().index_fill_(0, first, n.to(value)) for n in filled]
         shorter = value[..., :-1] if value.dim() else value[None]
         casts = [value.to(dtype) for dtype in (torch.float16, torch.int64, torch.bool)]
         return [*number, shorter, torch.cat([value.reshape(-1)] * 2), value.unsqueeze(0), value.tolist(), *casts]
@@ -102,9 +105,9 @@ def numbers(payload):
         if len(payload) < width:
             return payload
         i = width * (place % (len(payload) // width))
-        return payload[:i] + torch.tensor(number).to(KINDS[kind]).numpy().tobytes() + payload[i + width :]
+        return payload[:i] + number.to(KINDS[kind]).numpy().tobytes() + payload[i + width :]
 
-    return st.builds(replaced, st.sampled_from("df"), st.integers(0, 1 << 20), st.sampled_from(NUMBERS))
+    return st.builds(replaced, st.sampled_from("df"), st.integers(0, 1 << 20), st.sampled_from(list(NUMBERS)))
 
 
 KINDS = {"d": torch.float64, "f": torch.float32}

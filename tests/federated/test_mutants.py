@@ -1,4 +1,4 @@
-"""Mutants of every message and state of every algorithm; ``MUTANTS=30000`` makes so many of each, for an hour or so."""
+"""Mutants of every message and state of every algorithm; ``MUTANTS=5000`` makes so many of each, for an hour or so."""
 
 import copy
 import hashlib
