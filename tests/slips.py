@@ -46,13 +46,13 @@ class Slip:
     what: str
     of: str = ""
 
-    def text(self) -> str:
+    def text(self, root: Path = ROOT) -> str:
         """The file with the slip.
 
         Raises:
             ValueError: If the passage does not occur exactly once.
         """
-        path = ROOT / self.file
+        path = root / self.file
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if (count := text.count(self.before)) != 1:
             raise ValueError(
@@ -122,7 +122,7 @@ def main(words: list[str]) -> int:
         for number, (test, slip) in enumerate(chosen):
             path = root / slip.file
             whole = path.read_text(encoding="utf-8")
-            path.write_text(slip.text(), encoding="utf-8")
+            path.write_text(slip.text(root), encoding="utf-8")
             # Numba keeps compiled code although a function that it calls has changed.
             status, said = run_tests(root, [test], Path(folder) / str(number) if "numba" in whole else compiled)
             path.write_text(whole, encoding="utf-8")
