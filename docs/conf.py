@@ -29,7 +29,7 @@ html_static_path = ["_static"]
 html_css_files = ["style.css"]
 maximum_signature_line_length = 88
 
-myst_enable_extensions = ["dollarmath", "deflist"]
+myst_enable_extensions = ["dollarmath", "deflist", "html_image"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_in_temp = True

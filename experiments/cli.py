@@ -77,8 +77,7 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, OSError) and error.errno in FULL_DISK:
-            where = getattr(arguments, "out", None) or "experiments/published"
-            print(f"the disk with {where} is full; finished seeds are kept: free space, then --resume", file=sys.stderr)
+            print("the disk is full; finished seeds are kept: free space, then --resume", file=sys.stderr)
         return 2
 
 
@@ -93,16 +92,17 @@ def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> i
                 raise registry.UnknownNameError("benchmark", arguments.name, registry.BENCHMARKS)
             return int(importlib.import_module(registry.BENCHMARKS[arguments.name]).main(rest) or 0)
         case "report":
-            from experiments.page.report import write_pages
+            from experiments.report.pages import write_pages
 
             page, left_out = write_pages(arguments.folder)
             for line in left_out:
                 print(f"left out: {line}", file=sys.stderr)
-            print(f"see {page}")
+            print(f"{page} is Markdown: open it in your editor's preview (VS Code: Ctrl+Shift+V) or in JupyterLab,")
+            print(f"or read it here without figures: python -m rich.markdown {shlex.quote(str(page))}")
         case "publish":
-            from experiments.page.publish import PUBLISHED, publish
+            from experiments.report.publish import publish
 
-            print(*publish(arguments.folder or PUBLISHED, arguments.names), sep="\n")
+            print(*publish(arguments.folder, arguments.target, arguments.names, arguments.readme), sep="\n")
         case "figures":
             return _run(list(registry.ESTIMATION_ERROR), arguments, command)
         case _:
@@ -176,13 +176,15 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
         subparser.add_argument("--jobs", type=int, metavar="J", help="processes; default: one for each core")
         subparser.add_argument("--scale", default="paper", choices=SCALES, help="default: paper")
         subparser.add_argument("--resume", action="store_true", help="keep what is finished, seeds and experiments")
-    report = commands.add_parser("report", help="pages of all results in a folder, written there")
-    made: Any = {"dest": "folder", "type": Path, "metavar": "DIR"}
-    report.add_argument("--from", default=Path("results"), help="default: results", **made)
-    publish = commands.add_parser("publish", help="take results over into experiments/published, with the pages")
+    report = commands.add_parser("report", help="write all results of a folder as pages of Markdown, there")
+    publish = commands.add_parser("publish", help="copy results to a folder that is committed, with the pages")
+    for subparser in (report, publish):
+        made: Any = {"dest": "folder", "type": Path, "default": Path("results"), "metavar": "DIR"}
+        subparser.add_argument("--from", help="what run wrote to; default: results", **made)
     publish.add_argument("names", help="default: all finished ones of the folder", **ids)
-    again = "what run wrote to; default: the committed results, which are made anew from their records"
-    publish.add_argument("--from", default=None, help=again, **made)
+    target: Any = {"dest": "target", "type": Path, "required": True, "metavar": "DIR"}
+    publish.add_argument("--to", help="where to; --from the same folder makes its verdicts and pages anew", **target)
+    publish.add_argument("--readme", type=Path, metavar="FILE", help="a text that gets the counts between its marks")
     peers, more = "time our pieces against their peers", "NAME --help says more of a benchmark."
     benchmark = commands.add_parser("benchmark", help=peers, epilog=more, add_help=False)
     benchmark.add_argument(

@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("surrogates", "optimizers", "federated", "experiments")
-PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if not {"_build", "results"} & set(page.parts))
 
 
 BLOCK = re.compile(r"^```(?:python|\{code-cell\})\n((?::[^\n]*\n)*)(.*?)^```$", re.M | re.S)

@@ -13,8 +13,8 @@ import torch
 
 import optimizers
 from experiments import registry
-from experiments.page.advice import ADVICE
-from experiments.page.summary import with_counts
+from experiments.report.advice import ADVICE
+from experiments.report.pages import with_counts
 from federated.registry import ALGORITHMS
 from optimizers import minimize
 from optimizers.registry import METHODS

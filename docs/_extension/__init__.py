@@ -13,8 +13,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
     # A first sentence does not end in these.
     autosummary.WELL_KNOWN_ABBREVIATIONS += ("Alg.", "Appx.", "eq.", "eqs.", "Sec.", "Eq.", "Fig.", "Figs.", "Prop.")
     app.connect("autodoc-process-docstring", docstrings.process)
+    app.connect("builder-inited", results.copy)
+    app.connect("source-read", results.relink)
     app.connect("html-page-context", captions.level, priority=900)
-    app.connect("build-finished", results.copy)
     app.connect("build-finished", checks.check)
     app.add_html_math_renderer("mathml", (formulas.inline, None), (formulas.block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

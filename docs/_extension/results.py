@@ -1,4 +1,4 @@
-"""The results' own pages, which need no more than their pictures, as part of the site under ``results``."""
+"""The published results as pages of the site, under ``results``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-PUBLISHED = Path(__file__).parents[2] / "experiments" / "published"
+PUBLISHED = "experiments/published/"
+RECORDS = ("*.csv", "*.csv.xz", "*.jsonl.xz", "*.tgz", "*.txt", "*.verdicts.json")
 
 
-def copy(app: Sphinx, exception: Exception | None) -> None:
-    """Copies the pages and the pictures that they show."""
-    if exception is not None or app.builder.format != "html":
-        return
-    folder = Path(app.outdir) / "results"
+def copy(app: Sphinx) -> None:
+    """Copies the pages with their pictures and settings among the sources."""
+    folder = Path(app.srcdir) / "results"
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for path in [*PUBLISHED.glob("*.html"), *PUBLISHED.glob("*.png")]:
-        shutil.copyfile(path, folder / path.name)
+    shutil.copytree(app.srcdir.parent / PUBLISHED, folder, ignore=shutil.ignore_patterns(*RECORDS))
+
+
+def relink(app: Sphinx, page: str, source: list[str]) -> None:
+    """Turns links into the repository's folder of results, which GitHub follows, into links to the copies."""
+    source[0] = source[0].replace(f"../{PUBLISHED}", "results/")

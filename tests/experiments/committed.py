@@ -3,8 +3,8 @@
 import pytest
 
 from experiments import registry
-from experiments.page import entries
-from experiments.page.publish import PUBLISHED
+from experiments.report import entries
+from experiments.running.listing import PUBLISHED
 
 HERE = any(PUBLISHED.glob("*.settings.json"))
 ALL = entries.names_in(PUBLISHED) if HERE else []

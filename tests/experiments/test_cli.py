@@ -149,14 +149,33 @@ def test_run_takes_ids_or_a_paper_or_all(capsys):
     assert capsys.readouterr().err.count("error: run ") == 3
 
 
-def test_report_is_written_beside_the_results(toy_only, tmp_path, capsys):
+def test_report_is_written_beside_the_results_and_read_in_a_terminal(toy_only, tmp_path, capsys):
     assert main(["run", "toy-fig1", "--jobs", "1", "--out", str(tmp_path)]) == 0
     (tmp_path / "other.partial.jsonl").write_text("{}\n[0, [], 1.0]\n")
+    capsys.readouterr()
     assert main(["report", "--from", str(tmp_path)]) == 0
-    assert "values are positive" in (tmp_path / "ours.html").read_text()
-    assert "other is not finished, 1 seeds are" in capsys.readouterr().err
+    assert "values are positive" in (tmp_path / "ours.md").read_text()
+    said = capsys.readouterr()
+    assert "other is not finished, 1 seeds are" in said.err
+    command = shlex.split(said.out.rpartition(": ")[2])
+    shown = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=True)
+    assert command[0] == "python" and "How a claim is judged" in shown.stdout
     assert main(["report", "--from", str(tmp_path / "nowhere")]) == 2
     assert "nowhere is no folder" in capsys.readouterr().err
+
+
+def test_publish_writes_to_the_folder_that_is_named_alone(toy_only, tmp_path, monkeypatch, capsys):
+    assert main(["run", "toy-fig1", "--jobs", "1", "--out", str(tmp_path / "results")]) == 0
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with pytest.raises(SystemExit):
+        main(["publish"])
+    assert "required: --to" in capsys.readouterr().err
+    (tmp_path / "mine.md").write_text("mine <!-- reproduced -->\nold\n<!-- /reproduced --> end")
+    assert main(["publish", "--to", "out", "--readme", "mine.md"]) == 0
+    assert (tmp_path / "mine.md").read_text() == "mine <!-- reproduced -->\n\n<!-- /reproduced --> end"
+    assert "toy-fig1: paper, 3 seeds" in capsys.readouterr().out and (tmp_path / "out" / "ours.md").exists()
+    assert before.items() <= {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}.items()
 
 
 def test_a_full_disk_is_said_with_what_to_do(toy_only, tmp_path, monkeypatch, capsys):
@@ -195,7 +214,8 @@ def test_every_registered_module_defines_the_experiment_of_its_id():
 
 
 @pytest.mark.parametrize(
-    "argv", [["run", "zord-fig2"], ["run", "zord-fig1", "zord-fig2"], ["publish", "zord-fig1", "zord-fig2"]]
+    "argv",
+    [["run", "zord-fig2"], ["run", "zord-fig1", "zord-fig2"], ["publish", "zord-fig1", "zord-fig2", "--to", "out"]],
 )
 def test_an_unknown_experiment_is_answered_with_the_nearest_names(argv, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -7,14 +7,14 @@ import pytest
 
 from experiments import registry
 from experiments.harness.records import distinct, from_csv, to_csv
-from experiments.page import entries, report
-from experiments.page.publish import PUBLISHED, settings_of
+from experiments.report import entries, pages
+from experiments.report.publish import settings_of
 from experiments.running import results
 from experiments.running.runner import run_experiments
 from optimizers.comparison.records import mean_curve, seeds_of
 from surrogates import plotting
 from tests.experiments import quick
-from tests.experiments.committed import NAMES, needs_results
+from tests.experiments.committed import NAMES, PUBLISHED, needs_results
 from tests.experiments.quick import SEEDS
 from tests.experiments.readable import faults, misplaced
 from tests.experiments.words import unexplained
@@ -259,7 +259,7 @@ def test_a_new_experiment_is_one_module_and_one_line(tmp_path, monkeypatch):
     for outcome in run_experiments(["new-fig1", "new-fig2"], tmp_path / "out", seeds=3, jobs=1, show_progress=False):
         assert not outcome.failure
         assert [(v.claim, v.status) for v in outcome.verdicts] == [("random search ends above RGF", "reproduced")]
-    pages, wrong = report.build(tmp_path / "out")
-    assert not wrong and "A new contributor&#x27;s figure: how it was read." in pages["ours.html"]
+    made, wrong = pages.build(tmp_path / "out")
+    assert not wrong and "A new contributor's figure: how it was read." in made["ours.md"]
     with pytest.raises(registry.UnknownNameError, match="new_figures 'new-fig3'; the nearest are"):
         registry.get("new-fig3")

@@ -96,7 +96,7 @@ def test_the_full_batch_on_figure_1s_data(method, reaches):
 
 @pytest.mark.slow
 def test_figure_1_reproduces_its_order():
-    """With the parameters of theory; with tuned ones it does in part (``experiments/published/verdicts.md``)."""
+    """With the parameters of theory; with tuned ones it does in part (``experiments/published/katyusha.md``)."""
     settings = fig1.Settings()
     verdicts = fig1.claims(settings, fig1.EXPERIMENT.run(settings, range(2)))
     status = {v.claim: v.status for v in verdicts if not v.control and not v.claim.startswith("tuned")}

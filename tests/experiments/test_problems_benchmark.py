@@ -27,11 +27,10 @@ from experiments.benchmarks.problems.runs import Record, Run
 from experiments.benchmarks.problems.suites import SUITES, Problem, chosen
 from experiments.benchmarks.problems.tables import tables
 from experiments.cli import main
-from experiments.page.publish import PUBLISHED
 from experiments.workloads.black_boxes import BLACK_BOXES, BlackBox
 from optimizers import SurrogateTrustRegion
 from optimizers.comparison.outside import Queries
-from tests.experiments.committed import BOARDS
+from tests.experiments.committed import BOARDS, PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = [
@@ -521,8 +520,8 @@ def test_the_page_and_what_is_published_come_from_the_records(tmp_path, capsys):
     )
     assert sorted(page.read_records(tmp_path, "problems-bbob"), key=str) == sorted(records, key=str)
     assert main(["report", "--from", str(tmp_path)]) == 0
-    html = (tmp_path / "ours.html").read_text()
-    assert html.count("<table>") >= 6 and "problems-bbob" in html and "ends lower than the better COBYQA" in html
+    shown = (tmp_path / "ours.md").read_text()
+    assert shown.count("\n| --- |") >= 6 and "## problems-bbob" in shown and "lower than the better COBYQA" in shown
     assert "no experiment of this version" not in capsys.readouterr().err
     target = tmp_path / "published"
     target.mkdir()

@@ -1,34 +1,36 @@
-"""The page of results, and the committed results that it is built from."""
+"""The pages of results, and the committed results that they are built from."""
 
 import dataclasses
-import html.parser
+import html
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 from PIL import Image
 
 from experiments import registry
 from experiments.harness.experiment import paper_of
 from experiments.harness.records import to_csv
 from experiments.harness.verdicts import Table, with_sd
-from experiments.page import report
-from experiments.page.publish import PUBLISHED, publish, settings_of
-from experiments.page.summary import SUMMARIES, verdict_table
+from experiments.report import markdown, pages
+from experiments.report.publish import publish, settings_of
+from experiments.report.summary import SUMMARIES
 from experiments.running import results
 from experiments.running.results import ResultsError
 from experiments.running.runner import run_experiments
 from optimizers.comparison.interval import with_interval
 from tests.experiments import toy
-from tests.experiments.committed import ENTRIES, NAMES, needs_results
+from tests.experiments.committed import NAMES, PUBLISHED, needs_results
 
 CHEAP = "zord-fig10"
 LIMIT = 14e6
 
 
-TABLE = Table(("method", "paper", "ours"), (("ours <b>", "1.0", "1.1 (1 to 1.2)"),), "queries & more")
+TABLE = Table(("method", "paper", "ours"), (("ours <b>|x|", "1.0", "1.1 (1 to 1.2)"),), "queries & more")
 FULL = dataclasses.replace(
     toy.experiment(),
     claim="values are > 0 & ``n`` < 11",
@@ -39,7 +41,7 @@ FULL = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Results of the toy, with a table, a stand-in and a claim that HTML would stumble over."""
+    """Results of the toy, with a table, a stand-in and a claim that Markdown would stumble over."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toy, "EXPERIMENT", FULL)
@@ -55,67 +57,78 @@ def folder(made, monkeypatch, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
-class _Tags(html.parser.HTMLParser):
-    """Which elements a page has, that they are closed, and what they refer to."""
+def rendered(page):
+    """A page as HTML, by a parser of Markdown that is not ours."""
+    return MarkdownIt("commonmark").enable("table").render(page)
 
-    VOID = ("meta", "img", "br")
 
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.seen, self.references, self.ids = [], [], [], set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.seen.append(tag)
-        for key, value in attributes:
-            if key in ("src", "href"):
-                self.references.append(value)
-            if key == "id":
-                self.ids.add(value)
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+def dead_links(folder, made):
+    """The links and pictures of pages that lead nowhere, by GitHub's rule for anchors."""
+    read = {name: rendered(page) for name, page in made.items()}
+    heads = {name: re.findall(r"<h\d>(.*?)</h\d>", page) for name, page in read.items()}
+    for name, page in read.items():
+        for target in re.findall(r'(?:href|src)="(.*?)"', page):
+            path, _, anchor = target.partition("#")
+            if path and not ((folder / path).is_file() or path in made):
+                yield name, target
+            if anchor and anchor not in heads[path or name]:
+                yield name, target
 
 
 def test_the_pages_need_their_folder_alone_and_say_everything(folder):
-    pages, wrong = report.build(folder)
-    assert not wrong and set(pages) == {"index.html", "ours.html"}
-    tags = {name: _Tags(text) for name, text in pages.items()}
-    for name, found in tags.items():
-        assert not found.open and not {"script", "link", "iframe"} & set(found.seen)
-        for reference in found.references:
-            target, _, anchor = reference.partition("#")
-            assert (target or name) in pages or (folder / target).exists()
-            assert not anchor or anchor in tags[target or name].ids
-        assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in pages[name]
+    (folder / "notes.md").write_text("# Notes of mine\n\nWhat I saw.\n")
+    made, wrong = pages.build(folder)
+    assert not wrong and set(made) == {"index.md", "ours.md"}
+    assert list(dead_links(folder, made)) == []
+    assert "[Notes of mine](notes.md)" in made["index.md"]
     facts = json.loads((folder / "toy-fig1.settings.json").read_text())
-    for said in ("1 reproduced on the stand-in", "digits for MNIST", "paper, 3 seeds"):
-        assert said in pages["index.html"] and said in pages["ours.html"], said
+    index, ours = (html.unescape(rendered(made[name])) for name in ("index.md", "ours.md"))
+    for said in ("1 reproduced on the stand-in", "digits for MNIST", "paper, 3 seeds", '<a href="ours.md#toy-fig1">'):
+        assert said in index, said
     for said in (
-        "values are &gt; 0 &amp; <code>n</code> &lt; 11",
-        "ours &lt;b&gt;",
-        "queries &amp; more",
+        "values are > 0 & <code>n</code> < 11",
+        "<td>ours <b>|x|</td>",
+        "queries & more",
         "1.1 (1 to 1.2)",
         "The settings are those of the paper's scale",
-        "&quot;num_queries&quot;: [ 5, 10 ]",
-        'src="toy-fig1.png"',
-        'loading="lazy"',
+        '<img src="toy-fig1.png" alt="Toy, Fig. 1: numbers near their index" width="408">',
         "bands one standard error to either side. 3 seeds.",
-        facts["command"],
+        f'<code class="language-bash">{facts["command"]}',
         facts["machine"]["processor"],
-        facts["versions"]["torch"],
+        f"torch {facts['versions']['torch']}",
         facts["date"],
         "An experiment of a few numbers",
+        "<strong>reproduced on the stand-in</strong></td>",
     ):
-        assert said in pages["ours.html"], said
+        assert said in ours, said
+
+
+def test_a_link_that_leads_nowhere_would_be_seen(folder):
+    made = {"a.md": '## here\n\n[1](#here) [2](#there) [3](b.md) [4](toy-fig1.png) <img src="no.png">'}
+    assert [target for _, target in dead_links(folder, made)] == ["#there", "b.md", "no.png"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("a <b> c", "x_{r−1} and x_r", "_x_", "(f − f*)/(f₀ − f*)", "a*b*c", "[0, 10](x)", "[a][b]", "$5 and $6"),
+        *("~x~", "&amp; & &#42;", "a\\b", "`", "1 < 2 > 0", "d = 5 | 6"),
+    ],
+)
+def test_a_text_is_read_as_it_was_written(said):
+    shown = re.sub(r"</?(?:p|code|td|th|tr|table|thead|tbody)\b[^>]*>|\n", "", rendered(markdown.text(said)))
+    assert html.unescape(shown) == said
+    cell = re.search(r"<td[^>]*>(.*?)</td>", rendered(markdown.table(["head"], [[markdown.text(said)]])))[1]
+    assert html.unescape(cell) == said
+    code = said.replace("`", "'")
+    cell = re.search(r"<td[^>]*>(.*?)</td>", rendered(markdown.table(["head"], [[markdown.text(f"``{code}``")]])))[1]
+    assert html.unescape(cell) == f"<code>{code}</code>"
 
 
 def test_the_same_results_give_the_same_bytes(folder, tmp_path):
-    first = report.build(folder)[0]
+    first = pages.build(folder)[0]
     shutil.copytree(folder, tmp_path / "copy")
-    assert report.build(tmp_path / "copy")[0] == first
+    assert pages.build(tmp_path / "copy")[0] == first
 
 
 @pytest.mark.parametrize(
@@ -134,51 +147,47 @@ def test_results_that_cannot_be_read_are_named(folder, name, content, message):
     else:
         (folder / name).write_text(content)
     with pytest.raises(ResultsError, match=message):
-        report.build(folder)
+        pages.build(folder)
 
 
 def test_results_beside_unreadable_ones_are_shown(folder):
     (folder / "old-fig1.settings.json").write_text("{}")
-    pages, wrong = report.build(folder)
-    assert "toy-fig1" in pages["index.html"] and len(wrong) == 1 and "old-fig1" in wrong[0]
+    made, wrong = pages.build(folder)
+    assert "toy-fig1" in made["index.md"] and len(wrong) == 1 and "old-fig1" in wrong[0]
 
 
 def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, monkeypatch):
     target = tmp_path / "published"
     before = (folder / "toy-fig1.csv").read_bytes()
     (folder / "toy-fig1.verdicts.json").write_text("[]")
-    lines = publish(folder, target=target)
+    lines = publish(folder, target)
     assert "toy-fig1: paper, 3 seeds, 1 verdicts" in lines
     assert (target / "toy-fig1.csv").read_bytes() == before
     (verdict,) = results.read_verdicts(target, "toy-fig1")
     assert verdict.status == "reproduced"
     assert Image.open(target / "toy-fig1.png").mode == "P"
-    assert {name: (target / name).read_text() for name in ("index.html", "ours.html")} == report.build(target)[0]
-    table = (target / "verdicts.md").read_text()
-    row = "| numbers near their index | paper, 3 seeds | stand-in: digits for MNIST | 1 |  |  |  |"
-    assert f"| [Toy, Fig. 1](toy-fig1.png) {row}" in table
-    assert "| all on the stand-ins | | | | 1 | 0 | 0 | 0 |" in table
+    assert {path.name: path.read_text() for path in target.glob("*.md")} == pages.build(target)[0]
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
-    assert publish(tmp_path / "quick", target=target)[0] == "toy-fig1: quick, only its cost is noted"
+    assert publish(tmp_path / "quick", target)[0] == "toy-fig1: quick, only its cost is noted"
     assert (target / "toy-fig1.csv").read_bytes() == before
-    monkeypatch.setattr("experiments.page.publish.PACKED_FROM", 10)
-    publish(folder, target=target)
+    monkeypatch.setattr("experiments.report.publish.PACKED_FROM", 10)
+    publish(folder, target)
     assert not (target / "toy-fig1.csv").exists()
     assert to_csv(results.read_rows(target, "toy-fig1")).encode() == before
 
 
 def test_publishing_the_published_makes_all_that_follows_from_the_records_anew(folder, tmp_path, monkeypatch):
     target = tmp_path / "published"
-    publish(folder, target=target)
+    publish(folder, target)
     before = {path.name: path.read_bytes() for path in target.iterdir()}
-    assert publish(target, target=target)[0] == "toy-fig1: paper, 3 seeds, 1 verdicts"
+    assert publish(target, target)[0] == "toy-fig1: paper, 3 seeds, 1 verdicts"
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
     words = dataclasses.replace(FULL, shows=lambda settings: f"{len(settings.num_queries)} panels", stand_in="")
     monkeypatch.setattr(toy, "EXPERIMENT", words)
-    publish(target, target=target)
+    publish(target, target)
     after = {path.name: path.read_bytes() for path in target.iterdir()}
-    assert {name for name in after if after[name] == before[name]} == {"toy-fig1.csv", "costs.json", "which-method.md"}
-    assert "2 panels" in (target / "ours.html").read_text() and "stand-in:" not in (target / "verdicts.md").read_text()
+    assert {name for name in after if after[name] == before[name]} == {"toy-fig1.csv", "costs.json"}
+    assert "2 panels" in (target / "ours.md").read_text() and "stand-in" not in (target / "ours.md").read_text()
 
 
 def test_verdicts_of_an_older_version_are_read(folder):
@@ -189,12 +198,12 @@ def test_verdicts_of_an_older_version_are_read(folder):
     assert (verdict.undecided, verdict.stand_in, verdict.said()) == (0, "", "reproduced")
     facts = json.loads((folder / "toy-fig1.settings.json").read_text())
     (folder / "toy-fig1.settings.json").write_text(json.dumps({k: v for k, v in facts.items() if k != "differences"}))
-    assert not report.build(folder)[1]
+    assert not pages.build(folder)[1]
 
 
 def test_a_page_says_what_a_smaller_run_has_less_of(folder, monkeypatch, tmp_path):
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
-    assert "<li>num_queries: (5) in the place of (5, 10)</li>" in report.build(tmp_path / "quick")[0]["ours.html"]
+    assert "- num_queries: (5) in the place of (5, 10)\n" in pages.build(tmp_path / "quick")[0]["ours.md"]
 
 
 def test_settings_are_rebuilt_or_refused():
@@ -215,16 +224,16 @@ def test_tables_are_rectangular_and_their_intervals_are_the_verdicts():
 
 @needs_results
 def test_the_committed_pages_are_built_from_the_committed_files():
-    pages, wrong = report.build(PUBLISHED)
-    assert not wrong
-    assert pages == {path.name: path.read_text() for path in PUBLISHED.glob("*.html")}
-    assert all(len(page) < 250_000 for page in pages.values())
-    assert verdict_table(ENTRIES) == (PUBLISHED / "verdicts.md").read_text()
+    made, wrong = pages.build(PUBLISHED)
+    written = {path.name: path.read_text() for path in PUBLISHED.glob("*.md")}
+    assert not wrong and made.items() <= written.items()
+    assert list(dead_links(PUBLISHED, written)) == []
+    assert all(len(page) < 250_000 for page in made.values())
     assert sum(path.stat().st_size for path in PUBLISHED.iterdir()) < LIMIT
 
 
 def test_every_figure_of_a_paper_is_in_its_summary():
-    listed = {summary.paper: {e for p in summary.points for e in p.experiments} for summary in SUMMARIES}
+    listed = {name: {e for p in summary.points for e in p.experiments} for name, summary in SUMMARIES.items()}
     for name in registry.MODULES:
         paper = paper_of(name)
         if paper != "ours":

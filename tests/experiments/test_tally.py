@@ -6,10 +6,10 @@ import pytest
 from experiments import registry
 from experiments.harness import verdicts
 from experiments.harness.records import plain
-from experiments.page.publish import PUBLISHED, settings_of
+from experiments.report.publish import settings_of
 from experiments.running import results
 from optimizers.comparison.records import seeds_of
-from tests.experiments.committed import NAMES, needs_results
+from tests.experiments.committed import NAMES, PUBLISHED, needs_results
 
 PART_OF = {"hiso-fig6": "hiso-table5"}
 """A figure that the paper draws of a table's runs; its verdicts have to be others."""

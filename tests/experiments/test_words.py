@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from experiments import registry
-from experiments.page import entries
-from experiments.page.publish import settings_of
+from experiments.report import entries
+from experiments.report.publish import settings_of
 from experiments.running.runner import run_experiments
 from tests.experiments import toy
 from tests.experiments.committed import ENTRIES, NAMES, needs_results

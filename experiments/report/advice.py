@@ -35,9 +35,14 @@ class Advice:
         return self.case
 
     @property
+    def short(self) -> str:
+        """The call."""
+        return f"``{self.use}``"
+
+    @property
     def text(self) -> str:
-        """The call and why, with ``code`` marked."""
-        return f"``{self.use}``. {self.why}"
+        """The call and why."""
+        return f"{self.short}. {self.why}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +67,11 @@ class Default:
     def title(self) -> str:
         """The option as it would be given."""
         return f"{self.method}({self.option}={self.value!r})"
+
+    @property
+    def short(self) -> str:
+        """Why."""
+        return self.why
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""The results of a folder as the pages need them: what was run, what came out, and the picture."""
+"""The results of a folder: what was run, what came out, and the pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from experiments.harness.experiment import PAPERS
-from experiments.harness.verdicts import Verdict
+from experiments.harness.verdicts import ON_STAND_IN, Verdict
 from experiments.program import program
 from experiments.running import results
 from experiments.running.results import ResultsError
@@ -24,15 +24,11 @@ class Picture(NamedTuple):
     """A picture beside the results.
 
     Attributes:
-        name: of the file, in the folder of the results.
-        width: in pixels.
-        height: in pixels.
+        name: its file, in the folder of the results.
         inches: its printed width.
     """
 
     name: str
-    width: int
-    height: int
     inches: float
 
 
@@ -52,9 +48,22 @@ class Entry:
     verdicts: Sequence[Verdict]
     pictures: Sequence[Picture]
 
+    @property
+    def paper(self) -> str:
+        """A key of ``PAPERS``."""
+        return str(self.facts["paper"])
+
     def tally(self) -> Counter[str]:
-        """How many claims of the source came out which way; controls apart."""
+        """Counts the verdicts on the source's claims by status, without controls."""
         return Counter(verdict.status for verdict in self.verdicts if not verdict.control)
+
+
+def tallies(entries: Sequence[Entry]) -> dict[str, Counter[str]]:
+    """Counts verdicts by status, those on a paper's data under an empty key and those on stand-ins under a suffix."""
+    found = {where: Counter[str]() for where in ("", ON_STAND_IN)}
+    for entry in entries:
+        found[ON_STAND_IN if entry.facts.get("stand_in") else ""] += entry.tally()
+    return {where: tally for where, tally in found.items() if tally.total()}
 
 
 def names_in(folder: Path) -> list[str]:
@@ -93,18 +102,14 @@ def read(folder: Path, name: str) -> Entry:
         path = folder / f"{name}{suffix}.png"
         if not path.exists():
             raise ResultsError(f"{path} is not there; run {name} again")
-        pictures.append(_picture(path))
+        with Image.open(path) as image:
+            dots = image.info.get("dpi", (100.0, 100.0))[0]
+            pictures.append(Picture(path.name, round(image.width / dots, 1)))
     return Entry(name, facts, results.read_verdicts(folder, name), pictures)
 
 
-def _picture(path: Path) -> Picture:
-    with Image.open(path) as image:
-        dots = image.info.get("dpi", (100.0, 100.0))[0]
-        return Picture(path.name, image.width, image.height, round(image.width / dots, 1))
-
-
 def read_all(folder: Path) -> tuple[list[Entry], list[str]]:
-    """The readable results of a folder in the order of the page, and what is wrong with the others."""
+    """Reads a folder's results in the order of the pages; also returns what is wrong with those it cannot read."""
     entries, wrong = [], []
     for name in names_in(folder):
         try:
@@ -115,5 +120,5 @@ def read_all(folder: Path) -> tuple[list[Entry], list[str]]:
         seeds = max(len(path.read_text().splitlines()) - 1, 0)
         wrong.append(f"{path.name.removesuffix('.partial.jsonl')} is not finished, {seeds} seeds are")
     order = {paper: i for i, paper in enumerate(PAPERS)}
-    entries.sort(key=lambda entry: (order.get(entry.facts["paper"], len(order)), natural(entry.id)))
+    entries.sort(key=lambda entry: (order.get(entry.paper, len(order)), natural(entry.id)))
     return entries, wrong

@@ -1,7 +1,7 @@
-"""Take results over into the committed ones: small files, with the pages and the table of verdicts built from them.
+"""Copy results into a folder that is to be committed: small files, and the pages built from them.
 
-Verdicts, tables and pictures are made anew from the records, so that they are what this version makes of them; what
-the run was (settings, seeds, versions, machine, date) stays as the run wrote it.
+Verdicts, tables and pictures are made anew from the records, so that they are what this version makes of them.
+Settings, seeds, versions, machine and date stay as the run wrote them.
 """
 
 from __future__ import annotations
@@ -18,32 +18,30 @@ from PIL import Image
 
 from experiments import registry
 from experiments.harness.experiment import MORE, SCALES, Experiment
-from experiments.page import guide, report
-from experiments.page.entries import names_in, natural, read_all
-from experiments.page.summary import verdict_table, with_counts
+from experiments.report.entries import names_in, natural, read_all
+from experiments.report.pages import with_counts, write_pages
 from experiments.running import results
 from experiments.running.results import ResultsError
 
-PUBLISHED = Path(__file__).parents[1] / "published"
 DPI = 200
 COLOURS = 256
-README = Path(__file__).parents[2] / "README.md"
 PACKED_FROM = 100_000
 """Bytes from which on records are kept compressed."""
 
 
-def publish(folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED) -> list[str]:
-    """Take finished results over and build pages, guide, table of verdicts and costs anew; of quick ones only the cost.
+def publish(folder: Path, target: Path, names: Sequence[str] = (), readme: Path | None = None) -> list[str]:
+    """Copies finished results and builds pages and costs anew; of results at quick scale only the cost is noted.
 
-    With the committed results themselves as the folder, all that follows from their records is made anew in its place.
+    If folder and target are the same, all that follows from the records there is made anew in its place.
 
     Args:
-        folder: what ``run`` wrote to, or ``target``.
-        names: ids; all that are finished there by default.
-        target: the committed results, which the README has the counts of each paper from.
+        folder: what ``run`` wrote to.
+        target: where the published results are; made if need be.
+        names: ids; by default all that are finished in the folder.
+        readme: a file that receives the counts of each paper between its marks.
 
     Returns:
-        A line for each experiment: what was taken over, or why not.
+        A line for each experiment: what was copied, or why not.
 
     Raises:
         UnknownNameError: for a name that is no id; nothing is written then.
@@ -54,8 +52,8 @@ def publish(folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED) -
     for name in names:
         if name not in registry.MODULES and not name.startswith(registry.SCOREBOARDS):
             raise registry.UnknownNameError("experiment", name, registry.MODULES)
-    target.mkdir(parents=True, exist_ok=True)
     chosen = names or names_in(folder)
+    target.mkdir(parents=True, exist_ok=True)
     lines = []
     for name in chosen:
         try:
@@ -66,18 +64,16 @@ def publish(folder: Path, names: Sequence[str] = (), target: Path = PUBLISHED) -
         except ValueError as error:
             lines.append(f"{name}: left out, {error}")
     _write_costs(target, folder, chosen)
-    page, wrong = report.write_pages(target)
+    page, wrong = write_pages(target)
     entries, _ = read_all(target)
-    results.replace(target / "verdicts.md", verdict_table(entries).encode())
-    results.replace(target / "which-method.md", guide.markdown(entries).encode())
-    if target == PUBLISHED and README.exists():
-        results.replace(README, with_counts(README.read_text(), entries).encode())
+    if readme is not None:
+        results.replace(readme, with_counts(readme.read_text(encoding="utf-8"), entries).encode())
     size = sum(path.stat().st_size for path in target.iterdir())
     return [*lines, *wrong, f"{page}: {len(entries)} experiments, {size / 1e6:.1f} MB in all"]
 
 
 def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
-    """Copy one experiment's records and make anew what follows from them; what was done, in words.
+    """Copies one experiment's records and makes anew what follows from them; returns what was done, in words.
 
     Raises:
         ResultsError: if the results cannot be read, or were made with settings of another shape.

@@ -1,0 +1,144 @@
+"""A folder's results as Markdown in that folder: an index, a page for each paper, and which method to use when.
+
+The pages are functions of the folder's files alone, byte for byte. They link to each other and to the pictures and
+settings beside them, and can be read on GitHub, in an editor's preview, or in Sphinx with MyST.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments import registry
+from experiments.harness.experiment import PAPERS, counted, in_words
+from experiments.harness.verdicts import ON_STAND_IN
+from experiments.report.entries import Entry, read_all, tallies
+from experiments.report.guide import TITLE, guide
+from experiments.report.markdown import page, table, text
+from experiments.report.section import link, section, verdict_table
+from experiments.report.summary import RULE, STATUSES, SUMMARIES, Summary
+from experiments.running import results
+from experiments.running.results import ResultsError
+
+INDEX = "index.md"
+GUIDE = "which-method.md"
+MARKS = ("<!-- reproduced -->\n", "<!-- /reproduced -->")
+"""What a text has before and after the counts of each paper."""
+
+
+def build(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Returns the pages of a folder's results by the names of their files, and what was left out and why.
+
+    Raises:
+        ResultsError: if nothing in the folder can be read.
+    """
+    entries, wrong = read_all(folder)
+    if not entries:
+        raise ResultsError("\n".join(wrong))
+    unknown = [e.id for e in entries if e.id not in registry.MODULES and not e.id.startswith(registry.SCOREBOARDS)]
+    wrong += [f"{name} is shown, but is no experiment of this version" for name in unknown]
+    pages = {f"{paper}.md": _paper(paper, own) for paper, own in by_paper(entries).items()}
+    if advice := guide(entries):
+        pages[GUIDE] = advice
+    further = [path for path in sorted(folder.glob("*.md")) if path.name not in (*pages, INDEX)]
+    heads = [path.read_text(encoding="utf-8").partition("\n")[0] for path in further]
+    links = [f"[{TITLE}]({GUIDE})"] * bool(advice)
+    links += [f"[{head.lstrip('# ')}]({path.name})" for head, path in zip(heads, further, strict=True)]
+    return {INDEX: _index(entries, links), **pages}, wrong
+
+
+def write_pages(folder: Path) -> tuple[Path, list[str]]:
+    """Writes the pages beside a folder's results; returns where the index is, and what was left out and why."""
+    pages, left_out = build(folder)
+    for name, written in pages.items():
+        results.replace(folder / name, written.encode())
+    return folder / INDEX, left_out
+
+
+def by_paper(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Returns the results of each paper, in their order."""
+    return {paper: [e for e in entries if e.paper == paper] for paper in dict.fromkeys(e.paper for e in entries)}
+
+
+def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
+    """Returns the first page: counts and points of each paper, the rule of judgement, and every figure and table."""
+    dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
+    seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
+    run = f"{counted(len(entries), 'result')}, {in_words(seconds)} of processor time"
+    run += f", run from {dates[0]} to {dates[-1]}" if dates else ""
+    blocks = [
+        "# Four papers' figures and tables, run again",
+        "This library repeats every figure and table of four papers on optimization without gradients. Each claim of a "
+        f"paper is judged over several seeds. These pages show {run}.",
+        paper_table(entries),
+    ]
+    for paper, own in by_paper(entries).items():
+        blocks += [f"## [{paper_title(paper)}]({paper}.md)", *_points(paper, own)]
+    if links:
+        blocks += ["## Further pages", "\n".join(f"- {one}" for one in links)]
+    blocks += ["## How a claim is judged", text(RULE)]
+    return page(*blocks, "## Every figure and table", _figures(entries, "{}.md"))
+
+
+def _paper(paper: str, own: Sequence[Entry]) -> str:
+    """Returns a paper's page: its points, the claims that did not hold, its figures and tables."""
+    blocks = [f"# {paper_title(paper)}", f"[All results]({INDEX})", *_points(paper, own)]
+    judged = [(e, v) for e in own for v in e.verdicts if v.status in ("not reproduced", "undecided") and not v.control]
+    if judged:
+        ordered = sorted(judged, key=lambda pair: pair[1].status)
+        blocks += ["**Claims that are undecided or were not reproduced**", verdict_table(ordered, see="")]
+    blocks += ["**Figures and tables**", _figures(own, "")]
+    return page(*blocks, *(block for entry in own for block in section(entry)))
+
+
+def _points(paper: str, own: Sequence[Entry]) -> list[str]:
+    """Returns a paper's claims with their outcomes among some results, and what the library does about them."""
+    one = SUMMARIES.get(paper, Summary((), ""))
+    shown = [(point.claim, [e for e in own if e.id in point.experiments]) for point in one.points]
+    lines = [f"- {text(claim)} **{_counts(found)}**" for claim, found in shown if found]
+    return ["\n".join(lines), f"**In the library:** {text(one.doing)}"] if lines else []
+
+
+def _counts(entries: Sequence[Entry]) -> str:
+    """Returns the outcomes in words, such as ``2 reproduced, 1 partly on the stand-in``."""
+    said = [f"{tally[s]} {s}{where}" for where, tally in tallies(entries).items() for s in STATUSES if tally[s]]
+    return ", ".join(said) or "controls only"
+
+
+def _figures(entries: Sequence[Entry], place: str) -> str:
+    """Returns a row for each figure or table with its outcomes, scale, seeds and stand-in, and a last one for all."""
+    rows = []
+    for entry in entries:
+        facts = entry.facts
+        run = f"{facts.get('scale', 'other')}, {counted(len(facts['seeds']), 'seed')}"
+        stand_in = f"stand-in: {text(facts['stand_in'])}" if facts.get("stand_in") else ""
+        rows.append([link(entry, place, facts["source"]), text(facts["shows"]), _counts([entry]), run, stand_in])
+    rows.append(["all", "", _counts(entries), "", ""])
+    return table(["figure or table", "shows", "claims", "run at", "data"], rows)
+
+
+def paper_title(paper: str) -> str:
+    """Returns a paper's name, authors and year; the key itself for what is no paper."""
+    return PAPERS.get(paper, paper)
+
+
+def paper_table(entries: Sequence[Entry]) -> str:
+    """Returns the counts of each paper's claims, and a command that runs it again."""
+    rows = []
+    for paper, own in by_paper(entries).items():
+        found: Mapping[str, Counter[str]] = tallies(own)
+        if found and paper != "ours":
+            here, elsewhere = found.get("", Counter()), found.get(ON_STAND_IN, Counter())
+            stood_in = f"{elsewhere['reproduced']} of {elsewhere.total()} reproduced" if elsewhere else ""
+            again = f"`gradient-surrogates run --paper {paper} --scale reduced`"
+            rows.append([paper_title(paper), *(here[status] for status in STATUSES), stood_in, again])
+    return table(["", *STATUSES, "on stand-ins", ""], rows) if rows else ""
+
+
+def with_counts(readme: str, entries: Sequence[Entry]) -> str:
+    """Returns a text with each paper's counts between its ``MARKS``; unchanged without them."""
+    begin, end = MARKS
+    head, begun, rest = readme.partition(begin)
+    _, ended, tail = rest.partition(end)
+    return f"{head}{begin}{paper_table(entries)}\n{end}{tail}" if begun and ended else readme

@@ -1,0 +1,84 @@
+"""One figure or table as Markdown: claim, pictures, numbers, verdicts, and how it was run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.harness.experiment import counted, in_words
+from experiments.harness.verdicts import Status, Verdict
+from experiments.report.entries import Entry
+from experiments.report.markdown import folded, picture, table, text
+
+Judged = tuple[Entry, Verdict]
+"""A verdict and the results that it belongs to."""
+
+
+def section(entry: Entry) -> list[str]:
+    """Returns the blocks of one experiment, whose anchor is its id."""
+    facts = entry.facts
+    seeds = counted(len(facts["seeds"]), "seed")
+    said = f"{facts['source']}: {facts['shows']}"
+    blocks = [f"## {entry.id}", f"{text(said)}.", f"**Claimed:** {text(facts['claim'])}"]
+    if facts.get("stand_in"):
+        blocks.append(f"**Stand-in:** {text(facts['stand_in'])}. The paper's data were not used.")
+    for number, one in enumerate(entry.pictures):
+        blocks.append(picture(one.name, one.inches, f"{said}, more methods" if number else said))
+    if entry.pictures and facts.get("caption"):
+        blocks.append(f"{text(facts['caption'])} {seeds}.")
+    for found in (facts.get("table"), *facts.get("tables", ())):
+        if found:
+            columns, *rows = ([text(cell) for cell in line] for line in (found["columns"], *found["rows"]))
+            blocks += [text(found["caption"])] * bool(found.get("caption")) + [table(columns, rows)]
+    ordered = sorted(entry.verdicts, key=lambda verdict: verdict.control)
+    blocks += [verdict_table([(entry, verdict) for verdict in ordered])] * bool(ordered)
+    return [*blocks, *_provenance(entry.id, facts)]
+
+
+def verdict_table(judged: Sequence[Judged], words: Mapping[Status, str] | None = None, see: str | None = None) -> str:
+    """Returns a row for each verdict.
+
+    Args:
+        judged: the verdicts.
+        words: the word for each status; by default the status, or that of a control.
+        see: the page to whose sections a last column leads, with ``{}`` for the paper; no such column by default.
+    """
+    rows = []
+    for entry, verdict in judged:
+        word = verdict.said(words)
+        status = f"control: {word}" if verdict.control and words is None else f"**{word}**"
+        measured = f"{verdict.measured()}, {counted(len(verdict.seeds), 'seed')}"
+        detail = "" if see is not None or not verdict.detail else f"; {verdict.detail}"
+        row = [status, text(verdict.claim), text(measured + detail)]
+        rows.append([*row, link(entry, see)] if see is not None else row)
+    return table(["verdict", "claim", "measured", "see"][: 3 if see is None else 4], rows)
+
+
+def link(entry: Entry, page: str, name: str = "") -> str:
+    """Links to the section of some results, by their id unless a name is given."""
+    return f"[{text(name or entry.id)}]({page.format(entry.paper)}#{entry.id})"
+
+
+def _provenance(name: str, facts: Mapping[str, Any]) -> list[str]:
+    """Returns how the paper was read, and what is needed to repeat the run."""
+    machine = [f"{value} cores" if key == "cores" else str(value) for key, value in facts["machine"].items()]
+    run = [
+        f"scale: {facts.get('scale', 'other')}",
+        counted(len(facts["seeds"]), "seed"),
+        f"{in_words(facts.get('processor_seconds', 0.0))} of processor time",
+        ", ".join(machine),
+        *filter(None, [facts.get("date")]),
+    ]
+    versions = ", ".join(f"{library} {version}" for library, version in facts["versions"].items())
+    blocks = []
+    if facts.get("reading"):
+        scale = "The settings are those of the paper's scale."
+        if differences := facts.get("differences"):
+            items = "\n".join(f"- {text(difference)}" for difference in differences)
+            scale = f"The text describes the paper's scale. This run differs in:\n\n{items}"
+        blocks.append(folded("How it was read and run", scale, text(facts["reading"])))
+    return [
+        *blocks,
+        f"Run: {text('; '.join(run))}; {text(versions)}. [All settings]({name}.settings.json).",
+        f"```bash\n{facts.get('command', '')}\n```",
+    ]
