@@ -60,4 +60,4 @@ $(DOCS): $(STAMP)
 	touch $(DOCS)
 
 clean:
-	rm -rf $(VENV) results docs/_build docs/reference/generated
+	rm -rf $(VENV) results docs/_build docs/reference/generated docs/results
