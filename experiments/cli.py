@@ -269,7 +269,7 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     print(f"claims of the papers: {claims}; controls of ours: {controls}")
     print(f"see {arguments.out}/ID.png, with .pdf, .csv, .settings.json and .verdicts.json beside it;")
-    print(f"one page of all: {program()} report --from {shlex.quote(str(arguments.out))}")
+    print(f"all results as pages: {program()} report --from {shlex.quote(str(arguments.out))}")
     return 1 if failed or left_out else 0
 
 

@@ -150,9 +150,7 @@ class Experiment:
         """What these settings have that the paper's scale has not, a text for each field."""
         paper = self.settings("paper")
         pairs = [(f.name, getattr(settings, f.name), getattr(paper, f.name)) for f in dataclasses.fields(settings)]
-        return [
-            f"{name}: {_short(ours)} in the place of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs
-        ]
+        return [f"{name}: {_short(ours)} instead of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs]
 
     def judged(self, settings: Any, rows: Rows) -> list[Verdict]:
         """The verdicts of ``claims``, which say what stood in for the paper's data."""

@@ -88,11 +88,11 @@ def _default(method: str, option: str, value: Any, why: str, *grounds: Ground) -
 
 
 INTRODUCTION = (
-    "Each case is followed by the verdicts that it rests on, looked up among the results beside this page: a claim, "
-    "whether it holds, and its statistic with a 95% interval over seeds, or over problems where it says so. An "
-    "undecided one, whose interval has the threshold in it, supports nothing; one on a stand-in speaks of that alone. "
-    "Statistics of the loss are differences of log10, so that −1 is a tenth; those of black boxes are percentages of "
-    "what could be gained. Where a case names two methods, the first is where to begin."
+    "Each case is followed by the verdicts that support it: a claim, whether it holds, and its statistic with a "
+    "95% interval over seeds, or over problems where stated. An undecided verdict, whose interval contains the "
+    "threshold, supports nothing, and a verdict on a stand-in applies to the stand-in alone. Statistics of the "
+    "loss are differences of log10, so that −1 means a tenth; those of black boxes are percentages of the "
+    "possible gain. If a case names two methods, begin with the first."
 )
 
 DIMENSIONS = (2, 3, 5, 10, 20, 40)
@@ -107,10 +107,11 @@ BOXES = (
 
 ADVICE = (
     _advice(
-        "One machine, 2 to 40 variables, some 20 queries a variable, values without noise",
+        "One machine, 2 to 40 variables, about 20 queries per variable, no noise",
         "minimize(f, x0, bounds=bounds, max_queries=20 * d)",
-        "The default, a trust region on the derived GP: on average ahead of COBYQA (most where f is ill-conditioned), "
-        "TuRBO, NeST-BO's rule and our other methods, and of CMA-ES where there are many minima.",
+        "The default is a trust region on the derived GP. On average it ends lower than COBYQA (most clearly on "
+        "ill-conditioned functions), TuRBO, NeST-BO's rule and our other methods, and lower than CMA-ES on "
+        "multimodal functions.",
         Ground("problems-bbob", "trust region on the GP is ahead of the next in mean rank"),
         Ground("problems-bbob", "trust region on the GP ends lower than the better COBYQA"),
         Ground("problems-bbob", "trust region on the GP ends lower than ZoRD, kept information, gated"),
@@ -120,9 +121,9 @@ ADVICE = (
         *(Ground("problems-bbob", f"trust region on the GP is first in mean rank at d = {d},") for d in DIMENSIONS),
     ),
     _advice(
-        "One machine, 2 to 40 variables, some 100 queries a variable, values without noise",
+        "One machine, 2 to 40 variables, about 100 queries per variable, no noise",
         "minimize(f, x0, bounds=bounds, max_queries=100 * d)",
-        "The default still: after a run that has converged it begins others elsewhere.",
+        "The default again: after convergence it restarts elsewhere.",
         Ground("problems-bbob-100d", "trust region on the GP is ahead of the next in mean rank"),
         Ground("problems-bbob-100d", "trust region on the GP ends lower than the better COBYQA"),
         Ground("problems-bbob-100d", "trust region on the GP ends lower than L-BFGS-B"),
@@ -135,7 +136,7 @@ ADVICE = (
     _advice(
         "One machine, 5 to 20 variables, noisy values",
         "minimize(f, x0, bounds=bounds, max_queries=20 * d)",
-        "The default too: it finds out that there is noise, and how much. A known variance is given as ``noise``.",
+        "The default again: it detects noise and estimates its variance. Pass a known variance as ``noise``.",
         Ground("problems-bbob-noisy", "trust region on the GP is ahead of the next in mean rank"),
         Ground("problems-bbob-noisy", "trust region on the GP ends lower than the better COBYQA"),
         Ground("problems-bbob-noisy", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
@@ -147,9 +148,9 @@ ADVICE = (
     _advice(
         "One machine, 5 to 20 variables, several queries at a time",
         "minimize(f, x0, workers=8, bounds=bounds, max_queries=20 * d)",
-        "Beside each step others are asked for what they teach about the gradient where it ends: eight at a time end "
-        "somewhat higher at equal queries, in about an eighth of the time, and lower than CMA-ES, which may ask whole "
-        "generations at once. Measured in rounds of eight.",
+        "Each step is evaluated along with points that improve the gradient estimate where it ends. Eight at a time "
+        "end somewhat higher at equal queries but take about an eighth of the time, and end lower than CMA-ES, which "
+        "may evaluate whole generations at once. Measured in rounds of eight.",
         Ground("problems-bbob", "trust region on the GP with 8 queries at a time ends lower than CMA-ES"),
         Ground("problems-bbob-noisy", "trust region on the GP with 8 queries at a time ends lower than CMA-ES"),
         Ground("problems-bbob", "trust region on the GP with 8 queries at a time ends at most 0.3 above one"),
@@ -158,10 +159,10 @@ ADVICE = (
     _advice(
         "One machine, a program with 10 to 2,000 inputs: tuning, control, attacks",
         "minimize(f, x0, bounds=bounds, max_queries=n)",
-        "The default has the least mean rank among the methods that take all of these boxes. Up to 120 variables "
-        "COBYQA, its first radius 0.2 of the box, is behind it and TuRBO ahead, both by too little to be sure. Where "
-        "values are rugged, as controllers' are, or have walls, as a wind farm's, ask others too: each box says below "
-        "who is ahead.",
+        "The default has the lowest mean rank among the methods that can run all of these black boxes. Up to 120 "
+        "variables, COBYQA (first radius 0.2 of the box) is behind it and TuRBO ahead of it; both differences are "
+        "undecided. If values are rugged, as controllers' are, or have walls, as a wind farm's, try other methods "
+        "too: the verdicts say which is ahead on each black box.",
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes, before"),
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes that COBYQA takes"),
         Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes that TuRBO-1 takes"),
@@ -172,9 +173,9 @@ ADVICE = (
         *(Ground("problems-real", f"trust region on the GP on {box} ends lower than") for box in BOXES),
     ),
     _advice(
-        "One machine, 80 to 640 variables, two queries a variable",
+        "One machine, 80 to 640 variables, two queries per variable",
         "minimize(f, x0, bounds=bounds, max_queries=2 * d)",
-        "The default: its model is of the span of its queries. Ahead of ZoRD, which has the next rank, and of CMA-ES.",
+        "The default models f on the span of its queries. It is ahead of ZoRD, which ranks next, and of CMA-ES.",
         Ground("problems-bbob-largescale", "trust region on the GP is ahead of the next in mean rank"),
         Ground("problems-bbob-largescale", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
         *(
@@ -183,17 +184,18 @@ ADVICE = (
         ),
     ),
     _advice(
-        "One machine, SciPy alone, values without noise",
+        "One machine, SciPy only, no noise",
         'scipy.optimize.minimize(f, x0, method="COBYQA", options={"initial_tr_radius": 0.2 * width})',
-        "A quadratic model by Powell's rules; with this first radius, ours up to d = 20, the next to it in rank.",
+        "COBYQA fits quadratic models by Powell's rules. With this first radius, which is the default's up to d = "
+        "20, it ranks next to the default.",
         Ground("problems-bbob", "trust region on the GP is ahead of the next in mean rank"),
         Ground("beyond-zord", "ZoRD, kept information ends lower than COBYQA"),
         Ground("zord-fig3", "ZoRD ends with a smaller gap than COBYQA"),
     ),
     _advice(
-        "One machine, ZoRD itself, 10 to 100 variables, curved, ill-conditioned or noisy, some hundred queries",
+        "One machine, ZoRD itself, 10 to 100 variables, curved, ill-conditioned or noisy, a few hundred queries",
         'minimize(f, x0, "zord", active="gated", bounds=bounds, max_queries=200)',
-        "Of nine methods, the trust region not among them, first in mean rank at 200 queries.",
+        "First in mean rank at 200 queries among nine methods, without the trust region.",
         Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),
         Ground("beyond-zord", "ZoRD, kept information, gated ends lower than RGF"),
         Ground("beyond-zord", "ZoRD, kept information, gated ends lower than TuRBO-1"),
@@ -203,7 +205,8 @@ ADVICE = (
     _advice(
         "One machine, many local minima, a budget for a global search first",
         'minimize(f, best, "zord", history=(X, y), lengthscale=3.0, uncertainty="spectral_norm", max_queries=300)',
-        "After some 300 queries of TuRBO, all of them X and y. ZoRD is local, and gains from what found its start.",
+        "Run TuRBO for about 300 queries and pass all of them as X and y. ZoRD is local and gains from the data that "
+        "found its start.",
         Ground("zord-fig3", "ZoRD, with TuRBO's history ends with a smaller gap than ZoRD"),
         Ground("zord-fig3", "ZoRD ends with a smaller gap than RGF"),
         Ground("zord-fig3", "ZoRD ends with a smaller gap than TuRBO-1"),
@@ -211,8 +214,8 @@ ADVICE = (
     _advice(
         "One machine, ZoRD itself, about as many queries as variables, smooth, inside bounds (black-box attacks)",
         'minimize(f, x0, "zord", bounds=bounds, max_queries=500)',
-        "With fewer queries than variables the spectral norm cannot fall; kept information can. Measured at d = 64, "
-        "without the trust region, which on two other attacks ends lower than ZoRD.",
+        "With fewer queries than variables the spectral norm cannot fall, while kept information can. Measured at d "
+        "= 64 without the trust region, which ends lower than ZoRD on two other attacks.",
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than RGF"),
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than TuRBO-1"),
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
@@ -220,10 +223,10 @@ ADVICE = (
         Ground("problems-real", "trust region on the GP on attack_digits_784 ends lower than"),
     ),
     _advice(
-        "One machine, ZoRD itself, values that move in steps (a classifier's metric)",
+        "One machine, ZoRD itself, piecewise constant values (a classifier's metric)",
         'minimize(f, x0, "zord", uncertainty="spectral_norm", lengthscale=0.67 * d**0.5, step_decay=1, max_queries=n)',
-        "Bounds [0, 10]^d. On a staircase steps that are halved where nothing was gained do not come to the next edge. "
-        "ES with its defaults ends lower than ZoRD and the trust region with theirs.",
+        "For bounds [0, 10]^d. On a piecewise constant function, steps that are halved after a failure do not reach "
+        "the next edge. With default options, ES ends lower than ZoRD and the trust region.",
         Ground("zord-fig4", "ZoRD improves the trained network"),
         Ground("zord-fig4", "ZoRD improves it more than ES"),
         Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
@@ -232,34 +235,36 @@ ADVICE = (
     _advice(
         "A convex sum of smooth losses with a constraint or another prox",
         'minimize(f, x0, "zo_l_katyusha", prox=prox, max_queries=...)',
-        "Linear convergence to rounding where plain and accelerated two-point descent stall in the constraint.",
+        "ZO-L-Katyusha converges linearly down to rounding, while plain and accelerated two-point descent stall in "
+        "the constraint.",
         Ground("katyusha-fig1", "ZO-L-Katyusha converges linearly to 1e-10"),
         Ground("katyusha-fig1", "tuned, ZO-L-Katyusha needs fewer queries to 1e-08"),
         Ground("katyusha-fig2", "eq. 14 stays above 0.001 in the box"),
     ),
     _advice(
-        "Very many parameters in memory once (a network to be tuned)",
+        "A network with many parameters, held in memory once",
         'minimize(objective, objective.x0(), "hiso", in_place=True, max_queries=...)',
-        "With ``ModuleObjective``: directions are made from addresses. HiSo's H finds the scale of the step, not the "
-        "curvature; it has not been told from one number in its place.",
+        "Use ``ModuleObjective``, which regenerates directions from their seeds. HiSo's H finds the scale of the "
+        "step, not the curvature; these runs do not distinguish it from a single number.",
         Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
         Ground("hiso-fig5", "H is in the order of the loss's squared gradient"),
         Ground("hiso-fig5", "HiSo ends with a lower loss than one number in the place of H"),
     ),
     _advice(
-        "Parameters or tensors in very different units, which you can tell apart",
+        "Parameters or tensors in very different units, in groups that you know",
         'minimize(f, x0, "hiso", curvature=GroupProbe(groups=...), max_queries=...)',
-        "Curvature that is measured group by group preconditions; groups that cut across the structure do not. A "
-        "network takes twice the default rate.",
+        "Curvature that is measured group by group is a preconditioner, unless the groups cut across the structure. "
+        "For a network, double the default rate.",
         Ground("beyond-curvature", "on the log-uniform spectrum group probes come to 1e-10"),
         Ground("beyond-curvature", "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"),
         Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
         Ground("beyond-curvature", "no run of group probes ends above where it began"),
     ),
     _advice(
-        "Several clients whose functions differ, queries dear",
+        "Several clients whose functions differ, expensive queries",
         'simulate("fzoos", objectives, x0, rounds=50, local_steps=10)',
-        "On smooth functions ahead of finite differences at equal queries; on a classifier's metric, d = 2,189, level.",
+        "FZooS is ahead of finite differences at equal queries on smooth functions, and level on a classifier's "
+        "metric, d = 2,189.",
         Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
         Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 50)"),
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
@@ -269,16 +274,17 @@ ADVICE = (
         Ground("fzoos-fig8", "FZooS, adaptive γ ends with a better precision than every baseline at equal queries"),
     ),
     _advice(
-        "Several clients, rounds dear, queries cheap",
+        "Several clients, expensive rounds, cheap queries",
         'simulate("scaffold2", objectives, x0, rounds=50, local_steps=10, directions=20)',
-        "With as many queries as they want, finite differences end where FZooS does or lower.",
+        "Without a limit on queries, finite differences end where FZooS does or lower.",
         Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal rounds (C = 0.5, 5)"),
         Ground("fzoos-fig1", "FZooS, γ = 1/t is below every baseline at equal rounds (C = 0.5, 5)"),
     ),
     _advice(
         "Several clients, little bandwidth, d of any size",
         'simulate("decomfl", objectives, x0, rounds=1000, local_steps=1)  # or "hiso"',
-        "A round is P numbers each way whatever d is; missed rounds are replayed to the bit. HiSo saves few or none.",
+        "A round takes P numbers each way for any d, and missed rounds are replayed bitwise. HiSo saves few rounds "
+        "or none.",
         Ground("hiso-bytes", "a round of HiSo or DeComFL is 40 bytes a client, whatever d is"),
         Ground("hiso-bytes", "a round of a vector method is 8d bytes a client"),
         Ground("hiso-fig5", "HiSo needs fewer rounds than DeComFL to accuracy 0.6"),
@@ -301,14 +307,14 @@ DEFAULTS = (
         "ZoRD",
         "active",
         None,
-        "The gate gains on four problems of five, d = 20 to 50; with fewer queries than variables it is not measured.",
+        "The gate gains on four of five problems, d = 20 to 50. It was not measured with fewer queries than variables.",
         Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),
     ),
     _default(
         "FZooS",
         "gamma",
         "adaptive",
-        "1/t damps good corrections and keeps bad ones; one γ a round by least squares costs one number more.",
+        "γ = 1/t damps good corrections and keeps bad ones; one γ per round by least squares costs one more number.",
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
         Ground("beyond-gamma", "the adaptive γ ends 1 below 1/t at C = 5, noise 0, d = 50"),
@@ -318,7 +324,7 @@ DEFAULTS = (
         "FZooS",
         "rate",
         "settling",
-        "With the paper's constant rate the gap stays where a round's steps turn back.",
+        "With the paper's constant rate the gap stagnates once a round's steps turn back.",
         Ground("beyond-plateau", "d = 50, no noise: a settling rate ends 2 orders of magnitude lower"),
         Ground("beyond-plateau", "d = 300, no noise: a settling rate ends 2 orders of magnitude lower"),
         Ground("beyond-plateau", "d = 50, noise 0.01: a settling rate ends no higher"),
@@ -328,7 +334,8 @@ DEFAULTS = (
         "HiSo",
         "curvature",
         "displacement",
-        "The paper's. Measured curvature gains where coordinates or tensors differ in scale, and has to be asked for.",
+        "This is the paper's curvature. Measured curvature gains if coordinates or tensors differ in scale, and is "
+        "an option.",
         Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
         Ground("beyond-curvature", "no run of group probes ends above where it began"),
     ),

@@ -66,17 +66,16 @@ def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
     dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
     seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
     run = f"{counted(len(entries), 'result')}, {in_words(seconds)} of processor time"
-    run += f", run from {dates[0]} to {dates[-1]}" if dates else ""
+    run += f", run from {dates[0]} to {dates[-1]}" if dates[1:] else f", run on {dates[0]}" if dates else ""
     blocks = [
         "# Four papers' figures and tables, run again",
         "This library repeats every figure and table of four papers on optimization without gradients. Each claim of a "
         f"paper is judged over several seeds. These pages show {run}.",
         paper_table(entries),
+        f"See also: {', '.join(links)}." if links else "",
     ]
     for paper, own in by_paper(entries).items():
         blocks += [f"## [{paper_title(paper)}]({paper}.md)", *_points(paper, own)]
-    if links:
-        blocks += ["## Further pages", "\n".join(f"- {one}" for one in links)]
     blocks += ["## How a claim is judged", text(RULE)]
     return page(*blocks, "## Every figure and table", _figures(entries, "{}.md"))
 

@@ -203,7 +203,7 @@ def test_verdicts_of_an_older_version_are_read(folder):
 
 def test_a_page_says_what_a_smaller_run_has_less_of(folder, monkeypatch, tmp_path):
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
-    assert "- num_queries: (5) in the place of (5, 10)\n" in pages.build(tmp_path / "quick")[0]["ours.md"]
+    assert "- num_queries: (5) instead of (5, 10)\n" in pages.build(tmp_path / "quick")[0]["ours.md"]
 
 
 def test_settings_are_rebuilt_or_refused():

@@ -77,7 +77,7 @@ def test_what_no_setting_decides_is_said_somewhere():
 def test_differences_name_what_a_run_has_less_of():
     experiment = registry.get("fzoos-fig4")
     assert experiment.differences(experiment.settings("paper")) == []
-    assert experiment.differences(experiment.settings("reduced")) == ["rounds: 25 in the place of 50"]
+    assert experiment.differences(experiment.settings("reduced")) == ["rounds: 25 instead of 50"]
 
 
 def test_results_are_written_with_the_texts_of_their_settings(tmp_path, monkeypatch):
@@ -87,6 +87,6 @@ def test_results_are_written_with_the_texts_of_their_settings(tmp_path, monkeypa
     (outcome,) = run_experiments(["toy-fig1"], tmp_path, scale="quick", jobs=1, show_progress=False)
     (entry,), _ = entries.read_all(tmp_path)
     assert entry.facts["shows"] == "5 queries"
-    assert entry.facts["differences"] == ["num_queries: (5) in the place of (5, 10)"]
+    assert entry.facts["differences"] == ["num_queries: (5) instead of (5, 10)"]
     assert outcome.verdicts == list(entry.verdicts) and entry.verdicts[0].stand_in == "toys"
     assert entry.verdicts[0].line().startswith("reproduced on the stand-in: values are positive")
