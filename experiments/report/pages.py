@@ -88,7 +88,12 @@ def _paper(paper: str, own: Sequence[Entry]) -> str:
         ordered = sorted(judged, key=lambda pair: pair[1].status)
         blocks += ["**Claims that are undecided or were not reproduced**", verdict_table(ordered, see="")]
     blocks += ["**Figures and tables**", _figures(own, "")]
-    return page(*blocks, *(block for entry in own for block in section(entry)))
+    first = dict[str, str]()
+    for entry in own:
+        reading = entry.facts.get("reading", "")
+        place = first.setdefault(reading, entry.id)
+        blocks += section(entry, text(reading) if place == entry.id else f"See [{place}](#{place}).")
+    return page(*blocks)
 
 
 def _points(paper: str, own: Sequence[Entry]) -> list[str]:

@@ -14,8 +14,8 @@ Judged = tuple[Entry, Verdict]
 """A verdict and the results that it belongs to."""
 
 
-def section(entry: Entry) -> list[str]:
-    """Returns the blocks of one experiment, whose anchor is its id."""
+def section(entry: Entry, reading: str) -> list[str]:
+    """Returns the blocks of one experiment, whose anchor is its id; ``reading`` is how its paper was read."""
     facts = entry.facts
     seeds = counted(len(facts["seeds"]), "seed")
     said = f"{facts['source']}: {facts['shows']}"
@@ -32,7 +32,7 @@ def section(entry: Entry) -> list[str]:
             blocks += [text(found["caption"])] * bool(found.get("caption")) + [table(columns, rows)]
     ordered = sorted(entry.verdicts, key=lambda verdict: verdict.control)
     blocks += [verdict_table([(entry, verdict) for verdict in ordered])] * bool(ordered)
-    return [*blocks, *_provenance(entry.id, facts)]
+    return [*blocks, *_provenance(entry.id, facts, reading)]
 
 
 def verdict_table(judged: Sequence[Judged], words: Mapping[Status, str] | None = None, see: str | None = None) -> str:
@@ -59,11 +59,11 @@ def link(entry: Entry, page: str, name: str = "") -> str:
     return f"[{text(name or entry.id)}]({page.format(entry.paper)}#{entry.id})"
 
 
-def _provenance(name: str, facts: Mapping[str, Any]) -> list[str]:
+def _provenance(name: str, facts: Mapping[str, Any], reading: str) -> list[str]:
     """Returns how the paper was read, and what is needed to repeat the run."""
     machine = [f"{value} cores" if key == "cores" else str(value) for key, value in facts["machine"].items()]
     run = [
-        f"scale: {facts.get('scale', 'other')}",
+        f"at scale {facts.get('scale', 'other')}",
         counted(len(facts["seeds"]), "seed"),
         f"{in_words(facts.get('processor_seconds', 0.0))} of processor time",
         ", ".join(machine),
@@ -71,14 +71,14 @@ def _provenance(name: str, facts: Mapping[str, Any]) -> list[str]:
     ]
     versions = ", ".join(f"{library} {version}" for library, version in facts["versions"].items())
     blocks = []
-    if facts.get("reading"):
+    if reading:
         scale = "The settings are those of the paper's scale."
         if differences := facts.get("differences"):
             items = "\n".join(f"- {text(difference)}" for difference in differences)
             scale = f"The text describes the paper's scale. This run differs in:\n\n{items}"
-        blocks.append(folded("How it was read and run", scale, text(facts["reading"])))
+        blocks.append(folded("How it was read and run", scale, reading))
     return [
         *blocks,
-        f"Run: {text('; '.join(run))}; {text(versions)}. [All settings]({name}.settings.json).",
+        f"Run {text('; '.join(run))}; {text(versions)}. [All settings]({name}.settings.json).",
         f"```bash\n{facts.get('command', '')}\n```",
     ]
