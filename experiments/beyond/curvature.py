@@ -265,70 +265,41 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Group probes against what HiSo learns, and the controls."""
     seeds = seeds_of(rows)
     scaled = tuple(name for name in settings.problems if name != "rotated")
-    labels = {method: plotting.METHODS[method].label for method in settings.methods}
-    statistic = "difference of the last log10"
 
     def last(name: str, method: str) -> np.ndarray:
         return by_seed(where(rows, record="last"), problem=name, method=method)
 
-    def against(other: str, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-        return {TITLES[n]: last(n, "group_probe") - last(n, other) for n in names if other in methods_of(settings, n)}
+    def against(
+        other: str,
+        claim: str,
+        names: tuple[str, ...] = scaled,
+        statistic: str = "difference of the last log10",
+        **bar: Any,
+    ) -> Verdict:
+        run = [name for name in names if other in methods_of(settings, name)]
+        differences = {TITLES[name]: last(name, "group_probe") - last(name, other) for name in run}
+        return judge(claim, statistic, differences, seeds, **bar)
+
+    def lower(other: str) -> Verdict:
+        return against(other, f"group probes end lower than {plotting.METHODS[other].label}", below=0.0)
 
     above = [last(n, "group_probe") > (math.log10(2.5) if n.startswith("mlp") else 0.0) for n in scaled]
+    rises, runs = np.sum(above, axis=0), np.full(len(seeds), len(scaled))
     verdicts = [
-        judge(f"group probes end lower than {labels[other]}", statistic, against(other, scaled), seeds, below=0.0)
-        for other in ("decomfl", "hiso", "hiso_scalar")
+        *map(lower, ("decomfl", "hiso", "hiso_scalar")),
+        never("no run of group probes ends above where it began", "share of runs", rises, runs, seeds),
     ]
-    verdicts.append(
-        never(
-            "no run of group probes ends above where it began",
-            "share of runs",
-            np.sum(above, axis=0),
-            np.full(len(seeds), len(scaled)),
-            seeds,
-        )
-    )
     if "log_uniform" in settings.problems:
-        verdicts.append(
-            judge(
-                f"on the log-uniform spectrum group probes come to 1e-10 in {settings.queries:,} queries",
-                "last log10",
-                {"": last("log_uniform", "group_probe")},
-                seeds,
-                below=-10.0,
-            )
-        )
-    if "mlp_scaled" in settings.problems:
-        verdicts.append(
-            judge(
-                "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H",
-                "log10 of the ratio",
-                against("hiso_scalar", tuple(n for n in ("mlp_scaled", "mlp_scaled_64") if n in settings.problems)),
-                seeds,
-                below=math.log10(0.75),
-            )
-        )
-    verdicts.append(
-        judge(
-            "random groups do not do it: group probes with the problem's groups end lower",
-            statistic,
-            against("group_probe_random", scaled),
-            seeds,
-            below=0.0,
-            control=True,
-        )
-    )
+        claim = f"on the log-uniform spectrum group probes come to 1e-10 in {settings.queries:,} queries"
+        verdicts.append(judge(claim, "last log10", {"": last("log_uniform", "group_probe")}, seeds, below=-10.0))
+    if networks := tuple(n for n in ("mlp_scaled", "mlp_scaled_64") if n in settings.problems):
+        claim = "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"
+        verdicts.append(against("hiso_scalar", claim, networks, "log10 of the ratio", below=math.log10(0.75)))
+    claim = "random groups do not do it: group probes with the problem's groups end lower"
+    verdicts.append(against("group_probe_random", claim, below=0.0, control=True))
     if "rotated" in settings.problems:
-        verdicts.append(
-            judge(
-                "on a rotated spectrum group probes gain less than a factor of 2 over DeComFL",
-                statistic,
-                against("decomfl", ("rotated",)),
-                seeds,
-                above=-math.log10(2.0),
-                control=True,
-            )
-        )
+        claim = "on a rotated spectrum group probes gain less than a factor of 2 over DeComFL"
+        verdicts.append(against("decomfl", claim, ("rotated",), above=-math.log10(2.0), control=True))
     return verdicts
 
 

@@ -21,6 +21,7 @@ stand-ins.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -146,78 +147,42 @@ def title(place: Place) -> str:
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Bytes of a round as measured; the paper's numbers as whole rounds, and its sentences by its numbers."""
-    seeds = seeds_of(rows)
-    flat = bytes_a_round("hiso", 1, settings.perturbations)
+    seeds, flat = seeds_of(rows), bytes_a_round("hiso", 1, settings.perturbations)
 
-    def measured(scalar_only: bool) -> dict[str, np.ndarray]:
-        return {
-            f"{method} d={d}": by_seed(rows, quantity="bytes", method=method, d=d)
-            - bytes_a_round(method, d, settings.perturbations)
-            for method in METHODS
-            if (method in SCALAR_ONLY) == scalar_only
-            for d in settings.dims
+    def measured(claim: str, statistic: str, scalar_only: bool) -> Verdict:
+        cells = {
+            f"{m} d={d}": by_seed(rows, quantity="bytes", method=m, d=d) - bytes_a_round(m, d, settings.perturbations)
+            for m, d in itertools.product(METHODS, settings.dims)
+            if (m in SCALAR_ONLY) == scalar_only
         }
+        return judge(claim, statistic, cells, seeds, above=-0.5, below=0.5, control=not scalar_only)
 
     def printed(claim: str, statistic: str, cells: dict[str, float], below: float) -> Verdict:
         same = {label: np.full(len(seeds), float(value)) for label, value in cells.items()}
         return judge(claim, statistic, same, seeds, below=below, control=True)
 
+    def ratio(model: str, task: str, method: str, other: str) -> float:
+        return bytes_in_table_5((model, task, method)) / bytes_in_table_5((model, task, other))
+
     whole = {f"{table} {title(place)}": miss(number, flat) for (table, place), number in CELLS.items()}
-    of_rounds = {
-        title(place): 100.0 * abs(rounds * flat / 1024 - number) for place, (rounds, number) in TABLE_2.items()
-    }
-    less = {
-        f"{model} {task}": bytes_in_table_5((model, task, "hiso")) / bytes_in_table_5((model, task, "decomfl"))
-        for model, task, method in TABLE_5
-        if method == "hiso"
-    }
-    verdicts = [
-        judge(
-            f"a round of HiSo or DeComFL is {flat} bytes a client, whatever d is",
-            f"measured bytes − {flat}",
-            measured(scalar_only=True),
-            seeds,
-            above=-0.5,
-            below=0.5,
-        ),
-        judge(
-            "a round of a vector method is 8d bytes a client",
-            "measured bytes − 8d",
-            measured(scalar_only=False),
-            seeds,
-            above=-0.5,
-            below=0.5,
-            control=True,
-        ),
-        printed(
-            f"every number of HiSo and DeComFL in Table 2 and Table 5 is a whole number of rounds of {flat} bytes, "
-            "KB = 1024",
-            LAST_DIGIT,
-            whole,
-            below=HALF,
-        ),
-        printed(
-            f"every number in Table 2 is that of its printed rounds of {flat} bytes, KB = 1024",
-            LAST_DIGIT,
-            of_rounds,
-            below=HALF,
-        ),
-        printed(
-            "HiSo communicates less than DeComFL, by the paper's Table 5",
-            "HiSo's bytes over DeComFL's",
-            less,
-            below=1.0,
-        ),
-    ]
+    of_rounds = {title(place): 100.0 * abs(rounds * flat / 1024 - kb) for place, (rounds, kb) in TABLE_2.items()}
+    less = {f"{model} {task}": ratio(model, task, "hiso", "decomfl") for model, task, _ in TABLE_5}
     totals = {
-        (model, method): np.full(
-            len(seeds),
-            np.log10(bytes_in_table_5((model, "SST-2", method)) / bytes_in_table_5((model, "SST-2", "hiso"))),
-        )
-        for model in MODELS
-        for method in savings.METHODS
+        (model, method): np.full(len(seeds), np.log10(ratio(model, "SST-2", method, "hiso")))
+        for model, method in itertools.product(MODELS, savings.METHODS)
     }
-    return [*verdicts, *savings.claims(totals, seeds, "by the paper's Table 5", control=True)]
+    flat_round = f"a round of HiSo or DeComFL is {flat} bytes a client, whatever d is"
+    every = f"every number of HiSo and DeComFL in Table 2 and Table 5 is a whole number of rounds of {flat} bytes"
+    own = f"every number in Table 2 is that of its printed rounds of {flat} bytes"
+    fewer = "HiSo communicates less than DeComFL, by the paper's Table 5"
+    return [
+        measured(flat_round, f"measured bytes − {flat}", scalar_only=True),
+        measured("a round of a vector method is 8d bytes a client", "measured bytes − 8d", scalar_only=False),
+        printed(f"{every}, KB = 1024", LAST_DIGIT, whole, below=HALF),
+        printed(f"{own}, KB = 1024", LAST_DIGIT, of_rounds, below=HALF),
+        printed(fewer, "HiSo's bytes over DeComFL's", less, below=1.0),
+        *savings.claims(totals, seeds, "by the paper's Table 5", control=True),
+    ]
 
 
 def table(settings: Settings, rows: Rows) -> Table:

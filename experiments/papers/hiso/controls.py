@@ -15,6 +15,8 @@ from optimizers import Displacement
 from optimizers.methods.hiso.curvature import Step
 from optimizers.methods.hiso.displacement import LearnedDiagonal
 
+SCALAR = "one number in the place of H"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarDisplacement(Displacement):

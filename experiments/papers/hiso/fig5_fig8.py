@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from experiments.harness.curves import draw_methods
 from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.hiso.accounting import bytes_a_round
-from experiments.papers.hiso.controls import ScalarDisplacement, noise_hessian
+from experiments.papers.hiso.controls import SCALAR, ScalarDisplacement, noise_hessian
 from experiments.papers.hiso.digits import Loss
 from experiments.papers.hiso.training import Digits, check, rounds_until, train
 from federated.methods.scalar.scalar_only import ScalarOnlyServer
@@ -46,7 +45,6 @@ from surrogates.plotting import MethodStyle
 SHADES = (plotting.INDIGO, plotting.BLUE, plotting.PURPLE, plotting.WINE, plotting.OLIVE)
 LINES = ("-", "--", "-.", ":")
 COMPARED = ("hiso", "hiso_scalar", "decomfl")
-SCALAR = "one number in the place of H"
 NOISE_SEED = 1 << 40
 RATIO = "log10 of the ratio of the losses"
 
@@ -77,18 +75,6 @@ class LocalSteps(Digits):
 def log_loss(settings: Digits, rows: Rows, **conditions: Any) -> np.ndarray:
     """log10 of the last round's loss, one number a seed."""
     return np.log10(by_seed(rows, quantity="loss", round=settings.rounds, **conditions))
-
-
-def lower(
-    claim: str,
-    cells: Mapping[str, np.ndarray],
-    seeds: Sequence[int],
-    statistic: str = RATIO,
-    *,
-    control: bool = False,
-) -> Verdict:
-    """The verdict on a claim that ratios of losses are under 1; ``cells`` are their logarithms."""
-    return judge(claim, statistic, cells, seeds, below=0.0, control=control)
 
 
 def run_weights(settings: Weights, seed: int) -> Rows:
@@ -154,8 +140,10 @@ def plot_weights(settings: Weights, rows: Rows) -> Figure:
 
 def claims_on_weights(settings: Weights, rows: Rows) -> list[Verdict]:
     """HiSo against DeComFL and the scalar, ν, and whether H is curvature."""
-    seeds = seeds_of(rows)
     main: dict[str, Any] = {"method": "hiso", "nu": settings.weight}
+
+    def judged(claim: str, statistic: str, values: np.ndarray, **bars: Any) -> Verdict:
+        return judge(claim, statistic, {"": values}, seeds_of(rows), **bars)
 
     def loss_over(**conditions: Any) -> np.ndarray:
         return log_loss(settings, rows, **main) - log_loss(settings, rows, **conditions)
@@ -165,44 +153,26 @@ def claims_on_weights(settings: Weights, rows: Rows) -> list[Verdict]:
 
     def log_rounds(**conditions: Any) -> np.ndarray:
         of_it = where(rows, quantity="accuracy", **conditions)
-        return np.log10(rounds_until(of_it, [settings.target] * len(seeds))[0])
+        return np.log10(rounds_until(of_it, [settings.target] * len(seeds_of(rows)))[0])
 
     tenth = np.log10(1.1)
     small = [nu for nu in settings.weights if nu != settings.weight and nu <= 0.1]
+    changes = {f"ν={nu:g}": -loss_over(method="hiso", nu=nu) for nu in small}
+    fewer = f"HiSo needs fewer rounds than DeComFL to accuracy {settings.target:g}"
+    rounds = log_rounds(**main) - log_rounds(method="decomfl")
+    little = "ν up to 0.1 changes the loss by less than a tenth"
+    order, correlation = "H is in the order of the loss's squared gradient", "Spearman's rank correlation"
+    wider = "H is spread wider over coordinates than χ² noise is, by more than a tenth"
+    contrasts = "log10 of the ratio of their 95%/5% contrasts"
+    spread = found("hessian_contrast") - found("chi2_contrast")
+    scalar = loss_over(method="hiso_scalar")
     return [
-        lower("HiSo ends with a lower loss than DeComFL", {"": loss_over(method="decomfl")}, seeds),
-        judge(
-            f"HiSo needs fewer rounds than DeComFL to accuracy {settings.target:g}",
-            "log10 of the ratio of the rounds",
-            {"": log_rounds(**main) - log_rounds(method="decomfl")},
-            seeds,
-            below=0.0,
-        ),
-        judge(
-            "ν up to 0.1 changes the loss by less than a tenth",
-            RATIO,
-            {f"ν={nu:g}": -loss_over(method="hiso", nu=nu) for nu in small},
-            seeds,
-            above=-tenth,
-            below=tenth,
-        ),
-        lower(f"HiSo ends with a lower loss than {SCALAR}", {"": loss_over(method="hiso_scalar")}, seeds, control=True),
-        judge(
-            "H is in the order of the loss's squared gradient",
-            "Spearman's rank correlation",
-            {"": found("rank_correlation")},
-            seeds,
-            above=0.2,
-            control=True,
-        ),
-        judge(
-            "H is spread wider over coordinates than χ² noise is, by more than a tenth",
-            "log10 of the ratio of their 95%/5% contrasts",
-            {"": found("hessian_contrast") - found("chi2_contrast")},
-            seeds,
-            above=tenth,
-            control=True,
-        ),
+        judged("HiSo ends with a lower loss than DeComFL", RATIO, loss_over(method="decomfl"), below=0.0),
+        judged(fewer, "log10 of the ratio of the rounds", rounds, below=0.0),
+        judge(little, RATIO, changes, seeds_of(rows), above=-tenth, below=tenth),
+        judged(f"HiSo ends with a lower loss than {SCALAR}", RATIO, scalar, below=0.0, control=True),
+        judged(order, correlation, found("rank_correlation"), above=0.2, control=True),
+        judged(wider, contrasts, spread, above=tenth, control=True),
     ]
 
 
@@ -241,44 +211,28 @@ def claims_on_local_steps(settings: LocalSteps, rows: Rows) -> list[Verdict]:
         (method, tau): log_loss(settings, rows, method=method, local_steps=tau)
         for method, tau in itertools.product(COMPARED, taus)
     }
-    spread = {
-        method: np.ptp(
-            [by_seed(rows, quantity="accuracy", round=settings.rounds, method=method, local_steps=tau) for tau in taus],
-            axis=0,
-        )
-        for method in ("hiso", "decomfl")
-    }
+
+    def spread(method: str) -> np.ndarray:
+        of_it = where(rows, quantity="accuracy", round=settings.rounds, method=method)
+        return np.ptp([by_seed(of_it, local_steps=tau) for tau in taus], axis=0)
+
+    def lower(claim: str, cells: dict[str, np.ndarray]) -> Verdict:
+        return judge(claim, "log10 of the ratio of the last losses", cells, seeds, below=0.0, control=True)
+
+    def over(other: str) -> dict[str, np.ndarray]:
+        return {f"τ={tau}": loss["hiso", tau] - loss[other, tau] for tau in taus}
+
     more = {f"τ={b} against {a}": loss["hiso", b] - loss["hiso", a] for a, b in itertools.pairwise(taus)}
-    decomfl, scalar = (
-        {f"τ={tau}": loss["hiso", tau] - loss[other, tau] for tau in taus} for other in ("decomfl", "hiso_scalar")
-    )
-    last = "log10 of the ratio of the last losses"
-    of_taus, twentieth = "range of the last accuracies over τ", 0.05
+    hiso, decomfl = spread("hiso"), spread("decomfl")
+    twentieth, by = "accuracy by {} than a twentieth", "range of the last accuracies over τ"
+    depends, minus = "DeComFL's accuracy depends more on τ than HiSo's", f"DeComFL's {by} minus HiSo's"
     return [
-        judge(
-            "τ changes HiSo's accuracy by less than a twentieth",
-            of_taus,
-            {"": spread["hiso"]},
-            seeds,
-            below=twentieth,
-        ),
-        judge(
-            "τ changes DeComFL's accuracy by more than a twentieth",
-            of_taus,
-            {"": spread["decomfl"]},
-            seeds,
-            above=twentieth,
-        ),
-        judge(
-            "DeComFL's accuracy depends more on τ than HiSo's",
-            f"DeComFL's {of_taus} minus HiSo's",
-            {"": spread["decomfl"] - spread["hiso"]},
-            seeds,
-            above=0.0,
-        ),
-        lower("more local steps of HiSo lower the loss at equal rounds", more, seeds, last, control=True),
-        lower("HiSo ends with a lower loss than DeComFL at every τ", decomfl, seeds, last, control=True),
-        lower(f"HiSo ends with a lower loss than {SCALAR} at every τ", scalar, seeds, last, control=True),
+        judge(f"τ changes HiSo's {twentieth.format('less')}", by, {"": hiso}, seeds, below=0.05),
+        judge(f"τ changes DeComFL's {twentieth.format('more')}", by, {"": decomfl}, seeds, above=0.05),
+        judge(depends, minus, {"": decomfl - hiso}, seeds, above=0.0),
+        lower("more local steps of HiSo lower the loss at equal rounds", more),
+        lower("HiSo ends with a lower loss than DeComFL at every τ", over("decomfl")),
+        lower(f"HiSo ends with a lower loss than {SCALAR} at every τ", over("hiso_scalar")),
     ]
 
 

@@ -36,14 +36,12 @@ def claims(
     if models := [model for model in OF_OVER if (model, METHODS[0]) in log_ratios]:
         claim = f"HiSo communicates over {OVER} million times less than {others} with {' and '.join(models)}, {where}"
         cells = {f"{model} {plotting.METHODS[m].label}": log_ratios[model, m] for model in models for m in METHODS}
-        verdicts.append(
-            judge(claim, "log10 of their bytes over HiSo's", cells, seeds, above=np.log10(1e6 * OVER), control=control)
-        )
+        verdicts.append((claim, "log10 of their bytes over HiSo's", cells, OVER))
     if (OF_UP_TO, METHODS[0]) in log_ratios:
         claim = f"HiSo communicates up to {UP_TO} million times less than {others} with {OF_UP_TO}, {where}"
-        largest = {"": np.max([log_ratios[OF_UP_TO, m] for m in METHODS], axis=0)}
-        bar = np.log10(1e6 * UP_TO)
-        verdicts.append(
-            judge(claim, "log10 of the most bytes of the three over HiSo's", largest, seeds, above=bar, control=control)
-        )
-    return verdicts
+        cells = {"": np.max([log_ratios[OF_UP_TO, m] for m in METHODS], axis=0)}
+        verdicts.append((claim, "log10 of the most bytes of the three over HiSo's", cells, UP_TO))
+    return [
+        judge(claim, statistic, cells, seeds, above=np.log10(1e6 * millions), control=control)
+        for claim, statistic, cells, millions in verdicts
+    ]

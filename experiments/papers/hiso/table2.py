@@ -21,6 +21,7 @@ from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.hiso import language
 from experiments.papers.hiso.accounting import TABLE_2
+from experiments.papers.hiso.controls import SCALAR
 from experiments.papers.hiso.language import (
     Cell,
     Settings,
@@ -67,21 +68,12 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         title: best(rows, method="decomfl", **cell) - by_seed(rows, quantity="score", round=0, method="decomfl", **cell)
         for title, cell in cells.items()
     }
-    verdicts = [
-        judge(
-            f"HiSo needs fewer rounds{so} than {name} to DeComFL's best score",
-            "log10 of the ratio of the rounds",
-            {title: log_rounds["hiso", title] - log_rounds[other, title] for title in cells},
-            seeds,
-            below=0.0,
-            control=other != "decomfl",
-        )
-        for other, name, so in (
-            ("decomfl", "DeComFL", ", and so fewer bytes,"),
-            ("hiso_scalar", "one number in the place of H", ""),
-        )
-        if other in settings.methods
-    ]
+    verdicts, than = [], {"decomfl": ", and so fewer bytes, than DeComFL", "hiso_scalar": f" than {SCALAR}"}
+    statistic = "log10 of the ratio of the rounds"
+    for other in [method for method in than if method in settings.methods]:
+        claim = f"HiSo needs fewer rounds{than[other]} to DeComFL's best score"
+        differences = {title: log_rounds["hiso", title] - log_rounds[other, title] for title in cells}
+        verdicts.append(judge(claim, statistic, differences, seeds, below=0.0, control=other != "decomfl"))
     claim, statistic = "DeComFL improves the model by more than a twentieth", "best score minus the first"
     return [*verdicts, judge(claim, statistic, gain, seeds, above=0.05, control=True)]
 

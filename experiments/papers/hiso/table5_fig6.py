@@ -168,15 +168,9 @@ def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
         for cell in cells.values()
         for method in savings.METHODS
     }
+    claim = f"a round of HiSo or DeComFL is {flat} bytes a client with every model"
     return [
-        judge(
-            f"a round of HiSo or DeComFL is {flat} bytes a client with every model",
-            f"bytes − {flat}",
-            scalar_only,
-            seeds,
-            above=-0.5,
-            below=0.5,
-        ),
+        judge(claim, f"bytes − {flat}", scalar_only, seeds, above=-0.5, below=0.5),
         *savings.claims(named, seeds, "until the best scores, at d as the models are named"),
     ]
 
