@@ -259,17 +259,10 @@ def _draw(panel: Any, rules: tuple[str, ...], rows: Rows, cell: Cell) -> None:
     panel.fill_between(FIXED, mean - error, mean + error, color=plotting.GREY, alpha=0.2, lw=0)
     for rule in rules:
         how, values = plotting.METHODS[rule], finals(rows, cell, rule)
-        panel.errorbar(
-            [mean_gamma(rows, cell, rule)],
-            [values.mean()],
-            [values.std(ddof=1) / np.sqrt(len(values))],
-            color=how.color,
-            marker=how.marker,
-            ms=7 if rule == "fzoos_adaptive" else 5,
-            ls="none",
-            label=how.label,
-            zorder=4 if rule == "fzoos_adaptive" else 3,
-        )
+        size, order = (7, 4) if rule == "fzoos_adaptive" else (5, 3)
+        error = values.std(ddof=1) / np.sqrt(len(values))
+        marks: Any = {"color": how.color, "marker": how.marker, "ms": size, "zorder": order, "ls": "none"}
+        panel.errorbar([mean_gamma(rows, cell, rule)], [values.mean()], [error], label=how.label, **marks)
 
 
 def table(settings: Settings, rows: Rows) -> Table:
@@ -302,16 +295,10 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         seeds = seeds_of(chosen)
         cells = [(size.dim, c, noise) for c, noise in itertools.product(settings.heterogeneities, size.noises)]
         for rule in size.rules:
-            verdicts.append(
-                judge(
-                    f"{plotting.METHODS[rule].label} ends within {TOLERATED} of the best fixed γ, d = {size.dim}",
-                    "regret in log10 of the last gap",
-                    {label(cell): regret(chosen, cell, rule) for cell in cells},
-                    seeds,
-                    below=TOLERATED,
-                    control=rule != "fzoos_adaptive",
-                )
-            )
+            claim = f"{plotting.METHODS[rule].label} ends within {TOLERATED} of the best fixed γ, d = {size.dim}"
+            regrets, control = {label(cell): regret(chosen, cell, rule) for cell in cells}, rule != "fzoos_adaptive"
+            statistic = "regret in log10 of the last gap"
+            verdicts.append(judge(claim, statistic, regrets, seeds, below=TOLERATED, control=control))
         verdicts += _leads(size.rules, chosen, cells, seeds, f"d = {size.dim}")
     return verdicts
 

@@ -136,10 +136,7 @@ def run_one(settings: Settings, name: str, rule: str, q: int, drawn: int) -> tup
         queries_per_step=1 if rule == "workers" else q,
     )
     times = told(opt, recorder, q, drawn if rule == "workers" else None)
-    best, held = math.inf, [start.value]
-    for value, without_noise in zip(recorder.told, recorder.true, strict=True):
-        held.append(without_noise if value < best else held[-1])
-        best = min(best, value)
+    held = recorder.held(start.value, settings.queries)
     return np.array([log10_gap(value, problem.minimum) for value in held]), np.array(times)
 
 
@@ -156,7 +153,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
         gaps, times = run_one(settings, name, rule, q, settings.first_seed + seed)
         facts: Row = {"seed": seed, "problem": name, "method": rule, "q": q}
         for n in checkpoints(settings.queries, settings.every):
-            rows.append({**facts, "axis": "queries", "x": n, "value": float(gaps[min(n, len(gaps) - 1)])})
+            rows.append({**facts, "axis": "queries", "x": n, "value": float(gaps[n])})
         for r in range(settings.rounds + 1):
             come = int((times <= r).sum())
             rows.append({**facts, "axis": "rounds", "x": r, "value": float(gaps[come])})

@@ -145,6 +145,14 @@ class Recorder:
         self.told += told.reshape(-1).tolist()
         return told
 
+    def held(self, start: float, queries: int) -> list[float]:
+        """f without noise where the least value was told, after 0, 1, ..., ``queries`` queries; ``start`` after 0."""
+        best, held = np.inf, [start]
+        for told, true in zip(self.told[:queries], self.true, strict=False):
+            held.append(true if told < best else held[-1])
+            best = min(best, told)
+        return held + held[-1:] * (queries + 1 - len(held))
+
 
 def problem_of(settings: Settings, name: str, seed: int) -> Problem:
     """The problem; the quadratics' rotation and minimum are the seed's."""
@@ -201,12 +209,7 @@ def gaps(settings: Settings, name: str, method: str, number: float, seed: int) -
         descent.METHODS["turbo_alone"](recorded, start, settings.queries, seed, length_init=number)
     else:
         RUNS[method](recorded, start, settings.queries, seed, number)
-    told, true = recorder.told[: settings.queries], recorder.true[: settings.queries]
-    best, held = np.inf, [start.value]
-    for value, without_noise in zip(told, true, strict=True):
-        held.append(without_noise if value < best else held[-1])
-        best = min(best, value)
-    held += held[-1:] * (settings.queries - len(told))
+    held = recorder.held(start.value, settings.queries)
     counts = checkpoints(settings.queries, settings.every)
     return [(n, float(np.log10(max(held[n] - problem.minimum, 1e-16)))) for n in counts]
 

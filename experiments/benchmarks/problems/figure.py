@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -113,16 +114,5 @@ def figure(records: Sequence[Record]) -> Figure:
 
 def _draw(panel: Axes, method: str, x: np.ndarray, y: np.ndarray, drawstyle: str) -> None:
     look = RIVALS[method].look if method in RIVALS else plotting.METHODS[method]
-    every = max(1, len(x) // 5)
-    panel.plot(
-        x,
-        y,
-        color=look.color,
-        ls=look.line,
-        marker=look.marker,
-        markevery=every,
-        ms=3.0,
-        lw=1.2,
-        drawstyle=drawstyle,
-        label=look.label,
-    )
+    marks: Any = {"marker": look.marker, "markevery": max(1, len(x) // 5), "ms": 3.0}
+    panel.plot(x, y, color=look.color, ls=look.line, lw=1.2, drawstyle=drawstyle, label=look.label, **marks)

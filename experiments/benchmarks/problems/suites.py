@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +175,7 @@ def _listed(values: Sequence[int | str]) -> str:
     return ", ".join(map(str, values))
 
 
-@contextmanager
-def opened(problem: Problem, method: str, folder: Path) -> Iterator[Opened]:
+def opened(problem: Problem, method: str, folder: Path) -> AbstractContextManager[Opened]:
     """A problem, to be asked for one run; its progress is there once the block has ended.
 
     Args:
@@ -183,12 +183,7 @@ def opened(problem: Problem, method: str, folder: Path) -> Iterator[Opened]:
         method: the method's name, for COCO's files.
         folder: an empty folder, in which COCO's observer leaves its files; the real problems leave none.
     """
-    if problem.suite == "real":
-        with _opened_box(problem) as found:
-            yield found
-    else:
-        with _opened_coco(problem, method, folder) as found:
-            yield found
+    return _opened_box(problem) if problem.suite == "real" else _opened_coco(problem, method, folder)
 
 
 @contextmanager
@@ -221,21 +216,15 @@ def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened
     if problem.suite == "bbob-noisy":
         _address_noise(coco, start, int(rng.integers(LONGEST_SHIFT)))
     with _short_path(folder) as place:
-        observer = cocoex.Observer(
-            problem.suite,
-            f"result_folder: run outer_folder: {place} algorithm_name: {method}",
-        )
-        coco.observe_with(observer)
+        files = f"result_folder: run outer_folder: {place} algorithm_name: {method}"
+        coco.observe_with(cocoex.Observer(problem.suite, files))
         found = Opened(lambda x: float(coco(x)), start)
         try:
             yield found
         finally:
             coco.free()
-        for file in sorted((place / "run").rglob("*")):
-            if file.is_file():
-                target = folder / file.relative_to(place / "run")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(file.read_bytes())
+        if (place / "run").exists():
+            shutil.copytree(place / "run", folder, dirs_exist_ok=True)
     found.progress = progress_in(folder)
 
 

@@ -16,6 +16,7 @@ FZooS better. The paper's γ is 1/t; γ = 1 and the adaptive one stand beside it
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from functools import partial
 from typing import Any
 
@@ -74,17 +75,11 @@ def claims_on_heterogeneity(settings: Settings, rows: Rows) -> list[Verdict]:
     """FZooS against every baseline at equal queries and rounds, and the three γ among themselves."""
     moderate = [value for value in settings.values if value <= MODERATE]
     high = [value for value in settings.values if value > MODERATE]
-    verdicts = []
-    for method in THREE_GAMMAS:
-        for values in filter(None, (moderate, high)):
-            at = ", ".join(f"{value:g}" for value in values)
-            verdicts += against_baselines(
-                (method,),
-                rows,
-                partial(leads, rows, settings, values),
-                f"{{0}} is below every baseline at equal {{1}} (C = {at})",
-                "lead in log10 of the gap",
-            )
+    verdicts, statistic = [], "lead in log10 of the gap"
+    for method, values in itertools.product(THREE_GAMMAS, filter(None, (moderate, high))):
+        lead, at = partial(leads, rows, settings, values), ", ".join(f"{value:g}" for value in values)
+        claim = f"{{0}} is below every baseline at equal {{1}} (C = {at})"
+        verdicts += against_baselines((method,), rows, lead, claim, statistic)
     regret = {}
     for value in settings.values:
         inverse, one, adaptive = (log_gap(rows, settings, value, method) for method in THREE_GAMMAS)
@@ -97,29 +92,20 @@ def claims_on_heterogeneity(settings: Settings, rows: Rows) -> list[Verdict]:
 
 def claims_on_local_steps(settings: Settings, rows: Rows) -> list[Verdict]:
     """FZooS against every baseline at equal queries and rounds, for every T."""
-    return against_baselines(
-        settings.methods,
-        rows,
-        partial(leads, rows, settings, settings.values),
-        "{0} is below every baseline at equal {1} for every T",
-        "lead in log10 of the gap",
-    )
+    lead = partial(leads, rows, settings, settings.values)
+    claim = "{0} is below every baseline at equal {1} for every T"
+    return against_baselines(settings.methods, rows, lead, claim, "lead in log10 of the gap")
 
 
 def claims_on_features(settings: Settings, rows: Rows) -> list[Verdict]:
     """Whether the most features end lower than the fewest, for each γ."""
-    fewest, most = settings.values[0], settings.values[-1]
-    return [
-        judge(
-            f"more features end lower at C = {settings.heterogeneity:g} ({plotting.METHODS[method].label})",
-            f"lead of M = {most:g} over {fewest:g} in log10 of the last gap",
-            {"all rounds": log_gap(rows, settings, fewest, method) - log_gap(rows, settings, most, method)},
-            seeds_of(rows),
-            above=0.0,
-            control=method != "fzoos",
-        )
-        for method in THREE_GAMMAS
-    ]
+    fewest, most, verdicts = settings.values[0], settings.values[-1], []
+    statistic = f"lead of M = {most:g} over {fewest:g} in log10 of the last gap"
+    for method in THREE_GAMMAS:
+        claim = f"more features end lower at C = {settings.heterogeneity:g} ({plotting.METHODS[method].label})"
+        lead = {"all rounds": log_gap(rows, settings, fewest, method) - log_gap(rows, settings, most, method)}
+        verdicts.append(judge(claim, statistic, lead, seeds_of(rows), above=0.0, control=method != "fzoos"))
+    return verdicts
 
 
 def claims_on_corrections(settings: Settings, rows: Rows) -> list[Verdict]:

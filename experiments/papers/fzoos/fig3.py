@@ -118,17 +118,13 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     def mean(method: str) -> np.ndarray:
         return by_seed(rows, method=method, round=settings.rounds, step=steps)
 
-    return [
-        judge(
-            f"the mean cosine of {plotting.METHODS[method].label} in round {settings.rounds} is above every baseline's",
-            "difference of mean cosines",
-            {plotting.METHODS[b].label: mean(method) - mean(b) for b in BASELINES if b in settings.methods},
-            seeds_of(rows),
-            above=0.0,
-            control=method != "fzoos",
-        )
-        for method in THREE_GAMMAS
-    ]
+    verdicts, others = [], [method for method in BASELINES if method in settings.methods]
+    for method in THREE_GAMMAS:
+        name, statistic, control = plotting.METHODS[method].label, "difference of mean cosines", method != "fzoos"
+        claim = f"the mean cosine of {name} in round {settings.rounds} is above every baseline's"
+        leads = {plotting.METHODS[other].label: mean(method) - mean(other) for other in others}
+        verdicts.append(judge(claim, statistic, leads, seeds_of(rows), above=0.0, control=control))
+    return verdicts
 
 
 EXPERIMENT = Experiment(

@@ -116,6 +116,11 @@ def cube(dimension: int, half: float, middle: float = 0.0) -> tuple[np.ndarray, 
     return np.full(dimension, middle - half), np.full(dimension, middle + half)
 
 
+def middle(dimension: int, seed: int) -> np.ndarray:
+    """The start 0 for every seed, shape ``d``."""
+    return np.zeros(dimension)
+
+
 def central(lower: np.ndarray, upper: np.ndarray, seed: int) -> np.ndarray:
     """A start: uniform in the inner half of each side of the box."""
     u = np.random.default_rng([seed, START]).uniform(0.25, 0.75, len(lower))

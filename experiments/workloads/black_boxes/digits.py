@@ -10,11 +10,9 @@ from __future__ import annotations
 import dataclasses
 from functools import lru_cache, partial
 
-import numpy as np
-
 from experiments.workloads import images
 from experiments.workloads.attack import Attack, chosen
-from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, cube
+from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, cube, middle
 from experiments.workloads.victims import FULL, Training, Victim, trained_victim
 from surrogates.threads import small_algebra
 
@@ -45,16 +43,12 @@ def _drawn(side: int, seed: int) -> OfArrays:
     return perturbation(side, FULL, seed)
 
 
-def _unperturbed(dimension: int, seed: int) -> np.ndarray:
-    return np.zeros(dimension)
-
-
 def _problem(side: int, budget: int) -> BlackBox:
     dimension = side**2
     return BlackBox(
         f"attack_digits_{dimension}",
         *cube(dimension, BOUND[side]),
-        partial(_unperturbed, dimension),
+        partial(middle, dimension),
         partial(_drawn, side),
         budget,
         cost="under a millisecond: a small convolutional network; making it takes seconds",

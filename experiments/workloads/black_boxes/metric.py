@@ -7,9 +7,9 @@ draws the points and trains the network.
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
 
-from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, cube
+from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, cube, middle
 from experiments.workloads.covertype import load_points
 from experiments.workloads.metrics import DIMENSION, FULL, MetricObjective, Training, trained_network
 from surrogates.threads import small_algebra
@@ -31,15 +31,11 @@ def _drawn(seed: int) -> OfArrays:
     return one_minus_f1(FULL, seed)
 
 
-def _trained(seed: int) -> np.ndarray:
-    return np.zeros(DIMENSION)
-
-
 PROBLEMS = (
     BlackBox(
         "metric_f1",
         *cube(DIMENSION, BOUND),
-        _trained,
+        partial(middle, DIMENSION),
         _drawn,
         budget=2000,
         cost="about a millisecond: a network with three layers on 2,000 points",

@@ -110,13 +110,8 @@ def trees(values: dict[str, Any], seed: int) -> Any:
     """LightGBM's classifier on one thread; a bag is drawn for each tree."""
     from lightgbm import LGBMClassifier
 
-    fixed: dict[str, Any] = {
-        "subsample_freq": 1,
-        "n_jobs": 1,
-        "deterministic": True,
-        "force_row_wise": True,
-        "verbose": -1,
-    }
+    fixed: dict[str, Any] = {"subsample_freq": 1, "n_jobs": 1, "verbose": -1}
+    fixed |= {"deterministic": True, "force_row_wise": True}
     return LGBMClassifier(**values, **fixed, random_state=seed)
 
 
