@@ -31,8 +31,9 @@ from surrogates.kernels.blocks import (
 )
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
+from surrogates.linalg.rounding import remaining, remaining_covariance
 
-# A variance under −1e-3 of its prior, or what rounding makes of one that is 0, is no rounding error.
+# More than the prior by a share of 1e-3, or of a prior of 0 more than its rounding, is no rounding error.
 _LIE = 1e-3
 _ROUNDING = 1e-9
 
@@ -131,14 +132,14 @@ class Conditioning:
         """The variance of every partial derivative, ``... x q x d``, float64."""
         prior, explained = self.prior_variance_at(x), self._explained_variance(x)
         self._left(prior.sum(-1), explained.sum(-1))
-        return (prior - explained).clamp_min(0.0)
+        return remaining(prior, explained)
 
     def covariance(self, x: Tensor) -> Tensor:
         """The gradient covariance at every point, dense, ``... x q x d x d``, float64."""
         prior, whitened = self.prior_covariance_at(x), self.whitened_jacobian(x)
         explained = whitened.mT @ whitened
         self._left(*(torch.diagonal(part, dim1=-2, dim2=-1).sum(-1) for part in (prior, explained)))
-        return prior - explained
+        return remaining_covariance(prior, explained)
 
     def cross_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The covariance of ∂f(x)/∂xᵢ and ∂f(x')/∂x'ⱼ for every pair, dense, ``... x q x q' x d x d``, float64."""
@@ -209,20 +210,29 @@ class Conditioning:
         return self._whitened(self.jacobian(x).double())
 
     def _left(self, prior: Tensor, explained: Tensor) -> Tensor:
-        """What the data leave of a prior variance or trace, at least 0.
+        """What the data leave of a prior variance or trace.
 
         Raises:
             ValueError: If they explain more than there is, far beyond rounding.
         """
-        left = prior - explained
-        if not isinstance(self.kernel, StationaryKernel) and bool((left < -_LIE * prior - _ROUNDING).any()):
+        if not isinstance(self.kernel, StationaryKernel) and bool(
+            (explained > (1.0 + _LIE) * prior + _ROUNDING * self._variance_over_range).any()
+        ):
             raise ValueError(
                 "The data explain more of a gradient's variance than its prior has: a kernel of the model has not, "
                 "between a point and itself, the derivatives of the function that it is elsewhere (a clamp in its "
                 "formula, most often). The mean holds; for the covariance give the kernel's derivatives with "
                 "surrogates.register_kernel."
             )
-        return left.clamp_min(0.0)
+        return remaining(prior, explained)
+
+    @cached_property
+    def _variance_over_range(self) -> Tensor:
+        """Σᵢ k/rᵢ², ``batch x 1``: the mean variance k of the data, rᵢ the range of their ith input (user's units)."""
+        ranges = (self.X.amax(-2) - self.X.amin(-2)).double()
+        ranges = ranges if self.slope is None else ranges / self.slope[..., 0, :].double()
+        inverse = torch.where(ranges != 0, ranges, torch.inf) ** -2
+        return self.factor.square().sum(-1).mean(-1, keepdim=True) * inverse.sum(-1, keepdim=True)
 
     def _explained_variance(self, x: Tensor) -> Tensor:
         """The diagonal of Jᵀ A⁻¹ J, ``... x q x d``."""

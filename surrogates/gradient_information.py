@@ -16,6 +16,7 @@ from surrogates.checks import check_floating, check_points, nonnegative
 from surrogates.conditioning import Conditioning
 from surrogates.kernels.blocks import kernel_values
 from surrogates.linalg.cholesky import laddered_factor
+from surrogates.linalg.rounding import remaining_covariance
 from surrogates.models.derived_gp import DerivedGP
 
 
@@ -88,7 +89,7 @@ class GradientInformation(AcquisitionFunction):
         across = model.value_gradient_covariance(flat, self.X_target).reshape(X.shape).double() / variance
         values = _posterior_covariance(model.conditioning, model.transform_inputs(X))
         if X.shape[-2] == 1:
-            information = across.square().sum((-2, -1)) / (values[..., 0, 0].clamp_min(0.0) + noise)
+            information = across.square().sum((-2, -1)) / (values[..., 0, 0] + noise)
         else:
             eye = torch.eye(X.shape[-2], dtype=values.dtype, device=values.device)
             factor, _ = laddered_factor(values + noise * eye)
@@ -101,4 +102,4 @@ def _posterior_covariance(conditioning: Conditioning, z: Tensor) -> Tensor:
     data = kernel_values(conditioning.kernel, z.reshape(-1, z.shape[-1]), conditioning.X)
     whitened = torch.linalg.solve_triangular(conditioning.factor, data.mT, upper=False)
     whitened = whitened.mT.reshape(*z.shape[:-1], -1)
-    return kernel_values(conditioning.kernel, z, z) - whitened @ whitened.mT
+    return remaining_covariance(kernel_values(conditioning.kernel, z, z), whitened @ whitened.mT)

@@ -20,6 +20,7 @@ from surrogates.kernels.hessians import (
     mean_hessian,
 )
 from surrogates.kernels.jets import data_jets, prior_jets, upper_triangle
+from surrogates.linalg.rounding import remaining_covariance
 
 
 class HessianPosterior:
@@ -118,7 +119,7 @@ class HessianPosterior:
             ValueError: If u does not broadcast to the points or holds NaN or inf, or the variance does not exist.
         """
         u = expanded("u", u, self._shape, self._x.dtype)
-        return self.along(u.unsqueeze(-1)).covariance_matrix[..., -1, -1].clamp_min(0.0)
+        return self.along(u.unsqueeze(-1)).covariance_matrix[..., -1, -1]
 
     @outside_inference_mode
     def along(self, U: Tensor) -> SubspaceDerivatives:
@@ -318,10 +319,11 @@ class SubspaceDerivatives:
         Raises:
             ValueError: If k has not four derivatives at x = x', as Matérn 3/2: sample paths have no Hessian.
         """
-        prior = [prior_jets(self._conditioning.kernel, x, U) for x, U in self._points]
+        conditioning = self._conditioning
+        prior = [prior_jets(conditioning.kernel, x, U, conditioning.X) for x, U in self._points]
         prior = [self._entries_of(self._entries_of(jets).mT) for jets in prior]
-        whitened = torch.linalg.solve_triangular(self._conditioning.factor.unsqueeze(-3), self._jets.mT, upper=False)
-        covariance = self._stacked(prior, self._entries) - whitened.mT @ whitened
+        whitened = torch.linalg.solve_triangular(conditioning.factor.unsqueeze(-3), self._jets.mT, upper=False)
+        covariance = remaining_covariance(self._stacked(prior, self._entries), whitened.mT @ whitened)
         return self._scaled(covariance, 2, trailing=2)
 
     @cached_property

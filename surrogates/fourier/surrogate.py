@@ -13,7 +13,6 @@ from typing import Literal
 
 import torch
 from botorch.posteriors import GPyTorchPosterior
-from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from surrogates.checks import (
@@ -28,6 +27,8 @@ from surrogates.checks import (
 )
 from surrogates.fourier.features import FourierFeatures
 from surrogates.fourier.linear_posterior import BLOCK_ROWS, LinearPosterior
+from surrogates.linalg.rounding import remaining, remaining_covariance
+from surrogates.normal import UnitFreeNormal
 
 
 class NotFittedError(ValueError):
@@ -231,7 +232,7 @@ class FourierSurrogate:
         phi = self.features.features(X.detach().double())
         covariances = [_value_covariance(linear, points.mT) for points in phi.reshape(-1, *phi.shape[-2:])]
         covariance = torch.stack(covariances).reshape(*X.shape[:-1], X.shape[-2]).to(X.dtype)
-        return GPyTorchPosterior(MultivariateNormal(self.value(X).detach(), covariance))
+        return GPyTorchPosterior(UnitFreeNormal(self.value(X).detach(), covariance))
 
     def gradient_posterior(self, X: Tensor) -> FourierGradientPosterior:
         """The posterior of ∇f at each of ``batch x q`` points X, ``batch x q x d``; errors as ``posterior``."""
@@ -323,7 +324,7 @@ class FourierGradientPosterior:
         for x, known in zip(self._points, prior, strict=True):
             Y, Z = self._factors(x)
             before = known if Y is None else Y.square().sum(0)
-            rows.append((before - Z.square().sum(0)).clamp_min_(0.0))
+            rows.append(remaining(before, Z.square().sum(0)))
         return torch.stack(rows).reshape(self._X.shape).to(self._X.dtype)
 
     @cached_property
@@ -343,14 +344,14 @@ class FourierGradientPosterior:
         for x in self._points:
             Y, Z = self._factors(x)
             prior = self._features.prior_gradient_covariance(x.unsqueeze(0)).squeeze(0)
-            matrices.append((prior if Y is None else Y.mT @ Y) - Z.mT @ Z)
+            matrices.append(remaining_covariance(prior if Y is None else Y.mT @ Y, Z.mT @ Z))
         d = self._X.shape[-1]
         return torch.stack(matrices).reshape(*self._X.shape, d).to(self._X.dtype)
 
     @cached_property
     def spectral_norm(self) -> Tensor:
         """The largest eigenvalue of the covariance, ``batch x q``."""
-        return torch.linalg.eigvalsh(self.covariance_matrix)[..., -1].clamp_min(0.0)
+        return torch.linalg.eigvalsh(self.covariance_matrix)[..., -1]
 
     @property
     def _points(self) -> Tensor:

@@ -156,7 +156,9 @@ class _Derivatives:
     def _increments_grow(self, point: Tensor, u: Tensor, variance: Tensor) -> bool:
         """Whether the smallest increments along u that rounding leaves outgrow h²; point ``batch x 1 x d``."""
         powers = torch.arange(2, 13, dtype=point.dtype, device=point.device)
-        steps = max(1.0, float(point.abs().max())) * 10.0**-powers
+        # In units of the largest coordinate, with which the input's unit changes.
+        largest = max(float((x.detach() @ u).abs().max()) for x in (self._x1, self._x2))
+        steps = (largest or 1.0) * 10.0**-powers
         line = torch.cat([point, point + steps.unsqueeze(-1) * u], dim=-2)
         self._distances.begin(())
         try:

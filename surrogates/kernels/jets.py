@@ -51,26 +51,27 @@ def data_jets(kernel: KernelSnapshot, x: Tensor, X: Tensor, U: Tensor) -> Tensor
     return _scaled(kernel.outputscales, _general_data_jets(kernel.functions, x, X, U))
 
 
-def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor) -> Tensor:
+def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor, X: Tensor) -> Tensor:
     """The prior covariance of the jet at x, ``... x N x N``, float64.
 
     Args:
         kernel: The kernel.
         x: One point, ``... x 1 x d``.
         U: The directions, ``... x d x p``.
+        X: The data, ``batch x n x d``, whose ranges are the unit of the steps that check automatic derivatives.
 
     Raises:
         ValueError: If k has no four derivatives at x = x', so that sample paths have no second derivative.
     """
-    x, _, U = _seen(kernel, x, x, U)
+    x, X, U = _seen(kernel, x, X, U)
     if isinstance(kernel, StationaryKernel):
         return _stationary_prior_jets(kernel, U)
     if isinstance(kernel, CompositeKernel):
-        parts = [prior_jets(part, x, U) for part in kernel.parts]
+        parts = [prior_jets(part, x, U, X) for part in kernel.parts]
         if kernel.is_product:
             return _scaled(kernel.outputscales, reduce(_Product(U.shape[-1]).covariance, parts))
         return _scaled(kernel.outputscales, reduce(torch.add, parts))
-    return _scaled(kernel.outputscales, _general_prior_jets(kernel, x, U))
+    return _scaled(kernel.outputscales, _general_prior_jets(kernel, x, U, X))
 
 
 def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -172,7 +173,7 @@ def _general_data_jets(functions: KernelFunctions, x: Tensor, X: Tensor, U: Tens
     return jets if carries else jets.detach()
 
 
-def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor) -> Tensor:
+def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) -> Tensor:
     """The derivatives of the kernel's blocks between the point and itself.
 
     Raises:
@@ -193,7 +194,8 @@ def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor) -> Tensor:
     HH = HH[..., i, j, :, :][..., i, j]
     jets = _assembled(blocks.value, fg, fH[..., i, j], gg, gH[..., i, j], HH)
     jets = 0.5 * (jets + jets.mT)
-    _check_second_differences(functions, z.detach(), U.detach(), HH.detach())
+    ranges = (X.amax(-2) - X.amin(-2)).detach().double()
+    _check_second_differences(functions, z.detach(), U.detach(), HH.detach(), ranges)
     return jets if carries else jets.detach()
 
 
@@ -221,7 +223,9 @@ def _derivatives_along(values: Tensor, z: Tensor, U: Tensor) -> Tensor:
     return torch.stack(found, dim=-1)
 
 
-def _check_second_differences(functions: KernelFunctions, x: Tensor, U: Tensor, hessian: Tensor) -> None:
+def _check_second_differences(
+    functions: KernelFunctions, x: Tensor, U: Tensor, hessian: Tensor, ranges: Tensor
+) -> None:
     """Compares with the covariances of (f(x + hw) − 2f(x) + f(x − hw))/h² for all w = uᵢ + uⱼ.
 
     A formula in r = √Σδ² loses its derivatives at r = 0 to automatic differentiation, and one with a term |r|³ has
@@ -233,6 +237,7 @@ def _check_second_differences(functions: KernelFunctions, x: Tensor, U: Tensor, 
         x: The point, ``... x 1 x d``.
         U: The directions, ``... x d x p``.
         hessian: The covariance of the second derivatives in the jet.
+        ranges: The unit of h along every input, ``... x d``; where it is 0, that of the input itself.
 
     Raises:
         ValueError: If they differ.
@@ -253,7 +258,7 @@ def _check_second_differences(functions: KernelFunctions, x: Tensor, U: Tensor, 
             k = functions.values(line, line)
         return second_difference @ k @ second_difference.mT, _ROUNDING * k.abs().amax((-2, -1)).unsqueeze(-1)
 
-    lengths = W.norm(dim=-1)
+    lengths = (W / torch.where(ranges > 0, ranges, 1.0).unsqueeze(-2)).norm(dim=-1)
     lengths = torch.where(lengths > 0, lengths, 1.0)
     steps, agree, silent = [], [], []
     for power in torch.arange(3, -8.5, -0.5, dtype=U.dtype).tolist():
