@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
+from gpytorch import settings
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
@@ -12,8 +11,11 @@ from torch import Tensor
 
 from surrogates.checks import check_positive
 
-NOISE_FLOOR = 1e-8
-"""The variance that ``gaussian_likelihood`` does not go under, in the model's units."""
+NOISE_AS_GIVEN = settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0)
+"""A block in which given noise variances stay what they are: GPyTorch raises them to 1e-6 (float32: 1e-4)."""
+
+NOISE_FLOOR = 1e-4
+"""The share of its noise that a fit of ``gaussian_likelihood`` does not go under."""
 
 
 def matern_kernel(
@@ -56,23 +58,24 @@ def rbf_kernel(
 
 
 def gaussian_likelihood(noise: float, dtype: torch.dtype = torch.float64) -> GaussianLikelihood:
-    """GaussianLikelihood of the given noise variance, without a prior, with a floor of 1e-8.
+    """GaussianLikelihood of the given noise variance, without a prior, with a floor of 1e-4 times that variance.
 
-    ``SingleTaskGP``'s own has a floor of 1e-4, far above the nugget of 1e-6 that gradient estimates from points a
-    hundredth of a lengthscale apart need.
+    ``SingleTaskGP``'s own has a floor of 1e-4 in the model's units, far above the nugget of 1e-6 that gradient
+    estimates from points a hundredth of a lengthscale apart need. This one follows the units of the outcomes.
 
     Args:
-        noise: s², in the model's (standardised) units, above 1e-8.
+        noise: s², in the model's units, which are standardised ones by default.
         dtype: The dtype of the parameter.
 
     Raises:
         TypeError: If the noise is no number.
-        ValueError: If it is not finite and above the floor.
+        ValueError: If it is not finite and positive.
     """
     value = _as_tensor("noise", noise, dtype)
-    if value.numel() != 1 or not NOISE_FLOOR < value.item() < inf:
-        raise ValueError(f"noise must be one finite number above {NOISE_FLOOR:g}, got {noise!r}.")
-    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(NOISE_FLOOR)).to(dtype)
+    if value.numel() != 1:
+        raise ValueError(f"noise must be one number, got {noise!r}.")
+    check_positive("noise", value)
+    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(NOISE_FLOOR * value.item())).to(dtype)
     likelihood.noise = value.reshape(1)
     return likelihood
 

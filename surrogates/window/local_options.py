@@ -8,8 +8,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from surrogates.checks import check_integer, check_lengthscale, positive
-from surrogates.kernels.makers import NOISE_FLOOR, matern_kernel, rbf_kernel
-from surrogates.window.window_surrogate import Hyperparameters, KernelMaker, WindowSurrogate
+from surrogates.kernels.makers import matern_kernel, rbf_kernel
+from surrogates.window.window_surrogate import LEAST_NUGGET, Hyperparameters, KernelMaker, WindowSurrogate
 
 KernelName = Literal["rbf", "matern52"]
 
@@ -73,6 +73,6 @@ def check_nugget(name: str, value: float) -> float:
         TypeError: for what is no number.
         ValueError: for one under 1e-8, where n x n algebra in float64 ends.
     """
-    if positive(name, value) < NOISE_FLOOR:
-        raise ValueError(f"{name} must be at least {NOISE_FLOOR:g}, got {value}")
+    if positive(name, value) < LEAST_NUGGET:
+        raise ValueError(f"{name} must be at least {LEAST_NUGGET:g}, got {value}")
     return float(value)

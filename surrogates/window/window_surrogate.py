@@ -21,7 +21,7 @@ from torch import Tensor
 
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.kernels.blocks import snapshot
-from surrogates.kernels.makers import NOISE_FLOOR, gaussian_likelihood, matern_kernel
+from surrogates.kernels.makers import gaussian_likelihood, matern_kernel
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import radial_profile
 from surrogates.models.derived_gp import DerivedGP
@@ -43,7 +43,10 @@ KernelMaker = Callable[..., ScaleKernel]
 LEAST_TO_FIT = 4
 """Hyper-parameters are not fitted to a window of fewer queries."""
 
-LEAST_NOISE = 2 * NOISE_FLOOR
+LEAST_NUGGET = 1e-8
+"""The least noise variance over o that a user may give: n x n algebra in float64 ends there."""
+
+LEAST_NOISE = 2 * LEAST_NUGGET
 """The least noise variance that a fit may find, in units of the window's variance.
 
 In units of o, which grows to 10⁵ and more where the window is much narrower than ℓ, it would be a tenth of the window's
