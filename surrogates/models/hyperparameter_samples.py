@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from math import log, pi
+from math import log, log2, pi
 from typing import Any
 
 import torch
@@ -90,6 +90,7 @@ class _Part:
         lower: The least values, flattened.
         upper: The largest values, flattened.
         sampled: Whether it is sampled.
+        unit: What u of an unbounded parameter counts.
     """
 
     parameter: torch.nn.Parameter
@@ -98,6 +99,7 @@ class _Part:
     lower: Tensor
     upper: Tensor
     sampled: bool
+    unit: float
 
     @property
     def size(self) -> int:
@@ -108,19 +110,20 @@ class _Part:
         low, high = self.lower.isfinite(), self.upper.isfinite()
         width = self.upper - self.lower
         both, one = low & high, low ^ high
-        values = torch.where(one & low, self.lower + u.exp(), torch.where(one, self.upper - u.exp(), u))
+        values = torch.where(one & low, self.lower + u.exp(), torch.where(one, self.upper - u.exp(), self.unit * u))
         values = torch.where(both, self.lower + width * u.sigmoid(), values)
         logit_slope = width.log() + torch.nn.functional.logsigmoid(u) + torch.nn.functional.logsigmoid(-u)
         return values, torch.where(both, logit_slope, torch.where(one, u, torch.zeros_like(u)))
 
     def coordinates(self) -> Tensor:
-        """u of the present values, ``b x size``; a value on its bound is moved inwards a little."""
+        """u of the present values, ``b x size``; a value on its bound is moved inwards by 1e-6 of the bounds."""
         raw = self.raw
         values = (raw if self.constraint is None else self.constraint.transform(raw)).reshape(len(raw), -1)
-        least = 1e-6 * torch.where(self.lower.isfinite() & self.upper.isfinite(), self.upper - self.lower, 1.0)
-        above, below = (values - self.lower).maximum(least), (self.upper - values).maximum(least)
         low, high = self.lower.isfinite(), self.upper.isfinite()
-        single = torch.where(low, above.log(), torch.where(high, below.log(), values))
+        unit = torch.where(low & high, self.upper - self.lower, torch.where(low, self.lower, self.upper).abs())
+        least = (1e-6 * unit).clamp_min(torch.finfo(unit.dtype).tiny)
+        above, below = (values - self.lower).maximum(least), (self.upper - values).maximum(least)
+        single = torch.where(low, above.log(), torch.where(high, below.log(), values / self.unit))
         return torch.where(low & high, above.log() - below.log(), single)
 
     def set(self, values: Tensor) -> None:
@@ -131,7 +134,8 @@ class _Part:
 class HyperparameterDensity:
     """log p(y | θ) + log p(θ) + log |dθ/du| of coordinates u in which hyper-parameters θ are unbounded.
 
-    u is log(θ − a) for θ > a, log(b − θ) for θ < b, logit((θ − a)/(b − a)) for θ in (a, b), and else θ. Without the
+    u is log(θ − a) for θ > a, log(b − θ) for θ < b, logit((θ − a)/(b − a)) for θ in (a, b), and else θ, or of a
+    ``ConstantMean`` θ in units of the outcomes' deviation (to a power of 2). Without the
     last term it is GPyTorch's ``ExactMarginalLogLikelihood`` times n, here for points of as many models as one likes.
 
     Args:
@@ -157,6 +161,10 @@ class HyperparameterDensity:
         ]
         for _, prior, _ in self._priors:
             prior._validate_args = False  # outside of its support a prior's density is 0, not an error
+        means = copied.mean_module.modules()
+        self._constants = {id(mean.raw_constant) for mean in means if isinstance(mean, ConstantMean)}
+        deviation = float((self._targets - self._targets.mean(-1, keepdim=True)).square().mean().sqrt())
+        self._deviation = 2.0 ** round(log2(deviation)) if deviation > 0 else 1.0
         self._parts = self._made_parts()
         self.start = torch.cat([part.coordinates() for part in self._parts if part.sampled], -1)
 
@@ -256,7 +264,8 @@ class HyperparameterDensity:
             raw = parameter.detach().clone().reshape(-1, *parameter.shape[len(batch) :])
             ends = (-torch.inf, torch.inf) if constraint is None else (constraint.lower_bound, constraint.upper_bound)
             low, high = (torch.as_tensor(end).to(raw).expand(raw.shape[1:]).reshape(-1) for end in ends)
-            parts.append(_Part(parameter, constraint, raw, low, high, sampled))
+            unit = self._deviation if id(parameter) in self._constants else 1.0
+            parts.append(_Part(parameter, constraint, raw, low, high, sampled, unit))
         if not any(part.sampled for part in parts):
             raise ValueError("The model has no parameter that requires gradients: there is nothing to sample.")
         return parts
@@ -264,7 +273,7 @@ class HyperparameterDensity:
     def _with_prior(self) -> set[int]:
         """The ids of the parameters that some prior is a density of, or that need none."""
         parameters = [p for p in self._model.parameters() if p.requires_grad]
-        found = {id(m.raw_constant) for m in self._model.mean_module.modules() if isinstance(m, ConstantMean)}
+        found = set(self._constants)
         with torch.enable_grad():
             for module, _, closure in self._priors:
                 of = closure(module)
