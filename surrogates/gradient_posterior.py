@@ -16,7 +16,7 @@ from surrogates.conditioning import Conditioning
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import is_uniform
 from surrogates.kernels.one_pass import Pass
-from surrogates.linalg.cholesky import laddered_factor
+from surrogates.linalg.cholesky import covariance_root, laddered_factor
 
 _DENSE = 1024
 
@@ -255,18 +255,13 @@ class GradientPosterior(Posterior):
 
     def _largest_dense_eigenvalue(self) -> Tensor:
         """The largest eigenvalue of ∂σ²(x), ``batch x q``, in the model's units of outcome."""
-        return torch.linalg.eigvalsh(self._covariance())[..., -1].clamp_min(0.0)
+        return torch.linalg.eigvalsh(self._covariance())[..., -1]
 
     def _deviation_by_cholesky(self, base: Tensor) -> Tensor:
-        """A sample less the mean, per unit of z, by a factor of the correlations: no prior variance, no move."""
-        prior = self._conditioning.prior_variance_at(self._x).expand(self._shape).flatten(-2)
-        inverse = torch.where(prior > 0, prior.rsqrt(), torch.zeros_like(prior))
+        """A sample less the mean, per unit of z, by a root of the joint covariance."""
         one = self._shape[-2] == 1
         joint = self._conditioning.covariance(self._x).squeeze(-3) if one else self._joint_covariance()
-        correlation = joint * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
-        factor, _ = laddered_factor(correlation, torch.ones_like(prior))
-        deviation = (factor @ base.flatten(-2).unsqueeze(-1)).squeeze(-1)
-        return (deviation * prior.sqrt()).reshape(base.shape)
+        return (covariance_root(joint) @ base.flatten(-2).unsqueeze(-1)).squeeze(-1).reshape(base.shape)
 
     def _deviation_by_matheron(self, base: Tensor) -> Tensor:
         """A sample less the mean, by the rule that ``rsample`` states."""
@@ -306,7 +301,7 @@ def _largest_eigenvalue(whitened: Tensor, prior: Tensor) -> Tensor:
     d = p.shape[0]
     operator = LinearOperator((d, d), matvec=lambda u: p * u.ravel() - v.T @ (v @ u.ravel()), dtype=p.dtype)
     start = torch.ones(d, dtype=torch.float64).numpy()
-    return torch.as_tensor(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0]).clamp_min(0.0)
+    return torch.as_tensor(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
 
 
 GetSampler.register(GradientPosterior)(make_sampler)

@@ -9,12 +9,11 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.get_sampler import GetSampler
-from gpytorch.distributions import MultitaskMultivariateNormal
-from linear_operator import to_linear_operator
 from torch import Tensor
 
 from surrogates.base_samples import make_sampler, rsample_by_generator
 from surrogates.inference import outside_inference_mode
+from surrogates.normal import UnitFreeMultitaskNormal
 
 
 class TransformedGradientPosterior(Posterior):
@@ -36,7 +35,7 @@ class TransformedGradientPosterior(Posterior):
         self, joint: tuple[Tensor, Tensor], outcome_transform: OutcomeTransform | None, X: Tensor, num_outputs: int
     ) -> None:
         self._mean, covariance = joint
-        self._joint = GPyTorchPosterior(MultitaskMultivariateNormal(self._mean, to_linear_operator(covariance)))
+        self._joint = GPyTorchPosterior(UnitFreeMultitaskNormal(self._mean, covariance))
         self._transform = copy.deepcopy(outcome_transform)
         self._X = X.clone()
         self._several = num_outputs > 1

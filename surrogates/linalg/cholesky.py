@@ -125,6 +125,39 @@ def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
     return laddered_factor(K, nugget=NUGGET)[0], deviations
 
 
+def covariance_root(K: Tensor) -> Tensor:
+    """A root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, by which a change of units changes nothing.
+
+    It is the factor of K. Where rounding has made K singular it is that of the correlations with the first jitter that
+    helps, (C + jI)/(1 + j), so that R Rᵀ has the variances of K in any case. An entry without a variance has a row 0.
+
+    Args:
+        K: The covariance, ``batch x n x n``. Elements of the batch do not depend on each other.
+    """
+    K, n = K.double(), K.shape[-1]
+    L, failed = torch.linalg.cholesky_ex(K)
+    if not bool(failed.any()):
+        return L
+    variances = torch.diagonal(K, dim1=-2, dim2=-1)
+    positive = variances > 0
+    deviations = torch.where(positive, variances, 1.0).sqrt()
+    moves = positive / deviations
+    correlations = (K * moves.unsqueeze(-1) * moves.unsqueeze(-2)).clamp(-1.0, 1.0)
+    eye, jitter = torch.eye(n, dtype=K.dtype, device=K.device), torch.zeros_like(failed, dtype=K.dtype)
+    correlations = torch.where(eye > 0, 1.0, correlations)
+    still = failed
+    for step in (*JITTERS, 1e-2, 1.0, n):
+        jitter = torch.where(still > 0, step, jitter)
+        raised = correlations + jitter[..., None, None] * eye
+        R, still = torch.linalg.cholesky_ex(raised / (1.0 + jitter)[..., None, None])
+        if not bool(still.any()):
+            break
+    R = R * torch.where(positive, deviations, 0.0).unsqueeze(-1)
+    singular = (failed > 0)[..., None, None]
+    # Without the factor that failed, whose derivatives are not finite.
+    return torch.where(singular, R, torch.linalg.cholesky_ex(torch.where(singular, eye, K))[0])
+
+
 def extended_factor(L: Tensor, rows: Tensor) -> Tensor:
     """The factor of a matrix whose leading block has the factor L already, in O(n² m).
 

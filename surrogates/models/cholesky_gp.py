@@ -9,10 +9,10 @@ import gpytorch
 import torch
 from botorch import settings as botorch_settings
 from botorch.models import SingleTaskGP
+from botorch.posteriors import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.means import Mean
 from gpytorch.models import ExactGP
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
@@ -24,6 +24,7 @@ from surrogates.conditioning import Conditioning
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import check_kernel, kernel_values, snapshot
 from surrogates.kernels.errors import OpaqueKernelError
+from surrogates.kernels.makers import NOISE_AS_GIVEN
 from surrogates.linalg.cholesky import extended_factor, jittered_factor
 from surrogates.models.caches import (
     CachedConditioning,
@@ -34,6 +35,7 @@ from surrogates.models.caches import (
     prior_mean,
 )
 from surrogates.models.transforms import input_slope, is_affine_input, is_affine_outcome, outcome_scale
+from surrogates.normal import UnitFreeNormal, unit_free
 from surrogates.stationary_conditioning import make_conditioning
 
 
@@ -119,8 +121,6 @@ class CholeskyGP(SingleTaskGP):
                 Y, Yvar = self.outcome_transform(Y, Yvar, X=z)
             original = (X if self.num_outputs == 1 else X.unsqueeze(-3)).expand(self._aug_batch_shape + X.shape[-2:])
             z, targets, noise = self._transform_tensor_args(z, Y, Yvar)
-            # FixedGaussianNoise raises what is under GPyTorch's floor, as at construction.
-            noise = None if noise is None else FixedGaussianNoise(noise).noise
             if cached is not None and z.dim() == 2:
                 self._append(cached, X, z, targets, noise)
             else:
@@ -178,7 +178,8 @@ class CholeskyGP(SingleTaskGP):
         if isinstance(X, Tensor) and X.is_floating_point() and torch.promote_types(X.dtype, data.dtype) == data.dtype:
             X = X.to(data.dtype)
         check_points(X, self.num_inputs, data)
-        return super().posterior(X, *args, **kwargs)
+        posterior = super().posterior(X, *args, **kwargs)
+        return unit_free(posterior) if type(posterior) is GPyTorchPosterior else posterior
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """GPyTorch's call: the prior in training mode, the posterior in evaluation mode.
@@ -191,7 +192,8 @@ class CholeskyGP(SingleTaskGP):
         if not derivatives_are_asked_for():
             self._prepare_prediction()
         with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max):
-            return super().__call__(*args, **kwargs)
+            predicted = super().__call__(*args, **kwargs)
+        return UnitFreeNormal(predicted.mean, predicted.lazy_covariance_matrix)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
         """BoTorch's ``condition_on_observations``, which returns a copy; here it needs no prediction beforehand.
@@ -237,7 +239,7 @@ class CholeskyGP(SingleTaskGP):
         cached, snapshot, leading = self._cached, self._snapshot, self._leading_factor
         self._cached = self._snapshot = self._leading_factor = None
         try:
-            with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max):
+            with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max), NOISE_AS_GIVEN:
                 model = cast(Self, super().get_fantasy_model(inputs, targets, **kwargs))
         finally:
             self._cached, self._snapshot, self._leading_factor = cached, snapshot, leading

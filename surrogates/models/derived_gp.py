@@ -15,11 +15,9 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors import GPyTorchPosterior
 from botorch.utils.types import DEFAULT, _DefaultType
-from gpytorch.distributions import MultitaskMultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods.likelihood import Likelihood
 from gpytorch.means import Mean
-from linear_operator import to_linear_operator
 from torch import Tensor
 
 from surrogates.checks import check_data, check_points
@@ -29,6 +27,7 @@ from surrogates.hessian_posterior import HessianPosterior
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import check_kernel, kernel_values
 from surrogates.kernels.errors import OpaqueKernelError
+from surrogates.kernels.makers import NOISE_AS_GIVEN
 from surrogates.models.cholesky_gp import CholeskyGP, derivatives_are_asked_for
 from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.transforms import (
@@ -39,8 +38,10 @@ from surrogates.models.transforms import (
     keeps_inputs,
     outcome_scale,
     outcome_shift,
+    standardize,
     transformed_with_slope,
 )
+from surrogates.normal import UnitFreeMultitaskNormal
 from surrogates.transformed_gradient_posterior import TransformedGradientPosterior
 
 
@@ -54,9 +55,16 @@ class DerivedGP(CholeskyGP):
 
     The arguments, their order and their defaults are ``SingleTaskGP``'s: with the name changed, the fit and the value
     posterior are the same, computed by Cholesky at any n (GPyTorch alone turns to conjugate gradients above n = 800).
-    The papers' optimizers pass their own kernel and likelihood (``surrogates.matern_kernel``,
-    ``surrogates.gaussian_likelihood``), as the default likelihood cannot go under a noise of 1e-4 in standardised
-    units, and ``FixedNoiseGaussianLikelihood`` not under 1e-6. Batched models are supported.
+    Batched models are supported.
+
+    Numbers follow every change of units. Floors of BoTorch and GPyTorch that are absolute numbers are not followed:
+    outcomes with a deviation under 1e-8 are standardised too, ``train_Yvar`` is taken as given (``SingleTaskGP``
+    raises it to 1e-6, or 1e-4 in float32, in the model's units), and variances and samples have no floor in the user's
+    units (there 1e-10 and 1e-8; in float32 1e-6). Three are: the default likelihood does not go under a noise of 1e-4
+    in the model's units, where priors are made for standardised outcomes (the papers' optimizers pass
+    ``surrogates.matern_kernel`` and ``surrogates.gaussian_likelihood``); ``Normalize`` and ``InputStandardize`` leave
+    an input with a range under 1e-8 as it is, and a given ``Standardize`` such an outcome (``min_range``, ``min_std``,
+    ``min_stdv``); BoTorch's analytic acquisition functions raise variances to 1e-12 of the squared outcome unit.
 
     All posteriors are exact given the hyper-parameters, and know nothing of how these came about. Where they were
     fitted to the same data, bands of partial derivatives are too narrow: most of all those of a weak input, whose long
@@ -86,7 +94,8 @@ class DerivedGP(CholeskyGP):
             functions of two points, such as ``InducingPointKernel``, there is a posterior of values only. The default
             is ``SingleTaskGP``'s ARD RBF kernel.
         mean_module: Any GPyTorch mean.
-        outcome_transform: Any outcome transform; ``Standardize`` is the default, None stands for none. Through a
+        outcome_transform: Any outcome transform; ``Standardize`` is the default, None stands for none, under which
+            kernel, noise and mean are in the units of the outcomes and the defaults of none of them fit. Through a
             nonlinear one (``Log``, ``Power``, ``Bilog``) the gradient is not Gaussian:
             ``transformed_gradient_posterior`` gives its samples and a delta-method mean.
         input_transform: Any input transform. The gradient goes through elementwise, differentiable ones by the chain
@@ -119,9 +128,16 @@ class DerivedGP(CholeskyGP):
         if covar_module is not None and keeps_inputs(input_transform):
             with suppress(OpaqueKernelError):
                 check_kernel(covar_module, train_X.shape[-1])
-        super().__init__(
-            train_X, train_Y, train_Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform
-        )
+        # What is given stays the user's own: nothing here shares storage with it.
+        X, Y, Yvar = (None if t is None else t.clone() for t in (train_X, train_Y, train_Yvar))
+        learned = standardize(train_Y) if outcome_transform is DEFAULT else None
+        if learned is not None:
+            Y, Yvar = learned(Y, Yvar)
+        given = None if learned is not None else outcome_transform
+        with NOISE_AS_GIVEN:
+            super().__init__(X, Y, Yvar, likelihood, covar_module, mean_module, given, input_transform)
+        if learned is not None:
+            self.outcome_transform = learned
         freeze_input_bounds(input_transform)
 
     @staticmethod
@@ -213,8 +229,7 @@ class DerivedGP(CholeskyGP):
             covariance = covariance * scale.unsqueeze(-1).square()
         if shift is not None:
             mean = torch.cat([mean[..., :1] + shift.unsqueeze(-1), mean[..., 1:]], dim=-1)
-        # Lazy, as it may be singular: an input that the kernel does not see, more outcomes than the data tell apart.
-        return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance)))
+        return GPyTorchPosterior(UnitFreeMultitaskNormal(mean, covariance))
 
     @outside_inference_mode
     def value_gradient_covariance(self, X: Tensor, X_gradient: Tensor) -> Tensor:

@@ -60,27 +60,56 @@ class GradientMixturePosterior(GradientPosterior):
         Raises:
             ValueError: If a value is not in (0, 1).
         """
-        value = value.to(self.mean).reshape(-1)
-        if not bool(((value > 0) & (value < 1)).all()):
-            raise ValueError(f"Quantiles are of values in (0, 1), got {value.tolist()}.")
-        # No part has a variance of 0, which would have no distribution function.
-        deviation = self.variance.sqrt().clamp_min(torch.finfo(self.dtype).tiny)
-        parts = torch.distributions.Normal(self.mean, deviation)
-
-        def share(at: Tensor) -> Tensor:
-            return parts.cdf(at.unsqueeze(MCMC_DIM)).mean(MCMC_DIM)
-
-        found = []
-        for level in value:
-            ends = parts.icdf(level)
-            margin = 1e-3 * deviation.amax(MCMC_DIM)
-            bounds = torch.stack([ends.amin(MCMC_DIM) - margin, ends.amax(MCMC_DIM) + margin])
-            found.append(batched_bisect(share, level.item(), bounds, max_steps=64))
-        return torch.stack(found)
+        return _mixture_quantiles(self.mean, self.variance, value)
 
     @cached_property
     def _spread(self) -> Tensor:
         return self.mean - self.mixture_mean.unsqueeze(MCMC_DIM)
+
+
+class ValueMixturePosterior(GaussianMixturePosterior):
+    """BoTorch's ``GaussianMixturePosterior`` with numbers that follow every change of units and of offset.
+
+    BoTorch's ``mixture_variance`` is a difference of squares that lose digits to an offset, and it searches quantiles
+    in an interval that is wider by 1e-6 of the user's unit.
+    """
+
+    @property
+    def mixture_variance(self) -> Tensor:
+        """mean_s σ²_s + var_s μ_s (total variance), ``batch x q x m``."""
+        spread = self.mean - self.mixture_mean.unsqueeze(MCMC_DIM)
+        return self.variance.mean(MCMC_DIM) + spread.square().mean(MCMC_DIM)
+
+    def quantile(self, value: Tensor) -> Tensor:
+        """The marginal quantiles of the mixture, ``k x batch x q x m`` for k values in (0, 1).
+
+        Raises:
+            ValueError: If a value is not in (0, 1).
+        """
+        found = _mixture_quantiles(self.mean, self.variance, value)
+        return found if value.numel() > 1 else found[0]
+
+
+def _mixture_quantiles(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
+    """The quantiles of mixtures of normal distributions in equal parts, which ``MCMC_DIM`` counts, ``k x ...``."""
+    value = value.to(mean).reshape(-1)
+    if not bool(((value > 0) & (value < 1)).all()):
+        raise ValueError(f"Quantiles are of values in (0, 1), got {value.tolist()}.")
+    # Relative to the middle, which takes an offset's digits, and in units of the widest part.
+    middle = mean.mean(MCMC_DIM, keepdim=True)
+    deviation = variance.sqrt().clamp_min(torch.finfo(mean.dtype).tiny)
+    unit = deviation.amax(MCMC_DIM, keepdim=True)
+    parts = torch.distributions.Normal((mean - middle) / unit, deviation / unit)
+
+    def share(at: Tensor) -> Tensor:
+        return parts.cdf(at.unsqueeze(MCMC_DIM)).mean(MCMC_DIM)
+
+    found = []
+    for level in value:
+        ends = parts.icdf(level)
+        bounds = torch.stack([ends.amin(MCMC_DIM) - 1e-3, ends.amax(MCMC_DIM) + 1e-3])
+        found.append(batched_bisect(share, level.item(), bounds, max_steps=64))
+    return middle.squeeze(MCMC_DIM) + unit.squeeze(MCMC_DIM) * torch.stack(found)
 
 
 class FullyBayesianDerivedGP(DerivedGP):
@@ -104,7 +133,7 @@ class FullyBayesianDerivedGP(DerivedGP):
         return self.train_targets.shape[-2]
 
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The mixture of the posteriors of f, each ``batch x S x q x 1``: a ``GaussianMixturePosterior``.
+        """The mixture of the posteriors of f, each ``batch x S x q x 1``, a BoTorch ``GaussianMixturePosterior``.
 
         Through a nonlinear outcome transform it is BoTorch's ``TransformedPosterior`` of that shape instead.
 
@@ -119,7 +148,7 @@ class FullyBayesianDerivedGP(DerivedGP):
         """
         posterior = super().posterior(self._for_all_samples(X), *args, **kwargs)
         if isinstance(posterior, GPyTorchPosterior):
-            return GaussianMixturePosterior(posterior.distribution)
+            return ValueMixturePosterior(posterior.distribution)
         return posterior
 
     def gradient_posterior(self, X: Tensor) -> GradientMixturePosterior:

@@ -17,7 +17,7 @@ from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.posteriors import GPyTorchPosterior
 from gpytorch import settings
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from surrogates.checks import check_finite, check_floating, check_points, check_same_kind
 from surrogates.kernels.blocks import snapshot
-from surrogates.kernels.makers import gaussian_likelihood
+from surrogates.kernels.makers import NOISE_AS_GIVEN, gaussian_likelihood
 from surrogates.models.caches import ModelSnapshot, prior_mean
 from surrogates.models.gradient_data import (
     broadcast_batches,
@@ -39,6 +39,8 @@ from surrogates.models.gradient_data import (
 )
 from surrogates.models.interleaved import InterleavedNoise, gradients_of, values_among
 from surrogates.models.joint_conditioning import JointConditioning
+from surrogates.models.transforms import standardize
+from surrogates.normal import UnitFreeMultitaskNormal, UnitFreeNormal
 
 
 class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
@@ -48,6 +50,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
     The others have no row in any matrix, in the marginal likelihood neither. Where gradients can be observed they are
     worth d values each; where only values can, ``surrogates.DerivedGP`` gives the same posterior in O(n³) instead of
     O(n³d³). Targets are standardised: y' = (y − mean)/scale and ∇y' = ∇y/scale, as a gradient has no offset.
+    Variances, given noise and samples have no floor, in whatever units.
 
     Data have no batches. Fantasies, as ``qKnowledgeGradient`` makes them, are models of a batch shape, which have the
     n points that they come from in common and factorise these once.
@@ -57,7 +60,8 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         train_Y: The outcomes, ``n x 1``.
         train_G: The gradients in outcome units per unit of input, ``n x d``, NaN where a partial derivative was not
             observed.
-        train_Yvar: The noise variances of the values, ``n x 1``, or None to infer one noise for all observations.
+        train_Yvar: The noise variances of the values, ``n x 1``, or None to infer one noise for all observations: one
+            number for values and for partial derivatives, which fits inputs of about unit range.
         train_Gvar: The noise variances of the partial derivatives, ``n x d``, given with ``train_Yvar`` or not at all.
             They may be NaN where ``train_G`` is.
         covar_module: ``RBFKernelGrad`` or ``Matern52KernelGrad``, in any number of ``ScaleKernel``s. The default is a
@@ -89,9 +93,8 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         if covar_module is not None:
             check_gradient_kernel(covar_module, train_X.shape[-1])
         (n, d), dtype = train_X.shape, train_X.dtype
-        mean = train_Y.mean()
-        deviation = train_Y.std() if n > 1 else torch.zeros_like(mean)
-        scale = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+        transform = standardize(train_Y)
+        mean, scale = transform.means.squeeze(), transform.stdvs.squeeze()
         # Point by point: y₁, ∂₁y₁, …, ∂_d y₁, y₂, …
         targets = torch.cat([train_Y - mean, train_G], dim=-1).flatten()
         (observed,) = torch.where(~targets.isnan())
@@ -99,7 +102,8 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             likelihood = gaussian_likelihood(1e-4, dtype)
         else:
             noise = torch.cat([train_Yvar, train_Gvar], dim=-1).flatten()
-            likelihood = InterleavedNoise(noise[observed] / scale**2)
+            with NOISE_AS_GIVEN:
+                likelihood = InterleavedNoise(noise[observed] / scale**2)
         super().__init__(train_X, targets[observed] / scale, likelihood)
         self._cached: JointConditioning | None = None
         self._snapshot: ModelSnapshot | None = None
@@ -134,7 +138,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             return cast(MultivariateNormal, super().__call__(*args, **kwargs))
         (X,) = args
         mean, covariance = self._conditioned(X, gradients=True)
-        return MultivariateNormal(mean.to(X), to_linear_operator(covariance.to(X)))
+        return UnitFreeNormal(mean.to(X), covariance.to(X))
 
     def posterior(  # type: ignore[override]
         self,
@@ -165,21 +169,21 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
                 check_noise("observation_noise", observation_noise, mean.unsqueeze(-1))
             noise = self._value_noise() if observation_noise is True else observation_noise
             covariance = covariance + torch.diag_embed(noise.squeeze(-1).expand(mean.shape))
-        posterior = GPyTorchPosterior(MultivariateNormal(mean + self._mean, to_linear_operator(covariance)))
+        posterior = GPyTorchPosterior(UnitFreeNormal(mean + self._mean, covariance))
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of the gradients at X, ``batch x q x d``, dense, with event shape ``q x d``."""
         mean, covariance = self._scaled(X, gradients=True)
         mean, covariance = gradients_of(mean, covariance, X.shape[-1])
-        return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance)))
+        return GPyTorchPosterior(UnitFreeMultitaskNormal(mean, covariance))
 
     def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of (f, ∇f) at X, ``batch x q x d``, with event shape ``q x (d+1)``, as GPyTorch's."""
         mean, covariance = self._scaled(X, gradients=True)
         mean = mean.unflatten(-1, (X.shape[-2], X.shape[-1] + 1))
         mean = torch.cat([mean[..., :1] + self._mean, mean[..., 1:]], dim=-1)
-        return GPyTorchPosterior(MultitaskMultivariateNormal(mean, to_linear_operator(covariance)))
+        return GPyTorchPosterior(UnitFreeMultitaskNormal(mean, covariance))
 
     def condition_on_observations(  # type: ignore[override]
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None
@@ -241,9 +245,8 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         model._observed = torch.cat([self._observed, entries])
         if noise is not None:
             variances = joined(self._noise().to(noise), noise, 1)
-            model.likelihood = InterleavedNoise(torch.ones_like(variances))
-            # GPyTorch would raise what an inferred noise may be to its floor of fixed noise.
-            model.likelihood.noise_covar.noise = variances
+            with NOISE_AS_GIVEN:
+                model.likelihood = InterleavedNoise(variances)
         if not batch:
             model._num_shared = n + m
         elif self._snapshot is not None and self._snapshot.matches(self):

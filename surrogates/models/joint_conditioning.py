@@ -39,8 +39,10 @@ class JointConditioning:
     ) -> JointConditioning:
         """Factorises the covariance of the observed entries, of which ``targets`` and ``noise`` are ``N`` each."""
         residuals = targets - mean(X).flatten()[observed]
-        covariance = joint_covariance(kernel, X, X, True, True)[observed][:, observed]
-        factor = jittered_factor(covariance + torch.diag(noise))
+        covariance = joint_covariance(kernel, X, X, True, True)[observed][:, observed] + torch.diag(noise)
+        # Values and partial derivatives have units of their own, jitter none. Powers of two round nothing.
+        units = torch.exp2(covariance.diagonal().detach().log2().div(2.0).round())
+        factor = units[:, None] * jittered_factor(covariance / units / units[:, None])
         alpha = torch.cholesky_solve(residuals.double().unsqueeze(-1), factor).squeeze(-1)
         return cls(kernel, mean, X, observed, factor, alpha)
 

@@ -70,6 +70,19 @@ def freeze_input_bounds(transform: InputTransform | None) -> None:
             part.learn_coefficients = False
 
 
+def standardize(Y: Tensor) -> Standardize:
+    """BoTorch's ``Standardize`` of the outcomes, ``batch x n x m``, which has learned their mean and deviation.
+
+    It divides by every deviation, where ``Standardize(m)`` takes one under 1e-8 for 1. Outcomes that are all the same
+    have none, and keep their unit.
+    """
+    constant = Y.amax(-2, keepdim=True) == Y.amin(-2, keepdim=True)
+    transform = Standardize(Y.shape[-1], batch_shape=Y.shape[:-2], min_stdv=torch.finfo(Y.dtype).tiny)
+    transform(torch.where(constant, 0.0, Y))
+    transform.means = torch.where(constant, Y[..., :1, :], transform.means)
+    return transform.eval()
+
+
 def input_slope(transform: InputTransform | None, X: Tensor) -> Tensor | None:
     """dz/dx of z = (x − offset)/coefficient along every input, ``batch x 1 x d``, or None where it is 1.
 

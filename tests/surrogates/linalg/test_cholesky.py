@@ -8,6 +8,7 @@ from surrogates.linalg.cholesky import (
     NUGGET,
     NotPositiveDefiniteError,
     correlation_factor,
+    covariance_root,
     extended_factor,
     factor,
     jittered_factor,
@@ -103,3 +104,26 @@ def test_what_is_not_positive_definite_is_refused_and_nothing_changes():
         growing.append(torch.full((12,), float("nan"), dtype=torch.float64), 1.0)
     assert torch.equal(growing.L, kept)
     assert len(growing) == 12
+
+
+def test_the_root_of_a_covariance_follows_its_units_and_keeps_its_variances():
+    rows = torch.rand(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    regular, singular = rows.mT @ rows, rows @ rows.mT
+    singular[:, 2] = singular[2] = 0.0
+    assert torch.equal(covariance_root(regular), torch.linalg.cholesky(regular))
+    units = 2.0 ** torch.tensor([-40.0, 0.0, 20.0, 30.0, -300.0, 2.0], dtype=torch.float64)
+    root = covariance_root(singular)
+    torch.testing.assert_close(root.square().sum(-1), singular.diagonal(), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(root @ root.mT, singular, rtol=1e-6, atol=1e-6)
+    assert torch.equal(covariance_root(singular * units * units[:, None]), root * units[:, None])
+    negative = singular - 1e-17 * torch.eye(6, dtype=torch.float64)
+    assert covariance_root(negative)[2].abs().max() == 0.0
+
+
+def test_the_root_of_one_element_does_not_depend_on_the_rest_of_the_batch():
+    rows = torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    singular = torch.stack([torch.ones(5, 5, dtype=torch.float64), rows @ rows.mT]).requires_grad_(True)
+    root = covariance_root(singular)
+    assert torch.equal(root[1], torch.linalg.cholesky(singular[1]))
+    (slope,) = torch.autograd.grad(root.sum(), singular)
+    assert slope.isfinite().all()

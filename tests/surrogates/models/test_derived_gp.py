@@ -387,7 +387,7 @@ def test_learned_additional_noise_counts_for_added_observations():
     check_gradients(model, both, outcomes(both), torch.full((8, 1), 0.04, dtype=torch.float64))
 
 
-def test_added_variances_under_gpytorch_s_floor_are_raised_to_it_as_they_are_at_construction():
+def test_given_variances_under_gpytorch_s_floor_stay_what_they_are():
     X, new = points(6), points(2, seed=21)
     both = torch.cat([X, new])
 
@@ -395,12 +395,14 @@ def test_added_variances_under_gpytorch_s_floor_are_raised_to_it_as_they_are_at_
         Yvar = torch.full((len(X), 1), 1e-9, dtype=torch.float64)
         return DerivedGP(X, outcomes(X), Yvar, covar_module=kernel_named("rbf"), outcome_transform=None)
 
-    with pytest.warns(gpytorch.utils.warnings.NumericalWarning, match="noise"):
-        added, whole = model(X), model(both)
-    with pytest.warns(gpytorch.utils.warnings.NumericalWarning, match="noise"):
-        added.add_observations(new, outcomes(new), torch.full((2, 1), 1e-9, dtype=torch.float64))
-    Xq = points(2, seed=5)
-    assert_close(added.gradient_posterior(Xq).mean, whole.gradient_posterior(Xq).mean, 1e-9)
+    added, whole, conditioned = model(X), model(both), model(X)
+    added.add_observations(new, outcomes(new), torch.full((2, 1), 1e-9, dtype=torch.float64))
+    noise = torch.full((2, 1), 1e-9, dtype=torch.float64)
+    conditioned = conditioned.condition_on_observations(new, outcomes(new), noise=noise)
+    exact = reference(whole, both, outcomes(both), torch.full((8, 1), 1e-9, dtype=torch.float64))
+    expected = torch.stack([exact.gradient_mean(x) for x in points(2, seed=5)])
+    for given in (added, whole, conditioned):
+        assert_close(given.gradient_posterior(points(2, seed=5)).mean, expected, 1e-7)
 
 
 def float32_model(name):

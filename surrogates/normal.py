@@ -1,0 +1,72 @@
+"""GPyTorch's normal distributions without its floors, which are absolute numbers in the user's units.
+
+GPyTorch raises variances to 1e-10 (float32: 1e-6) and adds a jitter of 1e-8 (1e-6) or more to a covariance that is
+singular to rounding. Both are wrong where outcomes, or partial derivatives, are small numbers.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator import to_linear_operator
+from torch import Tensor
+
+from surrogates.linalg.cholesky import covariance_root
+
+
+class UnitFreeNormal(MultivariateNormal):
+    """GPyTorch's ``MultivariateNormal``, whose numbers follow every change of units.
+
+    ``variance`` is the covariance's diagonal. Where rounding has left nothing of an entry it is the dtype's smallest
+    normal number. Samples have exactly these variances, as ``covariance_root`` has no absolute jitter.
+
+    Args:
+        mean: The mean, ``batch x N``.
+        covariance_matrix: The covariance, ``batch x N x N``. A tensor is not factorised before it is sampled.
+        **options: As ``MultivariateNormal`` takes them.
+    """
+
+    def __init__(self, mean: Tensor, covariance_matrix: Any, **options: Any) -> None:
+        super().__init__(mean, to_linear_operator(covariance_matrix), **options)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of every entry, ``batch x N``, positive."""
+        diagonal = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
+        return diagonal.expand(self._batch_shape + self._event_shape).clamp_min(torch.finfo(diagonal.dtype).tiny)
+
+    def rsample(self, sample_shape: torch.Size = torch.Size(), base_samples: Tensor | None = None) -> Tensor:  # noqa: B008
+        """Samples, ``sample_shape x batch x N``, from base samples of that shape or from the global generator."""
+        shape = self.loc.shape
+        if base_samples is None:
+            drawn = torch.randn(*shape, torch.Size(sample_shape).numel(), dtype=self.loc.dtype, device=self.loc.device)
+        else:
+            sample_shape = base_samples.shape[: base_samples.dim() - len(shape)]
+            drawn = base_samples.reshape(sample_shape.numel(), *shape).movedim(0, -1)
+        return self.loc + (self._root @ drawn).movedim(-1, 0).reshape(*sample_shape, *shape)
+
+    @cached_property
+    def _root(self) -> Tensor:
+        return covariance_root(self.lazy_covariance_matrix.to_dense()).to(self.loc)
+
+
+class UnitFreeMultitaskNormal(MultitaskMultivariateNormal, UnitFreeNormal):
+    """GPyTorch's ``MultitaskMultivariateNormal`` as a ``UnitFreeNormal``; its arguments are GPyTorch's."""
+
+    def __init__(self, mean: Tensor, covariance_matrix: Any, **options: Any) -> None:
+        super().__init__(mean, to_linear_operator(covariance_matrix), **options)
+
+
+def unit_free(posterior: GPyTorchPosterior) -> GPyTorchPosterior:
+    """A posterior of BoTorch with its distribution as a ``UnitFreeNormal``."""
+    normal = posterior.distribution
+    if isinstance(normal, UnitFreeNormal):
+        return posterior
+    covariance = normal.lazy_covariance_matrix
+    if not isinstance(normal, MultitaskMultivariateNormal):
+        return type(posterior)(UnitFreeNormal(normal.mean, covariance))
+    return type(posterior)(UnitFreeMultitaskNormal(normal.mean, covariance, interleaved=normal._interleaved))
