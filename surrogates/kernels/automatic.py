@@ -155,25 +155,28 @@ class _Derivatives:
 
     def _increments_grow(self, point: Tensor, u: Tensor, variance: Tensor) -> bool:
         """Whether the smallest increments along u that rounding leaves outgrow h²; point ``batch x 1 x d``."""
+        # In units of the largest coordinate, with which the input's unit changes, or of 1 where that is 0.
+        largest = max(float((x.detach() @ u).abs().max()) for x in (self._x1, self._x2)) or 1.0
         powers = torch.arange(2, 13, dtype=point.dtype, device=point.device)
-        # In units of the largest coordinate, with which the input's unit changes.
-        largest = max(float((x.detach() @ u).abs().max()) for x in (self._x1, self._x2))
-        steps = (largest or 1.0) * 10.0**-powers
-        line = torch.cat([point, point + steps.unsqueeze(-1) * u], dim=-2)
-        self._distances.begin(())
-        try:
-            with torch.no_grad():
-                k = _matrix(self._kernel, line, line)
-        except RuntimeError:  # steps that leave the domain of the kernel
-            return False
-        variances = torch.diagonal(k, dim1=-2, dim2=-1)
-        size = variances[..., 1:] + variances[..., :1]
-        increments = size - 2 * k[..., 0, 1:]
-        rates = increments / steps**2
-        known = increments > _ROUNDING * size.abs()
-        last = known.cumprod(-1).sum(-1, keepdim=True) - 1
-        smallest, before = (rates.gather(-1, (last - back).clamp_min(0)).squeeze(-1) for back in (0, 1))
-        return bool(((last.squeeze(-1) >= 1) & (smallest > 5 * before) & (smallest > 4 * variance)).any())
+        for enlarged in (0, 10, 20):
+            steps = largest * 10.0 ** (enlarged - powers)
+            line = torch.cat([point, point + steps.unsqueeze(-1) * u], dim=-2)
+            self._distances.begin(())
+            try:
+                with torch.no_grad():
+                    k = _matrix(self._kernel, line, line)
+            except RuntimeError:  # steps that leave the domain of the kernel
+                return False
+            variances = torch.diagonal(k, dim1=-2, dim2=-1)
+            size = variances[..., 1:] + variances[..., :1]
+            increments = size - 2 * k[..., 0, 1:]
+            rates = increments / steps**2
+            known = increments > _ROUNDING * size.abs()
+            last = known.cumprod(-1).sum(-1, keepdim=True) - 1
+            if bool((last >= 1).any()):
+                smallest, before = (rates.gather(-1, (last - back).clamp_min(0)).squeeze(-1) for back in (0, 1))
+                return bool(((last.squeeze(-1) >= 1) & (smallest > 5 * before) & (smallest > 4 * variance)).any())
+        return False
 
     def _matrix(self, s: Tensor, t: Tensor, directions: Sequence[Tensor] = ()) -> Tensor:
         """k(x + s, x' + t), ``... x q x n``."""

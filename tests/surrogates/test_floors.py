@@ -148,19 +148,18 @@ def test_a_kernel_that_lies_is_refused_in_any_unit():
             _ = gp.gradient_posterior(x_unit * points(1, seed=5)).variance
 
 
-@pytest.mark.parametrize("unit", [1e-6, 1e6])
-def test_a_kink_is_found_in_any_unit(unit):
+def test_a_kink_is_found_where_inputs_are_large_numbers():
     class Kinked(RBFKernel):
         def forward(self, x1, x2, diag=False, **params):
             difference = (x1.unsqueeze(-2) - x2.unsqueeze(-3)).abs().sum(-1)
             return torch.exp(-difference / self.lengthscale[..., 0, 0])
 
     kernel = ScaleKernel(Kinked()).double()
-    kernel.base_kernel.lengthscale = torch.tensor(unit, dtype=torch.float64)
+    kernel.base_kernel.lengthscale = torch.tensor(1e9, dtype=torch.float64)
     gp = derived_gp(kernel)
-    gp.set_train_data(unit * points(6))
+    gp.set_train_data(1e9 * points(6))
     with pytest.raises(ValueError, match="no gradient between two of the points"):
-        _ = gp.gradient_posterior(unit * points(1, seed=5)).variance
+        _ = gp.gradient_posterior(torch.zeros(1, D, dtype=torch.float64)).variance
 
 
 def test_hyperparameters_of_outcomes_in_a_large_unit_are_found():
