@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surrogates.checks import nonnegative, positive, positive_integer
+from surrogates.checks import positive_integer
 from surrogates.kernels.stationary import RadialProfile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, factor, not_definite
 from surrogates.threads import small_algebra
 from surrogates.window.nearest_search import row_squared_distances
-from surrogates.window.trajectory import Trajectory, check_precision
+from surrogates.window.trajectory import Trajectory
+from surrogates.window.window_kernel import WindowKernel
 
 
 def _assign(slots, wanted):  # type: ignore[no-untyped-def]
@@ -42,24 +43,17 @@ with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
     import numba
 
     _assign = numba.njit(cache=True, nogil=True)(_assign)
-    from surrogates.kernels.one_pass_numba import correlations, numbers_of
     from surrogates.window.replace_rows_numba import replace_rows
-
-# How many times that a row left are remembered, with its distances.
-_LEFT = 32
 
 # Replaced rows after which the factor is made anew although nothing was found wrong with it.
 _REBUILD_AFTER = 64
-
-_HYPERPARAMETERS = ("_precision", "_profile", "_numbers", "_outputscale", "_noise")
 
 
 class NearestWindow:
     """The min(size, n) queries nearest to a point, with what a Gaussian process needs of them (ZoRD, Appx. C.1: 150).
 
     Moving replaces the rows that left by the rows that came, in their slots, and evaluates again only what depends on
-    these: m k d operations for the distances of m rows among k, few for rows that left not long ago, and O(k²) for the
-    factor of
+    these: m k d operations for the distances of m rows among k, and O(k²) for the factor of
 
         A = o h(D) + diag(s²),   Dᵢⱼ = Σₗ (Xᵢₗ − Xⱼₗ)²/ℓₗ²
 
@@ -93,7 +87,7 @@ class NearestWindow:
     ) -> None:
         self.trajectory = trajectory
         self.size = positive_integer("size", size)
-        self._set_hyperparameters(precision, profile, outputscale, noise)
+        self._kernel = WindowKernel.of(trajectory, precision, profile, outputscale, noise)
         self.reset()
 
     def reset(self) -> None:
@@ -109,7 +103,6 @@ class NearestWindow:
         self._gradient_D: Tensor | None = None
         self._replaced = 0
         self._distances: Tensor | None = None
-        self._forget()
 
     def __len__(self) -> int:
         """The number of slots in use, k."""
@@ -138,24 +131,25 @@ class NearestWindow:
     @property
     def noise(self) -> Tensor:
         """s², ``k``, float64: the window's noise plus the queries' own."""
-        result = torch.full((len(self),), self._noise, dtype=torch.float64, device=self.trajectory.device)
+        result = torch.full((len(self),), self._kernel.noise, dtype=torch.float64, device=self.trajectory.device)
         own = self.trajectory.noise
         return result if own is None else result + own[self.indices]
 
     @property
     def squared_distances(self) -> Tensor:
         """D, ``k x k``, float64, symmetric with a zero diagonal."""
-        return self._scale(self._D[: len(self), : len(self)])
+        return self._kernel.scaled(self._D[: len(self), : len(self)])
 
     def gradient_squared_distances(self) -> Tensor:
         """E, ``k x k``: the squared distances in the metric 1/ℓₗ⁴, which traces of gradient covariances need.
 
         It is D/ℓ² for one ℓ; d different ones cost k² d/2 operations at the first use after a move.
         """
-        if self._precision.ndim == 0:
-            return self._precision * self.squared_distances
+        precision = self._kernel.precision
+        if precision.ndim == 0:
+            return precision * self.squared_distances
         if self._gradient_D is None:
-            squared, result = self._precision.square(), torch.zeros_like(self.squared_distances)
+            squared, result = precision.square(), torch.zeros_like(self.squared_distances)
             for i in range(1, len(self)):
                 result[i, :i] = row_squared_distances(self._X[:i], self._X[i], squared)
             self._gradient_D = result + result.mT
@@ -187,7 +181,9 @@ class NearestWindow:
             NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries without
                 noise). The window stays where it was then.
         """
-        nearest, squared = self.trajectory.nearest_beside((self._slots, self.X), x, self.size, self._ard_precision)
+        nearest, squared = self.trajectory.nearest_beside(
+            (self._slots, self.X), x, self.size, self._kernel.ard_precision
+        )
         changed, rows = _assign(self._slots, nearest)
         at = torch.from_numpy(changed).to(self._X.device)
         if not changed.size:
@@ -207,7 +203,7 @@ class NearestWindow:
         if len(squared) < len(self):
             squared = torch.cat((squared, squared.new_empty(len(self) - len(squared))))
         self._distances = squared
-        self._distances[at] = row_squared_distances(self._X, x, self._ard_precision, at)
+        self._distances[at] = row_squared_distances(self._X, x, self._kernel.ard_precision, at)
         return at
 
     @property
@@ -237,16 +233,13 @@ class NearestWindow:
             TypeError, ValueError: As the constructor.
             NotPositiveDefiniteError: If A is not positive definite with them. Nothing changes then.
         """
-        names = (*_HYPERPARAMETERS, "_D", "_A", "_L", "_replaced")
-        saved = {name: getattr(self, name) for name in names}
-        self._set_hyperparameters(precision, profile, outputscale, noise)
-        k, old = len(self), saved["_precision"]
-        self._D, self._A = self._D.clone(), self._A.clone()
+        kernel, k = WindowKernel.of(self.trajectory, precision, profile, outputscale, noise), len(self)
+        saved = {name: getattr(self, name) for name in ("_kernel", "_D", "_A", "_L", "_replaced")}
+        self._kernel, self._D, self._A = kernel, self._D.clone(), self._A.clone()
         try:
-            if old.ndim + self._precision.ndim and not torch.equal(old, self._precision):
+            if not kernel.has_metric_of(saved["_kernel"]):
                 self._measure(np.arange(k))
                 self._distances = None
-                self._forget()
             if k:
                 self._cover(slice(0, k))
                 self._refactor()
@@ -281,46 +274,23 @@ class NearestWindow:
         known = bool(((slots >= 0) & (slots < len(self.trajectory))).all())
         if len(slots) > self.size or len(np.unique(slots)) != len(slots) or not known:
             raise ValueError(f"the state's indices do not fit a trajectory of {len(self.trajectory)} queries.")
-        if (len(slots) and (L is None) != (self._profile is None)) or (L is not None and L.shape != (len(slots),) * 2):
+        if (len(slots) and (L is None) != (self._kernel.h is None)) or (L is not None and L.shape != (len(slots),) * 2):
             raise ValueError("the state's factor does not fit its indices and this window's profile.")
         self.reset()
         self._write(np.arange(len(slots)), slots)
         self._L = None if L is None else L.to(self._D).mT.contiguous().mT
         self._replaced = state["replaced"]
 
-    def mark(self) -> dict[str, Any]:
+    def mark(self) -> tuple[Any, ...]:
         """A mark at which ``roll_back`` restores the window; it copies nothing."""
-        return {name: getattr(self, name) for name in (*_HYPERPARAMETERS, "_slots", "_L", "_replaced")}
+        return self._kernel, self._slots, self._L, self._replaced
 
-    def roll_back(self, mark: Mapping[str, Any]) -> None:
+    def roll_back(self, mark: tuple[Any, ...]) -> None:
         """Becomes bit for bit what it was at the mark; the trajectory still has the queries that it had then."""
         self.reset()
-        self.__dict__.update({name: mark[name] for name in _HYPERPARAMETERS})
-        self._write(np.arange(len(mark["_slots"])), mark["_slots"])
-        self._L, self._replaced = mark["_L"], mark["_replaced"]
-
-    def _set_hyperparameters(self, precision: Any, profile: Any, outputscale: float, noise: float) -> None:
-        precision = check_precision(1.0 if precision is None else precision, self.trajectory.d, self.trajectory.device)
-        scale, variance = positive("outputscale", outputscale), nonnegative("noise", noise)
-        h = getattr(profile, "h", profile)
-        if h is not None and not callable(h):
-            raise TypeError(f"profile must be a RadialProfile or a function of r², got {type(profile).__name__}.")
-        self._precision, self._profile, self._outputscale, self._noise = precision, h, scale, variance
-        self._numbers = None if replace_rows is None else numbers_of(profile)
-
-    @property
-    def _ard_precision(self) -> Tensor | None:
-        """1/ℓₗ², ``d``, or None where one number serves all inputs: distances are kept unscaled then."""
-        return self._precision if self._precision.ndim else None
-
-    def _forget(self) -> None:
-        """Makes room for rows that leave: their numbers, the rows beside them, the distances to these, the next place.
-
-        Whatever is held now, such distances are those of the same two rows of the trajectory.
-        """
-        places = (_LEFT, self.size)
-        numbers, beside = np.full(_LEFT, -1), np.full(places, -1)
-        self._left = numbers, beside, np.empty(places), np.zeros(1, dtype=np.int64)
+        self._kernel, slots, L, replaced = mark
+        self._write(np.arange(len(slots)), slots)
+        self._L, self._replaced = L, replaced
 
     def _write(self, changed: np.ndarray, rows: np.ndarray) -> None:
         """Puts queries into slots, with their distances and covariances to all others."""
@@ -332,7 +302,7 @@ class NearestWindow:
         self._slots = slots
         if len(changed) == 1:
             slot, k = int(changed[0]), len(slots)
-            distances = row_squared_distances(self.X, self._X[slot], self._ard_precision)
+            distances = row_squared_distances(self.X, self._X[slot], self._kernel.ard_precision)
             self._D[slot, :k] = distances
             self._D[:k, slot] = distances
             self._cover(slice(slot, slot + 1))
@@ -347,49 +317,38 @@ class NearestWindow:
             missing[slot] = False
             self._D[slot, slot] = 0
             others = missing.nonzero().squeeze(-1)
-            distances = row_squared_distances(self._X, self._X[slot], self._ard_precision, others)
+            distances = row_squared_distances(self._X, self._X[slot], self._kernel.ard_precision, others)
             self._D[slot, others] = distances
             self._D[others, slot] = distances
 
-    def _scale(self, D: Tensor) -> Tensor:
-        return self._precision * D if self._precision.ndim == 0 else D
-
     def _cover(self, slots: Tensor | slice) -> None:
         """Writes the covariances of these slots with all, from the distances."""
-        if self._profile is None:
+        if self._kernel.h is None:
             return
         k = len(self)
-        D = self._D[slots, :k]
-        if self._numbers is not None and D.is_cpu:  # as ``replace_rows``, to the last bit
-            K = torch.empty(D.shape, dtype=torch.float64)
-            scale = 1.0 if self._precision.ndim else float(self._precision)
-            correlations(self._numbers, D.numpy(), scale, self._outputscale, K.numpy())
-        else:
-            K = self._profile(self._scale(D)).reshape(D.shape).mul(self._outputscale)
+        K = self._kernel.covariance(self._D[slots, :k])
         self._A[slots, :k] = K
         self._A[:k, slots] = K.mT
-        self._A.diagonal()[:k][slots] += self._noise if self.trajectory.noise is None else self.noise[slots]
+        self._A.diagonal()[:k][slots] += self._kernel.noise if self.trajectory.noise is None else self.noise[slots]
 
     def _replace(self, changed: np.ndarray, rows: np.ndarray) -> bool:
         """Does what ``_write`` and ``_refactor`` do where updating the factor is faster; whether it was."""
-        k, L, X = len(self), self._L, self._X
-        if L is None or self._numbers is None or not X.is_cpu or not _replacing_pays(k, len(changed)):
+        k, L, X, kernel = len(self), self._L, self._X, self._kernel
+        if replace_rows is None or L is None or kernel.numbers is None or not X.is_cpu:
             return False
-        if changed[-1] >= k or self._replaced + len(changed) > _REBUILD_AFTER:
+        if not _replacing_pays(k, len(changed)) or changed[-1] >= k or self._replaced + len(changed) > _REBUILD_AFTER:
             return False
-        assert replace_rows is not None
-        noise, own = np.full(len(rows), self._noise), self.trajectory.noise
+        noise, own = np.full(len(rows), kernel.noise), self.trajectory.noise
         if own is not None:
             noise += own.numpy()[rows]
-        weights, scale = (self._precision.numpy(), 1.0) if self._precision.ndim else (None, float(self._precision))
         U = L.mT.clone(memory_format=torch.contiguous_format)
         matrices = (matrix.numpy() for matrix in (X, self._D, self._A, U, self._probe[:k]))
-        kernel, slots = (weights, self._numbers, scale, self._outputscale), self._slots.copy()
         history = self.trajectory.X.numpy()
-        definite, holds = replace_rows(history, changed, rows, noise, slots, self._left, *matrices, *kernel)
+        definite, holds = replace_rows(history, changed, rows, noise, *matrices, *kernel.compiled_arguments)
         if not definite:
             raise not_definite(k)
-        self._slots = slots
+        self._slots = self._slots.copy()
+        self._slots[changed] = rows
         self._L = U.mT
         self._replaced += len(changed)
         if not holds:
@@ -397,14 +356,14 @@ class NearestWindow:
         return True
 
     def _refactor(self) -> None:
-        if self._profile is None:
+        if self._kernel.h is None:
             self._L = None
             return
         self._L = factor(self.covariance)
         self._replaced = 0
 
     def _require_profile(self) -> None:
-        if self._profile is None:
+        if self._kernel.h is None:
             raise ValueError("this window has no kernel profile, hence no covariance and no factor.")
 
 

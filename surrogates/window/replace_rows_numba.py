@@ -16,7 +16,7 @@ _DRIFT = 8.0
 
 
 @numba.njit(cache=True, nogil=True)
-def replace_rows(history, slots, rows, noise, held, left, X, D, A, U, z, weights, profile, scale, outputscale):  # type: ignore[no-untyped-def]
+def replace_rows(history, slots, rows, noise, X, D, A, U, z, weights, profile, scale, outputscale):  # type: ignore[no-untyped-def]
     """Write rows of the history into slots of X, and what depends on them into D, A and the factor.
 
     Args:
@@ -24,8 +24,6 @@ def replace_rows(history, slots, rows, noise, held, left, X, D, A, U, z, weights
         slots: The slots.
         rows: The history's row for each.
         noise: The variance on its diagonal entry of A.
-        held: The history's row in each slot, ``k``, which is written to.
-        left: What is known of rows that left, as ``NearestWindow`` has it; a path that turns back takes them again.
         X: The window's queries, ``k x d``.
         D: Their squared distances, at least ``k x k``.
         A: Their covariance o h(D/ℓ²) with the noise, at least ``k x k``.
@@ -40,15 +38,11 @@ def replace_rows(history, slots, rows, noise, held, left, X, D, A, U, z, weights
         Whether A is positive definite to working precision, and whether U is its factor up to rounding.
     """
     k = U.shape[0]
-    squared = np.empty(k)
+    squared, every = np.empty(k), np.arange(k)
     for i in range(slots.size):
         slot = slots[i]
-        _leave(held, slot, D[slot, :k], left)
-        X[slot], held[slot] = history[rows[i]], rows[i]
-        unknown = _recall(held, slot, left, squared)
-        values = np.empty(unknown.size)
-        evaluate_rows(X, X[slot], weights, unknown, values)
-        squared[unknown] = values
+        X[slot] = history[rows[i]]
+        evaluate_rows(X, X[slot], weights, every, squared)
         for j in range(k):
             D[slot, j] = D[j, slot] = squared[j]
             A[slot, j] = A[j, slot] = outputscale * h(profile[0], profile[1], scale * squared[j])
@@ -56,30 +50,6 @@ def replace_rows(history, slots, rows, noise, held, left, X, D, A, U, z, weights
         if not replace_row(U, slot, A[slot, :k]):
             return False, False
     return True, _is_factor(U, A, z)
-
-
-@numba.njit(cache=True, nogil=True)
-def _leave(held, slot, squared, left):  # type: ignore[no-untyped-def]
-    """Keep the distances of the row in a slot, in the place of those that were kept first."""
-    numbers, beside, distances, following = left
-    place = following[0]
-    following[0] = (place + 1) % numbers.size
-    numbers[place], beside[place, : held.size], distances[place, : held.size] = held[slot], held, squared
-    beside[place, held.size :] = -1
-
-
-@numba.njit(cache=True, nogil=True)
-def _recall(held, slot, left, squared):  # type: ignore[no-untyped-def]
-    """Write the known distances of the row in a slot to the others; in which slots they are not known."""
-    numbers, beside, distances, _ = left
-    unknown = np.ones(held.size, dtype=np.bool_)
-    for i in range(numbers.size):
-        if numbers[i] == held[slot]:
-            for j in range(held.size):
-                if beside[i, j] == held[j]:
-                    squared[j], unknown[j] = distances[i, j], False
-    unknown[slot], squared[slot] = False, 0.0
-    return np.flatnonzero(unknown)
 
 
 @reordered

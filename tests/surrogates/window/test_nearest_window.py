@@ -3,7 +3,7 @@ import torch
 
 from surrogates.kernels.stationary import RadialProfile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
-from surrogates.window import nearest_search, nearest_window
+from surrogates.window import nearest_search, nearest_window, window_kernel
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 from tests.surrogates.window.uncompiled import uncompiled
@@ -17,6 +17,7 @@ def path(request, monkeypatch):
     if request.param == "torch":
         uncompiled(monkeypatch)
         monkeypatch.setattr(nearest_window, "replace_rows", None)
+        monkeypatch.setattr(window_kernel, "numbers_of", None)
     elif nearest_window.replace_rows is None:
         pytest.skip("numba is not installed")
 
@@ -275,65 +276,3 @@ def test_bad_arguments_are_refused():
         with pytest.raises(ValueError, match="state"):
             window.load_state_dict(bad)
     assert torch.equal(window.L, state["L"])
-
-
-def line(n):
-    """Queries along a line at distances that are all different, and a window that moves a few rows at a time."""
-    trajectory = Trajectory(2)
-    along = torch.arange(n, dtype=torch.float64) + 0.3 * torch.rand(n, generator=torch.Generator().manual_seed(5))
-    trajectory.append(torch.stack([along, 0.1 * along.sin()], dim=1), torch.zeros(n, dtype=torch.float64))
-    return trajectory
-
-
-@compiled
-def test_rows_that_come_back_bring_the_distances_that_they_left_with(monkeypatch):
-    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows: True)
-    from surrogates.window.replace_rows_numba import _recall
-
-    trajectory = line(200)
-    window = NearestWindow(trajectory, 40, precision=0.5, profile=MATERN, noise=1e-3)
-    window.move_to(trajectory.X[100])
-    before = window.rows.copy()
-    window.move_to(trajectory.X[103])
-    left = [slot for slot in range(40) if window.rows[slot] != before[slot]]
-    assert len(left) == 3
-    for slot in left:  # what the window would evaluate for the first row that came back: distances to two that came
-        held, squared = window.rows.copy(), torch.empty(40, dtype=torch.float64)
-        held[slot] = before[slot]
-        unknown = _recall(held, slot, window._left, squared.numpy())
-        assert len(unknown) <= 2
-        known = [j for j in range(40) if j not in unknown]
-        row = nearest_search.row_squared_distances(trajectory.X, trajectory.X[before[slot]])
-        assert torch.equal(squared[known], row[held[known]])
-    window.move_to(trajectory.X[100])
-    check(window, trajectory.X[100], 0.5, 1.0, 1e-3)
-
-
-@compiled
-@pytest.mark.parametrize("event", ["another metric", "a roll back", "a load"])
-def test_distances_of_rows_that_left_are_forgotten(event, monkeypatch):
-    """With the metric, and with the trajectory, of whose rows the numbers stand for others afterwards."""
-    monkeypatch.setattr("surrogates.window.nearest_window._replacing_pays", lambda n, rows: True)
-    trajectory, metric = line(200), torch.tensor([0.5, 2.0], dtype=torch.float64)
-    window = NearestWindow(trajectory, 40, precision=metric, profile=MATERN, noise=1e-3)
-    window.move_to(trajectory.X[160])
-    mark, at, state = window.mark(), trajectory.mark(), window.state_dict()
-    trajectory.append(trajectory.X[177] + 1e-3, 0.0)
-    for row in (160, 154, 160):
-        window.move_to(trajectory.X[row])
-    assert 200 in window.rows
-    window.move_to(trajectory.X[154])
-    assert 200 not in window.rows
-    if event == "another metric":
-        metric = torch.tensor([3.0, 0.2], dtype=torch.float64)
-        window.set_kernel(precision=metric, profile=MATERN, outputscale=1.0, noise=1e-3)
-    else:
-        trajectory.roll_back(at)
-        trajectory.append(trajectory.X[176] + 0.4, 0.0)  # another query of the same number
-        if event == "a roll back":
-            window.roll_back(mark)
-        else:
-            window.load_state_dict(state)
-    for row in (154, 160, 157, 161):
-        window.move_to(trajectory.X[row])
-        check(window, trajectory.X[row], metric, 1.0, 1e-3)
