@@ -10,8 +10,8 @@ from optimizers.comparison.compare import compare
 from optimizers.comparison.comparison import Comparison
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import CommonOptions, Optimizer
-from optimizers.core.record import StopReason
 from optimizers.core.result import Result
+from optimizers.core.stopping import StopReason
 from optimizers.designs import latin_hypercube, local_cloud, sobol
 from optimizers.directions.directions import Directions
 from optimizers.estimators.coordinate_differences import CoordinateDifferences

@@ -26,7 +26,7 @@ from optimizers.comparison.outside import NAMES, Queries, outside_name, run_outs
 from optimizers.comparison.records import Rows, best_so_far
 from optimizers.core.bounds import BoundsLike, parse_bounds
 from optimizers.core.options import nearest_name, positive_integer
-from optimizers.core.record import StopReason
+from optimizers.core.stopping import StopReason
 from optimizers.core.values import parse_point
 from optimizers.minimize import minimize
 from optimizers.registry import METHODS, method_class

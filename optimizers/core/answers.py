@@ -1,4 +1,4 @@
-"""A batch that is out, and the values of its points that have come so far."""
+"""The batches that are out, and the values of their points that have come so far."""
 
 from __future__ import annotations
 
@@ -71,3 +71,64 @@ class Answers:
         """What ``state_dict`` described, on a device."""
         told = dict(zip(state["which"], state["values"].tolist(), strict=True))
         return cls(Batch.from_state_dict(state["batch"], domain, device), told)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The batches that are out, the oldest first; a change makes another one.
+
+    Attributes:
+        answers: each batch with the values that have come.
+    """
+
+    answers: tuple[Answers, ...] = ()
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return len(self.answers)
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The batches."""
+        return tuple(answers.batch for answers in self.answers)
+
+    @property
+    def untold(self) -> int:
+        """The number of points whose values have not come."""
+        return sum(len(answers.batch) - len(answers.told) for answers in self.answers)
+
+    def of(self, batch: Batch) -> Answers:
+        """The values of a batch that have come.
+
+        Raises:
+            TypeError: if it is no batch.
+            ValueError: if it is not pending.
+        """
+        if not self.answers:
+            raise ValueError("tell without ask: no batch is pending")
+        if not isinstance(batch, Batch):
+            raise TypeError(f"tell takes the Batch that ask returned, got {type(batch).__name__}")
+        for answers in self.answers:
+            if answers.batch.id == batch.id:
+                if not batch.same_as(answers.batch):
+                    raise ValueError(f"batch {batch.id} is not the pending one of that number, which has other points")
+                return answers
+        numbers = ", ".join(str(pending.id) for pending in self.batches)
+        raise ValueError(f"batch {batch.id} is not pending: batch {numbers} is")
+
+    def with_batch(self, batch: Batch) -> Pending:
+        """These and one more batch."""
+        return Pending((*self.answers, Answers(batch)))
+
+    def without(self, told: Answers) -> Pending:
+        """These but the batch of some answers."""
+        return Pending(tuple(answers for answers in self.answers if answers is not told))
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The state of each batch's answers."""
+        return [answers.state_dict() for answers in self.answers]
+
+    @classmethod
+    def from_state_dict(cls, state: Sequence[Mapping[str, Any]], domain: Domain | None, device: torch.device) -> Self:
+        """What ``state_dict`` described, on a device."""
+        return cls(tuple(Answers.from_state_dict(answers, domain, device) for answers in state))

@@ -1,8 +1,50 @@
-"""What methods call in their hooks: coordinates, prox, steps, batches and addressed random numbers."""
+"""What the author of a method implements, and what the hooks may call.
+
+**A new method** is a subclass in a file of its own and a line in ``optimizers/registry.py``::
+
+    class RandomSearch(Optimizer):
+        method = "random_search"          # its name; `version` is raised when the state's meaning changes
+
+        def __init__(self, x0, *, radius: float = 1.0, **common: Unpack[CommonOptions]):
+            self.radius = radius          # an attribute of the option's name, before super().__init__
+            super().__init__(x0, **common)
+
+        def _start(self): ...                              # makes self.state; x, bounds, prox, seed, d are known
+        def _next_queries(self): return 1                  # the number of queries of the next batch
+        def _ask(self): return self._directions_batch([0], [self.radius])     # CHANGES NO STATE
+        def _tell(self, batch, values): ...                # values: float64, shape q, NaN = failed
+
+- **Asking.** ``_ask`` is a pure function of the state, because the base may drop the batch. Virtual steps, model
+  fits and everything else that changes the state belong in ``_tell``, and ``Batch.info`` holds what ``_tell`` needs
+  again of the asking. The base keeps the pending batch, so that ``ask`` gives the same batch until it is told.
+- **Asking another.** ``_ask_another(pending, spare)`` may give idle workers a further batch, of at most ``spare``
+  points, chosen given those that are pending; None, as by default, waits for these. Batches may then be told in any
+  order. ``self.number`` is the number of the next batch: all told and pending ones.
+- **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
+  its next batch does not fit; no method is ever told a part of a batch, also where values come one by one. A
+  constructor whose first batch exceeds ``max_queries`` raises an error that names the number needed.
+- **Coordinates.** ``self._x`` and all that a hook sees are in *search* coordinates: [0, 10]^d if all bounds are
+  finite and ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
+  ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
+- **Queries and the box.** ``bounds`` are the domain of f: iterates and, with ``confine_queries``, queried points are
+  projected onto it. ``prox`` is that of ψ, a part of the problem: it is applied to iterates, not to queried points.
+  ``self._prox(z, step)`` does both after a step; ``self._descend(rule, g)`` is a first-order step with it.
+- **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
+  failed to the best point. A hook that raises has not changed the state.
+- **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
+  of these, dataclasses, or objects with ``state_dict`` and ``load_state_dict`` (``FirstOrder``); the base saves and
+  restores them. Other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place, because
+  batches share it.
+- **Random numbers** have no stream, hence no state. The directions of ``self._directions_batch(rows, scales)`` are
+  those of ``step = self.number``, which rises with each batch, also after failures; other numbers come from
+  ``self._generator(stream)``, which is a pure function of (seed, number, stream).
+- **Tests.** ``optimizers.testing.check_optimizer`` checks that a method does all of this.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -10,18 +52,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.core.answers import Answers
+from optimizers.core.answers import Pending
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import Domain
-from optimizers.core.options import ProxLike
+from optimizers.core.options import ProxLike, option_names, prox_description
 from optimizers.core.record import Record
+from optimizers.core.state import load_fields, save_fields
+from optimizers.core.values import parse_point
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.first_order import FirstOrder
 
 
-class MethodTools:
-    """The part of ``Optimizer`` that is for its subclasses; ``optimizers.core.optimizer`` says how to use it.
+class MethodTools(ABC):
+    """The part of ``Optimizer`` that is for its subclasses: hooks, and what they call.
 
     Attributes:
         seed: seed of the run.
@@ -38,7 +82,55 @@ class MethodTools:
     iterations: int
     _x: Tensor
     _record: Record
-    _out: list[Answers]
+    _out: Pending
+    state: Any = None
+
+    def _parse_x0(self, x0: Any) -> Tensor:
+        """The initial point, checked; a new tensor, except in a method that moves the user's tensor in place."""
+        return parse_point(x0)
+
+    def _start(self) -> None:
+        """Makes the initial ``self.state``; called once, at the end of construction."""
+        return
+
+    @abstractmethod
+    def _next_queries(self) -> int:
+        """The number of queries of the next batch; a pure and cheap function of the state and ``self.remaining``."""
+
+    @abstractmethod
+    def _ask(self) -> Batch:
+        """The next batch of ``_next_queries()`` points; a pure function of the state."""
+
+    def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
+        """One more batch of at most ``spare`` points beside the pending ones, or None; a pure function of the state."""
+        return None
+
+    @abstractmethod
+    def _tell(self, batch: Batch, values: Tensor) -> None:
+        """Updates the state with the values of a batch, float64, shape ``q``, NaN for failed queries."""
+
+    def _state(self) -> dict[str, Any]:
+        return {} if self.state is None else save_fields(self.state)
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        if self.state is not None:
+            self.state = load_fields(self.state, state, self._x.device)
+
+    @property
+    def _moves_in_place(self) -> bool:
+        """Whether ``_tell`` changes the iterate or the state in place, so that it cannot be undone."""
+        return False
+
+    def _options(self) -> dict[str, Any]:
+        """The bounds, the prox and the options of plain values that determine a run, by name."""
+        free = {"seed", "max_queries", "target", "stagnation"}
+        values = {name: getattr(self, name, None) for name in option_names(type(self)) - free}
+        plain = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}
+        box = self.domain
+        return plain | {
+            "prox": prox_description(self.prox),
+            "bounds": None if box is None else [box.lower.tolist(), box.upper.tolist()],
+        }
 
     @property
     def dimension(self) -> int:

@@ -1,49 +1,7 @@
-"""The ask/tell optimizer: what all methods share, and what the author of a new method implements.
-
-**A new method** is a subclass in a file of its own and a line in ``optimizers/registry.py``::
-
-    class RandomSearch(Optimizer):
-        method = "random_search"          # its name; `version` is raised when the state's meaning changes
-
-        def __init__(self, x0, *, radius: float = 1.0, **common: Unpack[CommonOptions]):
-            self.radius = radius          # an attribute of the option's name, before super().__init__
-            super().__init__(x0, **common)
-
-        def _start(self): ...                              # makes self.state; x, bounds, prox, seed, d are known
-        def _next_queries(self): return 1                  # the number of queries of the next batch
-        def _ask(self): return self._directions_batch([0], [self.radius])     # CHANGES NO STATE
-        def _tell(self, batch, values): ...                # values: float64, shape q, NaN = failed
-
-- **Asking.** ``_ask`` is a pure function of the state, because the base may drop the batch. Virtual steps, model
-  fits and everything else that changes the state belong in ``_tell``, and ``Batch.info`` holds what ``_tell`` needs
-  again of the asking. The base keeps the pending batch, so that ``ask`` gives the same batch until it is told.
-- **Asking another.** ``_ask_another(pending, spare)`` may give idle workers a further batch, of at most ``spare``
-  points, chosen given those that are pending; None, as by default, waits for these. Batches may then be told in any
-  order. ``self.number`` is the number of the next batch: all told and pending ones.
-- **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
-  its next batch does not fit; no method is ever told a part of a batch, also where values come one by one. A
-  constructor whose first batch exceeds ``max_queries`` raises an error that names the number needed.
-- **Coordinates.** ``self._x`` and all that a hook sees are in *search* coordinates: [0, 10]^d if all bounds are
-  finite and ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
-  ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
-- **Queries and the box.** ``bounds`` are the domain of f: iterates and, with ``confine_queries``, queried points are
-  projected onto it. ``prox`` is that of ψ, a part of the problem: it is applied to iterates, not to queried points.
-  ``self._prox(z, step)`` does both after a step; ``self._descend(rule, g)`` is a first-order step with it.
-- **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
-  failed to the best point. A hook that raises has not changed the state.
-- **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
-  of these, dataclasses, or objects with ``state_dict`` and ``load_state_dict`` (``FirstOrder``); the base saves and
-  restores them. Other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place, because
-  batches share it.
-- **Random numbers** have no stream, hence no state. The directions of ``self._directions_batch(rows, scales)`` are
-  those of ``step = self.number``, which rises with each batch, also after failures; other numbers come from
-  ``self._generator(stream)``, which is a pure function of (seed, number, stream).
-- **Tests.** ``optimizers.testing.check_optimizer`` checks that a method does all of this.
-"""
+"""The ask/tell optimizer: what a user of any method calls; ``optimizers.core.method`` says how to write a method."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -51,7 +9,7 @@ import numpy as np
 from scipy.optimize import OptimizeResult
 from torch import Tensor
 
-from optimizers.core.answers import Answers
+from optimizers.core.answers import Answers, Pending
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, parse_bounds
 from optimizers.core.method import MethodTools
@@ -62,20 +20,19 @@ from optimizers.core.options import (
     check_integer,
     check_prox,
     check_run,
-    option_names,
     optional,
-    prox_description,
     refuse_unknown,
 )
-from optimizers.core.record import Record, StopReason, describe
+from optimizers.core.record import Record
 from optimizers.core.result import Result
-from optimizers.core.state import check_complete, check_match, load_fields, marked, save_fields
+from optimizers.core.state import check_complete, check_match, marked
+from optimizers.core.stopping import StopReason, describe, reason_to_stop
 from optimizers.core.values import parse_point, parse_values
 
 __all__ = ["CommonOptions", "Optimizer"]
 
 
-class Optimizer(MethodTools, ABC):
+class Optimizer(MethodTools):
     """Minimizes f + ψ from values of f by ask and tell.
 
     Example::
@@ -116,7 +73,6 @@ class Optimizer(MethodTools, ABC):
     version: ClassVar[int] = 1
     rescale_by_default: ClassVar[bool] = True
     search_width: ClassVar[float] = SEARCH_WIDTH
-    state: Any = None
 
     def __init__(
         self,
@@ -157,7 +113,7 @@ class Optimizer(MethodTools, ABC):
         self._x = x if self.domain is None else self.domain.to_search(x)
         self.iterations = 0
         self._record = Record()
-        self._out: list[Answers] = []
+        self._out = Pending()
         self._broken: BaseException | None = None
         self._stop_reason: StopReason | None = None
         self._start()
@@ -167,41 +123,6 @@ class Optimizer(MethodTools, ABC):
                 f"{type(self).__name__} needs at least {needed} queries for its first batch in "
                 f"{self.dimension} dimensions, got max_queries={self.max_queries}"
             )
-
-    # What a method implements.
-
-    def _parse_x0(self, x0: Any) -> Tensor:
-        """The initial point, checked; a new tensor, except in a method that moves the user's tensor in place."""
-        return parse_point(x0)
-
-    def _start(self) -> None:
-        """Makes the initial ``self.state``; called once, at the end of construction."""
-        return
-
-    @abstractmethod
-    def _next_queries(self) -> int:
-        """The number of queries of the next batch; a pure and cheap function of the state and ``self.remaining``."""
-
-    @abstractmethod
-    def _ask(self) -> Batch:
-        """The next batch of ``_next_queries()`` points; a pure function of the state."""
-
-    def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
-        """One more batch of at most ``spare`` points beside the pending ones, or None; a pure function of the state."""
-        return None
-
-    @abstractmethod
-    def _tell(self, batch: Batch, values: Tensor) -> None:
-        """Updates the state with the values of a batch, float64, shape ``q``, NaN for failed queries."""
-
-    def _state(self) -> dict[str, Any]:
-        return {} if self.state is None else save_fields(self.state)
-
-    def _load_state(self, state: Mapping[str, Any]) -> None:
-        if self.state is not None:
-            self.state = load_fields(self.state, state, self._x.device)
-
-    # What a user calls.
 
     @property
     def x(self) -> Tensor:
@@ -238,7 +159,7 @@ class Optimizer(MethodTools, ABC):
     @property
     def pending(self) -> tuple[Batch, ...]:
         """The batches that were asked and are not told whole yet, the oldest first."""
-        return tuple(answers.batch for answers in self._out)
+        return self._out.batches
 
     def untold(self, batch: Batch) -> list[int]:
         """The numbers of the points of a pending batch whose values have not come yet.
@@ -246,7 +167,7 @@ class Optimizer(MethodTools, ABC):
         Raises:
             ValueError: if the batch is not pending.
         """
-        return self._out[self._place(batch)].missing
+        return self._out.of(batch).missing
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -265,9 +186,9 @@ class Optimizer(MethodTools, ABC):
 
     def cancel(self) -> None:
         """Drops what is pending, and ``ask`` makes a new batch; what has been told stays counted."""
-        if len(self._out) > 1 or any(answers.batch.id != self.iterations for answers in self._out):
+        if len(self._out) > 1 or any(batch.id != self.iterations for batch in self.pending):
             self.iterations = self.number
-        self._out = []
+        self._out = Pending()
 
     def restart(self, x: Any) -> None:
         """Moves the iterate to another point and cancels what is pending.
@@ -312,8 +233,8 @@ class Optimizer(MethodTools, ABC):
             batch = self._ask()
             if len(batch) != promised:
                 raise RuntimeError(f"{type(self).__name__} promised {promised} queries, asks {len(batch)}")
-            self._out = [Answers(batch)]
-        return self._out[0].batch
+            self._out = self._out.with_batch(batch)
+        return self.pending[0]
 
     def ask_another(self) -> Batch | None:
         """One more batch to evaluate, chosen given those that are pending; the first one is ``ask``'s.
@@ -333,7 +254,7 @@ class Optimizer(MethodTools, ABC):
             return None
         if not 1 <= len(batch) <= spare:
             raise RuntimeError(f"{type(self).__name__} may ask 1 to {spare} more queries, asks {len(batch)}")
-        self._out = [*self._out, Answers(batch)]
+        self._out = self._out.with_batch(batch)
         return batch
 
     def tell(self, batch: Batch, values: Any, *, which: Sequence[int] | None = None, retries: int = 0) -> None:
@@ -358,8 +279,7 @@ class Optimizer(MethodTools, ABC):
             TypeError: for complex or non-numeric values, and tensors that carry a gradient.
         """
         self._check_whole()
-        place = self._place(batch)
-        answers = self._out[place]
+        answers = self._out.of(batch)
         rows = answers.rows(which)
         check_integer("retries", retries, 0)
         if not rows and not retries:
@@ -375,7 +295,7 @@ class Optimizer(MethodTools, ABC):
             self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, **kept)
             answers.add(rows, y)
             if whole:
-                self._out = [*self._out[:place], *self._out[place + 1 :]]
+                self._out = self._out.without(answers)
                 self._tell(batch, answers.values(y))
                 self.iterations += 1
             self._check_stop()
@@ -383,24 +303,10 @@ class Optimizer(MethodTools, ABC):
             back(error)
             raise
 
-    def _place(self, batch: Batch) -> int:
-        """The place of a batch among the pending ones."""
-        if not self._out:
-            raise ValueError("tell without ask: no batch is pending")
-        if not isinstance(batch, Batch):
-            raise TypeError(f"tell takes the Batch that ask returned, got {type(batch).__name__}")
-        numbers = [answers.batch.id for answers in self._out]
-        if batch.id not in numbers:
-            raise ValueError(f"batch {batch.id} is not pending: batch {', '.join(map(str, numbers))} is")
-        place = numbers.index(batch.id)
-        if not batch.same_as(self._out[place].batch):
-            raise ValueError(f"batch {batch.id} is not the pending one of that number, which has other points")
-        return place
-
     @property
     def spare(self) -> int:
         """The number of queries that the budget holds beyond those that are pending."""
-        return self.remaining - sum(len(answers.batch) - len(answers.told) for answers in self._out)
+        return self.remaining - self._out.untold
 
     def _marked(self, answers: Answers, rows: Sequence[int], whole: bool) -> Callable[[BaseException], None]:
         """What undoes a tell: of the record, and where the batch is ``whole`` then of the method too."""
@@ -419,11 +325,6 @@ class Optimizer(MethodTools, ABC):
         return back
 
     @property
-    def _moves_in_place(self) -> bool:
-        """Whether ``_tell`` changes the iterate or the state in place, so that it cannot be undone."""
-        return False
-
-    @property
     def whole(self) -> bool:
         """Whether no step ended in the middle, which only those can that move x in place."""
         return self._broken is None
@@ -436,13 +337,9 @@ class Optimizer(MethodTools, ABC):
             )
 
     def _check_stop(self) -> None:
-        record = self._record
-        if self.target is not None and record.best_y <= self.target:
-            self.stop(StopReason.TARGET)
-        if self.max_failures is not None and record.failed_in_a_row >= self.max_failures:
-            self.stop(StopReason.ALL_FAILED)
-        if self.stagnation is not None and record.queries - record.last_improvement >= self.stagnation:
-            self.stop(StopReason.STAGNATION)
+        reason = reason_to_stop(self._record, self.target, self.stagnation, self.max_failures)
+        if reason is not None:
+            self.stop(reason)
 
     def intermediate_result(self) -> OptimizeResult:
         """The entries x, fun, nfev, nit and nfail of the run so far; callbacks get them."""
@@ -485,7 +382,7 @@ class Optimizer(MethodTools, ABC):
             "x": self._x.clone(),
             "record": self._record.state_dict(),
             "stop_reason": None if self._stop_reason is None else str(self._stop_reason),
-            "pending": [answers.state_dict() for answers in self._out],
+            "pending": self._out.state_dict(),
             "state": self._state(),
         }
 
@@ -497,7 +394,7 @@ class Optimizer(MethodTools, ABC):
         """
         self._check_state(state)
         device = self._x.device
-        out = [Answers.from_state_dict(answers, self.domain, device) for answers in state["pending"]]
+        out = Pending.from_state_dict(state["pending"], self.domain, device)
         record = Record.from_state_dict(state["record"], device)
         seed, iterations, reason = (state[name] for name in ("seed", "iterations", "stop_reason"))
         reason = None if reason is None else StopReason(reason)
@@ -516,14 +413,3 @@ class Optimizer(MethodTools, ABC):
         """What determines the run but x0, the objective and when to stop: plain values by name."""
         about = {"method": self.method, "version": self.version, "dimension": self.dimension}
         return about | {"dtype": str(self._x.dtype), "seed": self.seed} | self._options()
-
-    def _options(self) -> dict[str, Any]:
-        """The bounds, the prox and the options of plain values that determine a run, by name."""
-        free = {"seed", "max_queries", "target", "stagnation"}
-        values = {name: getattr(self, name, None) for name in option_names(type(self)) - free}
-        plain = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}
-        box = self.domain
-        return plain | {
-            "prox": prox_description(self.prox),
-            "bounds": None if box is None else [box.lower.tolist(), box.upper.tolist()],
-        }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -133,46 +132,3 @@ class Record:
         record.values, record.totals = record.values.tolist(), record.totals.tolist()  # type: ignore[attr-defined]
         record.places = [(number, i) for number, i in record.places.tolist()]  # type: ignore[attr-defined]
         return record
-
-
-class StopReason(StrEnum):
-    """Why a run stopped; each reason equals its string."""
-
-    BUDGET = "budget"
-    TARGET = "target reached"
-    STAGNATION = "stagnation"
-    CALLBACK = "callback"
-    ALL_FAILED = "all queries failed"
-    INTERRUPTED = "interrupted"
-
-
-ENDINGS: dict[StopReason | None, tuple[int, str]] = {
-    None: (-1, "Running, {count}."),
-    StopReason.TARGET: (0, "Target reached {count}."),
-    StopReason.BUDGET: (1, "Budget of {budget} queries spent{how}, {count}."),
-    StopReason.STAGNATION: (2, "No further improvement {count}."),
-    StopReason.ALL_FAILED: (3, "The last queries all failed: no finite value to go on with {count}."),
-    StopReason.CALLBACK: (99, "Stopped by the callback {count}."),
-    StopReason.INTERRUPTED: (98, "Interrupted {count}."),
-}
-"""The status and the message of a run that stopped for a reason, or, under None, that has not stopped."""
-
-
-def describe(
-    reason: StopReason | None, target: float | None, queries: int, failures: int, max_queries: int
-) -> dict[str, Any]:
-    """The entries status, success, message and stop_reason of a run's ``OptimizeResult``.
-
-    A run succeeds if it reaches its target; or if it stagnates, or has no target and spends its budget, and more than
-    one query did not fail: one is x0's as a rule.
-    """
-    planned = {StopReason.TARGET, StopReason.STAGNATION} | ({StopReason.BUDGET} if target is None else set())
-    status, message = ENDINGS[reason]
-    failed = f", {failures} of them failed" if failures else ""
-    how = " as far as whole batches fit" if queries < max_queries else " before" if queries > max_queries else ""
-    return {
-        "status": status,
-        "success": reason in planned and (reason is StopReason.TARGET or failures < max(queries - 1, 1)),
-        "message": message.format(count=f"after {queries} queries{failed}", budget=max_queries, how=how),
-        "stop_reason": None if reason is None else str(reason),
-    }

@@ -14,8 +14,8 @@ from scipy.optimize import OptimizeResult
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import check_takes, optional, positive_integer
-from optimizers.core.record import StopReason
 from optimizers.core.result import Result
+from optimizers.core.stopping import StopReason
 from optimizers.evaluation import Call, Evaluator
 from optimizers.progress import Progress, ProgressMode
 from optimizers.running.checkpoint import Checkpoint

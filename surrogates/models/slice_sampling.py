@@ -40,44 +40,33 @@ def slice_sample(log_density: LogDensity, start: Tensor, steps: int, generator: 
     Returns:
         The states, ``k x p``.
     """
-    everyone = torch.arange(len(start), device=start.device)
+    state, everyone = start.clone(), torch.arange(len(start), device=start.device)
 
-    def evaluated(points: Tensor, chains: Tensor) -> Tensor:
+    def density(points: Tensor, chains: Tensor) -> Tensor:
         return log_density(points, chains).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
     def uniform() -> Tensor:
         return torch.rand(len(start), dtype=start.dtype, generator=generator).to(start.device)
 
-    def moved(chains: Tensor, coordinate: int, to: Tensor) -> Tensor:
-        points = state[chains]
-        points[:, coordinate] = to
-        return points
-
-    def step_out(coordinate: int, end: Tensor, direction: float, budget: Tensor) -> Tensor:
-        """The end of every interval, moved while the density there is above the level."""
-        chains, end = everyone, end.clone()
-        while len(chains):
-            above = evaluated(moved(chains, coordinate, end[chains]), chains) > level[chains]
-            chains = chains[above & (budget[chains] > 0)]
-            end[chains] += direction * WIDTH
-            budget = budget - 1
-        return end
-
-    state = start.clone()
-    value = evaluated(state, everyone)
+    value = density(state, everyone)
     for _ in range(steps):
         for coordinate in range(start.shape[1]):
             level = value + torch.log1p(-uniform())
-            here = state[:, coordinate].clone()
-            left = here - WIDTH * uniform()
+
+            def along(chains: Tensor, to: Tensor, coordinate: int = coordinate) -> tuple[Tensor, Tensor]:
+                """The states of some chains with another coordinate, and their densities."""
+                points = state[chains]
+                points[:, coordinate] = to
+                return points, density(points, chains)
+
+            left = state[:, coordinate] - WIDTH * uniform()
             budget = (MOST_WIDTHS * uniform()).floor()
-            right = step_out(coordinate, left + WIDTH, 1.0, MOST_WIDTHS - 1 - budget)
-            left = step_out(coordinate, left, -1.0, budget)
-            chains = everyone
+            right = _stepped_out(along, level, left + WIDTH, WIDTH, MOST_WIDTHS - 1 - budget)
+            left = _stepped_out(along, level, left, -WIDTH, budget)
+            here, chains = state[:, coordinate].clone(), everyone
             for _ in range(MOST_SHRINKS):
                 drawn = left + (right - left) * uniform()
-                points = moved(chains, coordinate, drawn[chains])
-                found = evaluated(points, chains)
+                points, found = along(chains, drawn[chains])
                 inside = found > level[chains]
                 state[chains[inside]], value[chains[inside]] = points[inside], found[inside]
                 chains = chains[~inside]
@@ -86,3 +75,24 @@ def slice_sample(log_density: LogDensity, start: Tensor, steps: int, generator: 
                 below = drawn < here
                 left, right = torch.where(below, drawn, left), torch.where(below, right, drawn)
     return state
+
+
+def _stepped_out(
+    along: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], level: Tensor, end: Tensor, width: float, budget: Tensor
+) -> Tensor:
+    """The end of every chain's interval, ``k``, moved by widths while the density there is above the level.
+
+    Args:
+        along: The points of some chains whose coordinate has other values, and their log densities.
+        level: The log density that each chain's interval reaches down to, ``k``.
+        end: Where each interval ends now, ``k``.
+        width: One width, negative for the lower end.
+        budget: The most widths that each end may move by, ``k``.
+    """
+    chains, end = torch.arange(len(end), device=end.device), end.clone()
+    while len(chains):
+        above = along(chains, end[chains])[1] > level[chains]
+        chains = chains[above & (budget[chains] > 0)]
+        end[chains] += width
+        budget = budget - 1
+    return end

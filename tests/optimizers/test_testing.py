@@ -24,7 +24,7 @@ class AskMoves(RGF):
         return super()._ask()
 
     def ask(self):
-        self._out = []
+        self.cancel()
         return super().ask()
 
 
