@@ -2,8 +2,8 @@
 
 ``ID.png``, ``ID.pdf``, ``ID.csv``, ``ID.settings.json``, ``ID.verdicts.json``, and where there is a second figure
 ``ID-more.png`` and ``ID-more.pdf``. A file is complete or is not there: each is written beside its place and moved.
-While a run goes on its finished seeds stand in ``ID.partial.jsonl``, which stays when the run is cut short and from
-which it can go on.
+While a run goes on, ``ID.partial.jsonl`` has its finished seeds; it stays if the run is cut short, and the run can
+resume from it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,20 @@ from experiments import registry
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import from_csv, to_csv
 from experiments.harness.verdicts import Verdict
-from optimizers.comparison.records import Rows, seeds_of
+from optimizers.comparison.records import Rows, seeds_of, where
+from optimizers.running.finished import FinishedUnits, differences
 from surrogates import plotting
 
 FORMAT = 1
 """Of the files; counted up when one that was written before can no longer be read."""
 
 _LIBRARIES = ("torch", "gpytorch", "linear_operator", "botorch", "numpy", "scipy", "numba", "matplotlib")
+
+
+PARTIAL = ".partial.jsonl"
+"""How the names of files with the finished seeds of a run under way end."""
+
+_OTHERWISE = "run without --resume to start over, or write elsewhere with --out"
 
 
 class ResultsError(ValueError):
@@ -80,80 +87,79 @@ def as_json(value: Any) -> Any:
 
 
 class PartialRun:
-    """The finished seeds of a run under way, appended to one file and flushed seed by seed.
+    """The finished seeds of a run under way, each appended to one file as it ends.
 
     Args:
-        path: the file. Seeds of an earlier run that are not to be kept go to ``….bak``, so that nothing is lost.
-        header: what the seeds belong to: settings and versions.
-        resume: keep the seeds that the file holds already; those of finished results where there is none.
+        path: the file. Without ``resume`` the seeds of an earlier run are moved to ``….bak``.
+        header: what the seeds depend on: experiment, settings and versions.
+        resume: keep the seeds that the file holds, or, without a file, those of finished results.
 
     Attributes:
-        path: the file; it goes once its seeds stand in the results.
+        path: the file; it is removed once its seeds are in the results.
         done: seed to its records and its processor seconds.
 
     Raises:
-        ResultsError: if the seeds there were made with other settings or versions.
+        ResultsError: if the seeds there were made with other settings or versions, or the file cannot be read or is in
+            use.
     """
 
     def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
-        self.path, self.header = path, header
-        self.done: dict[int, tuple[Rows, float]] = {}
+        self.path, self._header = path, header
+        self._units: FinishedUnits | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
-        if resume and path.exists():
-            self._read()
-        elif resume:
-            self._read_finished()
-        elif path.exists() and len(path.read_bytes().splitlines()) > 1:
+        if path.exists() and path.stat().st_size and not resume:
             os.replace(path, path.with_name(f"{path.name}.bak"))
+        self.done = {} if path.exists() or not resume else self._of_results()
         if not self.done:
             self._open()
 
-    def _read(self) -> None:
-        first, *lines = self.path.read_text().splitlines() or [""]
-        try:
-            found = json.loads(first)
-        except json.JSONDecodeError as error:
-            raise ResultsError(f"{self.path} is not a partial run: {error}") from error
-        self._compare(self.path, found)
-        for line in lines:
-            try:
-                seed, rows, seconds = json.loads(line)
-            except ValueError:
-                continue  # the line that an interrupt cut
-            self.done[seed] = rows, seconds
-        self._open()
+    @property
+    def under_way(self) -> bool:
+        """Whether there are seeds besides those of finished results."""
+        return self._units is not None
 
-    def _read_finished(self) -> None:
-        stem = self.path.name.removesuffix(".partial.jsonl")
-        path = self.path.with_name(f"{stem}.settings.json")
+    def _open(self) -> FinishedUnits:
+        try:
+            self._units = units = FinishedUnits(self.path, "run of an experiment", self._header)
+        except (ValueError, RuntimeError) as error:
+            raise ResultsError(f"{error}; {_OTHERWISE}") from error
+        for seed, found in self.done.items():
+            units.add(seed, *found)
+        self.done |= {seed: (rows, seconds) for seed, rows, seconds in units.read}
+        return units
+
+    def _of_results(self) -> dict[int, tuple[Rows, float]]:
+        name = self.path.name.removesuffix(PARTIAL)
+        path = self.path.with_name(f"{name}.settings.json")
         if not path.exists():
-            return
+            return {}
         facts = read_json(path)
-        self._compare(path, facts)
-        rows = read_rows(self.path.parent, stem)
+        if found := differences({key: facts.get(key) for key in self._header}, self._header):
+            raise ResultsError(f"{path} holds another run, which differs in {'; '.join(found)}; {_OTHERWISE}")
+        rows = read_rows(self.path.parent, name)
         seeds = seeds_of(rows)
         each = facts.get("processor_seconds", 0.0) / len(seeds)
-        self.done = {seed: ([row for row in rows if row["seed"] == seed], each) for seed in seeds}
-
-    def _compare(self, path: Path, found: Mapping[str, Any]) -> None:
-        if different := [key for key in self.header if found.get(key) != self.header[key]]:
-            raise ResultsError(
-                f"{path} was made with other {' and '.join(different)}; "
-                "run without --resume to start over, or write elsewhere with --out"
-            )
-
-    def _open(self) -> None:
-        lines = [self.header, *([seed, *done] for seed, done in self.done.items())]
-        replace(self.path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        return {seed: (where(rows, seed=seed), each) for seed in seeds}
 
     def add(self, seed: int, rows: Rows, seconds: float) -> None:
-        """Keep a finished seed."""
+        """Keeps a finished seed.
+
+        Raises:
+            OSError: if it cannot be written, such as on a full disk.
+        """
+        units = self._units or self._open()
         self.done[seed] = rows, seconds
-        if not self.path.exists():
-            self._open()
-            return
-        with self.path.open("a") as file:
-            file.write(json.dumps([seed, rows, seconds]) + "\n")
+        units.add(seed, rows, seconds)
+        if units.journal is not None and units.journal.error is not None:
+            raise units.journal.error
+
+    def close(self, *, remove: bool = False) -> None:
+        """Closes the file, and removes it if its seeds are in the results."""
+        if self._units is not None:
+            self._units.close()
+            self._units = None
+        if remove:
+            self.path.unlink(missing_ok=True)
 
 
 def header(experiment: Experiment, settings: Any) -> dict[str, Any]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import multiprocessing
 import os
 import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +22,9 @@ from experiments.harness.experiment import Experiment, in_words, seconds_a_seed
 from experiments.harness.verdicts import Verdict
 from experiments.running import results
 from optimizers.comparison.records import Rows
-from optimizers.running.interrupts import follow_parent
+from optimizers.running.pool import run_tasks
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+DIED = "its process died: it ran out of memory, perhaps (fewer --jobs need less)"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -110,28 +107,39 @@ def run_experiments(
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     experiments = [available(name) for name in dict.fromkeys(names)]
     chosen = [configured(experiment, scale, device, data) for experiment in experiments]
-    runs = [
-        _Run(experiment, settings, out, seeds, scale, resume, command)
-        for experiment, settings in zip(experiments, chosen, strict=True)
-    ]
-    tasks = [(run, seed) for run in runs for seed in run.missing()]
     jobs = jobs or default_jobs()
+    with ExitStack() as stack:
+        runs = {
+            experiment.id: stack.enter_context(closing(_Run(experiment, settings, out, seeds, scale, resume, command)))
+            for experiment, settings in zip(experiments, chosen, strict=True)
+        }
+        try:
+            _run_all(runs, jobs, show_progress, report)
+        except KeyboardInterrupt:
+            raise Interrupted([run.outcome for run in runs.values()]) from None
+        return [run.outcome for run in runs.values()]
+
+
+def _run_all(
+    runs: dict[str, _Run], jobs: int, show_progress: bool | None, report: Callable[[Outcome], object] | None
+) -> None:
+    tasks: list[_Task] = [(name, run.settings, seed) for name, run in runs.items() for seed in run.missing()]
     disable = None if show_progress is None else not show_progress
     layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} seeds [{elapsed}{postfix}]"
     with tqdm(total=len(tasks), bar_format=layout, disable=disable, file=sys.stderr, dynamic_ncols=True) as bar:
-        try:
-            for run in runs:
-                if run.finish_if_complete() and report:
-                    report(run.outcome)
-            for run, seed, rows, seconds, failure in _execute(tasks, jobs):
-                ended = run.take(seed, rows, seconds, failure)
-                bar.set_postfix_str(f"{run.experiment.id}, {time_left(runs, jobs)} left", refresh=False)
-                bar.update()
-                if ended and report:
-                    report(run.outcome)
-        except KeyboardInterrupt:
-            raise Interrupted([run.outcome for run in runs]) from None
-    return [run.outcome for run in runs]
+
+        def take(task: _Task, found: tuple[Rows, float, str]) -> None:
+            run = runs[task[0]]
+            ended = run.take(task[2], *found)
+            bar.set_postfix_str(f"{run.experiment.id}, {time_left(list(runs.values()), jobs)} left", refresh=False)
+            bar.update()
+            if ended and report:
+                report(run.outcome)
+
+        for run in runs.values():
+            if run.finish_if_complete() and report:
+                report(run.outcome)
+        run_tasks(_run_seed, tasks, take, jobs=jobs, threads=1, died=lambda task: take(task, ([], 0.0, DIED)))
 
 
 def available(name: str) -> Experiment:
@@ -189,7 +197,7 @@ class _Run:
         self.scale = scale if scale in experiment.scales else "paper"
         self.seeds = range(seeds or experiment.num_seeds(scale))
         self.command = typed or shlex.join(["python", "-m", "experiments", "run", experiment.id])
-        path = out / f"{experiment.id}.partial.jsonl"
+        path = out / f"{experiment.id}{results.PARTIAL}"
         self.partial = results.PartialRun(path, results.header(experiment, self.settings), resume)
         self.outcome = Outcome(experiment, settings, finished=len(self.seeds) - len(self.missing()))
         self.failed: set[int] = set()
@@ -218,7 +226,7 @@ class _Run:
         """Write the results once all seeds are there; whether they are."""
         if self.missing():
             return False
-        if not self.outcome.ran and not self.partial.path.exists():
+        if not self.partial.under_way:
             self.outcome.verdicts = results.read_verdicts(self.out, self.experiment.id)
             return True
         done = [self.partial.done[seed] for seed in self.seeds]
@@ -233,8 +241,11 @@ class _Run:
                 raise
             self.outcome.failure = traceback.format_exc()
         else:
-            self.partial.path.unlink(missing_ok=True)
+            self.partial.close(remove=True)
         return True
+
+    def close(self) -> None:
+        self.partial.close()
 
 
 def time_left(runs: Sequence[_Run], jobs: int) -> str:
@@ -248,39 +259,13 @@ def time_left(runs: Sequence[_Run], jobs: int) -> str:
     return f"about {in_words(total / jobs)}"
 
 
-_Finished = tuple[_Run, int, Rows, float, str]
+_Task = tuple[str, Any, int]
+"""The id of an experiment, its settings and a seed."""
 
 
-def _execute(tasks: list[tuple[_Run, int]], jobs: int) -> Iterator[_Finished]:
-    if jobs == 1 or len(tasks) < 2:
-        with one_thread():
-            for run, seed in tasks:
-                yield run, seed, *_run_seed(run.experiment.id, run.settings, seed)
-        return
-    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
-    with exported_thread_limit():
-        pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=spawn, initializer=start_worker)
-        futures = {pool.submit(_run_seed, run.experiment.id, run.settings, seed): (run, seed) for run, seed in tasks}
-        try:
-            for future in as_completed(futures):
-                yield *futures[future], *_result(future)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in set(multiprocessing.active_children()) - before:
-                worker.terminate()
-            raise
-        pool.shutdown()
-
-
-def _result(future: Future[tuple[Rows, float, str]]) -> tuple[Rows, float, str]:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return [], 0.0, "a worker process died (for want of memory, perhaps: fewer --jobs need less)"
-
-
-def _run_seed(name: str, settings: Any, seed: int) -> tuple[Rows, float, str]:
-    """Records, processor seconds, and the traceback if it failed."""
+def _run_seed(task: _Task) -> tuple[Rows, float, str]:
+    """Records, processor seconds, and the traceback if the seed failed."""
+    name, settings, seed = task
     experiment = registry.get(name)
     start = time.process_time()
     try:
@@ -288,33 +273,3 @@ def _run_seed(name: str, settings: Any, seed: int) -> tuple[Rows, float, str]:
     except Exception:
         return [], time.process_time() - start, traceback.format_exc()
     return rows, time.process_time() - start, ""
-
-
-def start_worker() -> None:
-    """In a process of a pool: one thread, and interrupts left to the parent, with which it ends."""
-    follow_parent()
-    torch.set_num_threads(1)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for torch inside the block."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def exported_thread_limit() -> Iterator[None]:
-    """One thread for the libraries of processes started inside the block."""
-    before = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    try:
-        yield
-    finally:
-        for name in THREAD_VARIABLES:
-            del os.environ[name]
-        os.environ.update(before)

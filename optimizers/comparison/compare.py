@@ -5,14 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 import math
-import multiprocessing
 import os
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +26,8 @@ from optimizers.core.stopping import StopReason
 from optimizers.core.values import parse_point
 from optimizers.minimize import minimize
 from optimizers.registry import METHODS, method_class
-from optimizers.running.interrupts import follow_parent
-from optimizers.running.journal import Journal
+from optimizers.running.finished import FinishedUnits
+from optimizers.running.pool import run_tasks
 
 Method = str | type | tuple[str | type, Mapping[str, Any]]
 """A method's name, an ``Optimizer`` subclass, or either with options."""
@@ -41,12 +37,6 @@ NEED_MORE = ("gradient_descent", "accelerated_zo")
 
 OUTSIDE_TAKES = ("numpy", "batched", "target")
 """The options of ``minimize`` that methods from outside take too."""
-
-FORMAT = 1
-"""Of a checkpoint; counted up when one that was written before can no longer be read."""
-
-_FIRST = b'[0,"comparison",'
-"""How a checkpoint begins."""
 
 
 def compare(
@@ -126,7 +116,7 @@ _Unit = tuple[int, str]
 
 @dataclasses.dataclass(frozen=True)
 class _Runs:
-    """The runs of a comparison, each a seed and a method's label."""
+    """Makes the runs of a comparison; a unit is a seed and a method's label."""
 
     fun: Callable[[Any], Any]
     bounds: BoundsLike | None
@@ -135,8 +125,9 @@ class _Runs:
     methods: dict[str, tuple[Any, Mapping[str, Any]]]
     options: dict[str, Any]
 
-    def run(self, seed: int, label: str) -> list[float]:
+    def __call__(self, unit: _Unit) -> list[float]:
         """The least value after 1, 2, … queries of a run; inf before the first success."""
+        seed, label = unit
         method, own = self.methods[label]
         if (name := outside_name(method)) is not None:
             return self._run_outside(name, self.starts[seed], seed, own)
@@ -159,7 +150,7 @@ class _Runs:
         return np.nan_to_num(np.fmin.accumulate(queries.values), nan=math.inf).tolist()
 
     def description(self) -> dict[str, Any]:
-        """What two calls must share for their runs to be the same."""
+        """What two calls must share for their runs to be equal."""
         box = (self.bounds.lb, self.bounds.ub) if isinstance(self.bounds, Bounds) else self.bounds
         shared = {"fun": self.fun, "bounds": box, "max_queries": self.max_queries, "starts": self.starts}
         methods = {f"method {label}": method for label, method in self.methods.items()}
@@ -170,28 +161,19 @@ class _Runs:
 def _all_of(
     units: list[_Unit], runs: _Runs, jobs: int, checkpoint: str | os.PathLike[str] | None
 ) -> dict[_Unit, list[float]]:
-    """What each unit found: as the checkpoint has it, or made now and appended to that."""
-    payload = b"" if jobs == 1 else _pickled(runs)
-    found: dict[_Unit, list[float]] = {}
-    journal = None if checkpoint is None else _opened(Path(checkpoint))
-    try:
-        if journal is not None:
-            found |= _finished(journal, runs.description())
+    """The least values of each unit, from the checkpoint or computed now and appended to it."""
+    path = None if checkpoint is None else Path(checkpoint)
+    with closing(FinishedUnits(path, "comparison", runs.description())) as finished:
+        found = {
+            (seed, label): [math.inf if value is None else value for value in least]
+            for seed, label, least in finished.read
+        }
 
         def keep(unit: _Unit, least: list[float]) -> None:
             found[unit] = least
-            if journal is not None:
-                journal.write("run", *unit, [value if math.isfinite(value) else None for value in least])
+            finished.add(*unit, [value if math.isfinite(value) else None for value in least])
 
-        missing = [unit for unit in units if unit not in found]
-        if jobs == 1:
-            for unit in missing:
-                keep(unit, runs.run(*unit))
-        elif missing:
-            _run_in_processes(payload, missing, jobs, keep)
-    finally:
-        if journal is not None:
-            journal.close()
+        run_tasks(runs, [unit for unit in units if unit not in found], keep, jobs=jobs)
     return found
 
 
@@ -213,87 +195,6 @@ def _described(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [name, {f.name: _described(getattr(value, f.name)) for f in dataclasses.fields(value)}]
     return name
-
-
-def _opened(path: Path) -> Journal:
-    """The journal of a comparison; another file, which a journal would take for a line cut short, is refused."""
-    begins = path.read_bytes()[: len(_FIRST)] if path.exists() else b""
-    if not _FIRST.startswith(begins):
-        raise ValueError(f"{path} is not the checkpoint of a comparison")
-    return Journal(path)
-
-
-def _finished(journal: Journal, description: dict[str, Any]) -> dict[_Unit, list[float]]:
-    """The runs in a checkpoint, which begins to be this call's if it is empty."""
-    first, *runs = journal.read() or [["comparison", FORMAT, description]]
-    if first[1] != FORMAT:
-        raise ValueError(f"{journal.path} was written by another version: its format is {first[1]}, not {FORMAT}")
-    ours, theirs = json.loads(json.dumps(description)), first[2]
-    differences = [
-        f"{name} ({theirs.get(name)!r:.100} there, {ours.get(name)!r:.100} here)"
-        for name in dict.fromkeys([*theirs, *ours])
-        if theirs.get(name) != ours.get(name)
-    ]
-    if differences:
-        raise ValueError(f"{journal.path} is another comparison's, which differs in {'; '.join(differences)}")
-    if not journal.count:
-        journal.write(*first)
-    return {(seed, label): [math.inf if v is None else v for v in least] for _, seed, label, least in runs}
-
-
-def _pickled(runs: _Runs) -> bytes:
-    for name in (field.name for field in dataclasses.fields(runs)):
-        try:
-            pickle.dumps(getattr(runs, name))
-        except Exception as error:
-            raise TypeError(
-                f"more than one job needs {name} to be picklable, such as a function at the top of a module, not a "
-                f"lambda or a function in a function: {error}"
-            ) from error
-    return pickle.dumps(runs)
-
-
-def _run_in_processes(payload: bytes, units: list[_Unit], jobs: int, keep: Callable[..., None]) -> None:
-    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
-    settings = (payload, torch.get_num_threads(), torch.get_default_dtype())
-    pool = ProcessPoolExecutor(min(jobs, len(units)), mp_context=spawn, initializer=_start_worker, initargs=settings)
-    futures: dict[Future[list[float]], _Unit] = {}
-    try:
-        futures |= {pool.submit(_work, unit): unit for unit in units}
-        for future in as_completed(list(futures)):
-            least = future.result()
-            keep(futures.pop(future), least)
-    except BaseException as error:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in set(multiprocessing.active_children()) - before:
-            worker.terminate()
-        for future, unit in futures.items():
-            if future.done() and not future.cancelled() and future.exception() is None:
-                keep(unit, future.result())
-        if isinstance(error, BrokenProcessPool):
-            raise RuntimeError(
-                'a process died: for want of memory, or in a script without `if __name__ == "__main__":`'
-            ) from error
-        raise
-    pool.shutdown()
-
-
-_worker: dict[str, bytes] = {}
-
-
-def _start_worker(payload: bytes, threads: int, dtype: torch.dtype) -> None:
-    follow_parent()
-    torch.set_num_threads(threads)
-    torch.set_default_dtype(dtype)
-    _worker["payload"] = payload
-
-
-def _work(unit: _Unit) -> list[float]:
-    try:
-        runs: _Runs = pickle.loads(_worker["payload"])
-    except Exception as error:
-        raise TypeError(f"another process cannot load fun or the options; put them into a module: {error}") from error
-    return runs.run(*unit)
 
 
 def _chosen(

@@ -192,8 +192,13 @@ def _run_once(
         _scipy(name, queries, start, options)
 
 
-def _uniform(queries: Queries, rng: np.random.Generator) -> np.ndarray:
+def _box(queries: Queries) -> tuple[np.ndarray, np.ndarray]:
     lower, upper = (side.cpu().numpy().astype(np.float64) for side in (queries.lower, queries.upper))
+    return lower, upper
+
+
+def _uniform(queries: Queries, rng: np.random.Generator) -> np.ndarray:
+    lower, upper = _box(queries)
     point: np.ndarray = lower + (upper - lower) * rng.random(len(lower))
     return point
 
@@ -202,7 +207,7 @@ def _search(name: str, queries: Queries, start: np.ndarray, rng: np.random.Gener
     from scipy.stats import qmc
 
     queries(start)
-    lower, upper = (side.cpu().numpy().astype(np.float64) for side in (queries.lower, queries.upper))
+    lower, upper = _box(queries)
     sequence = qmc.Sobol(len(start), rng=rng) if name == "sobol" else None
     while True:
         queries(_uniform(queries, rng) if sequence is None else lower + (upper - lower) * sequence.random(1)[0])
@@ -230,7 +235,7 @@ def _cma(
 ) -> None:
     import cma
 
-    lower, upper = (v.cpu().numpy().astype(np.float64) for v in (queries.lower, queries.upper))
+    lower, upper = _box(queries)
     boxed = np.isfinite(upper - lower)
     sides, corner = np.where(boxed, upper - lower, 1.0), np.where(boxed, lower, 0.0)
     if not boxed.all() and "sigma0" not in options:

@@ -25,6 +25,8 @@ FSYNC_EVERY = 1.0
 
 Event = list[Any]
 
+_BEGINS = b'[0,"'
+
 
 @dataclass(frozen=True)
 class End:
@@ -82,14 +84,17 @@ class Journal:
             after: events before this one may be damaged, as they are not needed.
 
         Raises:
-            ValueError: for a damaged line of a later event.
+            ValueError: for a damaged line of a later event, or another file.
         """
-        lines = self.path.read_bytes().split(b"\n")
+        content = self.path.read_bytes()
+        lines = content.split(b"\n")
         tail = lines.pop()
         if lines and _parsed(lines[-1]) is None:
             tail = lines.pop() + b"\n" + tail
         parsed = [_parsed(line) for line in lines]
         found = {event[0]: event[1:] for event in parsed if event is not None}
+        if not found and not _BEGINS.startswith(content[: len(_BEGINS)]):
+            raise ValueError(f"{self.path} is no journal of a run; move it away, or choose another path")
         count = max(found, default=-1) + 1
         lost = next((n for n in range(after, count) if n not in found), None)
         if lost is None and len(lines) > after and parsed[-1] is None:

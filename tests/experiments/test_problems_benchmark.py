@@ -415,15 +415,15 @@ def test_nest_bo_finds_a_bowls_bottom_by_newtons_steps(box, tmp_path):
 SCRIPT = """
 import os, signal, sys
 from tests.experiments.test_problems_benchmark import BOX, BLACK_BOXES, bench
-from experiments.benchmarks.problems import runs
+from optimizers.running.journal import Journal
 BLACK_BOXES["bowl"] = BOX
-write, left = runs.Journal.write, [7]
+write, left = Journal.write, [8]
 def dies(self, *event):
     left[0] -= 1
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, *event)
-runs.Journal.write = dies
+Journal.write = dies
 bench(*sys.argv[1:])
 """
 
@@ -453,9 +453,9 @@ def test_a_killed_benchmark_goes_on_to_the_same_records(box, tmp_path, capsys):
     died = subprocess.run([sys.executable, "-c", SCRIPT, *map(str, killed)], cwd=ROOT, env=environment, check=False)
     assert died.returncode == -9 and len(runs.read(tmp_path / "killed")) == 6
     with (tmp_path / "killed" / runs.RECORDS).open("a") as file:
-        file.write('[6,"run",{"suite"')  # the line that a kill cuts
+        file.write('[7,"run",{"suite"')  # the line that a kill cuts
     assert bench(*killed) == 2, "runs are not lost by mistake"
-    assert "go on from them with --resume" in capsys.readouterr().err
+    assert "resume them with --resume" in capsys.readouterr().err
     assert bench(*killed, "--resume") == 0
     assert timeless(tmp_path / "killed") == timeless(tmp_path / "whole") and len(timeless(tmp_path / "whole")) == 12
 

@@ -2,8 +2,9 @@
 
 import dataclasses
 import errno
+import io
 import json
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 
 import pytest
 
@@ -13,6 +14,7 @@ from experiments.harness.records import from_csv
 from experiments.running import results, runner
 from experiments.running.results import ResultsError, versions
 from experiments.running.runner import Interrupted, run_experiments
+from optimizers.running import journal
 from tests.experiments import toy
 
 FILES = {f"toy-fig1.{suffix}" for suffix in ("png", "pdf", "csv", "settings.json", "verdicts.json")}
@@ -73,11 +75,11 @@ def test_an_interrupt_keeps_finished_seeds_and_resume_goes_on(tmp_path, monkeypa
     calls = []
     original = runner._run_seed
 
-    def interrupted_at_the_last(name, settings, seed):
-        calls.append(seed)
-        if seed == 2 and calls.count(2) == 1:
+    def interrupted_at_the_last(task):
+        calls.append(task[2])
+        if task[2] == 2 and calls.count(2) == 1:
             raise KeyboardInterrupt
-        return original(name, settings, seed)
+        return original(task)
 
     monkeypatch.setattr(runner, "_run_seed", interrupted_at_the_last)
     with pytest.raises(Interrupted) as interrupted:
@@ -105,10 +107,10 @@ def test_resume_survives_a_cut_line_and_refuses_other_settings(tmp_path, monkeyp
     with pytest.raises(Interrupted):
         _run(tmp_path)
     partial = tmp_path / "toy-fig1.partial.jsonl"
-    partial.write_text(partial.read_text() + '[2, [{"seed": 2, "val')
     kept = partial.read_text()
+    partial.write_text(kept + '[3,"run",2,[{"seed": 2, "val')
     _replace(monkeypatch)
-    with pytest.raises(ResultsError, match="other settings"):
+    with pytest.raises(ResultsError, match=r"settings interrupt_at \(2 there, -1 here\); run without --resume"):
         _run(tmp_path, resume=True)
     assert partial.read_text() == kept
     _replace(monkeypatch, interrupt_at=2)
@@ -125,22 +127,34 @@ def test_a_failing_seed_is_reported_and_does_not_stop_the_others(tmp_path, monke
     assert {path.name for path in tmp_path.iterdir()} == {"toy-fig1.partial.jsonl"}
 
 
-def test_a_worker_that_dies_is_reported():
-    class Dead:
-        def result(self):
-            raise BrokenProcessPool
+def test_a_seed_whose_process_dies_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "run_tasks", lambda function, tasks, keep, *, died, **options: died(tasks[1]))
+    (outcome,) = _run(tmp_path)
+    assert outcome.failure.startswith("seed 1: its process died") and outcome.finished == 0
 
-    rows, _, failure = runner._result(Dead())
-    assert not rows and "a worker process died" in failure
+
+def test_a_partial_run_of_an_earlier_version_is_refused_and_kept_aside(tmp_path):
+    partial = tmp_path / "toy-fig1.partial.jsonl"
+    partial.write_text('{"experiment": "toy-fig1", "settings": {}, "versions": {}}\n[0, [], 1.0]\n')
+    with pytest.raises(ResultsError, match=r"no journal of a run.*run without --resume to start over"):
+        _run(tmp_path, resume=True)
+    _run(tmp_path)
+    assert partial.with_name("toy-fig1.partial.jsonl.bak").exists() and not partial.exists()
+
+
+def test_another_process_with_the_same_run_is_refused(tmp_path):
+    held = closing(results.PartialRun(tmp_path / "toy-fig1.partial.jsonl", {}, resume=False))
+    with held, pytest.raises(ResultsError, match="in use"):
+        _run(tmp_path, resume=True)
 
 
 def _calls(monkeypatch):
     calls = []
     original = runner._run_seed
 
-    def counted(name, settings, seed):
-        calls.append(seed)
-        return original(name, settings, seed)
+    def counted(task):
+        calls.append(task[2])
+        return original(task)
 
     monkeypatch.setattr(runner, "_run_seed", counted)
     return calls
@@ -162,7 +176,7 @@ def test_resume_refuses_results_of_other_versions(tmp_path):
     path = tmp_path / "toy-fig1.settings.json"
     facts = json.loads(path.read_text())
     path.write_text(json.dumps({**facts, "versions": {**facts["versions"], "torch": "1.0"}}))
-    with pytest.raises(ResultsError, match=r"other versions.*without --resume"):
+    with pytest.raises(ResultsError, match=r"differs in versions torch \('1.0' there.*without --resume"):
         _run(tmp_path, resume=True)
 
 
@@ -178,19 +192,18 @@ def test_starting_over_keeps_the_seeds_of_a_cut_run_aside(tmp_path, monkeypatch)
 
 def test_a_full_disk_keeps_what_was_finished(tmp_path, monkeypatch):
     _run(tmp_path / "whole")
-    original = results.PartialRun.add
 
-    def full(self, seed, rows, seconds):
-        if seed == 2:
-            with self.path.open("a") as file:
-                file.write('[2, [{"seed"')
-            raise OSError(errno.ENOSPC, "No space left on device")
-        original(self, seed, rows, seconds)
+    class Disk(io.FileIO):
+        def write(self, data):
+            if b'"run",2,' in bytes(data):
+                super().write(bytes(data)[:9])
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
 
-    monkeypatch.setattr(results.PartialRun, "add", full)
-    with pytest.raises(OSError, match="No space left"):
-        _run(tmp_path / "cut")
-    monkeypatch.setattr(results.PartialRun, "add", original)
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "open", lambda path, mode, buffering: Disk(path, "a"), raising=False)
+        with pytest.raises(OSError, match="No space left"):
+            _run(tmp_path / "cut")
     calls = _calls(monkeypatch)
     _run(tmp_path / "cut", resume=True)
     assert calls == [2]

@@ -6,15 +6,12 @@ import dataclasses
 import functools
 import json
 import lzma
-import multiprocessing
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +22,12 @@ from experiments.benchmarks.problems.coco_files import TARGETS, Progress
 from experiments.benchmarks.problems.rivals import RIVALS
 from experiments.benchmarks.problems.suites import SIDE, Opened, Problem, opened
 from experiments.running.results import ResultsError
-from experiments.running.runner import exported_thread_limit, one_thread, start_worker
 from optimizers.comparison.outside import Queries
-from optimizers.running.journal import Journal, each
+from optimizers.running.finished import FinishedUnits
+from optimizers.running.pool import run_tasks
 
 RECORDS = "problems.runs"
-"""The journal of finished runs in a results folder, a line of JSON with its checksum for each."""
+"""The file of finished runs in a results folder."""
 
 PACKED = ".jsonl.xz"
 """How the names of files end that have the records of a table."""
@@ -115,16 +112,19 @@ def read(out: Path) -> list[Record]:
     """The finished runs of a results folder, each once."""
     if not (out / RECORDS).exists():
         return []
-    journal = Journal(out / RECORDS)
+    with closing(_opened(out)) as finished:
+        return list(_read(finished).values())
+
+
+def _opened(out: Path) -> FinishedUnits:
     try:
-        return list(_read(journal).values())
-    finally:
-        journal.give_up()
+        return FinishedUnits(out / RECORDS, "benchmark of problems", {})
+    except RuntimeError as error:
+        raise ResultsError(str(error)) from error
 
 
-def _read(journal: Journal) -> dict[Run, Record]:
-    found = (Record.from_json(event[1]) for event in each(journal.read(), "run"))
-    return {record.run: record for record in found}
+def _read(finished: FinishedUnits) -> dict[Run, Record]:
+    return {record.run: record for record in (Record.from_json(found) for (found,) in finished.read)}
 
 
 def read_records(folder: Path, name: str) -> list[Record]:
@@ -142,83 +142,41 @@ def read_records(folder: Path, name: str) -> list[Record]:
 
 
 def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable[[Record], object]) -> list[Record]:
-    """Make the runs that the folder does not have, and give the records of all that were asked for.
+    """Makes the runs that the folder does not have, and returns the records of all that were asked for.
 
     Args:
         runs: the runs.
         out: the results folder.
         jobs: processes, each with one thread; 1 stays in this one.
-        resume: keep the runs that the folder has. Where it has tables alone, as a copy of the published ones, their
-            records are the runs; COCO's files of these are not made again.
+        resume: keep the runs that the folder has. A folder with tables only, such as a copy of the published ones,
+            has their records as runs; COCO's files of these are not made again.
         told: called with each record when its run ends.
 
     Raises:
+        ResultsError: if another process writes there.
         ValueError: if the folder has runs and is not to be resumed, or they cannot be read.
-        RuntimeError: if another process writes there.
     """
     out.mkdir(parents=True, exist_ok=True)
-    if (out / RECORDS).exists() and (out / RECORDS).stat().st_size and not resume:
-        raise ValueError(f"{out / RECORDS} has runs already: go on from them with --resume, or write elsewhere, --out")
-    journal = Journal(out / RECORDS)
-    try:
-        found = _read(journal)
+    with closing(_opened(out)) as finished:
+        found = _read(finished)
+        if found and not resume:
+            raise ValueError(f"{out / RECORDS} has runs already: resume them with --resume, or write elsewhere, --out")
         for path in sorted(out.glob(f"problems-*{PACKED}")) if resume and not found else ():
             for record in read_records(out, path.name.removesuffix(PACKED)):
-                journal.write("run", record.as_json())
+                finished.add(record.as_json())
                 found[record.run] = record
-        for record in _made([run for run in runs if run not in found], out, jobs):
-            journal.write("run", record.as_json())
-            found[record.run] = record
+
+        def keep(run: Run, record: Record) -> None:
+            finished.add(record.as_json())
+            found[run] = record
             told(record)
-    finally:
-        journal.close()
+
+        def died(run: Run) -> None:
+            keep(run, Record(run, 0, np.inf, 0.0, 0.0, (), (None,) * len(TARGETS), DIED))
+
+        missing = [run for run in runs if run not in found]
+        run_tasks(functools.partial(run_one, out=out), missing, keep, jobs=jobs, threads=1, died=died)
     return [found[run] for run in runs]
-
-
-def _made(runs: list[Run], out: Path, jobs: int) -> Iterator[Record]:
-    if jobs == 1 or len(runs) < 2:
-        with one_thread():
-            for run in runs:
-                yield run_one(run, out)
-        return
-    waiting, suspects = runs[::-1], list[Run]()
-    while waiting or suspects:
-        lost = list[Run]()
-        if not suspects:
-            yield from _made_in_pool(waiting, lost, out, jobs)
-            suspects += lost
-            continue
-        # What was running when a process died runs alone, which tells who ended it.
-        yield from _made_in_pool([suspects.pop()], lost, out, 1)
-        for run in lost:
-            yield Record(run, 0, np.inf, 0.0, 0.0, (), (None,) * len(TARGETS), DIED)
-
-
-def _made_in_pool(waiting: list[Run], lost: list[Run], out: Path, jobs: int) -> Iterator[Record]:
-    """Runs in a pool, taken from the end of a list; what was running when a process died goes to ``lost``."""
-    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
-    running: dict[Future[Record], Run] = {}
-    with exported_thread_limit():
-        pool = ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=spawn, initializer=start_worker)
-        try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    running[pool.submit(run_one, waiting[-1], out)] = waiting[-1]
-                    waiting.pop()
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    record = future.result()
-                    del running[future]
-                    yield record
-        except BrokenProcessPool:
-            lost += running.values()
-            pool.shutdown(wait=False, cancel_futures=True)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in set(multiprocessing.active_children()) - before:
-                worker.terminate()
-            raise
-        else:
-            pool.shutdown()
 
 
 def run_one(run: Run, out: Path) -> Record:

@@ -240,7 +240,7 @@ def test_a_checkpoint_of_another_call_and_a_damaged_one_are_refused(tmp_path):
         ({"methods": {"rgf": "rgf", "mine": ("rgf", {"directions": 4})}}, "method mine .*3.* there, .*4.* here"),
         ({"rescale": False}, r"option rescale \(None there, False here\)"),
     ):
-        with pytest.raises(ValueError, match=f"another comparison's, which differs in .*{named}"):
+        with pytest.raises(ValueError, match=f"holds another comparison, which differs in .*{named}"):
             compare(bowl, checkpoint=path, **{**call, **change})
     with pytest.raises(ValueError, match=r"fun \('tests.*\.bowl' there, 'math\.prod' here\)"):
         compare(math.prod, checkpoint=path, **call)
@@ -250,7 +250,7 @@ def test_a_checkpoint_of_another_call_and_a_damaged_one_are_refused(tmp_path):
         compare(bowl, checkpoint=path, **call)
     for other in (b"my notes", b'{"a": 1}\n', b"a,b\n1,2\n"):
         path.write_bytes(other)
-        with pytest.raises(ValueError, match="not the checkpoint of a comparison"):
+        with pytest.raises(ValueError, match="is no journal of a run"):
             compare(bowl, checkpoint=path, **call)
         assert path.read_bytes() == other
 
@@ -326,7 +326,7 @@ def test_kills_lose_no_finished_run(tmp_path, jobs):
 @pytest.mark.slow
 def test_a_dead_worker_and_a_function_that_no_process_finds_are_said(tmp_path):
     call = {"bounds": BOX, "max_queries": 5, "seeds": 2, "methods": ["rgf"], "jobs": 2}
-    with pytest.raises(RuntimeError, match="a process died"):
+    with pytest.raises(RuntimeError, match=r"the process that ran \(0, 'rgf'\) died"):
         compare(dies, **call)
     script = tmp_path / "script.py"
     script.write_text(
@@ -338,7 +338,7 @@ def test_a_dead_worker_and_a_function_that_no_process_finds_are_said(tmp_path):
         "    compare(here_alone.loss, bounds=[(-1, 1)] * 3, max_queries=5, seeds=2, methods=['rgf'], jobs=2)\n"
     )
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert "another process cannot load fun or the options" in ran.stderr
+    assert "another process cannot load the function or its options" in ran.stderr
 
 
 def dies(x):

@@ -1,0 +1,86 @@
+"""Finished units of a long computation in a file, from which the same computation resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optimizers.running.journal import Journal
+
+FORMAT = 1
+"""Version of the layout; increased when files written earlier can no longer be read."""
+
+
+class FinishedUnits:
+    """A journal with a line for each finished unit of a computation, and a first line that describes the computation.
+
+    The first line, ``[0, kind, FORMAT, description]``, is written with the first unit. As in every ``Journal`` lines
+    have checksums, a last line that was cut short is dropped, and one process at a time has the file.
+
+    Args:
+        path: the file, created if it does not exist; None keeps nothing.
+        kind: what is computed, such as "comparison".
+        description: what two computations must share for their units to be equal; values that JSON can hold.
+
+    Attributes:
+        read: the units that the file held when it was opened, each a list of what ``add`` was given.
+        journal: the file; None without a path.
+
+    Raises:
+        ValueError: if the file is damaged, is another file or an earlier version's, or belongs to another computation,
+            with the differences.
+        RuntimeError: if another process has the file.
+    """
+
+    def __init__(self, path: Path | None, kind: str, description: Mapping[str, Any]) -> None:
+        self._first = [kind, FORMAT, json.loads(json.dumps(description))]
+        self.read: list[list[Any]] = []
+        self.journal = None if path is None else Journal(path)
+        try:
+            if self.journal is not None and (events := self.journal.read()):
+                self._check(self.journal.path, events[0])
+                self.read = [event[1:] for event in events[1:]]
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, path: Path, first: list[Any]) -> None:
+        if first[:2] != self._first[:2]:
+            raise ValueError(
+                f"{path} begins with {first[:2]!r:.60}, not with {self._first[:2]}: it is another file or an earlier "
+                "version's; move it away, or choose another path"
+            )
+        if found := differences(first[2], self._first[2]):
+            raise ValueError(f"{path} holds another {first[0]}, which differs in {'; '.join(found)}")
+
+    def add(self, *unit: Any) -> None:
+        """Appends a finished unit, flushed to the operating system."""
+        if self.journal is not None:
+            if not self.journal.count:
+                self.journal.write(*self._first)
+            self.journal.write("run", *unit)
+
+    def close(self) -> None:
+        """Flushes the file to the device and closes it."""
+        if self.journal is not None:
+            self.journal.close()
+
+
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """The entries in which two descriptions differ, with both values; nested mappings by entry."""
+    theirs, ours = _flat(theirs), _flat(ours)
+    return [
+        f"{name} ({theirs.get(name)!r:.100} there, {ours.get(name)!r:.100} here)"
+        for name in dict.fromkeys([*theirs, *ours])
+        if theirs.get(name) != ours.get(name)
+    ]
+
+
+def _flat(description: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in description.items():
+        nested = _flat(value) if isinstance(value, Mapping) else {}
+        flat |= {f"{name} {key}": entry for key, entry in nested.items()} or {name: value}
+    return flat

@@ -1,0 +1,161 @@
+"""A pool of spawned processes that loses no finished result to an interrupt, an error or a process that dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from optimizers.running.interrupts import follow_parent
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def run_tasks(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    keep: Callable[[Task, Result], object],
+    *,
+    jobs: int,
+    threads: int | None = None,
+    died: Callable[[Task], object] | None = None,
+) -> None:
+    """Evaluates a function at each task, and hands each result to ``keep`` in this process as soon as it arrives.
+
+    With one job or one task everything runs in this process. Otherwise tasks start in the order given, at most ``jobs``
+    at a time, each with its own copy of ``function``, in processes that have this one's default dtype. When a process
+    dies, the tasks that were running are run again, each alone in a process, and ``died`` gets each task whose process
+    dies again. An interrupt and an exception of ``function``, ``keep`` or ``died`` end all processes at once; results
+    that had arrived by then are kept before it is raised.
+
+    Args:
+        function: picklable if there are several jobs.
+        tasks: picklable if there are several jobs.
+        keep: takes a task and its result.
+        jobs: the number of processes.
+        threads: threads of torch and of the linear algebra of started processes, also here while tasks run; by default
+            a process has as many threads of torch as this one.
+        died: takes a task that ends its process, and the others go on; by default this is an error.
+
+    Raises:
+        RuntimeError: for a task that ends its process, without ``died``.
+        TypeError: if ``function`` cannot be pickled, before any task starts, or not be loaded in another process.
+    """
+    payload = b"" if jobs == 1 else _pickled(function)
+    with _limited(threads):
+        if jobs == 1 or len(tasks) < 2:
+            for task in tasks:
+                keep(task, function(task))
+            return
+        waiting = deque(tasks)
+        while waiting:
+            # A broken pool does not say which process died.
+            for suspect in _run_in_processes(payload, waiting, keep, jobs):
+                if _run_in_processes(payload, deque([suspect]), keep, 1):
+                    (died or _raise_died)(suspect)
+
+
+def _run_in_processes(
+    payload: bytes, waiting: deque[Task], keep: Callable[[Task, Any], object], jobs: int
+) -> list[Task]:
+    """Runs the waiting tasks until none is left or a process dies; returns those that were running then."""
+    before, spawn = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
+    settings = payload, torch.get_num_threads(), torch.get_default_dtype()
+    pool = ProcessPoolExecutor(min(jobs, len(waiting)), mp_context=spawn, initializer=_start_worker, initargs=settings)
+    running: dict[Future[Any], Task] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running[pool.submit(_work, waiting[0])] = waiting[0]
+                waiting.popleft()
+            wait(running, return_when=FIRST_COMPLETED)
+            _hand_over(running, keep)
+            for future in running:
+                if future.done():
+                    future.result()  # raises
+    except BaseException as error:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(multiprocessing.active_children()) - before:
+            worker.terminate()
+        _hand_over(running, keep)
+        if not isinstance(error, BrokenProcessPool):
+            raise
+    else:
+        pool.shutdown()
+    return list(running.values())
+
+
+def _raise_died(task: Any) -> None:
+    raise RuntimeError(
+        f'the process that ran {task} died: it ran out of memory, or the script has no `if __name__ == "__main__":`'
+    )
+
+
+def _hand_over(running: dict[Future[Any], Task], keep: Callable[[Task, Any], object]) -> None:
+    """Keeps the results that have arrived, and removes their tasks from those that run."""
+    for future in list(running):
+        if future.done() and not future.cancelled() and future.exception() is None:
+            keep(running.pop(future), future.result())
+
+
+def _pickled(function: Callable[..., Any]) -> bytes:
+    parts = {**getattr(function, "__dict__", {}), getattr(function, "__name__", type(function).__name__): function}
+    for name, part in parts.items():
+        try:
+            payload = pickle.dumps(part)
+        except Exception as error:
+            raise TypeError(
+                f"more than one job needs {name} to be picklable, such as a function at the top of a module, not a "
+                f"lambda or a function in a function: {error}"
+            ) from error
+    return payload
+
+
+_worker: dict[str, bytes] = {}
+
+
+def _start_worker(payload: bytes, threads: int, dtype: torch.dtype) -> None:
+    follow_parent()
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    _worker["payload"] = payload
+
+
+def _work(task: Any) -> Any:
+    try:
+        function = pickle.loads(_worker["payload"])
+    except Exception as error:
+        raise TypeError(
+            f"another process cannot load the function or its options; put them into a module: {error}"
+        ) from error
+    return function(task)
+
+
+@contextmanager
+def _limited(threads: int | None) -> Iterator[None]:
+    """Sets the number of threads of torch here, and of the libraries of processes started inside the block."""
+    if threads is None:
+        yield
+        return
+    before, variables = torch.get_num_threads(), {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    torch.set_num_threads(threads)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        for name, value in variables.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
