@@ -227,16 +227,10 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 def _curve_rows(rows: Rows, name: str, method: str) -> Rows:
     """A run's records at common numbers of queries, as probes shift them by a few."""
     found = where(rows, problem=name, method=method)
-    shortest = min(sum(1 for row in found if row["seed"] == seed) for seed in seeds_of(found))
-    first = [row for row in found if row["seed"] == found[0]["seed"]][: shortest - 1]
-    last = next(row for row in found if row["record"] == "last")
-    grid = [int(row["queries"]) for row in first] + [int(last["queries"])]
-    out: Rows = []
-    for seed in seeds_of(found):
-        own = [row for row in found if row["seed"] == seed]
-        own = [*own[: shortest - 1], own[-1]]
-        out += [row | {"queries": q} for row, q in zip(own, grid, strict=True)]
-    return out
+    runs = [where(found, seed=seed) for seed in seeds_of(found)]
+    shortest = min(map(len, runs))
+    runs = [[*run[: shortest - 1], run[-1]] for run in runs]
+    return [row | {"queries": first["queries"]} for run in runs for first, row in zip(runs[0], run, strict=True)]
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:

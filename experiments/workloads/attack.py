@@ -16,6 +16,7 @@ from torch.nn.functional import softplus
 
 from experiments.workloads.images import Images
 from experiments.workloads.victims import Victim
+from optimizers.comparison.records import Rows
 
 
 def margin(logits: Tensor, label: int) -> Tensor:
@@ -79,6 +80,12 @@ def fooled(attacks: Sequence[Attack], delta: Tensor) -> bool:
     """Whether the victims of one image, by the mean of their probabilities, take it under δ for another class."""
     probabilities = torch.stack([attack.logits(delta)[0].softmax(-1) for attack in attacks])
     return float(margin(probabilities.mean(0), attacks[0].label)) <= 0.0
+
+
+def success_rate(found: Rows, needed: str, counts: np.ndarray) -> np.ndarray:
+    """The share of some attacks' records that have succeeded by each count, by the column that they ``needed``."""
+    each = np.array([float(row[needed]) if row["success"] else np.inf for row in found])
+    return np.asarray((each[:, None] <= counts).mean(0))
 
 
 def chosen(images: Images, recognized: Tensor, count: int, seed: int) -> list[tuple[Tensor, int]]:

@@ -40,7 +40,7 @@ from experiments.harness.experiment import Experiment, counted
 from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
 from experiments.papers.fzoos.comparison import BASELINES, variants
-from experiments.workloads.attack import Attack, chosen, fooled
+from experiments.workloads.attack import Attack, chosen, fooled, success_rate
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import TITLES, Images, load_images, stand_in
 from experiments.workloads.unit_box import InUnitBox, UnitBoxProblem
@@ -214,12 +214,8 @@ def success_rates(
     chosen = where(rows, classes=panel[0], local_steps=panel[1])
     most = max(float(row["num_queries"]) for row in chosen)
     counts = np.arange(settings.rounds + 1) if x == "rounds" else np.linspace(0.0, most, 51)
-    shares = []
-    for seed in seeds_of(rows):
-        found = where(chosen, seed=seed, method=method, directions=directions)
-        needed = np.array([float(row[x]) if row["success"] else np.inf for row in found])
-        shares.append((needed[:, None] <= counts).mean(0))
-    return counts, np.array(shares)
+    own = where(chosen, method=method, directions=directions)
+    return counts, np.array([success_rate(where(own, seed=seed), x, counts) for seed in seeds_of(rows)])
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:

@@ -214,12 +214,7 @@ def plot_fig10(settings: Fig10, rows: Rows) -> Figure:
         ("derivative", MethodStyle("derivative", plotting.BLUE, "o")),
     ):
         plotting.draw(error, look, curve(rows, "num_queries", quantity=f"{quantity}_error"))
-    error.set(
-        title="error",
-        xlabel="queries n",
-        ylabel="RMS error / prior sd",
-        ylim=(0, None),
-    )
+    error.set(title="error", xlabel="queries n", ylabel="RMS error / prior sd", ylim=(0, None))
     error.legend(loc="upper right")
     plotting.shared_legend(figure, value)
     return figure

@@ -107,15 +107,13 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
     """For each rate and radius the mean last improvement over ``tuning_seeds`` and metrics."""
-    found = {}
-    for rate, radius in itertools.product(RATES, RADII):
-        cells = itertools.product(settings.tuning_seeds, settings.metrics)
-        ends = [
-            descend(settings, method, rate, radius, objective(settings, name, seed), seed)[-1]["value"]
-            for seed, name in cells
-        ]
-        found[rate, radius] = float(np.mean([float(end) for end in ends]))
-    return found
+
+    def last(pair: tuple[float, float], seed: int, name: str) -> float:
+        return float(descend(settings, method, *pair, objective(settings, name, seed), seed)[-1]["value"])
+
+    cells = list(itertools.product(settings.tuning_seeds, settings.metrics))
+    pairs = itertools.product(RATES, RADII)
+    return {pair: float(np.mean([last(pair, *cell) for cell in cells])) for pair in pairs}
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:

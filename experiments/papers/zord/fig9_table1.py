@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 from experiments.harness.experiment import Experiment, counted
 from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
-from experiments.workloads.attack import Attack, chosen
+from experiments.workloads.attack import Attack, chosen, success_rate
 from experiments.workloads.cache import FOLDER
 from experiments.workloads.images import TITLES, Images, load_images, stand_in
 from experiments.workloads.victims import FULL, Training, Victim, trained_victim
@@ -183,12 +183,8 @@ def tune(settings: Settings, method: str) -> dict[float, float]:
 
 def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of queries, and the share of a seed's images that have succeeded by then, ``seeds x counts``."""
-    counts, shares = np.arange(0, settings.max_queries + 1, settings.every), []
-    for seed in seeds_of(rows):
-        found = where(rows, dataset=dataset, method=method, seed=seed)
-        needed = np.array([float(row["value"]) if row["success"] else np.inf for row in found])
-        shares.append((needed[:, None] <= counts).mean(0))
-    return counts, np.array(shares)
+    counts, own = np.arange(0, settings.max_queries + 1, settings.every), where(rows, dataset=dataset, method=method)
+    return counts, np.array([success_rate(where(own, seed=seed), "value", counts) for seed in seeds_of(rows)])
 
 
 def plot_table1(settings: Settings, rows: Rows) -> Figure:
