@@ -18,40 +18,25 @@ class Advice:
     """What to use in one case.
 
     Attributes:
-        case: dimension, budget, noise, clients, bandwidth, constraints: what the user has.
+        title: what the user has: dimension, budget, noise, clients, bandwidth, constraints.
         use: the call.
         why: one or two sentences.
         grounds: what it rests on.
     """
 
-    case: str
+    title: str
     use: str
     why: str
     grounds: tuple[Ground, ...]
 
-    @property
-    def title(self) -> str:
-        """The case."""
-        return self.case
-
-    @property
-    def short(self) -> str:
-        """The call."""
-        return f"``{self.use}``"
-
-    @property
-    def text(self) -> str:
-        """The call and why."""
-        return f"{self.short}. {self.why}"
-
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """An option's default.
+    """The default of a method's option.
 
     Attributes:
         method: a class.
-        option: the name of an argument of it.
+        option: the name of an argument.
         value: its default.
         why: one or two sentences.
         grounds: what it rests on.
@@ -68,19 +53,9 @@ class Default:
         """The option as it would be given."""
         return f"{self.method}({self.option}={self.value!r})"
 
-    @property
-    def short(self) -> str:
-        """Why."""
-        return self.why
 
-    @property
-    def text(self) -> str:
-        """Why."""
-        return self.why
-
-
-def _advice(case: str, use: str, why: str, *grounds: Ground) -> Advice:
-    return Advice(case, use, why, grounds)
+def _advice(title: str, use: str, why: str, *grounds: Ground) -> Advice:
+    return Advice(title, use, why, grounds)
 
 
 def _default(method: str, option: str, value: Any, why: str, *grounds: Ground) -> Default:

@@ -29,21 +29,33 @@ def look_up(grounds: Sequence[Ground], entries: Sequence[Entry]) -> list[Judged]
 
 def guide(entries: Sequence[Entry]) -> str:
     """Returns the page: a table of cases, one of defaults, and the verdicts of each; empty without any verdict."""
+    cases = [(item, f"``{item.use}``", f"``{item.use}``. {item.why}") for item in ADVICE]
+    defaults = [(item, item.why, item.why) for item in DEFAULTS]
     parts = [
-        *_part("Cases", ("you have", "use", "see"), ADVICE, entries),
-        *_part("Defaults", ("default", "why", "see"), DEFAULTS, entries),
+        *_part("Cases", ("you have", "use", "see"), cases, entries),
+        *_part("Defaults", ("default", "why", "see"), defaults, entries),
     ]
     return page(f"# {TITLE}", INTRODUCTION, *parts) if parts else ""
 
 
 def _part(
-    heading: str, columns: Sequence[str], items: Sequence[Advice | Default], entries: Sequence[Entry]
+    heading: str,
+    columns: Sequence[str],
+    items: Sequence[tuple[Advice | Default, str, str]],
+    entries: Sequence[Entry],
 ) -> list[str]:
-    """Returns a table of what is advised, with the results that decide it, and the verdicts on each advice."""
+    """Returns a table of items with what it says of each and the results that decide it, then each with its verdicts.
+
+    Args:
+        heading: of the part.
+        columns: of the table.
+        items: an advice or a default, its cell in the table, and its paragraph.
+        entries: the results.
+    """
     rows, blocks = [], list[str]()
-    for item in items:
+    for item, short, long in items:
         if judged := look_up(item.grounds, entries):
             deciding = {entry.id: link(entry, "{}.md") for entry, verdict in judged if verdict.status != "undecided"}
-            rows.append([text(item.title), text(item.short), ", ".join(deciding.values())])
-            blocks += [f"### {text(item.title)}", text(item.text), verdict_table(judged, CONTROL_WORDS, "{}.md")]
+            rows.append([text(item.title), text(short), ", ".join(deciding.values())])
+            blocks += [f"### {text(item.title)}", text(long), verdict_table(judged, CONTROL_WORDS, "{}.md")]
     return [f"## {heading}", table(columns, rows), *blocks] if rows else []

@@ -44,7 +44,7 @@ def made(advice):
     return eval(advice.use, names | {"minimize": minimize, "simulate": simulate, "scipy": scipy})
 
 
-@pytest.mark.parametrize("advice", ADVICE, ids=lambda advice: advice.case)
+@pytest.mark.parametrize("advice", ADVICE, ids=lambda advice: advice.title)
 def test_an_advised_call_is_accepted(advice):
     """Misspelt methods and options are refused by their classes."""
     found = made(advice)
@@ -81,7 +81,7 @@ def test_both_tables_have_a_row_for_each_item():
     cases, defaults = guide(ENTRIES).split("\n## ")[1:]
     for item, part in [*((advice, cases) for advice in ADVICE), *((default, defaults) for default in DEFAULTS)]:
         (row,) = (line for line in part.splitlines() if line.startswith(f"| {item.title} |"))
-        assert item.short.strip("`") in row and "md#" in row and f"\n### {item.title}\n" in part
+        assert (item.use if item in ADVICE else item.why) in row and "md#" in row and f"\n### {item.title}\n" in part
 
 
 @needs_results
@@ -92,7 +92,7 @@ def test_an_undecided_ground_supports_nothing():
     stood_in = dataclasses.replace(open_, stand_in="digits")
     for verdict, word in ((open_, "undecided"), (stood_in, "undecided on the stand-in")):
         page = guide([Entry(entry.id, entry.facts, [verdict], ())])
-        row = next(line for line in page.splitlines() if line.startswith(f"| {advice.case}"))
+        row = next(line for line in page.splitlines() if line.startswith(f"| {advice.title}"))
         assert row.endswith("|  |") and f"| **{word}** |" in page
 
 

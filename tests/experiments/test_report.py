@@ -116,19 +116,10 @@ def test_a_link_that_leads_nowhere_would_be_seen(folder):
     ],
 )
 def test_a_text_is_read_as_it_was_written(said):
-    shown = re.sub(r"</?(?:p|code|td|th|tr|table|thead|tbody)\b[^>]*>|\n", "", rendered(markdown.text(said)))
-    assert html.unescape(shown) == said
-    cell = re.search(r"<td[^>]*>(.*?)</td>", rendered(markdown.table(["head"], [[markdown.text(said)]])))[1]
-    assert html.unescape(cell) == said
+    assert html.unescape(rendered(markdown.text(said))) == f"<p>{said}</p>\n"
     code = said.replace("`", "'")
-    cell = re.search(r"<td[^>]*>(.*?)</td>", rendered(markdown.table(["head"], [[markdown.text(f"``{code}``")]])))[1]
-    assert html.unescape(cell) == f"<code>{code}</code>"
-
-
-def test_the_same_results_give_the_same_bytes(folder, tmp_path):
-    first = pages.build(folder)[0]
-    shutil.copytree(folder, tmp_path / "copy")
-    assert pages.build(tmp_path / "copy")[0] == first
+    row = rendered(markdown.table(["text", "code"], [[markdown.text(said), markdown.text(f"``{code}``")]]))
+    assert f"<td>{said}</td>\n<td><code>{code}</code></td>" in html.unescape(row)
 
 
 @pytest.mark.parametrize(
