@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.get_sampler import GetSampler
@@ -13,7 +11,7 @@ from torch import Tensor
 from surrogates.base_samples import make_sampler, rsample_by_generator
 from surrogates.checks import expanded
 from surrogates.conditioning import Conditioning
-from surrogates.inference import outside_inference_mode
+from surrogates.inference import cached_with_graph, outside_inference_mode
 from surrogates.kernels.blocks import is_uniform
 from surrogates.kernels.one_pass import Pass
 from surrogates.linalg.cholesky import covariance_root, laddered_factor
@@ -28,7 +26,8 @@ class GradientPosterior(Posterior):
     ``batch x q x m x d``, the trace ``batch x q x m``.
 
     Everything is lazy and in the user's own units, outcome per unit of input. ``mean`` makes one pass over the
-    ``n x d`` data; ``trace`` after it costs two ``n x n`` products, whatever d is. All is differentiable in the points,
+    ``n x d`` data; ``trace`` after it costs two ``n x n`` products a point, whatever d is, and once for the data O(n³);
+    or, where that is less, O(n²d) a point. All is differentiable in the points,
     and, where the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
     hyper-parameters. What happens to the model or to the points after it was made does not reach it.
     ``surrogates.DerivedGP.gradient_posterior`` makes one.
@@ -68,13 +67,13 @@ class GradientPosterior(Posterior):
             f"given n = {self._conditioning.X.shape[-2]} values)"
         )
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def mean(self) -> Tensor:
         """∇μ(x) = ∇m(x) + J(x)ᵀ A⁻¹ (y − m(X)), ``batch x q x d``."""
         return self._scaled(self._chained(self._conditioning.mean(self._x, self._pass)), 1, trailing=1)
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def trace(self) -> Tensor:
         """trace ∂σ²(x) = E‖∇f(x) − ∇μ(x)‖², exactly, ``batch x q``."""
@@ -82,25 +81,25 @@ class GradientPosterior(Posterior):
             return self.variance.sum(-1)
         return self._scaled(self._conditioning.trace(self._x, self._pass), 2)
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def prior_trace(self) -> Tensor:
         """The trace before any observation, ``batch x q``: the same at every point for functions of r²."""
         return self._scaled(self._prior_trace().expand(*self._shape[:-1]), 2)
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def variance(self) -> Tensor:
         """The variance of every partial derivative, ``batch x q x d``, in O(n²d) a point."""
         return self._scaled(self._chained(self._conditioning.variance(self._x), 2), 2, trailing=1)
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def covariance_matrix(self) -> Tensor:
         """∂σ²(x), dense, ``batch x q x d x d``."""
         return self._scaled(self._covariance(), 2, trailing=2)
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def spectral_norm(self) -> Tensor:
         """‖∂σ²(x)‖, the largest eigenvalue, ``batch x q``: the uncertainty that ZoRD thresholds.
@@ -213,7 +212,7 @@ class GradientPosterior(Posterior):
         deviation = self._deviation_by_matheron(base) if self._by_matheron else self._deviation_by_cholesky(base)
         return self.mean + self._scaled(self._chained(deviation), 1, trailing=1)
 
-    @cached_property
+    @cached_with_graph
     def _pass(self) -> Pass | None:
         return self._known or self._conditioning.pass_over_data(self._x)
 

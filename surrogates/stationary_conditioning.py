@@ -10,7 +10,7 @@ data in the metric v². Hence, whatever d is, in two ``n x n`` products:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ class StationaryConditioning(Conditioning):
     """
 
     gradient_squared_distances: Callable[[], Tensor] | None = None
+    _columns: int = field(default=0, init=False, repr=False)
 
     def over(
         self, X: Tensor, factor: Tensor, alpha: Tensor, gradient_squared_distances: Callable[[], Tensor] | None = None
@@ -130,14 +131,15 @@ class StationaryConditioning(Conditioning):
     def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:
         """The trace of the gradient covariance at every point, ``... x q``, float64.
 
-        It is the identity at the head of this module, or triangular solves where that would cancel (n ≫ d).
+        It is the identity at the head of this module, which needs A⁻¹ and E once, O(n³ + n²d), or triangular solves,
+        O(n²d) a point: where the identity would cancel (n ≫ d), and until the solves would have cost as much as A⁻¹.
 
         Raises:
             ValueError: For Matérn 1/2.
         """
         if not self.stationary.profile.has_gradient:
             raise no_gradient_covariance(self.stationary.profile.title)
-        if not x.shape[-2]:
+        if not x.shape[-2] or self._solves_cost_less(x):
             return super().trace(x)
         known = known or self.pass_over_data(x)
         explained = self.explained_trace(known)
@@ -153,6 +155,16 @@ class StationaryConditioning(Conditioning):
             solved = result.index_copy(-1, columns, super().trace(x[..., columns, :]))
             result = torch.where(small, solved, result)
         return result
+
+    def _solves_cost_less(self, x: Tensor) -> bool:
+        """Whether all columns that have been solved for, x's included, cost less than the inverse that they save.
+
+        Where E is given, as for a window, many points are to come.
+        """
+        if self.gradient_squared_distances is not None or "inverse" in self.__dict__:
+            return False
+        self._columns += x.shape[:-1].numel() * self.inputs.shape[-1]
+        return self._columns < self.inputs.shape[-2]
 
     def explained_trace(self, known: Pass) -> Tensor | float:
         """What the data take from the prior's trace, by the identity above, ``... x q``: a number for one point.
