@@ -101,6 +101,8 @@ def check_same_kind(name: str, tensor: Tensor, other_name: str, other: Tensor) -
 
 def check_finite(name: str, tensor: Tensor) -> None:
     """Raises a ValueError, which counts them, if a tensor has NaN or infinite entries."""
+    if is_traced(tensor):
+        return
     # A finite sum proves all finite in one reading; only a doubtful one is counted. Python adds few numbers faster.
     few = tensor.dim() == 2 and tensor.numel() <= _FEW
     if not isfinite(sum(map(sum, tensor.tolist())) if few else tensor.detach().sum().item()):
@@ -110,6 +112,21 @@ def check_finite(name: str, tensor: Tensor) -> None:
                 f"{name} holds {bad} entries that are NaN or inf; only finite numbers are accepted "
                 "(surrogates.Trajectory keeps failed queries apart)."
             )
+
+
+def is_traced(tensor: Tensor) -> bool:
+    """Whether the tensor belongs to a transform of ``torch.func``, which hides its numbers."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def check_not_traced(name: str, tensor: Tensor) -> None:
+    """Raises a TypeError, which says what to use, where the tensor belongs to a transform of ``torch.func``."""
+    if is_traced(tensor):
+        raise TypeError(
+            f"{name} is inside torch.func, whose transforms this posterior does not support: give all points at once, "
+            "batch x q x d, instead of vmap, and use torch.autograd, or a DerivedGP's hessian_posterior, instead of "
+            "jacrev and jacfwd."
+        )
 
 
 def expanded(name: str, given: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:

@@ -15,12 +15,12 @@ units throughout; ``GradientPosterior`` applies the outcome's scale.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from gpytorch.means import Mean
 from torch import Tensor
 
+from surrogates.inference import cached_with_graph
 from surrogates.kernels.blocks import (
     KernelSnapshot,
     is_uniform,
@@ -71,7 +71,7 @@ class Conditioning:
         """The number of inputs."""
         return self.X.shape[-1]
 
-    @cached_property
+    @cached_with_graph
     def prior_variance(self) -> Tensor | None:
         """The prior variance of every partial derivative where it is the same at every point, ``batch x d``, float64.
 
@@ -82,7 +82,7 @@ class Conditioning:
         """
         return self._uniform_prior_variance() if is_uniform(self.kernel) else None
 
-    @cached_property
+    @cached_with_graph
     def prior_trace(self) -> Tensor:
         """The sum of ``prior_variance``, ``batch x 1``, float64; it is not there where that is None."""
         assert self.prior_variance is not None
@@ -226,7 +226,7 @@ class Conditioning:
             )
         return remaining(prior, explained)
 
-    @cached_property
+    @cached_with_graph
     def _variance_over_range(self) -> Tensor:
         """Σᵢ k/rᵢ², ``batch x 1``: the mean variance k of the data, rᵢ the range of their ith input (user's units)."""
         ranges = (self.X.amax(-2) - self.X.amin(-2)).double()

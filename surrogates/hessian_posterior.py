@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from surrogates.checks import expanded, nonnegative
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import outputs_last
-from surrogates.inference import outside_inference_mode
+from surrogates.inference import cached_with_graph, outside_inference_mode
 from surrogates.kernels.hessians import (
     AutomaticHessian,
     StationaryHessian,
@@ -79,7 +78,7 @@ class HessianPosterior:
             f"given n = {self._conditioning.X.shape[-2]} values)"
         )
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def mean(self) -> Tensor:
         """E ∇²f(x), dense, ``batch x q x d x d``."""
@@ -179,12 +178,12 @@ class HessianPosterior:
             )
         return outputs_last(direction, 1, self._several_outputs)
 
-    @cached_property
+    @cached_with_graph
     def _of_kernel(self) -> StationaryHessian | AutomaticHessian:
         conditioning = self._conditioning
         return kernel_hessian(conditioning.kernel, conditioning.X, self._x, conditioning.alpha)
 
-    @cached_property
+    @cached_with_graph
     def _of_prior_mean(self) -> AutomaticHessian | None:
         conditioning = self._conditioning
         if conditioning.prior_mean is None:
@@ -196,7 +195,7 @@ class HessianPosterior:
         """``batch x q x d``, or ``batch x q x m x d``."""
         return outputs_last(self._x, 1, self._several_outputs).shape
 
-    @cached_property
+    @cached_with_graph
     def _dense(self) -> Tensor:
         mean = self._of_kernel.dense()
         if self._of_prior_mean is not None:
@@ -215,7 +214,7 @@ class HessianPosterior:
         product = product if self._slope is None else product * self._slope
         return self._scaled(product if self._bent is None else product + self._bent * v, trailing=1)
 
-    @cached_property
+    @cached_with_graph
     def _bent(self) -> Tensor | None:
         """d²z/dx² E ∂f/∂z, ``batch x q x d``: what the input transform's own curvature adds to the diagonal."""
         with torch.enable_grad():
@@ -288,7 +287,7 @@ class SubspaceDerivatives:
             f"given n = {self._conditioning.X.shape[-2]} values)"
         )
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def mean(self) -> Tensor:
         """The mean of all entries, ``batch x q x N``."""
@@ -311,7 +310,7 @@ class SubspaceDerivatives:
         at[i, j] = at[j, i] = torch.arange(p, self._entries, device=device)
         return self.mean[..., at]
 
-    @cached_property
+    @cached_with_graph
     @outside_inference_mode
     def covariance_matrix(self) -> Tensor:
         """The covariance of all entries, ``batch x q x N x N``.
@@ -326,7 +325,7 @@ class SubspaceDerivatives:
         covariance = remaining_covariance(self._stacked(prior, self._entries), whitened.mT @ whitened)
         return self._scaled(covariance, 2, trailing=2)
 
-    @cached_property
+    @cached_with_graph
     def _jets(self) -> Tensor:
         """The covariance of the entries with the values at the data, in the model's units of outcome, float64."""
         kernel, X = self._conditioning.kernel, self._conditioning.X

@@ -6,7 +6,6 @@ singular to rounding. Both are wrong where outcomes, or partial derivatives, are
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from linear_operator import to_linear_operator
 from torch import Tensor
 
+from surrogates.inference import cached_with_graph
 from surrogates.linalg.cholesky import covariance_root
 
 
@@ -49,7 +49,7 @@ class UnitFreeNormal(MultivariateNormal):
             drawn = base_samples.reshape(sample_shape.numel(), *shape).movedim(0, -1)
         return self.loc + (self._root @ drawn).movedim(-1, 0).reshape(*sample_shape, *shape)
 
-    @cached_property
+    @cached_with_graph
     def _root(self) -> Tensor:
         return covariance_root(self.lazy_covariance_matrix.to_dense()).to(self.loc)
 

@@ -23,6 +23,7 @@ from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 from gpytorch.kernels.rbf_kernel_grad import RBFKernelGrad
 from torch import Tensor
 
+from surrogates.checks import is_traced
 from surrogates.kernels.errors import UnsupportedKernelError, no_gradient_covariance
 from surrogates.kernels.registry import RadialFunctions, copied, read_registered
 
@@ -244,7 +245,7 @@ def radial_profile(kernel: Kernel, detach: bool = True) -> RadialProfile:
 
 def root(r2: Tensor) -> Tensor:
     """√r² whose derivative at 0 is 0 rather than ∞, so that gradients through a point on a datum are finite."""
-    if not r2.requires_grad:
+    if not (r2.requires_grad or is_traced(r2)):
         return r2.sqrt()
     positive = r2 > 0
     return torch.where(positive, torch.where(positive, r2, torch.ones_like(r2)).sqrt(), torch.zeros_like(r2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from surrogates.checks import check_points
 from surrogates.gradient_posterior import GradientPosterior
+from surrogates.inference import cached_with_graph
 from surrogates.models.derived_gp import DerivedGP
 
 
@@ -33,22 +33,22 @@ class GradientMixturePosterior(GradientPosterior):
             f"input; given n = {self._conditioning.X.shape[-2]} values)"
         )
 
-    @cached_property
+    @cached_with_graph
     def mixture_mean(self) -> Tensor:
         """E ∇f(x) = mean_s ∇μ_s(x), ``batch x q x d``."""
         return self.mean.mean(MCMC_DIM)
 
-    @cached_property
+    @cached_with_graph
     def mixture_variance(self) -> Tensor:
         """The variance of every partial derivative, mean_s σ²_s + var_s ∇μ_s (total variance), ``batch x q x d``."""
         return self.variance.mean(MCMC_DIM) + self._spread.square().mean(MCMC_DIM)
 
-    @cached_property
+    @cached_with_graph
     def mixture_trace(self) -> Tensor:
         """E‖∇f(x) − mixture_mean‖², the trace of the mixture's covariance, ``batch x q``."""
         return self.trace.mean(MCMC_DIM + 1) + self._spread.square().sum(-1).mean(MCMC_DIM + 1)
 
-    @cached_property
+    @cached_with_graph
     def mixture_covariance_matrix(self) -> Tensor:
         """mean_s ∂σ²_s(x) + cov_s ∇μ_s(x), dense, ``batch x q x d x d``."""
         between = self._spread.unsqueeze(-1) * self._spread.unsqueeze(-2)
@@ -62,7 +62,7 @@ class GradientMixturePosterior(GradientPosterior):
         """
         return _mixture_quantiles(self.mean, self.variance, value)
 
-    @cached_property
+    @cached_with_graph
     def _spread(self) -> Tensor:
         return self.mean - self.mixture_mean.unsqueeze(MCMC_DIM)
 
