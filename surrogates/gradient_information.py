@@ -7,6 +7,8 @@ References:
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.utils.transforms import average_over_ensemble_models, concatenate_pending_points, t_batch_mode_transform
@@ -18,6 +20,7 @@ from surrogates.kernels.blocks import kernel_values
 from surrogates.linalg.cholesky import laddered_factor
 from surrogates.linalg.rounding import remaining_covariance
 from surrogates.models.derived_gp import DerivedGP
+from surrogates.moving import move_attributes
 
 
 class GradientInformation(AcquisitionFunction):
@@ -70,9 +73,14 @@ class GradientInformation(AcquisitionFunction):
         check_points(target, model.num_inputs, model.conditioning.X, "X_target")
         if target.shape[:-1] != (1,):
             raise ValueError(f"X_target must be one point, shape d or 1 x d, got {tuple(X_target.shape)}.")
-        self.register_buffer("X_target", target)
+        self.register_buffer("X_target", target.clone())
         self.noise = None if noise is None else nonnegative("noise", noise)
         self.set_X_pending(X_pending)
+
+    def _apply(self, fn: Any, *args: Any) -> Self:
+        super()._apply(fn, *args)
+        move_attributes(self, fn)
+        return self
 
     @concatenate_pending_points
     @t_batch_mode_transform()

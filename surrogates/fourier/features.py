@@ -22,7 +22,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates.checks import check_floating, check_integer, check_points, check_same_kind, positive_integer
+from surrogates.checks import check_floating, check_integer, check_points, check_same_kind, is_traced, positive_integer
 from surrogates.fourier.frequencies import (
     GENERATOR,
     PHASES,
@@ -32,6 +32,7 @@ from surrogates.fourier.frequencies import (
     uniforms,
 )
 from surrogates.fourier.spectral_density import Array, SpectralDensity, spectral_density
+from surrogates.moving import move_attributes
 
 _DRAWS: dict[str, Callable[[SpectralDensity, int, int], Array]] = {
     "cosine": independent_frequencies,
@@ -81,7 +82,7 @@ class FourierFeatures:
         kind: One of ``surrogates.fourier.features.KINDS``.
 
     Attributes:
-        frequencies: v, ``M x d`` for ``"cosine"`` and ``M/2 x d`` for the others, float64 on the CPU.
+        frequencies: v, ``M x d`` for ``"cosine"`` and ``M/2 x d`` for the others, float64, on the CPU until ``to``.
         phases: b, ``M``, or None but for ``"cosine"``.
         scale: √(2o/M).
 
@@ -181,6 +182,16 @@ class FourierFeatures:
                 f"The other party's Fourier features differ in {', '.join(differing)}: {given}, ours {ours}."
             )
 
+    def to(self, *args: Any, **kwargs: Any) -> FourierFeatures:
+        """Moves the frequencies to a device, in place, as ``torch.nn.Module.to``; no dtype changes them.
+
+        Features have the dtype and device of the points that are given, wherever the frequencies are.
+        """
+        device = self.frequencies[:0].to(*args, **kwargs).device
+        move_attributes(self, lambda tensor: tensor.to(device))
+        self._casts = {}
+        return self
+
     def features(self, X: Tensor) -> Tensor:
         """φ(x), ``batch x n x M``, of points ``batch x n x d``; differentiable in X.
 
@@ -222,7 +233,7 @@ class FourierFeatures:
         self._check(X)
         self._check_weights(w, X)
         V, phases = self._cast(X)
-        differentiable = torch.is_grad_enabled() and (X.requires_grad or w.requires_grad)
+        differentiable = is_traced(X) or (torch.is_grad_enabled() and (X.requires_grad or w.requires_grad))
         if _one_point is not None and X.shape[:-1].numel() == 1 and X.device.type == "cpu" and not differentiable:
             return _one_point(V, phases, X.reshape(1, self.d), w, self.scale).reshape(X.shape)
         return self._coefficients(self.slopes(X), w) @ V

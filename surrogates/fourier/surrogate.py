@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from botorch.posteriors import GPyTorchPosterior
@@ -19,6 +19,7 @@ from surrogates.checks import (
     check_data,
     check_finite,
     check_floating,
+    check_not_traced,
     check_number,
     check_points,
     check_positive,
@@ -114,6 +115,19 @@ class FourierSurrogate:
             f"mean {self.mean:.6g}{estimated}, in y's units)"
         )
 
+    def to(self, *args: Any, **kwargs: Any) -> FourierSurrogate:
+        """Moves the surrogate and its features, in place, as ``torch.nn.Module.to``: points then have this dtype.
+
+        The algebra stays in float64.
+        """
+        self.features.to(*args, **kwargs)
+        if self._like is not None:
+            self._like = self._like.to(*args, **kwargs)
+            self._given_weights = None if self._given_weights is None else self._given_weights.to(self._like)
+        if self._linear is not None and self._like is not None:
+            self._linear.to(self._like.dtype, self._like.device)
+        return self
+
     @property
     def num_data(self) -> int:
         """The number of observations, 0 before ``fit`` and for a surrogate made from weights."""
@@ -143,19 +157,19 @@ class FourierSurrogate:
 
     @property
     def weights(self) -> Tensor:
-        """w̄, ``M``, in y's units, of the data's dtype and device; it must not be written to.
+        """w̄, ``M``, in y's units, of the data's dtype and device, a copy.
 
         Raises:
             NotFittedError: Before ``fit``.
         """
         if self._given_weights is not None:
-            return self._given_weights
+            return self._given_weights.clone()
         like = self._reference
         assert self._linear is not None
         solved = self._linear.mean
         if self.estimates_mean:
             return (solved[:, 0] - self._beyond_offset * solved[:, 1]).to(like.dtype)
-        return solved[:, 0].to(like.dtype)
+        return solved[:, 0].to(like.dtype, copy=True)
 
     def fit(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
         """Conditions on data, forgetting those before, in O(n²M + n³/3), or O(nM² + M³/3) for n > M.
@@ -250,6 +264,7 @@ class FourierSurrogate:
     def _fitted_at(self, X: Tensor) -> LinearPosterior:
         """The weights' posterior, for uncertainties at X."""
         self._check(X)
+        check_not_traced("X", X)
         if self._linear is None:
             raise NotFittedError("A surrogate made from weights has no data, hence no uncertainty; fit one instead.")
         return self._linear
@@ -300,7 +315,7 @@ class FourierGradientPosterior:
         self._features = surrogate.features
         self._linear = linear
         self._num_data = linear.num_rows
-        self._X = X.detach()
+        self._X = X.detach().clone()
         self._weights = surrogate.weights
 
     def __repr__(self) -> str:

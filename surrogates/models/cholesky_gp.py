@@ -35,6 +35,7 @@ from surrogates.models.caches import (
     prior_mean,
 )
 from surrogates.models.transforms import input_slope, is_affine_input, is_affine_outcome, outcome_scale
+from surrogates.moving import move_module_attributes
 from surrogates.normal import UnitFreeNormal, unit_free
 from surrogates.stationary_conditioning import make_conditioning
 
@@ -165,6 +166,8 @@ class CholeskyGP(SingleTaskGP):
     def posterior(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
         """``SingleTaskGP.posterior``, with X checked; as there, points of a narrower dtype than the data's are taken.
 
+        The first call for new data inverts the factor for GPyTorch's caches, O(n³); later ones cost O(n²) a point.
+
         Args:
             X: The points, ``batch x q x d``.
             *args: As ``SingleTaskGP.posterior`` takes them.
@@ -269,10 +272,12 @@ class CholeskyGP(SingleTaskGP):
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
         """GPyTorch's ``set_train_data``, in any mode; it takes inputs in the user's units, targets in transformed."""
+        targets = None if targets is None else targets.clone()
         if inputs is not None:
             self._leading_factor = None
+            inputs = tuple(t.clone() for t in ((inputs,) if isinstance(inputs, Tensor) else inputs))
         if inputs is not None and self._has_transformed_inputs:
-            original = inputs if isinstance(inputs, Tensor) else inputs[0]
+            (original,) = inputs
             super().set_train_data(self._transformed_data(original), targets, strict)
             self._original_train_inputs = original
             return
@@ -297,7 +302,9 @@ class CholeskyGP(SingleTaskGP):
 
     def _apply(self, fn: Any, *args: Any) -> Self:
         self._clear_cache()
-        return cast(Self, super()._apply(fn, *args))
+        super()._apply(fn, *args)
+        move_module_attributes(self, fn)
+        return self
 
     def _clear_cache(self) -> None:
         super()._clear_cache()

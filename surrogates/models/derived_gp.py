@@ -20,7 +20,7 @@ from gpytorch.likelihoods.likelihood import Likelihood
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates.checks import check_data, check_points
+from surrogates.checks import check_data, check_not_traced, check_points
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.hessian_posterior import HessianPosterior
@@ -285,6 +285,7 @@ class DerivedGP(CholeskyGP):
         They share no storage with X.
         """
         check_points(X, self.num_inputs, self.train_inputs[0])
+        check_not_traced("X", X)
         # A missing attribute costs a module's __getattr__ several microseconds, a missing entry none.
         transform = cast(InputTransform | None, self._modules.get("input_transform"))
         slope: Tensor | None = None

@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 
 import torch
 from botorch import settings as botorch_settings
+from botorch.exceptions import UnsupportedError
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.posteriors import GPyTorchPosterior
@@ -40,6 +41,7 @@ from surrogates.models.gradient_data import (
 from surrogates.models.interleaved import InterleavedNoise, gradients_of, values_among
 from surrogates.models.joint_conditioning import JointConditioning
 from surrogates.models.transforms import standardize
+from surrogates.moving import move_module_attributes
 from surrogates.normal import UnitFreeMultitaskNormal, UnitFreeNormal
 
 
@@ -104,7 +106,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             noise = torch.cat([train_Yvar, train_Gvar], dim=-1).flatten()
             with NOISE_AS_GIVEN:
                 likelihood = InterleavedNoise(noise[observed] / scale**2)
-        super().__init__(train_X, targets[observed] / scale, likelihood)
+        super().__init__(train_X.clone(), targets[observed] / scale, likelihood)
         self._cached: JointConditioning | None = None
         self._snapshot: ModelSnapshot | None = None
         # The elements of a batch have so many leading points, with their targets and noise, in common.
@@ -120,8 +122,23 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         """What copies and pickles take: they factorise anew."""
         return {**vars(self), "_cached": None, "_snapshot": None}
 
+    def _apply(self, fn: Any, *args: Any) -> Self:
+        self._cached = self._snapshot = None
+        super()._apply(fn, *args)
+        move_module_attributes(self, fn)
+        return self
+
     def forward(self, x: Tensor) -> MultivariateNormal:
-        """The prior of the q(d+1) values and partial derivatives at x, ``batch x q x d``."""
+        """The prior of the q(d+1) values and partial derivatives at x, ``batch x q x d``.
+
+        Raises:
+            UnsupportedError: If x is the model's own ``train_inputs[0]``, as in BoTorch's ``loo_cv``.
+        """
+        if x is self._inputs:
+            raise UnsupportedError(
+                "loo_cv takes a model for one of n values, and this one is of values and partial derivatives: make a "
+                "model without the point, GradientObservationGP(X[others], Y[others], G[others]), for each point."
+            )
         return MultivariateNormal(self.mean_module(x).flatten(-2), self.covar_module(x))
 
     def __call__(self, *args: Any, **kwargs: Any) -> MultivariateNormal:
@@ -131,7 +148,8 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         evaluation mode the posterior of all q(d+1) entries at the points.
         """
         if self.training:
-            prior, kept = super().__call__(*args, **kwargs), self._observed
+            # Views, as the prior of the data's own tensor is what loo_cv asks for.
+            prior, kept = super().__call__(*(x.view_as(x) for x in args), **kwargs), self._observed
             covariance = prior.lazy_covariance_matrix.to_dense()[..., kept, :][..., kept]
             return MultivariateNormal(prior.mean[..., kept], to_linear_operator(covariance))
         if settings.prior_mode.on():
@@ -288,12 +306,12 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
             RuntimeError: If something is not as before and must be.
             ValueError: If inputs, targets and fixed noise do not fit.
         """
-        X = self._inputs if inputs is None else inputs if isinstance(inputs, Tensor) else inputs[0]
+        X = self._inputs if inputs is None else (inputs if isinstance(inputs, Tensor) else inputs[0]).clone()
         y = self._targets if targets is None else targets
         y, observed = observed_targets(X, y, (self._inputs.shape, self._targets, self._observed))
         if self._fixed_noise and y.shape != self.likelihood.noise.shape:
             raise ValueError("The fixed noise is that of other observations: make a new model.")
-        super().set_train_data(inputs, None if targets is None else y, strict)
+        super().set_train_data(None if inputs is None else X, None if targets is None else y.clone(), strict)
         self._observed, self._num_shared = observed, X.shape[0]
 
     def load_state_dict(  # type: ignore[override]

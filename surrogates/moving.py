@@ -1,0 +1,31 @@
+"""Tensors that are neither parameters nor buffers of a module, moved as these are by ``Module.to``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Move = Callable[[Tensor], Tensor]
+
+
+def move_attributes(holder: object, move: Move) -> None:
+    """Moves the tensors among an object's attributes, alone or in a list, and the numbers of a distribution there.
+
+    Those numbers keep their dtype, as in GPyTorch: a number decides no result's dtype.
+    """
+    attributes = vars(holder)
+    for name, value in attributes.items():
+        if isinstance(value, Tensor):
+            attributes[name] = move(value)
+        elif isinstance(value, list) and all(isinstance(item, Tensor) for item in value):
+            attributes[name] = [move(item) for item in value]
+        elif isinstance(value, torch.distributions.Distribution):
+            move_attributes(value, lambda number: number.to(move(number).device))
+
+
+def move_module_attributes(module: torch.nn.Module, move: Move) -> None:
+    """Moves what ``Module._apply`` leaves behind in a module and its parts, such as data, priors and pending points."""
+    for part in module.modules():
+        move_attributes(part, move)
