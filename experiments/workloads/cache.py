@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import pickle
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from optimizers.core.files import save_tensors
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "results/cache"
 """The default folder; git ignores it."""
@@ -26,7 +32,7 @@ def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
 
     The name says all that the result depends on. Its file in the folder (empty: none, ``make`` runs at every call) is
     complete or is not there, so that several processes may make the same one at once; one that cannot be read is made
-    again.
+    again, and one that cannot be written is logged.
     """
     if not folder:
         return make()
@@ -35,8 +41,14 @@ def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
         return torch.load(path, weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
         made = make()
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}")
-    torch.save(made, beside)
-    os.replace(beside, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            save_tensors(made, file)
+        os.replace(beside, path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        logger.warning("%s cannot be written (%s): what it is to hold is made again the next time", path, error)
     return made

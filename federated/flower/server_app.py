@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
 
-import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
@@ -22,7 +22,7 @@ from federated.flower.grid_host import GridHost
 from federated.flower.keys import read_keys
 from federated.flower.status import Status
 from federated.simulate import run_rounds
-from optimizers.core.files import replacing
+from optimizers.core.files import replacing, save_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -92,13 +92,18 @@ def write(federation: Federation, folder: Path) -> None:
     """Writes ``model.pt``, ``history.csv`` and ``ledger.csv``, each whole or not at all.
 
     Raises:
-        OSError: if a file cannot be written, with its path.
+        OSError: if a file cannot be written, with its path; the others are written all the same.
     """
-    with replacing(folder / "model.pt") as file:
-        torch.save(federation.server.x, file)
-    federation.ledger.to_csv(folder / "ledger.csv")
     columns = [field.name for field in fields(RoundRecord)]
-    write_csv(folder / "history.csv", columns, map(asdict, federation.history))
+    with ExitStack() as each:  # of which every part is tried, whichever fails
+        each.callback(_write_model, federation.server.x, folder / "model.pt")
+        each.callback(federation.ledger.to_csv, folder / "ledger.csv")
+        each.callback(write_csv, folder / "history.csv", columns, map(asdict, federation.history))
+
+
+def _write_model(x: Tensor, path: Path) -> None:
+    with replacing(path) as file:
+        save_tensors(x, file)
 
 
 def _kept_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:

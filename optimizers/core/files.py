@@ -123,6 +123,23 @@ class GrowingFile:
         return made, data
 
 
+def save_tensors(value: Any, file: BinaryIO) -> str:
+    """Writes what ``torch.save`` makes of a value; returns its SHA-256 in hexadecimal.
+
+    Raises:
+        OSError: if the file cannot be written. ``torch.save`` itself hides the error of the device, such as a full
+            disk's, behind a ``RuntimeError`` about positions.
+    """
+    written = _Written(file)
+    try:
+        torch.save(value, cast(BinaryIO, written))
+    except RuntimeError as error:
+        if written.error is None:
+            raise
+        raise written.error from error
+    return written.sha256
+
+
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: int) -> None:
     """Writes a ``state_dict``: a line with its format and a SHA-256, and what ``torch.save`` makes of it.
 
@@ -130,18 +147,18 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: in
         OSError: as ``replacing``.
     """
     with replacing(path) as file:
-        hashing = _Hashing(file)
-        file.write(f"checkpoint {form} {hashing.sha256}\n".encode())
-        torch.save(dict(state), cast(BinaryIO, hashing))
+        file.write(f"checkpoint {form} {hashlib.sha256().hexdigest()}\n".encode())
+        sha256 = save_tensors(dict(state), file)
         file.seek(0)
-        file.write(f"checkpoint {form} {hashing.sha256}\n".encode())
+        file.write(f"checkpoint {form} {sha256}\n".encode())
 
 
-class _Hashing(io.RawIOBase):
-    """What is written to a file, and its SHA-256; nothing of it is held."""
+class _Written(io.RawIOBase):
+    """What is written to a file: its SHA-256, and the error of a write that failed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()
+        self.error: OSError | None = None
 
     @property
     def sha256(self) -> str:
@@ -149,7 +166,11 @@ class _Hashing(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         self._digest.update(data)
-        return self._file.write(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
 
 def read_state(path: str | os.PathLike[str], form: int) -> dict[str, Any]:

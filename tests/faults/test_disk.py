@@ -6,7 +6,11 @@ import logging
 import os
 
 import pytest
+import torch
 
+from federated import simulate
+from optimizers import minimize
+from optimizers.core.files import write_state
 from optimizers.running import checkpoint, journal
 from tests.faults.harness import CASES, Objective, call, calls, counted, events, forked, same, summary, undisturbed
 
@@ -119,3 +123,75 @@ def test_a_file_that_the_system_lets_grow_no_further(whole, tmp_path):
     assert 10 < had < CASE.budget and not (tmp_path / "run.pt").exists()
     assert same(summary(call(CASE, Objective(tmp_path / "calls"), tmp_path / "run.pt")), whole)
     assert calls(tmp_path).total() == 2 * CASE.budget - had
+
+
+def limited(size, work):
+    """Works in a process whose files grow to so many bytes at most, as on a disk without more room."""
+    resource = pytest.importorskip("resource")
+
+    def attempt():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        work()
+
+    assert forked(attempt) == 0
+
+
+def sphere(x):
+    return float(x.square().sum())
+
+
+LARGE = torch.ones(20_000, dtype=torch.float64)
+
+
+def test_a_state_that_torch_cannot_write_keeps_the_older_file_and_the_run_goes_on(tmp_path, caplog):
+    """``torch.save`` hides the device's error behind one of positions in a file."""
+    path = tmp_path / "run.pt"
+    options = {"method": "rgf", "directions": 4, "checkpoint": path, "store_values": True, "progress": False}
+    minimize(sphere, LARGE, max_queries=10, **options)
+    before = path.read_bytes()
+    assert len(before) > 200_000
+
+    def go_on():
+        with caplog.at_level(logging.ERROR):
+            result = minimize(sphere, LARGE, max_queries=20, **options)
+        assert (result.nfev, result.stop_reason) == (20, "budget") and str(path) in caplog.text
+        assert "The checkpoint could not be written" in result.message and os.strerror(errno.EFBIG) in result.message
+
+    limited(200_000, go_on)
+    assert path.read_bytes() == before and not (tmp_path / "run.pt.partial").exists()
+    assert minimize(sphere, LARGE, max_queries=20, **options).nfev == 20
+
+
+def test_a_federation_that_torch_cannot_write_keeps_the_older_checkpoint(tmp_path, caplog):
+    path = tmp_path / "f.pt"
+    options = {"local_steps": 1, "directions": 2, "progress": False, "checkpoint": path}
+    simulate("fedzo", [sphere, sphere], LARGE, rounds=1, **options)
+    before = path.read_bytes()
+
+    def go_on():
+        with caplog.at_level(logging.ERROR):
+            result = simulate("fedzo", [sphere, sphere], LARGE, rounds=3, **options)
+        assert result.nit == 3 and str(path) in caplog.text
+        assert "The checkpoint could not be written" in result.message and os.strerror(errno.EFBIG) in result.message
+
+    limited(100_000, go_on)
+    assert path.read_bytes() == before
+
+
+def test_an_error_of_torch_that_is_not_the_device_s_stays_what_it_is(tmp_path):
+    with pytest.raises((RuntimeError, TypeError, AttributeError), match="pickle"):
+        write_state(tmp_path / "state", {"no": lambda: 0}, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_cache_cannot_write_is_made_and_said(tmp_path, caplog):
+    pytest.importorskip("experiments")
+    from experiments.workloads.cache import cached
+
+    def make():
+        with caplog.at_level(logging.WARNING):
+            made = cached(str(tmp_path), "large", lambda: LARGE)
+        assert torch.equal(made, LARGE) and str(tmp_path / "large.pt") in caplog.text
+
+    limited(50_000, make)
+    assert list(tmp_path.iterdir()) == []

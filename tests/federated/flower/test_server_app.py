@@ -14,6 +14,7 @@ from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import GridHost, NoClientError
 from federated.testing.harness import states_equal
 from optimizers.core.files import read_state
+from tests.faults.test_disk import limited
 from tests.federated.flower.setting import grid_of, in_process, node_config, run_config
 
 
@@ -43,6 +44,18 @@ def test_a_run_leaves_its_results(tmp_path):
     assert [row["fun"] for row in rows(out / "history.csv")] == [str(record.fun) for record in near.history]
     assert sum(int(row["queries"]) for row in rows(out / "ledger.csv")) == near.ledger.total("queries")
     assert all(row["wire_up"] == "" for row in rows(out / "ledger.csv"))
+
+
+def test_results_that_fit_on_the_disk_are_written_and_the_other_is_named(tmp_path):
+    made = in_process(run_config("fedzo"), fun=True)
+    made.server.x = torch.ones(20_000, dtype=torch.float64)
+
+    def write():
+        with pytest.raises(OSError, match=str(tmp_path / "model.pt")):
+            server_app.write(made, tmp_path)
+
+    limited(50_000, write)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["history.csv", "ledger.csv"]
 
 
 @pytest.mark.parametrize(
