@@ -17,6 +17,7 @@ from optimizers.core.result import Result, to_numpy
 from optimizers.evaluation import Evaluator, FailurePolicy
 from optimizers.progress import ProgressMode
 from optimizers.registry import method_class
+from optimizers.running.checkpoint import Resume
 from optimizers.running.crew import Submits
 from optimizers.running.loop import Callback, run
 
@@ -55,6 +56,7 @@ def minimize(
     workers: int | None = None,
     executor: Submits | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    resume: Resume = "check",
     on_failure: FailurePolicy = "skip",
     retries: int = 1,
     progress: ProgressMode = "auto",
@@ -89,14 +91,20 @@ def minimize(
             ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, submitit's, or ``RayExecutor``. ``fun`` must
             be picklable for processes. Each submission differs, so that a cluster's cache answers no retry. A query
             whose job died is a failed one. An executor that breaks, cancels or cannot send ``fun`` ends the run with a
-            ``concurrent.futures.BrokenExecutor``.
+            ``concurrent.futures.BrokenExecutor``. Where the program is killed, processes of your pool finish their
+            query, whose value is lost, and then wait for ever: ``ProcessPoolExecutor(initializer=follow_parent)`` of
+            ``optimizers.running.interrupts`` ends them with the program.
         checkpoint: a file in which the run is kept, with a journal beside it, ``<checkpoint>.journal``, that has each
             value at once. The same call with the same file goes on where it ended, bitwise, also with a larger budget
             or another target; of a run that has ended it returns the result, where a callback ended it if it does so
             again. Points that were in flight when a run was killed, or left when it was interrupted or stopped, are
             asked again, and the log says which; beyond these there are never more calls than ``max_queries`` in all.
-            It is loaded only by the same method, options, seed, x0, bounds and name of ``fun``; where the code of
-            ``fun`` has changed, as when an error in it was mended, the log warns.
+            It is loaded only by the same method, options, seed, x0, bounds and name of ``fun``.
+        resume: what happens where the source of ``fun`` is not the one that computed the values in the checkpoint.
+            ``"check"`` raises a ``ValueError``, ``"anyway"`` keeps the values and goes on, and ``"restart"`` discards
+            them, also where the source is the same. Docstrings, comments and the place in the file do not count. A
+            change of what ``fun`` calls, closes over or reads is not seen, nor is one of the arguments of a
+            ``partial``. Without a source (``exec``, a built-in) the compiled code is compared, and the log warns.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception on the first query is raised
             in any case. One that is raised ends the run; with a checkpoint, or an optimizer that you make yourself and
             give to ``run``, you can continue after it.
@@ -110,7 +118,8 @@ def minimize(
         ``Optimizer.result()``.
 
     Raises:
-        ValueError: for an unknown method, an argument out of range, or a checkpoint of another run, with what differs.
+        ValueError: for an unknown method, an argument out of range, or a checkpoint of another run, or of another
+            version of ``fun``, with what differs.
         TypeError: for an option that the method does not have, with the nearest name.
     """
     cls = method_class(method)
@@ -126,6 +135,7 @@ def minimize(
         workers=workers,
         executor=executor,
         checkpoint=checkpoint,
+        resume=resume,
         progress=progress,
     )
     return result.numpy() if arrays else result

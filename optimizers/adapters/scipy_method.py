@@ -139,6 +139,11 @@ class WithArgs:
         name = getattr(self.fun, "__qualname__", type(self.fun).__qualname__)
         object.__setattr__(self, "__qualname__", name)
 
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The function, whose source a checkpoint compares."""
+        return self.fun
+
     def __call__(self, x: Any) -> Any:
         """The function's value at x."""
         return self.fun(x, *self.args)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import math
 import os
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import CodeType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,11 +18,16 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.files import read_state, write_state
 from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import check_choice
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.evaluation import Evaluator
 from optimizers.running.journal import Journal, each
+from optimizers.running.version import Version, file_of
 
 logger = logging.getLogger(__name__)
+
+Resume = Literal["check", "anyway", "restart"]
+"""What becomes of values of another version of the function: they are refused, kept, or all values are discarded."""
 
 FORMAT = 1
 LEAST_BETWEEN, MOST_SHARE = 5.0, 0.05
@@ -46,6 +48,7 @@ class Checkpoint:
         path: the file.
         optimizer: a new optimizer, which becomes what the checkpoint holds.
         evaluator: what it runs on; its objective's name is part of the problem.
+        resume: what becomes of values that another version of the objective computed, see ``minimize``.
 
     Attributes:
         attempts: the failed attempts at each point of a pending batch, (batch, point).
@@ -53,12 +56,14 @@ class Checkpoint:
 
     Raises:
         ValueError: if the optimizer has queries but the file exists already; if the checkpoint is another run's, with
-            what differs; or if it is damaged beyond repair.
+            what differs; if its values are of another version of the objective; or if it is damaged beyond repair.
         RuntimeError: if another process runs with it.
         OSError: if the folder is not there or cannot be written to.
     """
 
-    def __init__(self, path: str | os.PathLike[str], optimizer: Optimizer, evaluator: Evaluator) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], optimizer: Optimizer, evaluator: Evaluator, resume: Resume = "check"
+    ) -> None:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"checkpoint must be the path of a file, got {path!r}")
         self.path = Path(path)
@@ -66,21 +71,27 @@ class Checkpoint:
             raise FileNotFoundError(f"checkpoint is {str(self.path)!r}, whose folder is not there")
         self.attempts: Counter[tuple[int, int]] = Counter()
         self._optimizer, self._identity = optimizer, identity(optimizer, evaluator)
+        self._version, self._file, self._resume = Version.of(evaluator.fun), file_of(evaluator.fun), resume
+        check_choice("resume", resume, get_args(Resume))
         self._saved_at, self._save_took, self._saved_events = time.monotonic(), 0.0, -1
         self._error: OSError | None = None
         self.was_stopped = False
         self._journalled = optimizer.queries, optimizer.number
-        found = self.path.exists() or self._journal_path.exists()
+        found = resume != "restart" and (self.path.exists() or self._journal_path.exists())
         if found and optimizer.queries:
             raise ValueError(f"{self.path} exists already, and the optimizer has {optimizer.queries} queries: which?")
         self._journal = Journal(self._journal_path)
         try:
+            if resume == "restart":
+                self._journal.clear()
+                self.path.unlink(missing_ok=True)
             self._load()
         except BaseException:
             self._journal.close()
             raise
         self._journalled = optimizer.queries, optimizer.number
         self._journal.write("budget", optimizer.max_queries)
+        self._journal.write("version", vars(self._version))
 
     @property
     def _journal_path(self) -> Path:
@@ -140,6 +151,7 @@ class Checkpoint:
         state = {
             "events": self._journal.count,
             "identity": self._identity,
+            "version": vars(self._version),
             "optimizer": self._optimizer.state_dict(),
             "attempts": [[*place, n] for place, n in self.attempts.items()],
         }
@@ -174,6 +186,9 @@ class Checkpoint:
             return
         begun = next(each(events, "run"), None)
         self._check(begun[2] if begun else state["identity"] if state else None)
+        known = [state["version"]] if state and "version" in state else []
+        known += [event[1] for event in each(events, "version")]
+        self._check_version(Version(**known[-1]) if known else Version(None, None))
         done = 0
         if state is not None:
             self._optimizer.load_state_dict(state["optimizer"])
@@ -187,7 +202,9 @@ class Checkpoint:
         elif begun is None or begun[3]:
             raise ValueError(f"{self.path} is lost, and {self._journal_path} does not begin with the run's first query")
         self._replay(events, done)
-        self.was_stopped = next((event for event in reversed(events) if event[:1] != ["budget"]), None) == ["stopped"]
+        self.was_stopped = [event for event in events if event[:1] not in (["budget"], ["version"])][-1:] == [
+            ["stopped"]
+        ]
 
     def _check(self, theirs: dict[str, Any] | None) -> None:
         if theirs is None:
@@ -205,13 +222,17 @@ class Checkpoint:
                 for name in differ
             )
             raise ValueError(f"the checkpoint {self.path} is another run's: it has {'; '.join(told)}")
-        if _changed(theirs.get("code"), ours["code"]):
-            logger.warning(
-                "%s: the code of %s has changed since the run began: values of before and of now are taken for one "
-                "function's",
-                self.path,
-                ours["fun"],
+
+    def _check_version(self, theirs: Version) -> None:
+        """Refuses values of another version of the function, unless they are to be kept; then that is the run's."""
+        differs, fun = theirs.differs(self._version), self._identity["fun"]
+        if differs and self._resume == "check":
+            raise ValueError(
+                f"the values in {self.path} were computed by a different version of {fun} ({self._file}): pass "
+                'resume="anyway" to keep them and go on, or resume="restart" to discard them and begin anew'
             )
+        if differs is None:
+            logger.warning("%s: the code of %s has changed since the run began, and no source says how", self.path, fun)
 
     def _read_state(self) -> dict[str, Any] | None:
         if not self.path.exists():
@@ -281,41 +302,10 @@ def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:
     fun = evaluator.fun
     return optimizer.description() | {
         "fun": getattr(fun, "__qualname__", type(fun).__qualname__),
-        "code": code_digest(fun),
         "x0": None if (x0 := _x0(optimizer)) is None else _sha256(x0),
         "batched": evaluator.batched,
         "on_failure": evaluator.on_failure,
     }
-
-
-def code_digest(fun: Any) -> str | None:
-    """Python's version and a fingerprint of a function's code, its constants and names; None where it has none.
-
-    What it closes over, and what it calls, is not in it.
-    """
-    fun = fun.func if isinstance(fun, functools.partial) else fun
-    code = getattr(fun, "__code__", None) or getattr(type(fun).__call__, "__code__", None)
-    if code is None:
-        return None
-    found = hashlib.sha256()
-    for part in _parts(code):
-        found.update(part)
-    return f"{sys.version_info.major}.{sys.version_info.minor} {found.hexdigest()[:16]}"
-
-
-def _parts(code: CodeType) -> Iterator[bytes]:
-    yield code.co_code
-    yield repr((code.co_names, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])).encode()
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _parts(constant)
-        else:
-            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode()
-
-
-def _changed(theirs: str | None, ours: str | None) -> bool:
-    """Whether two digests of one version of Python differ; of two versions nothing is known."""
-    return bool(theirs and ours) and str(theirs).split()[0] == str(ours).split()[0] and theirs != ours
 
 
 def _x0(optimizer: Optimizer) -> Tensor | None:

@@ -118,6 +118,11 @@ class Journal:
         self._end = End(end.good, end.waiting + text + b"\t%08x\n" % zlib.crc32(text), end.count + 1)
         self._flush()
 
+    def clear(self) -> None:
+        """Discards all events."""
+        self._file.truncate(0)
+        self._end = End(0)
+
     def close(self) -> None:
         """Writes what waits, and gives the file up."""
         try:

@@ -18,7 +18,7 @@ from optimizers.core.result import Result
 from optimizers.core.stopping import StopReason
 from optimizers.evaluation import Call, Evaluator
 from optimizers.progress import Progress, ProgressMode
-from optimizers.running.checkpoint import Checkpoint
+from optimizers.running.checkpoint import Checkpoint, Resume
 from optimizers.running.crew import Crew, Query, Submits
 from optimizers.running.interrupts import Interrupted, Interrupts
 
@@ -36,6 +36,7 @@ def run(
     workers: int | None = None,
     executor: Submits | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    resume: Resume = "check",
     progress: ProgressMode = False,
 ) -> Result:
     """Runs an optimizer, new or resumed, until it stops; of a batch that is told in part it queries the rest.
@@ -56,6 +57,7 @@ def run(
         workers: most queries that are out at once.
         executor: where queries run.
         checkpoint: a file in which the run is kept; the optimizer is a new one where the file exists.
+        resume: what becomes of values in it that another version of the function computed.
         progress: what shows how far the run is.
 
     Raises:
@@ -66,7 +68,7 @@ def run(
         check_takes("callback", callback, "intermediate_result")
     evaluate = evaluator if isinstance(evaluator, Evaluator) else Evaluator(evaluator)
     crew = _crew(evaluate, optional(positive_integer, "workers", workers), executor)
-    saved = None if checkpoint is None else Checkpoint(checkpoint, optimizer, evaluate)
+    saved = None if checkpoint is None else Checkpoint(checkpoint, optimizer, evaluate, resume)
     try:
         loop = Loop(optimizer, evaluate, crew, saved, callback, progress)
     except BaseException:

@@ -1,14 +1,18 @@
 """What goes on from a checkpoint and what is refused: another run's, another process's, a larger budget, a target."""
 
 import contextlib
+import importlib
+import linecache
 import os
 import signal
+import sys
 import time
 
 import pytest
+import scipy.optimize
 import torch
 
-from optimizers import L1, RGF, minimize, run
+from optimizers import L1, RGF, minimize, run, scipy_method
 from optimizers.running import checkpoint
 from optimizers.testing import quadratic, start
 from tests.faults.harness import BOUNDS, OPTIONS, X0, forked, kill, same, summary
@@ -67,22 +71,97 @@ def test_another_x0_is_refused_where_it_is_not_kept(tmp_path):
         begin(path, track_best=False, x0=X0 + 1.0, max_queries=30)
 
 
-def test_a_function_whose_code_has_changed_goes_on_with_a_warning(tmp_path, caplog):
-    """As where an error in it was mended; a function that is the same, wherever it stands, is none."""
-    sources = {
-        "same": "def loss(x):\n    return float((x * x).sum())\n",
-        "moved": "\n\n# a comment\ndef loss(x):\n    return float((x * x).sum())\n",
-        "other": "def loss(x):\n    return float((x * x).sum()) + 1.0\n",
-        "another": "def loss(x):\n    return float((x + x).sum())\n",
-    }
-    made = {name: {} for name in sources}
-    for name, source in sources.items():
-        exec(source, made[name])
-    for name, warns in (("same", False), ("moved", False), ("other", True), ("another", True)):
-        path = tmp_path / f"{name}.pt"
-        begin(path, fun=made["same"]["loss"])
+SOURCE = "def helper(x):\n    return x * x\n\n\ndef loss(x):\n    return float(helper(x).sum())\n"
+
+
+def written(folder, source, monkeypatch):
+    """The function ``loss`` of a module with this source, as a new process imports it."""
+    path = folder / "edited.py"
+    path.write_text(source)
+    os.utime(path, ns=(time.time_ns(),) * 2)
+    linecache.clearcache()
+    monkeypatch.delitem(sys.modules, "edited", raising=False)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    importlib.invalidate_caches()
+    return importlib.import_module("edited").loss
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("def loss", "\n# a comment\ndef loss"),
+        ("loss(x):\n", 'loss(x):\n    """Its value."""\n'),
+        ("float(helper(x).sum())", "float(\n        helper(x).sum()  # one\n    )"),
+        ("x * x", "x * x + 1.0"),  # what it calls is not compared
+    ],
+    ids=["moved", "documented", "laid out anew", "its helper"],
+)
+def test_a_function_of_the_same_source_goes_on(edit, tmp_path, monkeypatch, caplog):
+    path = tmp_path / "run.pt"
+    begin(path, fun=written(tmp_path, SOURCE, monkeypatch))
+    edited = written(tmp_path, SOURCE.replace(*edit), monkeypatch)
+    caplog.clear()
+    assert begin(path, fun=edited, max_queries=30).nfev == 30 and "changed" not in caplog.text
+
+
+@pytest.mark.parametrize("lost", [None, "", ".journal"], ids=["both", "the journal", "the state"])
+def test_values_of_another_version_of_the_function_are_refused_kept_or_discarded(lost, tmp_path, monkeypatch):
+    path = tmp_path / "run.pt"
+    old = begin(path, fun=written(tmp_path, SOURCE, monkeypatch))
+    if lost is not None:
+        path.with_name("run.pt" + lost).unlink()
+    edited = written(tmp_path, SOURCE.replace(".sum())", ".sum()) + 100.0"), monkeypatch)
+    with pytest.raises(
+        ValueError, match=r"a different version of loss \(.*edited\.py, line 5\).*anyway.*restart"
+    ) as caught:
+        begin(path, fun=edited)
+    assert str(path) in str(caught.value)
+    kept = begin(path, fun=edited, max_queries=30, resume="anyway")
+    assert kept.nfev == 30 and kept.fun == old.fun < 100.0
+    assert begin(path, fun=edited, max_queries=40).nfev == 40, "the version that was taken is the run's from then on"
+    anew = begin(path, fun=edited, resume="restart")
+    assert anew.nfev == 20 and anew.fun > 100.0 and anew.history.y[0] > 100.0
+    assert same(summary(begin(path, fun=edited)), summary(anew))
+    with pytest.raises(ValueError, match=r"resume must be .*'yes'.*anyway, check, restart"):
+        begin(path, fun=edited, resume="yes")
+
+
+def test_lambdas_of_a_line_are_told_apart(tmp_path):
+    first, second = (lambda x: float(x.sum()), lambda x: float(x.norm()))
+    same_as_first = lambda x: float(x.sum())  # noqa: E731
+    path = tmp_path / "run.pt"
+    begin(path, fun=first)
+    assert begin(path, fun=same_as_first, max_queries=28).nfev == 28
+    with pytest.raises(ValueError, match="different version"):
+        begin(path, fun=second)
+
+
+def test_scipys_function_with_arguments_is_compared_itself(tmp_path):
+    def scaled(x, by):
+        return by * float((x * x).sum())
+
+    def changed(x, by):
+        return by * float((x + x).sum())
+
+    changed.__qualname__ = scaled.__qualname__
+    method, options = scipy_method("rgf", directions=3), {"max_queries": 20, "checkpoint": tmp_path / "run.pt"}
+    first = scipy.optimize.minimize(scaled, X0, args=(2.0,), method=method, options=options)
+    assert scipy.optimize.minimize(scaled, X0, args=(2.0,), method=method, options=options).fun == first.fun
+    with pytest.raises(ValueError, match="different version"):
+        scipy.optimize.minimize(changed, X0, args=(2.0,), method=method, options=options)
+
+
+def test_a_function_without_source_goes_on_with_a_warning_where_its_code_has_changed(tmp_path, caplog):
+    made = {}
+    for name in ("x * x", "x + x"):
+        exec(f"def loss(x):\n    return float(({name}).sum())\n", scope := {})
+        made[name] = scope["loss"]
+    for i, (name, warns) in enumerate((("x * x", False), ("x + x", True))):
+        path = tmp_path / f"{i}.pt"
+        begin(path, fun=made["x * x"])
         caplog.clear()
-        begin(path, fun=made[name]["loss"], max_queries=30)
+        begin(path, fun=made[name], max_queries=30)
         assert ("the code of loss has changed since the run began" in caplog.text) == warns, name
 
 
@@ -116,7 +195,7 @@ def test_an_optimizer_that_has_begun_is_in_its_file_before_a_query(tmp_path):
     dies.__qualname__ = quadratic.__qualname__
 
     assert forked(attempt) == -signal.SIGKILL
-    assert same(summary(run(RGF(X0, **options), quadratic, checkpoint=path)), summary(whole))
+    assert same(summary(run(RGF(X0, **options), quadratic, checkpoint=path, resume="anyway")), summary(whole))
 
 
 @pytest.mark.parametrize("forks", [False, True])
@@ -254,7 +333,7 @@ def test_a_run_that_has_ended_is_given_again_without_a_call(tmp_path):
         raise AssertionError
 
     quadratic.__qualname__ = "quadratic"
-    assert same(summary(begin(tmp_path / "run.pt", fun=quadratic)), summary(ours))
+    assert same(summary(begin(tmp_path / "run.pt", fun=quadratic, resume="anyway")), summary(ours))
 
 
 def test_a_failure_of_the_first_query_is_mended_and_goes_on(tmp_path):
