@@ -16,18 +16,12 @@ from experiments.benchmarks.problems.runs import Record
 from experiments.harness.experiment import counted
 from surrogates import plotting
 
-WIDTH, HEIGHT, COLUMNS = 7.0, 2.1, 3
-MOST = 7
-"""Curves of a panel."""
-
 LEFT = ("real", "bbob-largescale")
 """The suites of which what is left is drawn: in two queries a variable hardly any of COCO's targets is reached."""
 
 FLOOR = "random"
 LEAST = 0.1
 """The least percentage that is drawn."""
-
-SMALL = 7.5
 
 
 def drawn(board: Board) -> list[str]:
@@ -39,7 +33,7 @@ def drawn(board: Board) -> list[str]:
     ranks = {m: known.get(m, float(k)) for k, m in enumerate(board.everywhere or board.methods)}
     wanted = [m for m in (OURS, *COBYQAS, FLOOR) if m in ranks]
     rest = [m for m in sorted(ranks, key=lambda m: ranks[m]) if m not in wanted]
-    chosen = {*wanted, *rest[: MOST - len(wanted)]}
+    chosen = {*wanted, *rest[: plotting.MOST - len(wanted)]}
     return sorted(chosen, key=lambda m: ranks[m])
 
 
@@ -79,40 +73,27 @@ def figure(records: Sequence[Record]) -> Figure:
     board = Board.of(records)
     suite = board.problems[0].suite
     methods, real, shares = drawn(board), suite == "real", suite in LEFT
-    keys = list(dict.fromkeys(p.function if real else p.dimension for p in board.problems))
-    columns = min(COLUMNS, len(keys))
-    rows = -(-len(keys) // columns)
-    made, axes = plotting.panels(rows, columns, width=WIDTH, height=HEIGHT, sharey=True)
-    for panel in axes.flat[len(keys) :]:
-        panel.remove()
-    for panel, key in zip(axes.flat, keys, strict=False):
+    cells: dict[str, list[Record]] = {}
+    for key in dict.fromkeys(p.function if real else p.dimension for p in board.problems):
         own = [r for r in records if (r.run.problem.function if real else r.run.problem.dimension) == key]
-        for method in methods:
-            if shares:
-                _draw(panel, method, *left(own, method), "default")
-                continue
-            x, y = runtimes(own, method)
-            last, most = own[0].run.problem.queries / own[0].run.problem.dimension, y[-1] if len(y) else 0.0
-            _draw(panel, method, np.append(x, last), np.append(y, most), "steps-post")
         problems = counted(len({r.run.problem for r in own}), "problem")
-        panel.set_title(str(key) if real else f"d = {key}, {problems}", fontsize=8)
-        panel.tick_params(labelsize=SMALL)
+        cells[str(key) if real else f"d = {key}, {problems}"] = own
+
+    def draw_cell(panel: Axes, own: list[Record]) -> None:
+        for method in methods:
+            x, y = left(own, method) if shares else runtimes(own, method)
+            if not shares:
+                last = own[0].run.problem.queries / own[0].run.problem.dimension
+                x, y = np.append(x, last), np.append(y, y[-1] if len(y) else 0.0)
+            look = RIVALS[method].look if method in RIVALS else plotting.METHODS[method]
+            marks: Any = {"marker": look.marker, "markevery": max(1, len(x) // 5), "label": look.label}
+            panel.plot(x, y, color=look.color, ls=look.line, drawstyle="default" if shares else "steps-post", **marks)
         panel.set_xscale("log")
         if shares:
-            panel.set_yscale("log")
-            panel.set_ylim(LEAST, 130.0)
+            panel.set(yscale="log", ylim=(LEAST, 130.0))
         else:
             panel.set_ylim(0.0)
-    for row in axes:
-        row[0].set_ylabel("% left" if shares else "share of targets", fontsize=SMALL)
-    for panel in axes[-1] if len(keys) % columns == 0 else axes.flat[: len(keys)][-columns:]:
-        panel.set_xlabel("queries over the budget" if shares else "queries / d", fontsize=SMALL)
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), fontsize=SMALL)
-    return made
 
-
-def _draw(panel: Axes, method: str, x: np.ndarray, y: np.ndarray, drawstyle: str) -> None:
-    look = RIVALS[method].look if method in RIVALS else plotting.METHODS[method]
-    marks: Any = {"marker": look.marker, "markevery": max(1, len(x) // 5), "ms": 3.0}
-    panel.plot(x, y, color=look.color, ls=look.line, lw=1.2, drawstyle=drawstyle, label=look.label, **marks)
+    labels = ("queries over the budget", "% left") if shares else ("queries / d", "share of targets")
+    size: Any = {"width": plotting.PAGE, "height": 2.1, "sharey": True}
+    return plotting.grid(cells, draw_cell, xlabel=labels[0], ylabel=labels[1], **size)
