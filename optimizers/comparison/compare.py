@@ -144,7 +144,7 @@ class _Runs:
         free = torch.full_like(x0, math.inf)
         lower, upper = (-free, free) if self.bounds is None else parse_bounds(self.bounds, x0)
         numpy, batched, target = (self.options.get(name) for name in OUTSIDE_TAKES)
-        numpy = isinstance(start, np.ndarray) if numpy is None else numpy
+        numpy = not isinstance(start, Tensor) if numpy is None else numpy
         queries = Queries(self.fun, lower, upper, self.max_queries, bool(numpy), bool(batched), target)
         run_outside(name, queries, x0, seed, own)
         return np.nan_to_num(np.fmin.accumulate(queries.values), nan=math.inf).tolist()

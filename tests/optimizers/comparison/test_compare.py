@@ -142,6 +142,9 @@ def test_outside_methods_get_points_and_options_as_ours_do():
     assert set(seen) == {np.ndarray} and len(seen) < 400
     assert all(found.final(method).max() <= 0.02 for method in reached)
     assert all(len(where(found.rows, method="simplex", seed=seed)) == 150 for seed in (0, 1))
+    seen.clear()
+    compare(kind, bounds=BOX, max_queries=9, seeds=2, starts=[[0.0] * 3, [1.0] * 3], methods=["gld", "powell"])
+    assert set(seen) == {np.ndarray}
     with pytest.raises(ValueError, match="'cobyqa' does not take 'stagnation'"):
         compare(bowl, bounds=BOX, max_queries=10, seeds=2, methods=["cobyqa"], stagnation=3)
     with pytest.raises(ValueError, match="'newton-cg' needs derivatives"):
