@@ -1,4 +1,4 @@
-"""Long-form records: one measured value a row, kept as plain dictionaries and written as CSV."""
+"""Records of experiments: selections, and CSV files with one measured value per row."""
 
 from __future__ import annotations
 

@@ -113,11 +113,6 @@ class PartialRun:
         if not self.done:
             self._open()
 
-    @property
-    def under_way(self) -> bool:
-        """Whether there are seeds besides those of finished results."""
-        return self._units is not None
-
     def _open(self) -> FinishedUnits:
         try:
             self._units = units = FinishedUnits(self.path, "run of an experiment", self._header)

@@ -226,7 +226,7 @@ class _Run:
         """Write the results once all seeds are there; whether they are."""
         if self.missing():
             return False
-        if not self.partial.under_way:
+        if not self.partial.path.exists():
             self.outcome.verdicts = results.read_verdicts(self.out, self.experiment.id)
             return True
         done = [self.partial.done[seed] for seed in self.seeds]

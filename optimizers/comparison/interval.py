@@ -12,9 +12,9 @@ RESAMPLES = 9999
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
-    """95% bootstrap interval of the mean (bias-corrected, accelerated; Efron 1987), the same at every call.
+    """Computes the 95% bootstrap interval of a mean (bias-corrected, accelerated; Efron 1987), the same at every call.
 
-    Means that differ in their last digits alone are equal, so that the interval does not depend on how they round.
+    Means that differ in their last digits only count as equal, so that rounding does not change the interval.
 
     Args:
         values: one number a seed (for a paired comparison: the difference within the seed).

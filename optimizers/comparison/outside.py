@@ -37,7 +37,7 @@ WITHOUT_BOUNDS = ("cg", "bfgs")
 NEED_DERIVATIVES = ("newton-cg", "dogleg", "trust-ncg", "trust-exact", "trust-krylov")
 
 SEARCHES = ("random", "sobol")
-"""x0, then points that know no values: uniform ones, or a scrambled Sobol' sequence."""
+"""Blind search: x0, then uniform points or a scrambled Sobol' sequence."""
 
 NAMES = (*SCIPY, "cma", *SEARCHES)
 
@@ -46,7 +46,7 @@ CMA_SIGMA = 0.3
 
 
 def outside_name(method: Any) -> str | None:
-    """The name in ``NAMES`` that is meant, in whatever case; None for anything else.
+    """The name in ``NAMES`` that a method's name in any case stands for; None for anything else.
 
     Raises:
         ValueError: for a method of SciPy that needs derivatives.
@@ -54,7 +54,7 @@ def outside_name(method: Any) -> str | None:
     """
     name = method.lower() if isinstance(method, str) else ""
     if name in NEED_DERIVATIVES:
-        raise ValueError(f"{method!r} needs derivatives, and there are only values (without: {', '.join(NAMES)})")
+        raise ValueError(f"{method!r} needs derivatives, which are not available; methods without: {', '.join(NAMES)}")
     if name == "cma" and importlib.util.find_spec("cma") is None:
         raise ImportError(
             "'cma' needs the package cma, not installed here; "
@@ -64,29 +64,28 @@ def outside_name(method: Any) -> str | None:
 
 
 class Ended(Exception):
-    """Raised in the middle of a method for a query that is not to be made."""
+    """Ends a method at a query beyond its budget, or after its target or an error of the objective."""
 
 
 @dataclasses.dataclass
 class Queries:
-    """An objective as an outside method calls it, which counts the queries and ends the run when they are spent.
+    """An objective as these methods call it; counts the queries and ends the run when the budget is spent.
 
-    A point is projected onto the box, as our methods' points are, and f is asked there. A query that fails (NaN, inf,
-    an exception after the first query, a point that is not finite) is as bad to the method as the worst value so far,
-    and as inf if there is none.
+    f is evaluated at the projection of a point onto the box. A failed query (NaN, inf, an exception after the first
+    query, a point that is not finite) returns the worst value so far to the method, or inf before the first success.
 
     Attributes:
         fun: takes a point of shape ``d`` (``1 x d`` if ``batched``), a tensor like ``lower`` or an array.
         lower: lower bounds, shape ``d``; −inf for none.
         upper: upper bounds, shape ``d``; inf for none.
-        max_queries: the budget, failed queries included.
+        max_queries: the budget; failed queries count.
         numpy: whether ``fun`` gets arrays.
-        batched: whether ``fun`` takes and gives several points at once.
-        target: the run ends once a value is this or less.
-        values: the values in the order asked, NaN for a failed query.
+        batched: whether ``fun`` takes and returns several points at once.
+        target: the run ends once a value is at most this.
+        values: the values in the order of the queries, NaN for a failed one.
         least: the least of them; inf before the first success.
-        worst: the greatest; −inf before the first success.
-        error: what the objective raised that ends the run.
+        worst: the greatest of them; −inf before the first success.
+        error: the objective's exception that ended the run.
     """
 
     fun: Callable[[Any], Any]
@@ -136,26 +135,26 @@ class Queries:
 def run_outside(
     name: str, queries: Queries, x0: Tensor, seed: int, options: Mapping[str, Any], *, restarts: bool = False
 ) -> None:
-    """Runs a method until it stops by its own rules or the queries are spent, which ``queries.values`` then has.
+    """Runs a method until it stops by its own rules or the budget is spent; ``queries.values`` then has the values.
 
-    SciPy's methods have their own defaults but for their limits, which are as large as the budget; those with gradients
-    take SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube from x0, with an
-    initial standard deviation of 0.3. CMA-ES and COBYQA need not ask f at x0 itself.
+    SciPy's methods have their own defaults, except that their limits are raised to the budget; those with gradients use
+    SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube from x0, with an initial
+    standard deviation of 0.3. CMA-ES and COBYQA need not evaluate f at x0 itself.
 
-    With restarts a method that stops begins again at a uniform point of the box, until the queries are spent: SciPy's
+    With restarts, a method that stops restarts at a uniform point of the box until the budget is spent: SciPy's methods
     unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).
 
-    An error of the method itself before its first query is raised; a later one ends the run, or with restarts its
+    An error of the method before its first query is raised; a later one ends the run, or with restarts the present
     start, and is logged.
 
     Args:
         name: a name in ``NAMES``.
-        queries: the objective, of which no query was made.
+        queries: the objective, without queries so far.
         x0: initial point in the box, shape ``d``.
-        seed: of CMA-ES, of the searches and of restarts; the others draw nothing.
-        options: the method's own, SciPy's ``options`` or ``cma.CMAOptions``; of CMA-ES also ``sigma0``, the standard
-            deviation in sides of the box, or in f's units where a side is infinite, where it must be given.
-        restarts: whether a method that stops before its queries are spent begins again.
+        seed: seed of CMA-ES, blind search and restarts; the other methods draw nothing.
+        options: the method's own, SciPy's ``options`` or ``cma.CMAOptions``. CMA-ES also takes ``sigma0``, the initial
+            standard deviation in sides of the box, or in units of x if a side is infinite, which then is required.
+        restarts: whether a method that stops before its budget is spent restarts.
 
     Raises:
         ValueError: for an unknown option, and for restarts or a search without a finite box.
@@ -183,7 +182,7 @@ def run_outside(
 def _run_once(
     name: str, queries: Queries, start: np.ndarray, rng: np.random.Generator, options: Mapping[str, Any], number: int
 ) -> None:
-    """One start of a method, given how many there were before."""
+    """Runs a method from one start; ``number`` is the number of earlier starts."""
     if name == "cma":
         _cma(queries, start, rng, options, number)
     elif name in SEARCHES:

@@ -1,4 +1,4 @@
-"""Long-form records: one measured value a row, as plain dictionaries; selections, and means over seeds."""
+"""Long-form records, one measured value per row, as plain dictionaries: selections and means over seeds."""
 
 from __future__ import annotations
 
