@@ -101,7 +101,18 @@ def compare(
         raise ValueError(f"there must be a start for each of the {seeds} seeds, got {len(points)}")
     runs = _Runs(fun, bounds, max_queries, points, chosen, options)
     units = [(seed, label) for seed in range(seeds) for label in chosen]
-    found = _all_of(units, runs, jobs, checkpoint)
+    path = None if checkpoint is None else Path(checkpoint)
+    with closing(FinishedUnits(path, "comparison", runs.description())) as finished:
+        found = {
+            (seed, label): [math.inf if value is None else value for value in least]
+            for seed, label, least in finished.read
+        }
+
+        def keep(unit: _Unit, least: list[float]) -> None:
+            found[unit] = least
+            finished.add(*unit, [value if math.isfinite(value) else None for value in least])
+
+        run_tasks(runs, [unit for unit in units if unit not in found], keep, jobs=jobs)
     rows: Rows = [
         {"seed": seed, "method": label, "queries": n, "value": value}
         for seed, label in units
@@ -156,25 +167,6 @@ class _Runs:
         methods = {f"method {label}": method for label, method in self.methods.items()}
         options = {f"option {name}": value for name, value in self.options.items()}
         return {name: _described(value) for name, value in {**shared, **methods, **options}.items()}
-
-
-def _all_of(
-    units: list[_Unit], runs: _Runs, jobs: int, checkpoint: str | os.PathLike[str] | None
-) -> dict[_Unit, list[float]]:
-    """The least values of each unit, from the checkpoint or computed now and appended to it."""
-    path = None if checkpoint is None else Path(checkpoint)
-    with closing(FinishedUnits(path, "comparison", runs.description())) as finished:
-        found = {
-            (seed, label): [math.inf if value is None else value for value in least]
-            for seed, label, least in finished.read
-        }
-
-        def keep(unit: _Unit, least: list[float]) -> None:
-            found[unit] = least
-            finished.add(*unit, [value if math.isfinite(value) else None for value in least])
-
-        run_tasks(runs, [unit for unit in units if unit not in found], keep, jobs=jobs)
-    return found
 
 
 def _described(value: Any) -> Any:

@@ -25,8 +25,6 @@ FSYNC_EVERY = 1.0
 
 Event = list[Any]
 
-_BEGINS = b'[0,"'
-
 
 @dataclass(frozen=True)
 class End:
@@ -93,7 +91,7 @@ class Journal:
             tail = lines.pop() + b"\n" + tail
         parsed = [_parsed(line) for line in lines]
         found = {event[0]: event[1:] for event in parsed if event is not None}
-        if not found and not _BEGINS.startswith(content[: len(_BEGINS)]):
+        if not found and not b'[0,"'.startswith(content[:4]):
             raise ValueError(f"{self.path} is no journal of a run; move it away, or choose another path")
         count = max(found, default=-1) + 1
         lost = next((n for n in range(after, count) if n not in found), None)

@@ -22,6 +22,12 @@ Result = TypeVar("Result")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
+def _raise_died(task: Any) -> None:
+    raise RuntimeError(
+        f'the process that ran {task} died: it ran out of memory, or the script has no `if __name__ == "__main__":`'
+    )
+
+
 def run_tasks(
     function: Callable[[Task], Result],
     tasks: Sequence[Task],
@@ -29,7 +35,7 @@ def run_tasks(
     *,
     jobs: int,
     threads: int | None = None,
-    died: Callable[[Task], object] | None = None,
+    died: Callable[[Task], object] = _raise_died,
 ) -> None:
     """Evaluates a function at each task, and hands each result to ``keep`` in this process as soon as it arrives.
 
@@ -46,10 +52,10 @@ def run_tasks(
         jobs: the number of processes.
         threads: threads of torch and of the linear algebra of started processes, also here while tasks run; by default
             a process has as many threads of torch as this one.
-        died: takes a task that ends its process, and the others go on; by default this is an error.
+        died: takes a task that ends its process, and the others go on; by default an error is raised.
 
     Raises:
-        RuntimeError: for a task that ends its process, without ``died``.
+        RuntimeError: by default, if a task ends its process.
         TypeError: if ``function`` cannot be pickled, before any task starts, or not be loaded in another process.
     """
     payload = b"" if jobs == 1 else _pickled(function)
@@ -63,7 +69,7 @@ def run_tasks(
             # A broken pool does not say which process died.
             for suspect in _run_in_processes(payload, waiting, keep, jobs):
                 if _run_in_processes(payload, deque([suspect]), keep, 1):
-                    (died or _raise_died)(suspect)
+                    died(suspect)
 
 
 def _run_in_processes(
@@ -94,12 +100,6 @@ def _run_in_processes(
     else:
         pool.shutdown()
     return list(running.values())
-
-
-def _raise_died(task: Any) -> None:
-    raise RuntimeError(
-        f'the process that ran {task} died: it ran out of memory, or the script has no `if __name__ == "__main__":`'
-    )
 
 
 def _hand_over(running: dict[Future[Any], Task], keep: Callable[[Task, Any], object]) -> None:
