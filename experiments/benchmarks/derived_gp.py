@@ -21,7 +21,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from experiments.benchmarks import output, peers, updates
+from experiments.benchmarks import growth, output, peers, updates
 from experiments.benchmarks.output import Target
 from experiments.benchmarks.peers import Problem
 from experiments.benchmarks.timing import (
@@ -38,7 +38,7 @@ from surrogates import plotting
 
 Row = dict[str, Any]
 COVARIANCE_ROWS = 3
-PARTS = ("all", "grid", "updates")
+PARTS = ("all", "grid", "updates", "growth")
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     if options.only not in PARTS:
         raise ValueError(f"--only takes {', '.join(PARTS)}, got {options.only!r}")
-    grid = [] if options.only == "updates" else _grid(options)
-    changes, targets = ([], []) if options.only == "grid" else updates.measure(options.seconds)
+    grid = _grid(options) if options.only in ("all", "grid") else []
+    changes, targets = list[Row](), list[Target]()
+    for part, measure in (("updates", updates.measure), ("growth", growth.measure)):
+        if options.only in ("all", part):
+            rows, reached = measure(options.seconds)
+            changes, targets = [*changes, *rows], [*targets, *reached]
     lines = [*_table([*grid, *changes]), "", *output.target_lines([*_targets(grid), *targets])]
     if grid:
         _plot(grid, options.out)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from experiments.benchmarks import derived_gp, output, peers
+from experiments.benchmarks import derived_gp, growth, output, peers
 from experiments.benchmarks.output import Target
 from experiments.benchmarks.timing import Timing, duration, interleaved, threads
 from experiments.cli import main
@@ -52,11 +52,22 @@ def test_every_competitor_has_a_row_or_a_reason(tmp_path, capsys, monkeypatch):
     assert "for one point only" in out and "needs about 0 GB" in out and "3 of 5 rows, scaled" in out
     assert (tmp_path / "benchmark-derived-gp.png").exists()
     assert main(["benchmark", "derived-gp", "--only", "nothing"]) == 2
-    assert "--only takes all, grid, updates, got 'nothing'" in capsys.readouterr().err
+    assert "--only takes all, grid, updates, growth, got 'nothing'" in capsys.readouterr().err
 
 
 def idle(problem):
     return lambda: None
+
+
+def test_growth_has_a_row_a_size_and_an_exponent_a_cost(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(growth, "N", (8, 16))
+    monkeypatch.setattr(growth, "D", (20, 40))
+    monkeypatch.setattr(growth, "MANY", 8)
+    assert main(["benchmark", "derived-gp", "--only", "growth", "--seconds", "1e-5", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "benchmark-derived-gp.json").read_text())["rows"]
+    assert [(row["n"], row["d"]) for row in rows[:: len(growth.COSTS)]] == [(8, 4), (16, 4), (8, 20), (8, 40)]
+    out = capsys.readouterr().out
+    assert all(f"{cost.name}: exponent of n, at most {cost.over_n + growth.MARGIN:g}" in out for cost in growth.COSTS)
 
 
 def test_targets_are_met_or_missed():

@@ -1,0 +1,104 @@
+"""How the time of every cost that ``DerivedGP`` documents grows with n and with d: the exponents of t ~ nᵃ dᵇ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from experiments.benchmarks.output import Target
+from experiments.benchmarks.peers import Problem
+from experiments.benchmarks.timing import Call, interleaved
+from surrogates import GradientPosterior
+from surrogates.stationary_conditioning import StationaryConditioning
+
+N, D = (1000, 2000, 4000), (1000, 2000, 4000)
+FEW, MANY = 4, 150
+"""d where n grows, and n where d grows."""
+
+MARGIN = 0.5
+"""What an exponent may be above the documented one: caches end, and small sizes are all overhead."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A documented cost.
+
+    Attributes:
+        name: what is computed.
+        make: makes its call for a problem.
+        over_n: exponent of n, where d is ``FEW``.
+        over_d: exponent of d, where n is ``MANY``, or None where another rule holds for d > n.
+    """
+
+    name: str
+    make: Callable[[Problem], Call]
+    over_n: float
+    over_d: float | None = 1.0
+
+
+def first_trace(problem: Problem) -> Call:
+    """The first trace for new data."""
+    known = problem.gp.conditioning
+    assert isinstance(known, StationaryConditioning)
+    return lambda: GradientPosterior(known.over(known.X, known.factor, known.alpha), problem.x).trace
+
+
+def later_trace(problem: Problem) -> Call:
+    """A trace where A⁻¹ is known."""
+    known = problem.gp.conditioning
+    assert isinstance(known, StationaryConditioning)
+    _ = known.inverse_times_distances
+    return lambda: GradientPosterior(known, problem.x).trace
+
+
+def appending(problem: Problem) -> Call:
+    """One more observation."""
+    gp = problem.gp
+    points = iter(torch.rand(10_000, 1, problem.d, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
+
+    def append() -> None:
+        x = next(points)
+        gp.add_observations(x, x[:, :1].sin())
+
+    return append
+
+
+def along(problem: Problem) -> Call:
+    """The covariance of gradient and Hessian along two directions."""
+    U = torch.eye(problem.d, 2, dtype=torch.float64)
+    return lambda: problem.gp.hessian_posterior(problem.x).along(U).covariance_matrix
+
+
+COSTS = (
+    Cost("mean", lambda p: lambda: p.gp.gradient_posterior(p.x).mean, 1),
+    Cost("first trace", first_trace, 2, None),
+    Cost("later trace", later_trace, 2, 1),
+    Cost("variance", lambda p: lambda: p.gp.gradient_posterior(p.x).variance, 2),
+    Cost("directional variance", lambda p: lambda: p.gp.gradient_posterior(p.x).directional_variance(p.x), 2),
+    Cost("add_observations", appending, 2),
+    Cost("Hessian along two directions", along, 2),
+    Cost("Newton direction", lambda p: lambda: p.gp.hessian_posterior(p.x).newton_direction(1.0), 1),
+)
+
+
+def measure(seconds: float) -> tuple[list[dict[str, Any]], list[Target]]:
+    """The rows of all costs and sizes, and whether the last doubling's exponents are the documented ones."""
+    rows, targets = [], []
+    for over, sizes in (("n", [(n, FEW) for n in N]), ("d", [(MANY, d) for d in D])):
+        times: dict[str, list[float]] = {cost.name: [] for cost in COSTS}
+        for n, d in sizes:
+            problem = Problem(n, d, 1)
+            for name, timing in interleaved({cost.name: cost.make(problem) for cost in COSTS}, seconds).items():
+                times[name].append(timing.median)
+                cell = {"name": name, "gives": f"growth over {over}", "n": n, "d": d, "q": 1}
+                rows.append({**cell, **timing._asdict(), "megabytes": math.nan, "note": ""})
+        for cost in COSTS:
+            documented = cost.over_n if over == "n" else cost.over_d
+            if documented is not None:
+                exponent = math.log2(times[cost.name][-1] / times[cost.name][-2])
+                targets.append(Target(f"{cost.name}: exponent of {over}", exponent, documented + MARGIN))
+    return rows, targets
