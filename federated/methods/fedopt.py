@@ -126,7 +126,7 @@ class AdaptiveFedOpt(FedAvg):
         server_rate: η.
         beta1: β₁, in [0, 1).
         beta2: β₂, in [0, 1); not of FedAdagrad.
-        tau: τ > 0.
+        tau: τ > 0, in x's units, as Δ and √v are; the default is the paper's number.
         conventions: ``"reddi"`` or ``"flower"``.
         **options: see ``FedAvg``.
     """

@@ -78,7 +78,7 @@ class FedZO(LocalSteps):
     Args:
         x0: initial point, shape ``d``.
         directions: Q.
-        smoothing_radius: λ, in x's units.
+        smoothing_radius: λ, in x's units; the default is FZooS's number, for inputs in [0, 1]^d.
         distribution: of u, one of ``Directions``'.
         redraw: whether u is drawn anew for every ``"step"``, every ``"round"``, or ``"never"`` (FZooS, Prop. F.4:
             directions shared across all iterations and rounds).

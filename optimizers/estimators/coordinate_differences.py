@@ -31,7 +31,7 @@ class CoordinateDifferences(GradientEstimator):
     ``differences`` is then below d.
 
     Args:
-        smoothing_radius: λ, in x's units.
+        smoothing_radius: λ, in x's units; the default suits inputs of about unit range.
         scheme: ``"forward"`` or ``"central"``.
         axes: The coordinates j; None: all. g is 0 in the others.
     """

@@ -42,7 +42,7 @@ class FiniteDifferences(GradientEstimator):
 
     Args:
         directions: n.
-        smoothing_radius: λ, in x's units.
+        smoothing_radius: λ, in x's units; the default is ZoRD's number, which suits inputs of about unit range.
         distribution: One of `Directions`'.
         scheme: ``"forward"`` or ``"central"``.
         seed: Of the directions.

@@ -31,7 +31,7 @@ class LeastSquaresDifferences(GradientEstimator):
 
     Args:
         directions: n.
-        smoothing_radius: λ, in x's units.
+        smoothing_radius: λ, in x's units; the default is ZoRD's number, which suits inputs of about unit range.
         distribution: One of `Directions`'.
         ridge: r, at least 0, relative to s².
         center: ``"nearest"`` or ``"mean"``.

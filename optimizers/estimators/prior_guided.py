@@ -39,7 +39,7 @@ class PriorGuidedDifferences(GradientEstimator):
     Args:
         prior: p, a unit vector of shape ``d``, float64.
         directions: n, p among them; at most d are used.
-        smoothing_radius: λ, in x's units.
+        smoothing_radius: λ, in x's units; the default is ZoRD's number, which suits inputs of about unit range.
         scaling: ``"projection"``, s = 1, or ``"unbiased"``.
         seed: Of the directions.
     """

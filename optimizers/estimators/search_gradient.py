@@ -45,7 +45,7 @@ class SearchGradient(GradientEstimator):
 
     Args:
         directions: n, at least 2; even with ``antithetic``.
-        smoothing_radius: λ, in x's units.
+        smoothing_radius: λ, in x's units; the default is ZoRD's number, which suits inputs of about unit range.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
         antithetic: n/2 pairs of opposite directions.
         distribution: One of `Directions`'.

@@ -36,7 +36,7 @@ class StepOptions:
 
     Attributes:
         perturbations: P, directions of a step (the paper's language models have 5, its authors' program 1).
-        smoothing_radius: μ, in x's units.
+        smoothing_radius: μ, in x's units; the default is that of the authors' program.
         rate: η (the authors' program: 1e-4). None: a ``GroupProbe`` knows its own; else it is found at the first step
             (``first_rate.found_rate``), or, over clients, 0.01: a quadratic Σ aⱼxⱼ² wants η ≈ 1/(2 Σ aⱼ/P).
         scheme: ``"forward"``, g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries a step; or ``"central"``,

@@ -58,7 +58,7 @@ class Displacement(Curvature):
             The displacements of ``"printed"`` and ``"per_round"`` are drawn anew from the round's scalars at its end,
             which costs their directions and no memory.
         weight: ν, from 0 to 1; 0 leaves H as it is, and with H₀ = 1 that is DeComFL, bit for bit.
-        epsilon: ε, from 0 to 1.
+        epsilon: ε, from 0 to 1, in the squared units of Δx, f's per unit of x; the default is the paper's number.
         lower: β_l ≥ 0.
         upper: β_u ≥ β_l.
         initial: H₀ > 0, a number or shape ``d``; None: 1 with a given rate, else found with it (``with_rate``).
