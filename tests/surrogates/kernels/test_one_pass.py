@@ -155,10 +155,10 @@ print(posterior(60, 100_000))
 @pytest.mark.parametrize(
     ("route", "metric"), [("compiled", "isotropic"), pytest.param("torch", "ard", marks=pytest.mark.slow)]
 )
-def test_memory_at_a_hundred_thousand_inputs_is_one_copy_of_the_data_and_little_more(route, metric):
-    """The copy is the conditioning's, which keeps its data whatever happens to the model's."""
+def test_memory_at_a_hundred_thousand_inputs_is_two_copies_of_the_data_and_little_more(route, metric):
+    """The model's, which the user's tensor does not reach, and the conditioning's, which the model's does not."""
     for _ in range(3):  # pages of libraries that come back in the meantime only ever add
         (peak,) = printed(PEAK, route, metric)
-        if peak < 48e6 + 30e6:
+        if peak < 96e6 + 30e6:
             return
     pytest.fail(f"{peak / 1e6:.0f} MB above the 48 MB of data")
