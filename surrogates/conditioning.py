@@ -191,10 +191,13 @@ class Conditioning:
         """The variance of uᵀ∇f(x), ``... x q``, float64, for u of ``... x q x d``."""
         along = self.jacobian_times(x, u).unsqueeze(-1)
         whitened = torch.linalg.solve_triangular(self.factor.unsqueeze(-3), along, upper=False)
+        # What u leaves out may be NaN.
+        out = u == 0
         if self.prior_variance is not None:
-            prior = (self.prior_variance.unsqueeze(-2) * u.double().square()).sum(-1)
+            prior = (self.prior_variance.unsqueeze(-2).masked_fill(out, 0.0) * u.double().square()).sum(-1)
         else:
-            prior = torch.einsum("...i,...ij,...j->...", u.double(), self.prior_covariance_at(x), u.double())
+            covariance = self.prior_covariance_at(x).masked_fill(out.unsqueeze(-1) | out.unsqueeze(-2), 0.0)
+            prior = torch.einsum("...i,...ij,...j->...", u.double(), covariance, u.double())
         return self._left(prior, whitened.square().sum((-2, -1)))
 
     def jacobian(self, x: Tensor) -> Tensor:
@@ -203,7 +206,8 @@ class Conditioning:
 
     def jacobian_times(self, x: Tensor, u: Tensor) -> Tensor:
         """J(x) u, ``... x q x n``, float64, for u of ``... x q x d``."""
-        return (self.jacobian(x).double() @ u.double().unsqueeze(-1)).squeeze(-1)
+        jacobian = self.jacobian(x).double().masked_fill((u == 0).unsqueeze(-2), 0.0)
+        return (jacobian @ u.double().unsqueeze(-1)).squeeze(-1)
 
     def whitened_jacobian(self, x: Tensor) -> Tensor:
         """L⁻¹ J(x), dense, ``... x q x n x d``, float64."""

@@ -231,7 +231,9 @@ class GradientPosterior(Posterior):
     @property
     def _by_matheron(self) -> bool:
         conditioning = self._conditioning
-        return self._shape[-2] == 1 and conditioning.X.shape[-2] < self._shape[-1] and is_uniform(conditioning.kernel)
+        if self._shape[-2] > 1 or conditioning.X.shape[-2] >= self._shape[-1] or not is_uniform(conditioning.kernel):
+            return False
+        return conditioning.prior_variance is not None and not bool(conditioning.prior_variance.isnan().any())
 
     def _prior_trace(self) -> Tensor:
         if self._slope is None:
@@ -254,7 +256,10 @@ class GradientPosterior(Posterior):
 
     def _largest_dense_eigenvalue(self) -> Tensor:
         """The largest eigenvalue of ∂σ²(x), ``batch x q``, in the model's units of outcome."""
-        return torch.linalg.eigvalsh(self._covariance())[..., -1]
+        covariance = self._covariance()
+        unknown = covariance.isnan().any((-2, -1), keepdim=True)
+        largest = torch.linalg.eigvalsh(covariance.masked_fill(unknown, 0.0))[..., -1]
+        return largest.masked_fill(unknown[..., 0, 0], torch.nan)
 
     def _deviation_by_cholesky(self, base: Tensor) -> Tensor:
         """A sample less the mean, per unit of z, by a root of the joint covariance."""

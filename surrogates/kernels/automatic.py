@@ -80,7 +80,7 @@ def differentiated(kernel: Kernel, detach: bool) -> KernelFunctions:
         block = None if found.mixed is None else found.mixed.to(x1.dtype)
         return Blocks(found.value.to(x1.dtype), found.first.to(x1.dtype), found.second.to(x1.dtype), block)
 
-    return KernelFunctions(values, blocks)
+    return KernelFunctions(values, blocks, type(unscaled(kernel)[0]).__name__)
 
 
 def _refuse_what_is_no_function(kernel: Kernel) -> None:
@@ -115,11 +115,7 @@ class _Derivatives:
         self._zero = torch.zeros_like(self._units[0])
 
     def blocks(self, mixed: bool) -> Blocks:
-        """The blocks between all pairs of points.
-
-        Raises:
-            ValueError: If a derivative that is asked for does not exist between two of them.
-        """
+        """The blocks between all pairs of points, with NaN for every derivative that does not exist."""
         value = self._matrix(self._zero, self._zero)
         vanishes = any(bool((difference == 0).all(-1).any()) for difference in self._distances.differences)
         batch = value.shape[:-2]
@@ -134,24 +130,32 @@ class _Derivatives:
             directions, kink = self._directions(u, of_second=True) if vanishes else ((), 0.0)
             second.append(self._slope(self._zero, u, directions, kink * float(value.detach().abs().max())))
         block = torch.stack(rows, dim=-2) if mixed else None
-        result = Blocks(value, torch.stack(first, dim=-1), torch.stack(second, dim=-1), block)
-        if not all(bool(found.isfinite().all()) for found in (*first, *second, *rows)):
-            raise self._no_gradient()
-        if self._has_kink_of_its_own(torch.zeros_like(value)[..., None, None] if block is None else block):
-            raise self._no_gradient()
-        return result
+        kinks = self._kinks_of_its_own(torch.zeros_like(value)[..., None, None] if block is None else block)
+        by_x, by_other = (
+            torch.where(found.isfinite() & ~kinks, found, torch.nan)
+            for found in (torch.stack(first, dim=-1), torch.stack(second, dim=-1))
+        )
+        if block is not None:
+            either = kinks.unsqueeze(-1) | kinks.unsqueeze(-2)
+            block = torch.where(block.isfinite() & ~either, block, torch.nan)
+        return Blocks(value, by_x, by_other, block)
 
-    def _has_kink_of_its_own(self, block: Tensor) -> bool:
-        """Whether increments from a point that is in both sets grow against the derivative's variance, if known."""
-        same = (self._x1.unsqueeze(-2) == self._x2[..., : self._n, :].unsqueeze(-3)).all(-1)
+    def _kinks_of_its_own(self, block: Tensor) -> Tensor:
+        """Whether increments from a point that is in both sets outgrow the derivative's variance, ``q x n x d``.
+
+        The variance counts where it is known. Inputs that the kernel does not see do not make points different.
+        """
+        seen = range(len(self._units)) if self._kernel.active_dims is None else self._kernel.active_dims.tolist()
+        same = (self._x1.unsqueeze(-2) == self._x2[..., : self._n, :].unsqueeze(-3))[..., seen].all(-1)
         same = same.reshape(-1, *same.shape[-2:]).any(0)
+        kinks = torch.zeros(*same.shape, len(self._units), dtype=torch.bool, device=same.device)
         variances = torch.diagonal(block, dim1=-2, dim2=-1).expand(*block.shape[:-2], len(self._units))
-        for row, column in same.nonzero().tolist():
-            point = self._x1[..., row : row + 1, :].detach()
-            for i, u in enumerate(self._units):
-                if self._increments_grow(point, u, variances[..., row, column, i].detach().abs()):
-                    return True
-        return False
+        for row in same.any(-1).nonzero().squeeze(-1).tolist():
+            point, columns = self._x1[..., row : row + 1, :].detach(), same[row]
+            variance = variances[..., row, columns, :].detach().abs().amax(-2)
+            for i in seen:
+                kinks[row, columns, i] = self._increments_grow(point, self._units[i], variance[..., i])
+        return kinks
 
     def _increments_grow(self, point: Tensor, u: Tensor, variance: Tensor) -> bool:
         """Whether the smallest increments along u that rounding leaves outgrow h²; point ``batch x 1 x d``."""
@@ -201,15 +205,16 @@ class _Derivatives:
         return directions, _KINK * largest
 
     def _slope(self, u: Tensor, v: Tensor, directions: Sequence[Tensor], kink: float) -> Tensor:
-        """d/ds of k(x + s u, x' + s v) at s = 0, ``... x q x n``, which no side of r = 0 changes by a kink."""
+        """d/ds of k(x + s u, x' + s v) at s = 0, ``... x q x n``, NaN where the sides of r = 0 differ by a kink."""
 
         def slope(signed: Sequence[Tensor]) -> Tensor:
             return cast(Tensor, jvp(lambda s, t: self._matrix(s, t, signed), (self._zero, self._zero), (u, v))[1])
 
         result = slope(directions)
-        if directions and bool(((result - slope([-w for w in directions])).abs() > kink).any()):
-            raise self._no_gradient()
-        return result
+        if not directions:
+            return result
+        kinked = (result - slope([-w for w in directions])).abs() > kink
+        return result.masked_fill(kinked, torch.nan)
 
     def _curvature(self, u: Tensor, directions: Sequence[Tensor]) -> Tensor:
         """∂'∂_s of k(x + s u, x'), ``... x q x n x d``."""
@@ -225,13 +230,6 @@ class _Derivatives:
                 for row in slope.unbind(-2)
             ]
             return torch.stack(rows, dim=-3)[..., : self._n, :]
-
-    def _no_gradient(self) -> ValueError:
-        return ValueError(
-            f"{type(unscaled(self._kernel)[0]).__name__} has no gradient between two of the points, most often a point "
-            "and itself or a datum: its automatic derivative there is infinite, or differs from one side to the other. "
-            "The mean exists away from the data; the covariance only for kernels whose sample paths are differentiable."
-        )
 
 
 class _Distances:

@@ -23,7 +23,13 @@ from torch import Tensor
 from surrogates.checks import check_finite, check_positive
 from surrogates.kernels.automatic import differentiated
 from surrogates.kernels.distances import pairwise_squared_distances, squared_distances
-from surrogates.kernels.errors import UnsupportedKernelError, gradient_at_datum, no_gradient_covariance
+from surrogates.kernels.errors import (
+    UnsupportedKernelError,
+    gradient_at_datum,
+    no_gradient,
+    no_gradient_covariance,
+    warn_of_missing,
+)
 from surrogates.kernels.registry import Blocks, KernelFunctions, copied, read_registered
 from surrogates.kernels.stationary import StationaryKernel, as_stationary, unscaled
 
@@ -103,25 +109,55 @@ def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed
         x2: The points x', ``... x n x d``.
         mixed: Whether to form the ``d x d`` second derivatives.
 
+    Derivatives in an input in which a kernel of the tree has none, as a category, are NaN, with a warning.
+
     Raises:
         UnsupportedKernelError: If the tree holds a kernel that is no function of two points.
-        ValueError: If a derivative does not exist: ``mixed`` blocks of Matérn 1/2, or its ∂k/∂x between coincident
-            points.
+        ValueError: If no derivative exists between two points: ``mixed`` blocks of Matérn 1/2, or its ∂k/∂x between
+            coincident points.
     """
     kernel = snapshot(kernel)
+    blocks = existing_blocks(kernel, x1, x2, mixed)
+    if not (isinstance(kernel, StationaryKernel) and kernel.profile.has_gradient):
+        missing = _missing(blocks)
+        if bool(missing.all(-1).any()):
+            raise _refusal(kernel, x1, x2, mixed)
+        warn_of_missing(missing)
+    return blocks
+
+
+def existing_blocks(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> Blocks:
+    """As ``kernel_blocks``, with NaN for every derivative that does not exist."""
     if isinstance(kernel, StationaryKernel):
         return _stationary_blocks(kernel, x1, x2, mixed)
     active_dims = kernel.active_dims
     z1, z2 = (x1, x2) if active_dims is None else (x1[..., active_dims], x2[..., active_dims])
     if isinstance(kernel, CompositeKernel):
         # A ScaleKernel has taken its base kernel's active_dims for its own: they are applied already.
-        parts = [kernel_blocks(part, z1, z2, mixed) for part in kernel.parts]
+        parts = [existing_blocks(part, z1, z2, mixed) for part in kernel.parts]
         blocks = reduce(_product if kernel.is_product else _sum, parts)
     else:
         blocks = kernel.functions.blocks(z1, z2, mixed)
     for outputscale in reversed(kernel.outputscales):
         blocks = _scaled(blocks, outputscale)
     return blocks if active_dims is None else _embedded(blocks, active_dims, x1.shape[-1])
+
+
+def _missing(blocks: Blocks) -> Tensor:
+    """The inputs in which derivatives between two points do not exist, ``... x q x n x d``."""
+    missing = blocks.first.isnan() | blocks.second.isnan()
+    return missing if blocks.mixed is None else missing | torch.diagonal(blocks.mixed, dim1=-2, dim2=-1).isnan()
+
+
+def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> ValueError:
+    """The error for a kernel without a derivative between two points, of the first of its parts that has none."""
+    if isinstance(kernel, StationaryKernel):
+        return (no_gradient_covariance if mixed else gradient_at_datum)(kernel.profile.title)
+    if isinstance(kernel, GeneralKernel):
+        return no_gradient(kernel.functions.title)
+    z1, z2 = (x1, x2) if kernel.active_dims is None else (x1[..., kernel.active_dims], x2[..., kernel.active_dims])
+    lacking = [part for part in kernel.parts if bool(_missing(existing_blocks(part, z1, z2, mixed)).any())]
+    return _refusal(lacking[0], z1, z2, mixed)
 
 
 def check_kernel(kernel: Kernel, d: int) -> None:
@@ -234,7 +270,12 @@ def prior_gradient_variance(kernel: Kernel | KernelSnapshot, d: int) -> Tensor:
             "The prior variance of the gradient is not the same everywhere for a kernel that is not made of functions "
             "of r² alone: ask for prior_gradient_covariance(kernel, x), its covariance at given points."
         )
-    return _prior(kernel, d)[1]
+    variance = _prior(kernel, d)[1]
+    missing = variance.isnan()
+    if bool(missing.all(-1).any()):
+        raise no_gradient_covariance(_without_gradient(kernel)[0])
+    warn_of_missing(missing)
+    return variance
 
 
 def prior_gradient_covariance(kernel: Kernel | KernelSnapshot, x: Tensor) -> Tensor:
@@ -254,6 +295,15 @@ def prior_gradient_covariance(kernel: Kernel | KernelSnapshot, x: Tensor) -> Ten
     return torch.cat([block.squeeze(-3) for block in blocks if block is not None], dim=-3)
 
 
+def _without_gradient(kernel: KernelSnapshot) -> list[str]:
+    """The titles of the functions of r² in a kernel whose sample paths have no gradient."""
+    if isinstance(kernel, CompositeKernel):
+        return [title for part in kernel.parts for title in _without_gradient(part)]
+    if isinstance(kernel, StationaryKernel) and not kernel.profile.has_gradient:
+        return [kernel.profile.title]
+    return []
+
+
 def _prior(kernel: KernelSnapshot, d: int) -> tuple[Tensor, Tensor]:
     """k(x, x), ``batch x 1``, and the diagonal of ∂∂'k(x, x), ``batch x d``."""
     width = d if kernel.active_dims is None else len(kernel.active_dims)
@@ -261,7 +311,8 @@ def _prior(kernel: KernelSnapshot, d: int) -> tuple[Tensor, Tensor]:
     if isinstance(kernel, StationaryKernel):
         outputscale = kernel.outputscale[..., 0, :]
         value = kernel.profile.prior_value * outputscale
-        diagonal = (kernel.profile.prior_curvature * outputscale * kernel.precision[..., 0, :]).expand(
+        curvature = kernel.profile.prior_curvature if kernel.profile.has_gradient else torch.nan
+        diagonal = (curvature * outputscale * kernel.precision[..., 0, :]).expand(
             *torch.broadcast_shapes(value.shape[:-1], kernel.precision.shape[:-2]), width
         )
     else:
@@ -289,13 +340,13 @@ def _stationary_blocks(kernel: StationaryKernel, x1: Tensor, x2: Tensor, mixed: 
     scaled = difference * precision
     r2 = (difference * scaled).sum(-1)
     profile, outputscale = kernel.profile, kernel.outputscale
-    if mixed and not profile.has_gradient:
-        raise no_gradient_covariance(profile.title)
-    if not profile.has_gradient and bool((r2 == 0).any()):
-        raise gradient_at_datum(profile.title)
     first = (2 * outputscale * profile.h1(r2)).unsqueeze(-1) * scaled
     block = None
-    if mixed:
+    if not profile.has_gradient:
+        first = first.masked_fill((r2 == 0).unsqueeze(-1), torch.nan)
+        # It exists between points that are apart, but nothing that is made of it does.
+        block = torch.full_like(scaled.unsqueeze(-1) * scaled.unsqueeze(-2), torch.nan) if mixed else None
+    elif mixed:
         outer = scaled.unsqueeze(-1) * scaled.unsqueeze(-2)
         eye = torch.diag_embed(precision.expand(*precision.shape[:-1], x1.shape[-1]))
         h1 = (2 * outputscale * profile.h1(r2))[..., None, None]
@@ -317,6 +368,8 @@ def _sum(a: Blocks, b: Blocks) -> Blocks:
 
 
 def _product(a: Blocks, b: Blocks) -> Blocks:
+    if bool((_missing(a) | _missing(b)).any()):
+        return _marked(_product(_unmarked(a), _unmarked(b)), a, b)
     av, bv = a.value.unsqueeze(-1), b.value.unsqueeze(-1)
     mixed = None
     if a.mixed is not None and b.mixed is not None:
@@ -327,6 +380,26 @@ def _product(a: Blocks, b: Blocks) -> Blocks:
             + b.first.unsqueeze(-1) * a.second.unsqueeze(-2)
         )
     return Blocks(a.value * b.value, av * b.first + bv * a.first, av * b.second + bv * a.second, mixed)
+
+
+def _unmarked(blocks: Blocks) -> Blocks:
+    """The blocks with 0 for what is missing, whose NaN would be in all derivatives that are taken further."""
+    first, second, mixed = (
+        None if part is None else part.masked_fill(part.isnan(), 0.0)
+        for part in (blocks.first, blocks.second, blocks.mixed)
+    )
+    assert first is not None and second is not None
+    return Blocks(blocks.value, first, second, mixed)
+
+
+def _marked(blocks: Blocks, *factors: Blocks) -> Blocks:
+    """The blocks with NaN in the inputs in which a factor has no derivative."""
+    missing = reduce(torch.logical_or, [_missing(factor) for factor in factors])
+    first, second = (part.masked_fill(missing, torch.nan) for part in (blocks.first, blocks.second))
+    mixed = blocks.mixed
+    if mixed is not None:
+        mixed = mixed.masked_fill(missing.unsqueeze(-1) | missing.unsqueeze(-2), torch.nan)
+    return Blocks(blocks.value, first, second, mixed)
 
 
 def _embedded(blocks: Blocks, active_dims: Tensor, d: int) -> Blocks:

@@ -24,7 +24,7 @@ from gpytorch.kernels import (
 )
 from torch import Tensor
 
-from surrogates.kernels.blocks import Blocks, kernel_blocks, kernel_values
+from surrogates.kernels.blocks import Blocks, existing_blocks, kernel_values
 from surrogates.kernels.registry import Copied, KernelFunctions, RadialFunctions, register_kernel
 from surrogates.kernels.stationary import StationaryKernel, root
 
@@ -66,7 +66,8 @@ def piecewise_polynomial(kernel: PiecewisePolynomialKernel, copied: Copied) -> K
 
     return KernelFunctions(
         lambda x1, x2: kernel_values(stationary(x1.shape[-1]), x1, x2),
-        lambda x1, x2, mixed: kernel_blocks(stationary(x1.shape[-1]), x1, x2, mixed),
+        lambda x1, x2, mixed: existing_blocks(stationary(x1.shape[-1]), x1, x2, mixed),
+        f"PiecewisePolynomialKernel(q={q})",
     )
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
+from linear_operator.utils.warnings import NumericalWarning
+from torch import Tensor
+
 
 class UnsupportedKernelError(TypeError):
     """A kernel has no gradient posterior here; the message says why."""
@@ -29,6 +34,27 @@ def gradient_at_datum(title: str = "MaternKernel(nu=0.5)") -> ValueError:
         f"A point coincides with a datum, where the gradient mean of {title} does not exist; "
         "ask for it away from the data, or use MaternKernel with nu=1.5 or nu=2.5, RBFKernel or RQKernel."
     )
+
+
+def no_gradient(title: str) -> ValueError:
+    """The error for a kernel by functions of (x, x') without a derivative between two points."""
+    return ValueError(
+        f"{title} has no gradient between two of the points, most often a point and itself or a datum: its "
+        "derivative there is infinite, or differs from one side to the other. The mean exists away from the data; the "
+        "covariance only for kernels whose sample paths are differentiable."
+    )
+
+
+def warn_of_missing(missing: Tensor) -> None:
+    """Warns of the inputs, in the last dimension, in which some derivative does not exist and is NaN."""
+    inputs = missing.reshape(-1, missing.shape[-1]).any(0).nonzero().squeeze(-1).tolist()
+    if inputs:
+        warnings.warn(
+            f"The kernel has no derivative in the inputs {inputs} at a point (a category, or a kink such as that of "
+            "MaternKernel(nu=0.5)): partial derivatives in these are NaN, the others are right.",
+            NumericalWarning,
+            stacklevel=3,
+        )
 
 
 def no_hessian(title: str = "MaternKernel(nu=0.5)") -> ValueError:

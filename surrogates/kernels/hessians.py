@@ -191,13 +191,15 @@ class AutomaticHessian:
             torch.autograd.grad(self.gradient, self._x, one, retain_graph=True, create_graph=self._further)[0]
             for one in flat.to(self.gradient.dtype)
         ]
-        return torch.stack(products).reshape(vectors.shape).to(v.dtype)
+        product = torch.stack(products).reshape(vectors.shape).to(v.dtype)
+        return product.masked_fill(self.gradient.isnan(), torch.nan)
 
     def dense(self) -> Tensor:
         """The matrix, ``... x q x d x d``."""
         d = self._x.shape[-1]
         units = torch.eye(d, dtype=self._x.dtype, device=self._x.device)
-        return self.times(units.reshape(d, *(1,) * (self._x.dim() - 1), d)).movedim(0, -2)
+        dense = self.times(units.reshape(d, *(1,) * (self._x.dim() - 1), d)).movedim(0, -2)
+        return dense.masked_fill(self.gradient.isnan().unsqueeze(-1), torch.nan)
 
 
 Hessian = StationaryHessian | AutomaticHessian

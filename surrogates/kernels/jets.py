@@ -22,7 +22,7 @@ from torch.nn.functional import one_hot, pad
 
 from surrogates.kernels import one_pass
 from surrogates.kernels.blocks import CompositeKernel, GeneralKernel, KernelSnapshot
-from surrogates.kernels.errors import no_hessian_covariance
+from surrogates.kernels.errors import no_gradient, no_hessian_covariance
 from surrogates.kernels.registry import KernelFunctions
 from surrogates.kernels.stationary import StationaryKernel
 
@@ -166,7 +166,7 @@ def _general_data_jets(functions: KernelFunctions, x: Tensor, X: Tensor, U: Tens
     z = z if z.requires_grad else z.detach().requires_grad_(True)
     with torch.enable_grad():
         blocks = functions.blocks(z, X, False)
-        first = blocks.first @ U.unsqueeze(-3)
+        first = _existing(functions, blocks.first, (U == 0).all(-1)[..., None, None, :]) @ U.unsqueeze(-3)
         second = _derivatives_along(first, z, U)
     i, j = upper_triangle(U.shape[-1], U.device)
     jets = torch.cat([blocks.value.unsqueeze(-1), first, second[..., i, j]], dim=-1).squeeze(-3).mT
@@ -185,10 +185,12 @@ def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) 
     with torch.enable_grad():
         blocks = functions.blocks(z1, z2, True)
         assert blocks.mixed is not None
-        gg = (U.mT @ blocks.mixed[..., 0, 0, :, :]) @ U
+        out = (U == 0).all(-1)
+        mixed = blocks.mixed[..., 0, 0, :, :]
+        gg = (U.mT @ _existing(functions, mixed, out.unsqueeze(-1) | out.unsqueeze(-2))) @ U
         gH = _derivatives_along(gg, z2, U)
         HH = _derivatives_along(gH, z1, U).movedim(-1, -3)
-        fg = blocks.second[..., 0, :, :] @ U
+        fg = _existing(functions, blocks.second[..., 0, :, :], out.unsqueeze(-2)) @ U
         fH = _derivatives_along(fg, z2, U)
     i, j = upper_triangle(U.shape[-1], U.device)
     HH = HH[..., i, j, :, :][..., i, j]
@@ -197,6 +199,18 @@ def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) 
     ranges = (X.amax(-2) - X.amin(-2)).detach().double()
     _check_second_differences(functions, z.detach(), U.detach(), HH.detach(), ranges)
     return jets if carries else jets.detach()
+
+
+def _existing(functions: KernelFunctions, derivatives: Tensor, out: Tensor) -> Tensor:
+    """Derivatives in all inputs with 0 where ``out``, in those that no direction has: there may be none in them.
+
+    Raises:
+        ValueError: If there is none in an input that a direction has.
+    """
+    derivatives = derivatives.masked_fill(out, 0.0)
+    if bool(derivatives.isnan().any()):
+        raise no_gradient(functions.title)
+    return derivatives
 
 
 def _carries(functions: KernelFunctions, x: Tensor, U: Tensor) -> bool:

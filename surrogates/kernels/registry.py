@@ -93,11 +93,14 @@ class KernelFunctions:
 
     Attributes:
         values: (x, x') to k(x, x'), ``... x q x n``.
-        blocks: (x, x', mixed) to ``Blocks``, ``mixed`` saying whether ∂²k/∂x∂x' is asked for.
+        blocks: (x, x', mixed) to ``Blocks``, ``mixed`` saying whether ∂²k/∂x∂x' is asked for. A derivative that does
+            not exist is NaN.
+        title: What messages call the kernel.
     """
 
     values: Callable[[Tensor, Tensor], Tensor]
     blocks: Callable[[Tensor, Tensor, bool], Blocks]
+    title: str = "The kernel"
 
 
 Copied = Callable[[Tensor], Tensor]

@@ -129,12 +129,17 @@ def covariance_root(K: Tensor) -> Tensor:
     """A root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, by which a change of units changes nothing.
 
     It is the factor of K. Where rounding has made K singular it is that of the correlations with the first jitter that
-    helps, (C + jI)/(1 + j), so that R Rᵀ has the variances of K in any case. An entry without a variance has a row 0.
+    helps, (C + jI)/(1 + j), so that R Rᵀ has the variances of K in any case. An entry whose variance is not positive
+    has a row 0, and one whose variance is NaN a row NaN.
 
     Args:
         K: The covariance, ``batch x n x n``. Elements of the batch do not depend on each other.
     """
     K, n = K.double(), K.shape[-1]
+    unknown = torch.diagonal(K, dim1=-2, dim2=-1).isnan()
+    if bool(unknown.any()):
+        known = K.masked_fill(unknown.unsqueeze(-1) | unknown.unsqueeze(-2), 0.0)
+        return covariance_root(known).masked_fill(unknown.unsqueeze(-1), torch.nan)
     L, failed = torch.linalg.cholesky_ex(K)
     if not bool(failed.any()):
         return L

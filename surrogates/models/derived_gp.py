@@ -91,8 +91,9 @@ class DerivedGP(CholeskyGP):
         covar_module: Any kernel of two points, in ``ScaleKernel``s, sums and products, on any ``active_dims``. Least
             work are RBF, Matérn 3/2 and 5/2 (1/2: mean only) and RQ; further closed forms and ``register_kernel``
             follow; other kernels are differentiated automatically, which is exact and slower. Of kernels that are no
-            functions of two points, such as ``InducingPointKernel``, there is a posterior of values only. The default
-            is ``SingleTaskGP``'s ARD RBF kernel.
+            functions of two points, such as ``InducingPointKernel``, there is a posterior of values only. Partial
+            derivatives in an input in which a factor has none (``CategoricalKernel``, Matérn 1/2) are NaN, with a
+            warning. The default is ``SingleTaskGP``'s ARD RBF kernel.
         mean_module: Any GPyTorch mean.
         outcome_transform: Any outcome transform; ``Standardize`` is the default, None stands for none, under which
             kernel, noise and mean are in the units of the outcomes and the defaults of none of them fit. Through a

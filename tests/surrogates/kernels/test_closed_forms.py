@@ -166,9 +166,9 @@ def test_piecewise_polynomial_0_has_a_mean_away_from_the_data_only():
     gp, x = derived_gp(kernel), points(1, seed=5) * 0.3
     assert_close(gp.gradient_posterior(x).mean[0], reference(gp, points(6), outcomes(points(6))).gradient_mean(x[0]))
     for ask in ("trace", "variance", "covariance_matrix", "prior_trace", "spectral_norm"):
-        with pytest.raises(ValueError, match=r"PiecewisePolynomialKernel\(q=0\) has no gradient covariance.*not diff"):
+        with pytest.raises(ValueError, match=r"PiecewisePolynomialKernel\(q=0\) has no gradient between"):
             getattr(gp.gradient_posterior(x), ask)
-    with pytest.raises(ValueError, match=r"coincides with a datum.*PiecewisePolynomialKernel\(q=0\) does not exist"):
+    with pytest.raises(ValueError, match=r"PiecewisePolynomialKernel\(q=0\) has no gradient between"):
         _ = gp.gradient_posterior(points(6)[:1]).mean
 
 
