@@ -105,7 +105,7 @@ class Evaluator:
     def _evaluated(self, batch: Batch, rows: Sequence[int]) -> list[tuple[int, float]]:
         found: list[tuple[int, float]] = []
         for part, call in self.calls(batch, rows):
-            values = self.outcome(call, f"point {part[0]} of batch {batch.id}")
+            values = self.outcome(partial(_unless_ended, call), f"point {part[0]} of batch {batch.id}")
             found += zip(part, values or [math.nan] * len(part), strict=True)
         return found
 
@@ -132,10 +132,13 @@ class Evaluator:
             call: what ``call`` returned, or a future's ``result``.
             where: which query it is, for messages.
             first: whether it is the first of a run: its exception is a mistake in the program and raised.
+
+        Raises:
+            StopIteration: where the function raises it, which ends a run under every policy.
         """
         try:
             values = call()
-        except BrokenExecutor:
+        except (BrokenExecutor, StopIteration):
             raise
         except InvalidValueError as error:
             error.add_note(f"what {self.name} gave at {where} is no value")
@@ -171,3 +174,11 @@ class Evaluator:
 
 def _numbers(fun: Callable[..., Any], count: int, *point: Any) -> list[float]:
     return parse_numbers(fun(*point), count)
+
+
+def _unless_ended(call: Call) -> list[float]:
+    """The values of a call; StopIteration is an error like any other where there is no run that it could end."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("StopIteration") from error

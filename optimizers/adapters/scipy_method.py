@@ -14,6 +14,7 @@ from scipy.optimize import OptimizeResult
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import option_names, optional, positive_integer
 from optimizers.core.result import Result
+from optimizers.core.stopping import StopReason
 from optimizers.minimize import minimize
 from optimizers.registry import method_class
 
@@ -117,7 +118,7 @@ class ScipyMethod:
             ending = (1, "Maximum number of iterations has been exceeded.", "iterations")
             result.status, result.message, result.stop_reason = ending
             result.success = chosen.get("target") is None
-        elif result.status == 99:
+        elif result.stop_reason == StopReason.CALLBACK:
             result.message = "`callback` raised `StopIteration`."
         if disp:
             _print(result)

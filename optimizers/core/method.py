@@ -29,6 +29,9 @@
 - **Queries and the box.** ``bounds`` are the domain of f: iterates and, with ``confine_queries``, queried points are
   projected onto it. ``prox`` is that of ψ, a part of the problem: it is applied to iterates, not to queried points.
   ``self._prox(z, step)`` does both after a step; ``self._descend(rule, g)`` is a first-order step with it.
+- **What results say.** A batch of an initial design has ``info={"design": True}``, so that a run which could pay no
+  more says so. A class whose iterate moves along every estimate that is not 0 sets ``follows_estimates``: a run of it
+  that never moves is no ``success``.
 - **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
   failed to the best point. A hook that raises has not changed the state.
 - **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
@@ -46,7 +49,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -84,6 +87,7 @@ class MethodTools(ABC):
     _record: Record
     _out: Pending
     state: Any = None
+    follows_estimates: ClassVar[bool] = False
 
     def _parse_x0(self, x0: Any) -> Tensor:
         """The initial point, checked; a new tensor, except in a method that moves the user's tensor in place."""
@@ -121,9 +125,17 @@ class MethodTools(ABC):
         """Whether ``_tell`` changes the iterate or the state in place, so that it cannot be undone."""
         return False
 
+    @property
+    def _must_move(self) -> bool:
+        """Whether an estimate that is not 0 moves the iterate: neither a prox nor a side of the box may hold it."""
+        if not self.follows_estimates or self.prox is not None:
+            return False
+        box = self.domain
+        return box is None or bool(((box.search_lower < self._x) & (self._x < box.search_upper)).all())
+
     def _options(self) -> dict[str, Any]:
         """The bounds, the prox and the options of plain values that determine a run, by name."""
-        free = {"seed", "max_queries", "target", "stagnation"}
+        free = {"seed", "max_queries", "target", "stagnation", "max_failures"}
         values = {name: getattr(self, name, None) for name in option_names(type(self)) - free}
         plain = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}
         box = self.domain

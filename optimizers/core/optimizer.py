@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from scipy.optimize import OptimizeResult
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from optimizers.core.options import (
 from optimizers.core.record import Record
 from optimizers.core.result import Result
 from optimizers.core.state import check_complete, check_match, marked
-from optimizers.core.stopping import StopReason, describe, reason_to_stop
+from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
 from optimizers.core.values import parse_point, parse_values
 
 __all__ = ["CommonOptions", "Optimizer"]
@@ -56,7 +57,8 @@ class Optimizer(MethodTools):
         seed: seed of every random number of the run, 0 ≤ seed < 2⁶⁴.
         target: the run stops at f + ψ ≤ target.
         stagnation: the run stops after so many queries without a new best value.
-        max_failures: the run stops after so many failed queries in a row.
+        max_failures: the run stops after so many failed queries in a row; None: never. ``"auto"`` stops it after 1500
+            where no query has succeeded, and never once one has.
         rescale: whether a finite box is searched as [0, 10]^d (ZoRD, Appx. C.1), to which step sizes and radii then
             refer; None: the method's own default, and False with a prox.
         confine_queries: whether queried points are projected onto the box.
@@ -84,7 +86,7 @@ class Optimizer(MethodTools):
         seed: int = 0,
         target: float | None = None,
         stagnation: int | None = None,
-        max_failures: int | None = 100,
+        max_failures: MostFailures = "auto",
         rescale: bool | None = None,
         confine_queries: bool = True,
         track_best: bool = True,
@@ -296,8 +298,11 @@ class Optimizer(MethodTools):
             answers.add(rows, y)
             if whole:
                 self._out = self._out.without(answers)
+                before = self._x
                 self._tell(batch, answers.values(y))
                 self.iterations += 1
+                record = self._record
+                record.moved = record.moved or self._moves_in_place or not torch.equal(before, self._x)
             self._check_stop()
         except BaseException as error:
             back(error)
@@ -351,9 +356,9 @@ class Optimizer(MethodTools):
         """The run so far.
 
         Its entries are x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 98
-        interrupted, 99 callback, −1 running), success, message, stop_reason; and history, which holds for the queries
-        in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, with ``store_points``, ``x``,
-        ``queries x d``.
+        interrupted, 99 callback or function, −1 running), success, message, stop_reason; and history, which holds for
+        the queries in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, with
+        ``store_points``, ``x``, ``queries x d``.
 
         Args:
             reason: why the run was left where it is not over.
@@ -362,7 +367,8 @@ class Optimizer(MethodTools):
         history = OptimizeResult(record.history())
         if self.store_points and not record.points:
             history.x = self._x.new_empty(0, self.dimension)
-        ending = describe(reason, self.target, record.queries, record.failures, self.max_queries)
+        limits = {name: getattr(self, name) for name in ("target", "max_queries", "max_failures")}
+        ending = describe(reason, record, **limits, follows_estimates=self._must_move)
         return Result(self.intermediate_result() | ending | {"history": history})
 
     def state_dict(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike
+from optimizers.core.stopping import MostFailures
 from surrogates.checks import (
     check_boolean,
     check_choice,
@@ -60,7 +61,7 @@ class CommonOptions(TypedDict, total=False):
     seed: int
     target: float | None
     stagnation: int | None
-    max_failures: int | None
+    max_failures: MostFailures
     rescale: bool | None
     confine_queries: bool
     track_best: bool
@@ -145,13 +146,14 @@ def refuse_misspelt(
 
 
 def check_run(
-    max_queries: int, seed: int, target: float | None, stagnation: int | None, max_failures: int | None
+    max_queries: int, seed: int, target: float | None, stagnation: int | None, max_failures: MostFailures
 ) -> None:
     """Raises ``TypeError`` or ``ValueError`` for a budget, a seed or a stopping rule that is out of range."""
     positive_integer("max_queries", max_queries)
     check_integer("seed", seed, 0, 2**64)
     optional(positive_integer, "stagnation", stagnation)
-    optional(positive_integer, "max_failures", max_failures)
+    if max_failures != "auto":
+        optional(positive_integer, "max_failures", max_failures)
     if target is not None:
         if isinstance(target, bool) or not isinstance(target, int | float | np.number):
             raise TypeError(f"target must be a number, got {target!r}")

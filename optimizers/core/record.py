@@ -30,6 +30,9 @@ class Record:
         totals: f + ψ of each query, NaN for a failed one.
         places: the batch of each query, and the point's number in it; q for a retry in a batch of q.
         points: the points that were told together, ``k x d``; empty unless points are kept.
+        searched: whether a value beyond those of an initial design has come.
+        fell: whether such a value was below the best one before it.
+        moved: whether the iterate has moved, or may have.
     """
 
     queries: int = 0
@@ -43,6 +46,9 @@ class Record:
     totals: list[float] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
     points: list[Tensor] = field(default_factory=list)
+    searched: bool = False
+    fell: bool = False
+    moved: bool = False
 
     def add(
         self,
@@ -70,6 +76,8 @@ class Record:
             keep_values: whether each query has an entry.
             keep_points: whether all points are kept.
         """
+        searching = not batch.info.get("design", False)
+        self.searched = self.searched or searching
         for i, value, total in zip(which, values.tolist(), totals.tolist(), strict=True):
             self.queries += 1
             failed, place = math.isnan(value), (batch.id, i)
@@ -78,6 +86,7 @@ class Record:
             if total < self.best_y or (total == self.best_y < math.inf and place < self.best_place):
                 if total < self.best_y:
                     self.last_improvement = self.queries
+                    self.fell = self.fell or (searching and self.best_y < math.inf)
                 self.best_y, self.best_place = total, place
                 self.best_x = batch.point(i) if track_best else None
             if keep_values:

@@ -30,8 +30,9 @@ class Result(OptimizeResult):
         nfev: the number of queries, failed ones and retries included.
         nit: the number of batches that were told whole.
         nfail: the number of failed queries.
-        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 99 callback, −1 running.
-        success: whether the run ended as planned; not where all queries failed, or all but one.
+        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 98 interrupted, 99 callback or function, −1 running.
+        success: whether the run ended as planned; not where all queries failed, or all but one, nor where it did
+            nothing: all values are the same, or the iterate never moved.
         message: why it ended.
         stop_reason: the same as ``StopReason`` has it; None while running.
         history: for the queries in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, where

@@ -53,6 +53,7 @@ class EstimatedDescent(Optimizer):
     """
 
     default_directions: ClassVar[int] = 2
+    follows_estimates = True
     state: DescentState
 
     def __init__(

@@ -44,6 +44,7 @@ class GradientDescent(Optimizer):
     """
 
     method = "gradient_descent"
+    follows_estimates = True
     rescale_by_default = False
     state: GradientDescentState
 

@@ -185,6 +185,9 @@ class Loop:
             if not interrupts.requested:
                 raise  # it belongs to a run around this one
             return
+        except StopIteration:
+            optimizer.stop(StopReason.FUNCTION)
+            return
         except (KeyboardInterrupt, BrokenExecutor):
             if interrupts.requested and not self.crew.runs_here:
                 return  # the workers got the same signal
@@ -197,8 +200,10 @@ class Loop:
             self._batch_done(batch)
 
     def _is_first(self, batch: Batch, rows: Sequence[int]) -> bool:
-        """Whether it is the first query that was asked: which one is answered first is chance with several workers."""
-        return (batch.id, rows[0]) == (0, 0) and (0, 0) not in self._attempts
+        """Whether it is the first query that was asked, and is not evaluated again if it fails."""
+        retried = self._attempts.get((0, 0), 0)
+        again = retried < self.evaluator.most_retries and self.optimizer.spare > 0
+        return (batch.id, rows[0]) == (0, 0) and not again
 
     def _tell(self, query: Query, values: Sequence[float]) -> None:
         """Journals and tells values, but for those of points that are evaluated again."""

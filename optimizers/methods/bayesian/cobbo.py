@@ -193,7 +193,8 @@ class CobBO(Optimizer):
     def _ask(self) -> Batch:
         if len(self.state.block) == 0:
             first = self._x if self.iterations == 0 else None
-            return self._points_batch(self.box.design(self._next_queries(), self._generator(), first))
+            design = self.box.design(self._next_queries(), self._generator(), first)
+            return self._points_batch(design, info={"design": True})
         return self._query(None)
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:

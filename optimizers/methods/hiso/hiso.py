@@ -105,6 +105,7 @@ class HiSo(Optimizer):
     """
 
     method = "hiso"
+    follows_estimates = True
     option_sets: ClassVar[tuple[type, ...]] = (StepOptions,)
     option_hints: ClassVar[dict[str, str]] = {
         spelt.format(f.name): f"curvature={cls.__name__}({f.name}=...)"

@@ -103,6 +103,7 @@ class SmoothMethod(Optimizer):
     """
 
     rescale_by_default = False
+    follows_estimates = True
     state: SmoothState
 
     def __init__(
@@ -167,7 +168,8 @@ class SmoothMethod(Optimizer):
         n, (center, h, _) = min(PROBES, self.dimension), self._probe()
         scales = [0.0] + [h] * n + [-h] * n
         rows = [0, *range(n), *range(n)]
-        return self._directions_batch(rows, scales, distribution="orthonormal", base=center)
+        info = {"design": self.iterations == 0}
+        return self._directions_batch(rows, scales, distribution="orthonormal", base=center, info=info)
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         if self._probing:

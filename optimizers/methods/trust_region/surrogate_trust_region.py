@@ -167,7 +167,13 @@ class SurrogateTrustRegion(Optimizer):
 
     def _ask(self) -> Batch:
         kind, points = self._planned()
-        info = {"kind": kind, "turn": self.state.turn, "told": self.iterations, "spanning": self._is_spanning()}
+        info = {
+            "kind": kind,
+            "design": kind == "design",
+            "turn": self.state.turn,
+            "told": self.iterations,
+            "spanning": self._is_spanning(),
+        }
         return self._points_batch(self._box.whole(points[: self._next_queries()]), info=info)
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:

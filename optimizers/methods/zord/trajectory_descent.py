@@ -135,6 +135,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     """
 
     version = 2
+    follows_estimates = True
     state: DescentState[S]
 
     def __init__(
@@ -255,7 +256,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
                 self._design_size,
             )
         if self._designs:
-            return self._points_batch(self._design(count), info={"iterate": self.state.iterates})
+            return self._points_batch(self._design(count), info={"iterate": self.state.iterates, "design": True})
         return self._iterate_batch(count, self._x.new_empty(0, self.dimension))
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
