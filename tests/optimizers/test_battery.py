@@ -1,23 +1,14 @@
 import pytest
 
 from optimizers.testing import CHECKS, Promises, method_factory
+from tests.optimizers.batteries import options_battery
 
 METHODS = {
     "rgf": (method_factory("rgf"), Promises(convergence=1e-4)),
     "prgf": (method_factory("prgf"), Promises(convergence=1e-5)),
     "es": (method_factory("es"), Promises(convergence=1e-3)),
-    "es-antithetic": (method_factory("es", antithetic=True), Promises(convergence=1e-2)),
-    "es-raw": (method_factory("es", shaping="none", antithetic=True), Promises(convergence=1e-2)),
     "gld": (method_factory("gld"), Promises(convergence=1e-2)),
     "zord": (method_factory("zord"), Promises(convergence=1e-4, convergence_queries=150, budget=30)),
-    "zord-gated": (
-        method_factory("zord", active="gated"),
-        Promises(convergence=1e-4, convergence_queries=150, budget=30),
-    ),
-    "zord-fixed": (
-        method_factory("zord", lengthscale=3.0, start="last", window=20, queries_per_step=2),
-        Promises(convergence=1e-3, convergence_queries=200, budget=40),
-    ),
     "trust_region": (
         method_factory("trust_region"),
         Promises(convergence=1e-7, convergence_queries=60, seeded=False, budget=30),
@@ -28,19 +19,31 @@ METHODS = {
         Promises(convergence=1e-12, seeded=False),
     ),
     "zo_l_katyusha": (method_factory("zo_l_katyusha"), Promises(convergence=1e-6)),
+    "zo_svrg": (method_factory("zo_svrg"), Promises(convergence=1e-6)),
+    "projected_zo": (method_factory("projected_zo"), Promises(convergence=1e-2)),
+    "accelerated_zo": (method_factory("accelerated_zo", strong_convexity=1.0), Promises(convergence=1e-9)),
+    "nesterov_spokoiny": (method_factory("nesterov_spokoiny"), Promises(convergence=1e-9)),
+}
+VARIANTS = {
+    "es-antithetic": (method_factory("es", antithetic=True), Promises(convergence=1e-2)),
+    "es-raw": (method_factory("es", shaping="none", antithetic=True), Promises(convergence=1e-2)),
+    "zord-gated": (
+        method_factory("zord", active="gated"),
+        Promises(convergence=1e-4, convergence_queries=150, budget=30),
+    ),
+    "zord-fixed": (
+        method_factory("zord", lengthscale=3.0, start="last", window=20, queries_per_step=2),
+        Promises(convergence=1e-3, convergence_queries=200, budget=40),
+    ),
     "zo_l_katyusha-II": (method_factory("zo_l_katyusha", option="II"), Promises(convergence=1e-6)),
     "zo_l_katyusha-full": (
         method_factory("zo_l_katyusha", batch_size="full"),
         Promises(convergence=1e-9, seeded=False),
     ),
-    "zo_svrg": (method_factory("zo_svrg"), Promises(convergence=1e-6)),
-    "projected_zo": (method_factory("projected_zo"), Promises(convergence=1e-2)),
     "projected_zo-coordinates": (
         method_factory("projected_zo", estimator="coordinates", steps="constant"),
         Promises(convergence=1e-9, seeded=False),
     ),
-    "accelerated_zo": (method_factory("accelerated_zo", strong_convexity=1.0), Promises(convergence=1e-9)),
-    "nesterov_spokoiny": (method_factory("nesterov_spokoiny"), Promises(convergence=1e-9)),
 }
 
 
@@ -48,3 +51,8 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_battery(method, check):
     check(*METHODS[method])
+
+
+@options_battery(VARIANTS)
+def test_options(check, factory, promises):
+    check(factory, promises)

@@ -173,10 +173,10 @@ def test_the_battery_finds_what_is_broken(broken, check):
 
 def test_the_whole_battery_names_the_check():
     with pytest.raises(AssertionError) as caught:
-        check_optimizer(Climbs)
+        check_optimizer(Overspends)
     assert "in check_" in caught.value.__notes__[0]
 
 
 def test_an_optimizer_that_promises_nothing_passes():
     check_optimizer(Verbatim, Promises(descent=False, seeded=False))
-    check_optimizer("gld")
+    check_optimizer("gld", Promises(budget=16, convergence_queries=200))

@@ -213,7 +213,7 @@ EXPERIMENT = Experiment(
     claim="ZO-L-Katyusha converges linearly on a composite problem, faster than ZO-SVRG and projected ZO.",
     scales={
         "paper": Settings(),
-        "quick": Settings(dim=8, num_rows=12, max_queries=1500, tuned_queries=1000, compared_at=1000, every=25, keep=2),
+        "quick": Settings(dim=8, num_rows=12, max_queries=600, tuned_queries=400, compared_at=400, every=25, keep=2),
     },
     run_seed=run_seed,
     plot=plot,

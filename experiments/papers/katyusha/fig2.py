@@ -127,7 +127,7 @@ EXPERIMENT = Experiment(
     source="Katyusha, Fig. 2",
     shows="accelerated two-point descent (eq. 14) without a constraint and in a box",
     claim="Accelerated two-point descent converges linearly without a constraint; in a box it stalls.",
-    scales={"paper": Settings(), "quick": Settings(dim=6, kappa=10.0, max_queries=1200, every=50)},
+    scales={"paper": Settings(), "quick": Settings(dim=6, kappa=10.0, max_queries=600, every=50)},
     run_seed=run_seed,
     plot=plot,
     caption=BANDS,

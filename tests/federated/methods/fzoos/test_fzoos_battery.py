@@ -6,11 +6,9 @@ from federated.testing.message_checks import check_bad_broadcasts
 from federated.testing.run_checks import check_ledger, check_participation, check_resume
 
 SMALL = {"num_features": 64, "initial_queries": 3, "active_queries": 2, "candidates": 8}
-FACTORIES = {
-    "together": algorithm_factory("fzoos", gamma=1.0, rate="constant", **SMALL),
-    "adaptive": algorithm_factory("fzoos", gamma="adaptive", active="round", **SMALL),
-}
+FACTORIES = {"adaptive": algorithm_factory("fzoos", gamma="adaptive", active="round", **SMALL)}
 OTHERS = {
+    "together": algorithm_factory("fzoos", gamma=1.0, rate="constant", **SMALL),
     "rounds": algorithm_factory("fzoos", active="round", **SMALL),
     "default": algorithm_factory("fzoos", **SMALL),
     "monotone": algorithm_factory("fzoos", gamma="adaptive", accept="monotone", rate="constant", **SMALL),

@@ -1,3 +1,4 @@
+import functools
 import math
 
 import numpy as np
@@ -13,20 +14,22 @@ from optimizers.methods.bayesian.turbo_region import TrustRegion, TrustRegionRul
 from optimizers.prox import Ridge
 from optimizers.seeding import seeded
 from optimizers.testing import CHECKS, Promises
+from tests.optimizers.batteries import options_battery
 from tests.optimizers.boxed import boxed_factory
 from tests.optimizers.methods.busy import check_resumes
 
 QUICK = {"batch_size": 10, "initial_points": 8, "candidates": 64, "fit_steps": 10}
-VARIANTS = {
-    "thompson": (boxed_factory("turbo", **QUICK), Promises(budget=20, convergence_queries=60)),
-    "two-regions": (boxed_factory("turbo", regions=2, **QUICK), Promises(budget=26, convergence_queries=60)),
-}
+TWO_REGIONS = (boxed_factory("turbo", regions=2, **QUICK), Promises(budget=26, convergence_queries=60))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_battery(variant, check):
-    check(*VARIANTS[variant])
+def test_battery(check):
+    check(boxed_factory("turbo", **QUICK), Promises(budget=20, convergence_queries=60))
+
+
+@options_battery({"two regions": TWO_REGIONS})
+def test_options(check, factory, promises):
+    check(factory, promises)
 
 
 @pytest.mark.slow
@@ -301,7 +304,8 @@ def test_a_prox_with_a_value_is_part_of_the_objective():
     assert float(result.x.mean()) < 0.75 < float(without.x.mean())
 
 
-def log_ei_run(seed, queries):
+@functools.cache
+def log_ei_run(seed, queries=19):
     options = {"batch_size": 3, "regions": 2, "initial_points": 5, "fit_steps": 10, "acquisition": "log_ei"}
     return minimize(
         about_0_7,
@@ -319,16 +323,15 @@ def about_0_7(x):
 
 
 def test_log_ei_is_deterministic():
-    first = log_ei_run(0, 16).history.y
+    first, other = log_ei_run(0).history.y, log_ei_run(1).history.y
     torch.rand(5)
-    again, other = log_ei_run(0, 13).history.y, log_ei_run(1, 13).history.y
-    assert torch.equal(first[:13], again)
-    assert not torch.equal(again[10:], other[10:])
+    assert torch.equal(first[:13], log_ei_run(0, 13).history.y)
+    assert not torch.equal(first[10:], other[10:])
 
 
 def test_log_ei_descends():
     """Nine queries after a design of ten, over three seeds; blind ones would come to 0.8 of the design's best or so."""
-    runs = [log_ei_run(seed, 19) for seed in range(3)]
+    runs = [log_ei_run(seed) for seed in range(3)]
     assert np.mean([float(run.fun) / float(run.history.y[:10].min()) for run in runs]) < 0.5
 
 

@@ -6,7 +6,8 @@ import torch
 from optimizers import L1, Directions, GroupProbe, HiSo, ModuleObjective, minimize, run
 from optimizers.core.options import take_options
 from optimizers.methods.hiso.group_probe import Probe, bias_corrected, held_up, probed_group
-from optimizers.testing import CHECKS, Promises, method_factory, quadratic, start
+from optimizers.testing import Promises, method_factory, quadratic, start
+from tests.optimizers.batteries import options_battery
 
 VARIANTS = {
     "single": (method_factory("hiso", curvature="group_probe"), Promises(convergence=1e-9)),
@@ -17,10 +18,9 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_battery(variant, check):
-    check(*VARIANTS[variant])
+@options_battery(VARIANTS)
+def test_battery(check, factory, promises):
+    check(factory, promises)
 
 
 def drive(opt, fun, steps=1):

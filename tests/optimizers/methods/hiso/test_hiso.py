@@ -9,16 +9,19 @@ from optimizers.methods.hiso.displacement import Update
 from optimizers.methods.hiso.update import learn, update
 from optimizers.testing import CHECKS, Promises, method_factory, quadratic, rosenbrock, start
 from tests.memory import printed, reads_peak
+from tests.optimizers.batteries import options_battery
 
 UPDATES = get_args(Update)
 FROZEN = [name for name in UPDATES if name != "per_step"]
-VARIANTS = {
+METHODS = {
     "decomfl": (method_factory("decomfl"), Promises(convergence=1e-5)),
+    "hiso": (method_factory("hiso"), Promises(convergence=1e-2)),
+}
+VARIANTS = {
     "decomfl-projection": (
         method_factory("decomfl", projection=True, scheme="central", distribution="rademacher"),
         Promises(convergence=1e-3),
     ),
-    "hiso": (method_factory("hiso"), Promises(convergence=1e-2)),
     "hiso-per-round": (
         method_factory("hiso", curvature=Displacement(update="per_round"), local_steps=3, momentum=0.5),
         Promises(convergence=1e-1),
@@ -36,9 +39,14 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_battery(variant, check):
-    check(*VARIANTS[variant])
+@pytest.mark.parametrize("method", METHODS)
+def test_battery(method, check):
+    check(*METHODS[method])
+
+
+@options_battery(VARIANTS)
+def test_options(check, factory, promises):
+    check(factory, promises)
 
 
 def drive(opt, fun, steps):
