@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import html
+import io
 import math
 from typing import TYPE_CHECKING
 
@@ -76,6 +79,18 @@ class Comparison:
         return "\n".join(["least value found, mean over seeds (95% interval)", *lines])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str | None:
+        """The lines and the figure, as notebooks show them; without matplotlib they show the lines."""
+        picture = io.BytesIO()
+        try:
+            self.figure().savefig(picture, format="png", dpi=120)
+        except ImportError:
+            return None
+        data = base64.b64encode(picture.getvalue()).decode()
+        return (
+            f'<pre>{html.escape(str(self))}</pre>\n<img src="data:image/png;base64,{data}" alt="least value, queries">'
+        )
 
 
 def _in_words(least: np.ndarray) -> str:

@@ -99,7 +99,10 @@ class MethodTools(ABC):
 
     @abstractmethod
     def _next_queries(self) -> int:
-        """The number of queries of the next batch; a pure and cheap function of the state and ``self.remaining``."""
+        """The number of queries of the next batch; a pure and cheap function of the state and ``self.remaining``.
+
+        A number that the budget does not hold, and 0, end the run with "budget".
+        """
 
     @abstractmethod
     def _ask(self) -> Batch:
@@ -203,10 +206,16 @@ class MethodTools(ABC):
         """
         step = self.number if step is None else step
         base = self._x if base is None else base
+        lengths = torch.as_tensor(scales, dtype=torch.float64)
+        if lengths.shape != (len(rows),):
+            raise ValueError(
+                f"{type(self).__name__} asks directions of {len(rows)} rows with scales of shape "
+                f"{tuple(lengths.shape)}: _ask and _ask_another give one scale for each row, shape ({len(rows)},)"
+            )
         return Batch(
             id=self.number,
             base=base,
-            scales=torch.as_tensor(scales, dtype=torch.float64),
+            scales=lengths,
             addresses=tuple((step, int(row)) for row in rows),
             directions=Directions(self.seed, self.dimension, distribution),
             metric=metric,
@@ -216,6 +225,11 @@ class MethodTools(ABC):
 
     def _points_batch(self, points: Tensor, *, info: Mapping[str, Any] | None = None) -> Batch:
         """A batch of explicit points in search coordinates, shape ``q x d``."""
+        if points.ndim != 2 or points.shape[1] != self.dimension:
+            raise ValueError(
+                f"{type(self).__name__} asks points of shape {tuple(points.shape)}: _ask and _ask_another give "
+                f"q x d, here ({self.dimension} variables) q x {self.dimension}"
+            )
         scales = torch.zeros(points.shape[0], dtype=torch.float64)
         return Batch(self.number, self._x, scales, explicit=points, domain=self.domain, info=info or {})
 

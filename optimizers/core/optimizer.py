@@ -176,7 +176,7 @@ class Optimizer(MethodTools):
         """The reason why the run is over, or None; each reason equals its string, as in ``== "budget"``."""
         if self._stop_reason is not None:
             return self._stop_reason
-        if not self._out and self._next_queries() > self.remaining:
+        if not self._out and not 0 < self._next_queries() <= self.remaining:
             none_left = self.queries > 0 and self.failures == self.queries
             return StopReason.ALL_FAILED if none_left else StopReason.BUDGET
         return None
@@ -233,8 +233,11 @@ class Optimizer(MethodTools):
                 raise RuntimeError(f"the run is over ({self.stop_reason}): there is nothing to ask")
             promised = self._next_queries()
             batch = self._ask()
+            name = type(self).__name__
+            if not isinstance(batch, Batch):
+                raise TypeError(f"{name}._ask must return a Batch, as _points_batch makes one, got {batch!r:.80}")
             if len(batch) != promised:
-                raise RuntimeError(f"{type(self).__name__} promised {promised} queries, asks {len(batch)}")
+                raise RuntimeError(f"{name}._next_queries returned {promised}, {name}._ask a batch of {len(batch)}")
             self._out = self._out.with_batch(batch)
         return self.pending[0]
 
@@ -255,7 +258,8 @@ class Optimizer(MethodTools):
         if batch is None:
             return None
         if not 1 <= len(batch) <= spare:
-            raise RuntimeError(f"{type(self).__name__} may ask 1 to {spare} more queries, asks {len(batch)}")
+            name = type(self).__name__
+            raise RuntimeError(f"{name}._ask_another may return 1 to {spare} points, returned {len(batch)}")
         self._out = self._out.with_batch(batch)
         return batch
 

@@ -103,7 +103,7 @@ def describe(
     return {
         "status": status,
         "success": reason in planned
-        and (reason is StopReason.TARGET or (failures < max(queries - 1, 1) and not still)),
+        and (reason is StopReason.TARGET or (failures < queries - (queries > 1) and not still)),
         "message": message + still,
         "stop_reason": None if reason is None else str(reason),
     }

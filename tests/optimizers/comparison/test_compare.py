@@ -1,8 +1,12 @@
 """A user's own function under several methods: equal budgets and starts, failures, labels of one's own."""
 
+import base64
+import html
+import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +15,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from matplotlib import image
 from scipy.optimize import Bounds, OptimizeResult
 
 from optimizers import L1, compare, minimize
@@ -346,3 +351,13 @@ def test_a_dead_worker_and_a_function_that_no_process_finds_are_said(tmp_path):
 
 def dies(x):
     os._exit(1)
+
+
+def test_a_notebook_shows_the_table_and_the_figure():
+    found = compare(bowl, bounds=BOX, max_queries=12, methods=("gld",), seeds=2)
+    parts = re.fullmatch(
+        r'<pre>(.*)</pre>\n<img src="data:image/png;base64,([^"]*)" alt=.*>', found._repr_html_(), re.DOTALL
+    )
+    assert html.unescape(parts[1]) == str(found)
+    pixels = image.imread(io.BytesIO(base64.b64decode(parts[2])))
+    assert pixels.shape[0] > 200 and pixels[..., :3].min() < 0.5

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from optimizers import L1, RGF, Box, L2Ball, Optimizer, Simplex, StopReason
+from optimizers import L1, RGF, Box, L2Ball, Optimizer, Simplex, StopReason, minimize
 from optimizers.testing import quadratic, start
 
 
@@ -211,8 +211,39 @@ def test_stop_rules():
 def test_a_promise_of_queries_is_held():
     opt = Fixed([0.0], max_queries=10)
     opt._next_queries = lambda: 2
-    with pytest.raises(RuntimeError, match="promised 2 queries, asks 3"):
+    with pytest.raises(RuntimeError, match=r"Fixed\._next_queries returned 2, Fixed\._ask a batch of 3"):
         opt.ask()
+
+
+class Done(Fixed):
+    """Has nothing to ask any more after two batches."""
+
+    def _next_queries(self):
+        return 3 if self.iterations < 2 else 0
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_method_that_asks_no_more_ends_with_its_result(workers):
+    result = minimize(lambda x: float(x.sum()), torch.zeros(1), Done, max_queries=100, workers=workers, progress=False)
+    assert (result.nfev, result.stop_reason, result.success) == (6, "budget", True) and result.fun == 0.0
+
+
+@pytest.mark.parametrize(
+    ("asks", "says"),
+    [
+        (lambda o: o._points_batch(o._x), r"Wrong asks points of shape \(2,\): _ask and _ask_another give q x d"),
+        (lambda o: o._points_batch(torch.zeros(3, 4)), r"points of shape \(3, 4\): _ask .* \(2 variables\) q x 2"),
+        (lambda o: o._directions_batch([0, 1], [0.5]), r"Wrong asks directions of 2 rows with scales of shape \(1,\)"),
+        (lambda o: o._x[None], r"Wrong\._ask must return a Batch, .* got tensor"),
+    ],
+)
+def test_errors_of_a_batch_name_the_hook(asks, says):
+    class Wrong(Fixed):
+        def _ask(self):
+            return asks(self)
+
+    with pytest.raises((TypeError, ValueError), match=says):
+        Wrong([0.0, 0.0], max_queries=9).ask()
 
 
 def test_misspelt_options_name_the_nearest():
