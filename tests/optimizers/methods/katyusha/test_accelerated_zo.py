@@ -6,37 +6,9 @@ import math
 import pytest
 import torch
 
-from optimizers import Box
 from optimizers.methods.katyusha.accelerated_zo import AcceleratedZO
 from optimizers.methods.katyusha.nesterov_spokoiny import NesterovSpokoiny
-from optimizers.methods.katyusha.projected_zo import ProjectedZO
-from tests.optimizers.composite import PROXES, quadratic
-
-
-def last_gap(problem, max_queries, method=AcceleratedZO, **options):
-    x0 = torch.zeros(problem.d, dtype=torch.float64)
-    common = {"smoothness": problem.L, "strong_convexity": problem.mu_f, "smoothing_radius": 1e-6}
-    opt = method(x0, prox=problem.prox, max_queries=max_queries, **common, **options)
-    while not opt.stopped:
-        batch = opt.ask()
-        opt.tell(batch, problem.f(batch.points()))
-    return abs(float(problem.gap(opt.x)))
-
-
-def test_it_converges_free_and_stalls_in_a_box():
-    """Katyusha, Fig. 2."""
-    free, box = quadratic(PROXES["none"]), quadratic(Box(-0.5, 0.5))
-    assert max(last_gap(free, 1600, seed=s) for s in range(2)) < 1e-8
-    assert min(last_gap(box, 1600, seed=s) for s in range(2)) > 1e-3
-
-
-@pytest.mark.slow
-def test_the_printed_sign_is_slower_than_no_momentum():
-    problem = quadratic(PROXES["none"])
-    for seed in range(3):
-        read, printed = (last_gap(problem, 1200, seed=seed, printed_sign=sign) for sign in (False, True))
-        plain = last_gap(problem, 1200, ProjectedZO, steps="constant", seed=seed)
-        assert 30.0 * read < plain < printed / 3.0
+from tests.optimizers.composite import PROXES
 
 
 @pytest.mark.slow

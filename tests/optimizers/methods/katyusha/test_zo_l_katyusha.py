@@ -43,15 +43,6 @@ def test_linear_convergence_of_the_full_batch(rule):
     assert abs(float(problem.gap(opt.x))) < 1e-10
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_one_direction_of_the_sphere_with_theorem_1s_steps(seed):
-    """1e-8 within 6,000 queries at d = 20, n = 30, |S| = 1, in a box of ±0.5 with a ridge of 0.02."""
-    problem = logistic(BoxRidge(-0.5, 0.5, 0.02), d=20, n=30, seed=seed)
-    given = theorem_1("II", problem.L, problem.mu_f, 20, 1)
-    opt = solve(problem, 6000, option="II", **constants(problem) | {"parameters": given})
-    assert abs(float(problem.gap(opt.x))) < 1e-8
-
-
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_linear_convergence_with_longer_steps_than_theorem_1s(option):
     """On a problem of Figure 1's kind in ten dimensions, with M made for a tenth of L."""
