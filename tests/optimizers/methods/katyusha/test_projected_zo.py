@@ -5,7 +5,7 @@ import torch
 
 from optimizers import Box
 from optimizers.methods.katyusha.projected_zo import ProjectedZO, diminishing_step
-from tests.optimizers.composite import PROXES, logistic, quadratic
+from tests.optimizers.composite import PROXES, quadratic
 from tests.optimizers.estimates import assert_mean
 
 A = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
@@ -83,12 +83,6 @@ def test_a_failed_query_leaves_the_iterate():
     opt = ProjectedZO(torch.ones(4), max_queries=50, smoothness=2.0)
     opt.tell(opt.ask(), [math.nan, 0.0])
     assert torch.equal(opt.x, torch.ones(4))
-
-
-@pytest.mark.slow
-def test_defaults_alone():
-    problem = logistic(Box(-0.5, 0.5))
-    assert max(float(problem.gap(solve(problem, 1500, seed=s).x)) for s in range(2)) < 5e-2
 
 
 def test_bad_options():

@@ -3,7 +3,7 @@ import torch
 
 from optimizers import Box
 from optimizers.methods.katyusha.zo_svrg import ZOSVRG
-from tests.optimizers.composite import logistic, quadratic
+from tests.optimizers.composite import quadratic
 
 
 def solve(problem, max_queries, **options):
@@ -56,14 +56,6 @@ def test_convergence_on_a_box():
     problem = quadratic(Box(-0.5, 0.5))
     opt, _ = solve(problem, 6000, smoothness=20.0, step_factor=2.0, smoothing_radius=1e-6)
     assert abs(float(problem.gap(opt.x))) < 1e-10
-
-
-@pytest.mark.slow
-def test_defaults_alone():
-    problem = logistic(Box(-0.5, 0.5))
-    for seed in range(2):
-        opt, _ = solve(problem, 3000, seed=seed)
-        assert float(problem.gap(opt.x)) < 1e-2
 
 
 def test_bad_options():

@@ -107,16 +107,3 @@ def test_queries_to_learn_are_no_steps_without_gain():
             learnt += 1
             assert opt.state.without_gain in (0, before)
     assert learnt > 10
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_gated_run_resumes_bitwise(dtype):
-    def made():
-        return ZoRD(torch.ones(6, dtype=dtype), max_queries=40, radius=0.3, **OPTIONS)
-
-    whole = advance(made(), 40)
-    first = advance(made(), 17)
-    again = made()
-    again.load_state_dict(first.state_dict())
-    advance(again, 40)
-    assert torch.equal(again.observations[0], whole.observations[0]) and again.observations[0].dtype == dtype

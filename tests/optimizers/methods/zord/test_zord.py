@@ -281,20 +281,6 @@ def test_float32_runs_keep_values_in_float64():
 # The loop.
 
 
-def test_iterations_start_from_the_best_or_the_last():
-    X, y = known(n=30)
-    for start in ("best", "last"):
-        opt = ZoRD(X0, max_queries=9, history=(X, y), start=start, lengthscale=2.0, max_virtual_steps=1)
-        step = 0.1
-        first = opt.ask().points()[0]
-        assert float((first - X0).abs().max()) <= step + 1e-9
-        opt.tell(opt.ask(), torch.tensor([100.0]))
-        origin = X[int(y.argmin())] if start == "best" else first
-        second = opt.ask().points()[0]
-        assert float((second - origin).abs().max()) <= step + 1e-9
-        assert float((second - (first if start == "best" else X[int(y.argmin())])).abs().max()) > step
-
-
 def test_the_rule_is_kept_and_reset_after_so_many_iterations_without_gain():
     opt = ZoRD(X0, max_queries=100, reset_after=4, max_virtual_steps=1, lengthscale=2.0)
     steps = []
