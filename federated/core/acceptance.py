@@ -8,7 +8,7 @@ d or 2d numbers down. FZooS's published programs reject rounds likewise, but do 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,14 +99,34 @@ class Acceptance:
         if ("previous_value" in report.tensors) == known:
             raise MessageError("previous_value is wanted where previous was sent, and only there")
 
-    def decide(self, reports: Mapping[int, Report], weights: tuple[float, ...]) -> bool:
-        """Whether Σ wᵢ fᵢ fell over the clients that reported; stores the clients' values at the model that stays."""
-        after = {client: float(report.tensors["value"]) for client, report in reports.items()}
-        said = {c: float(r.tensors["previous_value"]) for c, r in reports.items() if "previous_value" in r.tensors}
-        before = self.values | said
-        fell = sum(weights[c] * after[c] for c in reports) < sum(weights[c] * before[c] for c in reports)
+    def changes(self, reports: Mapping[int, Report]) -> dict[int, float]:
+        """fᵢ(x_r) − fᵢ(x_{r−1}) of the clients that reported."""
+        after, before = self._values(reports)
+        return {client: after[client] - before[client] for client in reports}
+
+    def decide(
+        self,
+        reports: Mapping[int, Report],
+        weights: tuple[float, ...],
+        mean_of: Callable[[Mapping[int, Tensor]], Tensor] | None = None,
+    ) -> bool:
+        """Whether Σ wᵢ fᵢ fell over the clients that reported; stores the clients' values at the model that stays.
+
+        With ``mean_of``, a robust mean, whether that of the fᵢ(x_r) − fᵢ(x_{r−1}) is negative.
+        """
+        after, before = self._values(reports)
+        if mean_of is None:
+            fell = sum(weights[c] * after[c] for c in reports) < sum(weights[c] * before[c] for c in reports)
+        else:
+            changes = {c: torch.tensor([change], dtype=torch.float64) for c, change in self.changes(reports).items()}
+            fell = float(mean_of(changes)) < 0.0
         self.values = after if fell else before
         return fell
+
+    def _values(self, reports: Mapping[int, Report]) -> tuple[dict[int, float], dict[int, float]]:
+        after = {client: float(report.tensors["value"]) for client, report in reports.items()}
+        said = {c: float(r.tensors["previous_value"]) for c, r in reports.items() if "previous_value" in r.tensors}
+        return after, self.values | said
 
     def knows(self, participants: tuple[int, ...]) -> bool:
         """Whether values at x_{r−1} are known of all."""

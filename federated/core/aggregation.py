@@ -1,13 +1,25 @@
-"""Means of the clients' vectors, plain and robust."""
+"""Means of the clients' vectors, plain and robust.
+
+References:
+    P. Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, NeurIPS 2017 (Krum).
+    D. Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, ICML 2018.
+    Z. Sun et al., Can you really backdoor federated learning?, 2019 (norm clipping).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median as median_of
 
 import torch
 from torch import Tensor
 
-AGGREGATIONS = ("mean", "median", "trimmed_mean")
+from federated.core.gate import lengths_of
+
+WEIGHTED = ("mean", "norm_clipping", "multi_krum")
+"""Values of the option ``aggregation`` that heed the clients' weights."""
+
+AGGREGATIONS = (*WEIGHTED, "median", "trimmed_mean")
 """Values of the option ``aggregation``."""
 
 
@@ -56,10 +68,68 @@ def trimmed_mean(vectors: Sequence[Tensor], trim: float) -> Tensor:
     return weighted_mean(kept, [1.0] * len(kept))
 
 
-def combine(aggregation: str, vectors: Sequence[Tensor], weights: Sequence[float], trim: float) -> Tensor:
-    """The mean of the vectors by one of ``AGGREGATIONS``; only ``"mean"`` uses the weights."""
+def norm_clipping(vectors: Sequence[Tensor], weights: Sequence[float], about: Tensor | None) -> Tensor:
+    """The mean of vectors whose differences from ``about`` are shortened to their median length (Sun et al. 2019).
+
+        a + Σ pᵢ min(1, τ/‖vᵢ − a‖) (vᵢ − a),    τ the median of the ‖vᵢ − a‖ that are not 0
+
+    Args:
+        vectors: N tensors of one shape.
+        weights: N positive numbers.
+        about: a, of that shape; None stands for 0.
+    """
+    lengths = lengths_of(vectors, about)
+    limit = median_of([length for length in lengths if length > 0.0] or [0.0])
+    origin = torch.zeros_like(vectors[0]) if about is None else about
+    moves = [
+        (vector - origin) * (limit / length if length > limit else 1.0)
+        for vector, length in zip(vectors, lengths, strict=True)
+    ]
+    return origin + weighted_mean(moves, weights)
+
+
+def multi_krum(vectors: Sequence[Tensor], weights: Sequence[float], trim: float) -> Tensor:
+    """The mean of the N − f vectors with the closest neighbours, f = ⌊trim·N⌋ (Blanchard et al. 2017, multi-Krum).
+
+    A vector's score is the sum of its squared distances to the N − f − 2 nearest others, one at least. It takes
+    O(N²d) operations and resists f liars where N > 2f + 2.
+
+    Args:
+        vectors: N tensors of one shape.
+        weights: N positive numbers.
+        trim: the share of the vectors that is left out, in [0, 1/2).
+    """
+    n = len(vectors)
+    left_out = int(trim * n)
+    stacked = torch.stack(list(vectors)).flatten(1).double()
+    distances = torch.cdist(stacked, stacked, compute_mode="donot_use_mm_for_euclid_dist").square()
+    nearest = distances.sort(dim=1).values[:, 1 : 1 + max(1, n - left_out - 2)]
+    kept = nearest.sum(1).sort(stable=True).indices[: n - left_out].sort().values.tolist()
+    return weighted_mean([vectors[i] for i in kept], [weights[i] for i in kept])
+
+
+def combine(
+    aggregation: str,
+    vectors: Sequence[Tensor],
+    weights: Sequence[float],
+    trim: float,
+    about: Tensor | None = None,
+) -> Tensor:
+    """The mean of the vectors by one of ``AGGREGATIONS``, of which those in ``WEIGHTED`` use the weights.
+
+    Args:
+        aggregation: the name.
+        vectors: N tensors of one shape.
+        weights: N positive numbers.
+        trim: see ``trimmed_mean`` and ``multi_krum``.
+        about: see ``norm_clipping``.
+    """
     if aggregation == "median":
         return median(vectors)
     if aggregation == "trimmed_mean":
         return trimmed_mean(vectors, trim)
+    if aggregation == "norm_clipping":
+        return norm_clipping(vectors, weights, about)
+    if aggregation == "multi_krum":
+        return multi_krum(vectors, weights, trim)
     return weighted_mean(vectors, weights)

@@ -32,6 +32,9 @@
   something, such as a digest, as values. The base checks names, shapes, dtypes and finiteness against the
   specifications, and round, phase, participation and the configuration's fingerprint. An algorithm's own checks go
   into ``Server._check``, which raises ``MessageError`` with the reason.
+- **The gate** leaves out reports that are far longer than the others before they reach ``_aggregate``
+  (``federated.core.gate``). A tensor ``x`` is taken for an iterate, and measured from the server's model; ``ungated``
+  names tensors that are not looked at, because nothing that they hold can do harm.
 - **Skipped rounds.** If all reports of a phase fail, the base skips the round: it does not call ``_aggregate``, and
   calls ``_skipped(phase)``, which may mend the state. ``_aggregate`` may raise ``RoundSkipped(reason)`` itself,
   before it changes anything.
@@ -71,8 +74,8 @@ from typing import Any, ClassVar, Required, TypedDict
 import torch
 from torch import Tensor
 
-from federated.core.aggregation import AGGREGATIONS
-from federated.core.configuration import check_weights, describe_option, participants_per_round
+from federated.core.aggregation import AGGREGATIONS, WEIGHTED
+from federated.core.configuration import check_weights, describe_option, participants_per_round, reports_needed
 from federated.core.messages import Broadcast, Message, MessageSpec, TensorSpec
 from optimizers.core.bounds import BoundsLike, parse_bounds
 from optimizers.core.options import (
@@ -110,6 +113,8 @@ class FederatedOptions(TypedDict, total=False):
     server_rate: float
     aggregation: str
     trim: float
+    gate: float
+    quorum: float | int
 
 
 class RoundSkipped(Exception):
@@ -134,8 +139,13 @@ class Algorithm(ABC):
         prox: proximal operator of ψ, which clients apply after each local step. The mean of proximal points is
             feasible if ψ is the indicator of a convex set, but has not the zeros that an L1 prox makes.
         server_rate: η_s of the server's step x ← x + η_s (mean − x), which is then projected onto the bounds.
-        aggregation: ``"mean"``, or ``"median"`` or ``"trimmed_mean"``, which are coordinate-wise and unweighted.
-        trim: the share that ``"trimmed_mean"`` leaves out at each end, in [0, 1/2).
+        aggregation: ``"mean"``, ``"norm_clipping"`` or ``"multi_krum"``, or ``"median"`` or ``"trimmed_mean"``, which
+            are coordinate-wise and unweighted; see ``federated.core.aggregation``.
+        trim: the share that ``"trimmed_mean"`` leaves out at each end, and ``"multi_krum"`` in all, in [0, 1/2).
+        gate: how many times as long as usual a report may be that is used, over 1; see ``federated.core.gate``.
+            Infinity lets all pass.
+        quorum: the reports that each phase of a round needs, without which the round is skipped: an integer is their
+            number, a float their share of the clients that the round samples.
 
     Raises:
         TypeError: if an option is misspelt, with the nearest name.
@@ -148,6 +158,7 @@ class Algorithm(ABC):
     client_class: ClassVar[type[Any]]
     needs_gradient: ClassVar[bool] = False
     personal: ClassVar[bool] = False
+    ungated: frozenset[str] = frozenset()
     asks_acceptance: bool = False
     settles: bool = False
     phases: tuple[str, ...] = ("local",)
@@ -166,6 +177,8 @@ class Algorithm(ABC):
         server_rate: float = 1.0,
         aggregation: str = "mean",
         trim: float = 0.1,
+        gate: float = 100.0,
+        quorum: float | int = 1,
         **unknown: Any,
     ) -> None:
         refuse_unknown(type(self), unknown)
@@ -182,11 +195,15 @@ class Algorithm(ABC):
         if prox is not None and self.server_rate > 1.0:
             raise ValueError(f"server_rate over 1 leaves the convex hull that a prox needs, got {server_rate}")
         self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
-        if self.aggregation != "mean" and len(set(self.weights)) > 1:
+        if self.aggregation not in WEIGHTED and len(set(self.weights)) > 1:
             raise ValueError(f"aggregation {aggregation!r} heeds no weights: leave them equal")
         if not 0.0 <= trim < 0.5:
             raise ValueError(f"trim must be from 0 to under 0.5, got {trim}")
         self.trim = float(trim)
+        if not gate > 1.0:
+            raise ValueError(f"gate must be over 1, got {gate}: math.inf lets all reports pass")
+        self.gate, self.quorum = float(gate), quorum
+        self.needed = reports_needed(quorum, self.participants)
 
     # What an algorithm says.
 

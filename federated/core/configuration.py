@@ -39,6 +39,28 @@ def participants_per_round(participation: float | int, clients: int) -> int:
     return max(1, math.floor(float(participation) * clients + 0.5))
 
 
+def reports_needed(quorum: float | int, participants: int) -> int:
+    """The number of reports that a phase of a round needs.
+
+    Args:
+        quorum: an integer is that number, a float its share of the participants, rounded up.
+        participants: the clients that a round samples.
+
+    Raises:
+        TypeError: if quorum is not a number.
+        ValueError: if it is under one report, or over the participants.
+    """
+    if isinstance(quorum, bool) or not isinstance(quorum, int | float | np.number):
+        raise TypeError(f"quorum must be a number, got {quorum!r}")
+    whole = isinstance(quorum, int | np.integer)
+    if not 0 < quorum <= (participants if whole else 1):
+        raise ValueError(
+            f"quorum is {quorum}: an integer is a number of reports, from 1 to the round's {participants}, "
+            "a float their share, over 0 to 1"
+        )
+    return int(quorum) if whole else math.ceil(float(quorum) * participants)
+
+
 def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float, ...]:
     """The clients' weights as floats, equal if None is given.
 

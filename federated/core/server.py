@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from federated.core.acceptance import Acceptance
 from federated.core.aggregation import combine
 from federated.core.algorithm import ACCEPT, Algorithm, RoundSkipped
 from federated.core.configuration import sample_clients
+from federated.core.gate import Gate, Lengths, lengths_of, longest
 from federated.core.latest import LatestVectors, among
 from federated.core.messages import Broadcast, MessageError, Plain, Report
 from federated.core.reception import Content, received, refusing
@@ -77,6 +79,7 @@ class Server(ABC):
         algorithm: the options.
         round: r, the present round, from 1.
         participants: the clients of the present phase, ascending.
+        gate: what is remembered of the reports that were used.
     """
 
     state: Any
@@ -89,6 +92,7 @@ class Server(ABC):
         self.algorithm = algorithm
         self._begin_round(1)
         self._start()
+        self.gate = Gate()
         self._acceptance = Acceptance(self.x, {}) if algorithm.asks_acceptance else None
         self._settling = Settling.at(algorithm.search(self.x)) if algorithm.settles else None
 
@@ -112,6 +116,11 @@ class Server(ABC):
     def _check(self, phase: str, report: Report) -> None:
         """Raises ``MessageError`` if a report fails a check of the algorithm's own."""
         return
+
+    def _unmoved(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[int, int]:
+        """How many of the clients' numbers say that nothing changed, of how many: here iterates that stayed at x."""
+        moves = lengths.get("x", {}).values()
+        return sum(length == 0.0 for length in moves), len(moves)
 
     def _skipped(self, phase: str) -> None:
         """Mends the state after a phase without a valid report."""
@@ -185,7 +194,8 @@ class Server(ABC):
         """Ends the phase: uses the valid reports, refuses the others, and goes to the next phase or round.
 
         The order of arrivals does not matter, except that of several valid reports of one client the first counts.
-        Without any valid report the round is skipped, and the state changes by ``_skipped`` only.
+        Reports that the gate leaves out count as refused. With fewer reports than the quorum the round is skipped, and
+        the state changes by ``_skipped`` only.
         """
         number, phase = self.round, self.phase
         accepted: dict[int, Report] = {}
@@ -203,10 +213,15 @@ class Server(ABC):
                 refused.append(Refusal(arrival.client, str(error)))
         heard = set(accepted) | {refusal.client for refusal in refused}
         refused += [Refusal(c, "no report arrived") for c in self.participants if c not in heard]
+        reports = {client: accepted[client] for client in sorted(accepted)}
+        lengths = self._lengths(phase, reports)
+        for client, reason in self.gate.left_out(phase, lengths, self.algorithm.gate).items():
+            refused.append(Refusal(client, reason))
+            del reports[client]
+            lengths = {name: {c: n for c, n in given.items() if c != client} for name, given in lengths.items()}
         for refusal in refused:
             logger.warning("round %d, client %s: %s", number, refusal.client, refusal.reason)
-        reports = {client: accepted[client] for client in sorted(accepted)}
-        skipped, rejected = self._use(phase, reports)
+        skipped, rejected = self._use(phase, reports, lengths)
         everyone = len(reports) == len(self.participants)
         used = () if skipped is not None else self.participants if everyone else tuple(reports)
         ended = skipped is not None or self._phase + 1 == len(self.algorithm.exchanges)
@@ -228,6 +243,7 @@ class Server(ABC):
             "state": save_fields(self.state),
             "acceptance": None if self._acceptance is None else save_fields(self._acceptance),
             "settling": None if self._settling is None else save_fields(self._settling),
+            "gate": save_fields(self.gate),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -239,7 +255,7 @@ class Server(ABC):
         with refusing():
             self.algorithm.check_configuration(state["configuration"], "the state")
             loaded, device = copy.copy(self), self.algorithm.x0.device
-            for name in ("state", "_acceptance", "_settling"):
+            for name in ("state", "_acceptance", "_settling", "gate"):
                 current, saved = getattr(self, name), state[name.removeprefix("_")]
                 check_saved(name, current, saved, self.algorithm.state_vectors)
                 setattr(loaded, name, None if current is None else load_fields(current, saved, device))
@@ -254,6 +270,7 @@ class Server(ABC):
         check_integers("round", [self.round], a.last_round + 1, 1)
         check_integers("phase", [self._phase], len(a.exchanges))
         check_integers("participants", self.participants, a.clients)
+        self.gate.check()
         if self._acceptance is not None:
             check_integers("acceptance's clients", list(self._acceptance.values), a.clients)
             if not all(type(value) is float for value in self._acceptance.values.values()):
@@ -268,13 +285,14 @@ class Server(ABC):
 
     def combine(self, name: str, reports: Mapping[int, Report]) -> Tensor:
         """The mean of the reports' tensors of a name, by the algorithm's aggregation and weights."""
-        return self.mean_of({client: report.tensors[name] for client, report in reports.items()})
+        vectors = {client: report.tensors[name] for client, report in reports.items()}
+        return self.mean_of(vectors, self.x if name == "x" else None)
 
-    def mean_of(self, vectors: Mapping[int, Tensor]) -> Tensor:
-        """The mean of vectors by client, by the algorithm's aggregation and weights."""
+    def mean_of(self, vectors: Mapping[int, Tensor], about: Tensor | None = None) -> Tensor:
+        """The mean of vectors by client, by the algorithm's aggregation and weights; ``about``: see ``combine``."""
         a = self.algorithm
         weights = [a.weights[client] for client in vectors]
-        return combine(a.aggregation, list(vectors.values()), weights, a.trim)
+        return combine(a.aggregation, list(vectors.values()), weights, a.trim, about)
 
     def mean_of_latest(self, vectors: LatestVectors) -> Tensor:
         """``mean_of`` of the latest vectors of all clients; a plain mean looks at none that did not change."""
@@ -302,21 +320,41 @@ class Server(ABC):
 
     # Parts.
 
-    def _use(self, phase: str, reports: Mapping[int, Report]) -> tuple[str | None, bool]:
+    def _lengths(self, phase: str, reports: Mapping[int, Report]) -> dict[str, dict[int, float]]:
+        """What the gate looks at: by a tensor's name and the client, the lengths of the reports' tensors."""
+        if self.algorithm.gate == math.inf or not reports:
+            return {}
+        if self._acceptance is not None and phase == ACCEPT:
+            return {"value": {client: abs(change) for client, change in self._acceptance.changes(reports).items()}}
+        found = {}
+        for name in self.algorithm.specification(Report, phase).tensors.keys() - self.algorithm.ungated:
+            tensors = [report.tensors[name] for report in reports.values() if name in report.tensors]
+            if len({tensor.shape for tensor in tensors}) == 1 and tensors[0].is_floating_point():
+                lengths = lengths_of(tensors, self.x if name == "x" else None)
+                found[name] = dict(zip((c for c, r in reports.items() if name in r.tensors), lengths, strict=True))
+        return found
+
+    def _use(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[str | None, bool]:
         """Uses the reports of a phase; the reason to skip the round or None, and whether the model was taken back."""
-        skipped = None if reports else "no valid report"
+        needed, skipped = self.algorithm.needed, None
+        if len(reports) < needed:
+            skipped = f"{len(reports)} reports can be used, the quorum is {needed}" if reports else "no valid report"
         acceptance, rejected = self._acceptance, False
         if acceptance is not None and phase == ACCEPT:
-            rejected = not (reports and acceptance.decide(reports, self.algorithm.weights))
+            robust = None if self.algorithm.aggregation == "mean" else self.mean_of
+            rejected = skipped is not None or not acceptance.decide(reports, self.algorithm.weights, robust)
             if rejected:
                 self._take_back(acceptance.previous)
-        elif reports:
+        elif skipped is None:
             if acceptance is not None and self._phase == 0:
                 acceptance.previous = self.x.clone()
+            zeros, heard = self._unmoved(phase, reports, lengths)
             try:
                 self._aggregate(phase, reports)
             except RoundSkipped as error:
-                skipped = str(error)
+                skipped = f"{error}{longest(lengths)}"
+            else:
+                self.gate = self.gate.after(phase, lengths).counting(self.round, zeros, heard)
         if skipped is not None:
             logger.warning("round %d is skipped in phase %s: %s", self.round, phase, skipped)
             if phase != ACCEPT:

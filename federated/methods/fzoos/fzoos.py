@@ -323,15 +323,25 @@ class FZooSServer(Server):
         if missing:
             logger.warning("round %d: no scalars came from clients %s, gamma stays %g", self.round, missing, s.gamma)
             return s
-        gamma = rule.estimate(
-            torch.stack([report.tensors[rule.measured] for report in reports.values()]),
-            self._gradients(rule.points(s.x, s.before), s),
-            torch.tensor([a.weights[client] for client in s.present], dtype=torch.float64),
-        )
+        points = rule.points(s.x, s.before)
+        scalars = torch.stack([report.tensors[rule.measured] for report in reports.values()])
+        gradients = self._gradients(points, s)
+        if a.aggregation == "mean":
+            shares = torch.tensor([a.weights[client] for client in s.present], dtype=torch.float64)
+            gamma = rule.estimate(scalars, gradients, shares)
+        else:
+            assert s.w_present is not None
+            about = a.features.gradient(torch.stack([a.search(x) for x in points]), s.w_present)
+            squares = (about[:, None] - gradients).double().square().sum((0, 2))
+            gamma = rule.robust_estimate(scalars, squares, self._mean_of_numbers)
         if math.isfinite(gamma):
             return replace(s, gamma=gamma)
         logger.warning("round %d: the estimate of gamma is not finite, 0 is used", self.round)
         return replace(s, gamma=0.0, fallbacks=s.fallbacks + 1)
+
+    def _mean_of_numbers(self, numbers: Tensor) -> float:
+        """The mean of a number of each client that is present, ``N``."""
+        return float(self.mean_of(dict(zip(self.state.present, numbers[:, None], strict=True))))
 
     def _gradients(self, points: list[Tensor], s: ServerState) -> Tensor:
         """∇μ̂ᵢ at points in user units of the clients that are present, ``points x N x d``, a few clients at a time."""

@@ -64,12 +64,14 @@ class SharedGamma(GammaRule):
     clients that are present.
 
     Attributes:
-        measured: name under which a client reports what it measured.
+        measured: name under which a client reports what it measured. The gate does not look at it: γ_r is in [0, 1].
         num_scalars: how many numbers that are.
+        robust: whether there is a ``robust_estimate``, for an aggregation by another mean than Σ pᵢ.
     """
 
     measured: str
     num_scalars: int
+    robust: bool = False
 
     def lengths(self, round_number: int, steps: int, shared: float | None) -> list[float]:
         """γ_r at every step."""
@@ -101,6 +103,16 @@ class SharedGamma(GammaRule):
             shares: their pᵢ, ``N``, of any sum.
         """
 
+    def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
+        """γ_r by a robust mean; NaN where it is not finite.
+
+        Args:
+            scalars: as of ``estimate``.
+            squares: ‖cᵢ‖² of the clients that are present, summed over the points, ``N``.
+            mean_of: the robust mean of a number of each of them, ``N``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} rests on the plain mean")
+
 
 class Adaptive(SharedGamma):
     """The γ under which the clients' total disparity is smallest at x_r: Prop. B.1, summed over clients.
@@ -119,11 +131,15 @@ class Adaptive(SharedGamma):
     Where some clients are absent, cᵢ is taken about the mean of those that are present, and γ is the one under which
     they agree best: the minimum over γ and g of Σ pᵢ ‖mᵢ + γ cᵢ − g‖². A client reports mᵢ·cᵢ, which is one number;
     the server knows the cᵢ.
+
+    With a robust mean in the place of Σ pᵢ, μ̂ = φᵀw has the robust mean w of the wᵢ, and γ is minus the robust mean of
+    the mᵢ·cᵢ over that of the ‖cᵢ‖². The cᵢ of the clients that the mean heeds then sum to 0 as nearly as they agree.
     """
 
     phase = "gamma"
     measured = "product"
     num_scalars = 1
+    robust = True
 
     def measure(self, models: ClientSurrogates, points: list[Tensor], own: Tensor, w: Tensor | None) -> list[float]:
         """mᵢ·cᵢ, summed over the points."""
@@ -139,6 +155,11 @@ class Adaptive(SharedGamma):
         squares = squared_corrections(gradients, shares)
         p = (shares / shares.sum()).double()
         return clipped(-float((p * scalars[:, 0].double()).sum()) / squares) if squares != 0.0 else 0.0
+
+    def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
+        """Minus the robust mean of the mᵢ·cᵢ over that of the ‖cᵢ‖², in [0, 1]; 0 where there is nothing to correct."""
+        scale = mean_of(squares)
+        return clipped(-mean_of(scalars[:, 0].double()) / scale) if scale > 0.0 else 0.0
 
 
 def inverse(round_number: int, t: int) -> float:

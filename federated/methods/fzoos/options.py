@@ -91,7 +91,7 @@ class FZooSOptions(Algorithm):
         feature_window: how many queries, the nearest ones, the Fourier surrogate holds; None: all, or those of
             ``window`` with a settling rate.
         update_rule: factory of the local first-order rule.
-        **common: see ``Algorithm``. An adaptive γ needs ``aggregation="mean"``: it rests on Σ pᵢ cᵢ = 0.
+        **common: see ``Algorithm``. A ``SharedGamma`` of your own needs ``aggregation="mean"`` unless it is ``robust``.
 
     Attributes:
         rule: the ``GammaRule`` that ``gamma`` stands for.
@@ -154,11 +154,13 @@ class FZooSOptions(Algorithm):
         super().__init__(x0, **common)
         FirstOrder(update_rule, self.x0)
         self.num_features = default_features(self.dimension, self.held) if num_features is None else num_features
-        if self.rule.phase is not None and self.aggregation != "mean":
-            raise ValueError(
-                f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}; with another aggregation give "
-                "gamma='inverse' or a number"
-            )
+        if isinstance(self.rule, SharedGamma):
+            self.ungated = frozenset({self.rule.measured})
+            if self.aggregation != "mean" and not self.rule.robust:
+                raise ValueError(
+                    f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}; with another aggregation "
+                    "give gamma='adaptive', gamma='inverse' or a number"
+                )
         self.features = FourierFeatures(
             KERNELS[feature_kernel](self.lengthscale),
             self.dimension,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from federated.core.algorithm import Algorithm, FederatedOptions, NoReportError
 from federated.core.client import Client
+from federated.core.gate import Lengths
 from federated.core.messages import BehindError, Broadcast, MessageError, MessageSpec, Plain, Report, TensorSpec
 from federated.core.restoring import check_integers
 from federated.core.server import Server
@@ -183,6 +184,11 @@ class ScalarOnlyServer(Server):
         for client in reports:
             s.known[client] = self.round
         self.state = replace(s, digest=s.model.digest())
+
+    def _unmoved(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[int, int]:
+        """Scalars that are exactly 0."""
+        scalars = torch.cat([report.tensors["scalars"] for report in reports.values()])
+        return int((scalars == 0.0).sum()), scalars.numel()
 
     def _check_loaded(self) -> None:
         a, s = self.algorithm, self.state
