@@ -63,6 +63,7 @@ MODULES |= {
     "beyond-zord": "experiments.beyond.zord",
     "beyond-parallel": "experiments.beyond.parallel",
     "beyond-curvature": "experiments.beyond.curvature",
+    "beyond-liars": "experiments.beyond.liars",
 }
 
 EXTRAS = {

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from federated.core.algorithm import Algorithm
+from federated.core.gate import UNMOVED
 from federated.engine.checkpoint import Checkpoint, check_path, load_checkpoint
 from federated.engine.federation import ClientHost, Federation, RoundRecord
 from federated.engine.host import Host, MadeWhenAsked, prepared
@@ -23,6 +24,8 @@ from optimizers.core.options import (
     check_takes,
     keyword_names,
     option_names,
+    optional,
+    positive,
     positive_integer,
     refuse_misspelt,
 )
@@ -86,8 +89,9 @@ def simulate(
 
     Returns:
         A ``FederatedResult``: x, fun, nfev, nfail, nit, skipped, rejected, success, message, algorithm, history and
-        ledger. ``success`` is whether the run made its rounds, and with some effect: not
-        where all rounds were skipped or all queries failed.
+        ledger. ``success`` is whether the run made its rounds, and with some effect: not where all rounds were
+        skipped, all queries failed, or fewer than half of the reports that were asked for were used. ``message``
+        says how many queries failed, reports were not used and numbers in them were exactly 0.
 
     Raises:
         ValueError: if an argument is out of range, there are no clients, or the checkpoint is none of this
@@ -111,7 +115,8 @@ def simulate(
     ledger, history = federation.ledger, federation.history
     queries, failures = ledger.total("queries"), ledger.total("failures")
     skipped = sum(record.skipped is not None for record in history)
-    in_vain = skipped == federation.rounds > 0 or failures == queries > 0
+    asked, unused = reports_of(history)
+    in_vain = skipped == federation.rounds > 0 or failures == queries > 0 or 2 * unused > asked
     result = FederatedResult(
         x=federation.server.x,
         fun=history[-1].fun,
@@ -148,6 +153,7 @@ def make_federation(
     workers: int = 1,
     start_method: str = "spawn",
     codec: bool = True,
+    timeout: float | None = None,
     **options: Any,
 ) -> Federation:
     """The federation that ``simulate`` runs, to be driven round by round.
@@ -168,6 +174,9 @@ def make_federation(
         start_method: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Unless it is the last,
             objectives and options must be picklable.
         codec: whether messages pass as bytes; False is faster and counts no message bytes.
+        timeout: seconds that a client may work in a phase. One that takes longer is interrupted in the query that it
+            is at, where its thread can be (``Host``), its report is refused as late, and the queries of the batch that
+            it was at count as failed. None: as long as it takes, which alone makes runs repeatable.
         **options: options of ``Algorithm``, except ``clients``, and those of the algorithm itself.
 
     Raises:
@@ -184,12 +193,12 @@ def make_federation(
     refuse_misspelt(simulate, own, option_names(cls), options, {"resume": "checkpoint goes on where its file is there"})
     made = cls(x0, clients=len(given), **options)
     clients = prepared(made, given, numpy=arrays, batched=batched, on_failure=on_failure, retries=retries)
-    workers = positive_integer("workers", workers)
+    workers, timeout = positive_integer("workers", workers), optional(positive, "timeout", timeout)
     host: ClientHost
     if workers == 1:
-        host = Host(made, *clients)
+        host = Host(made, *clients, timeout)
     else:
-        host = WorkerPool(made, *clients, workers=workers, start_method=start_method)
+        host = WorkerPool(made, *clients, workers=workers, start_method=start_method, timeout=timeout)
     value = (lambda x: fun(to_numpy(x))) if arrays and fun is not None else fun
     return Federation(made, host, value, codec)
 
@@ -241,11 +250,22 @@ def run_rounds(
                 return Ending(f"Stopped by the callback after {record.round} rounds.{unsaved}", False)
     spent, failures = federation.ledger.total("queries"), federation.ledger.total("failures")
     done = f"{federation.rounds} round{'' if federation.rounds == 1 else 's'}"
+    asked, unused = reports_of(federation.history)
+    gate = federation.server.gate
     failed = f", {failures} of {spent} queries failed" if failures else ""
+    failed += f", {unused} of {asked} reports were not used" if unused else ""
+    if 2 * gate.zeros > gate.heard:
+        failed += f", {gate.zeros} of {gate.heard} reported numbers were exactly 0, {UNMOVED}"
     if interrupts.requested and federation.rounds < rounds:
         more = "" if checkpoint is None else " The same call with the same checkpoint goes on."
         return Ending(f"Interrupted after {done}{failed}.{more}{unsaved}", False)
     return Ending(f"{done} done{failed}.{unsaved}", True)
+
+
+def reports_of(history: Sequence[RoundRecord]) -> tuple[int, int]:
+    """How many reports rounds asked for, one a participant, and how many of these were not used to the rounds' ends."""
+    asked = sum(len(record.participants) for record in history)
+    return asked, asked - sum(len(record.accepted) for record in history)
 
 
 def going_on(federation: Federation, path: str | Path) -> Checkpoint:

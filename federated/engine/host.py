@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -77,11 +81,14 @@ class Host:
         algorithm: the options.
         evaluators: the clients' objectives, by number.
         gradients: the clients' gradients, by number, if the algorithm needs them.
+        timeout: seconds that a client may work in a phase, or None. In the main thread of a process, and where Python
+            has timers, the query is interrupted in which they end; else it is asked for no more queries.
     """
 
     algorithm: Algorithm
     evaluators: Mapping[int, Evaluator]
     gradients: Mapping[int, Gradient] = field(default_factory=dict)
+    timeout: float | None = None
     _clients: dict[int, Client] = field(default_factory=dict)
     _held: dict[int, Client] = field(default_factory=dict)
     _traced: set[tuple[str, str, int]] = field(default_factory=set)
@@ -124,6 +131,8 @@ class Host:
             outcome = {"reason": f"the client refused the broadcast: {error}"}
         except NoReportError as error:
             outcome = {"reason": str(error)}
+        except OutOfTime:
+            outcome = {"reason": f"no reply within {self.timeout:g} s"}
         spent, seconds = client.spent.since(before), time.perf_counter() - began
         return Service(request.client, **outcome, spent=spent, seconds=seconds)
 
@@ -191,14 +200,56 @@ class Host:
 
     def _work(self, client: Client, crash_after: int | None) -> bool:
         """Asks and tells until the client has no more to ask; False if it is to crash before."""
-        evaluate, told = self.evaluators[client.number], 0
+        evaluate, told, start = self.evaluators[client.number], 0, time.monotonic()
         while (batch := client.ask()) is not None:
             if told == crash_after:
                 return False
-            values, retries = evaluate(_made(batch, evaluate), UNLIMITED)
+            left = None if self.timeout is None else start + self.timeout - time.monotonic()
+            if left is not None and left <= 0.0:
+                raise OutOfTime
+            try:
+                with timer(left):
+                    values, retries = evaluate(_made(batch, evaluate), UNLIMITED)
+            except OutOfTime:
+                client.tell(batch, torch.full((len(batch),), torch.nan, dtype=torch.float64))
+                raise
             client.tell(batch, values, retries=retries)
             told += 1
+        if self.timeout is not None and time.monotonic() - start >= self.timeout:
+            raise OutOfTime
         return crash_after is None
+
+
+class OutOfTime(BaseException):
+    """A client's time is over; no ``Exception``, which would be the objective's failure."""
+
+
+@contextmanager
+def timer(seconds: float | None) -> Iterator[None]:
+    """Raises ``OutOfTime`` in a block that takes longer.
+
+    It takes SIGALRM for as long, and gives it back with what is left of an older timer. Another thread than the main
+    one, and a system without timers, is not interrupted.
+    """
+    if seconds is None or not hasattr(signal, "setitimer") or current_thread() is not main_thread():
+        yield
+        return
+    running, start = True, time.monotonic()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if running:
+            raise OutOfTime
+
+    handler, (left, every) = signal.signal(signal.SIGALRM, end), signal.getitimer(signal.ITIMER_REAL)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+        finally:
+            running = False  # what comes between this and the timer's end raises nothing
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, left - (time.monotonic() - start)) if left else 0.0, every)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def handed_over(services: Iterable[Service]) -> Iterator[Service]:

@@ -30,8 +30,9 @@ class FederatedResult(OptimizeResult):
         nit: the number of rounds.
         skipped: the number of rounds without a valid report.
         rejected: the number of rounds that ``accept="monotone"`` took back.
-        success: whether the run made its rounds, not all of which were skipped, and not all queries failed.
-        message: why it ended.
+        success: whether the run made its rounds, of which not all were skipped, not all queries failed, and half of
+            the reports were used at least.
+        message: why it ended, and what was not done.
         algorithm: the algorithm's name.
         history: a ``RoundRecord`` of each round, from round 0.
         ledger: each client's costs by round.

@@ -44,6 +44,7 @@ class WorkerPool:
         workers: W; not more than one for each client are started.
         start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Unless it is the last, the arguments must be
             picklable.
+        timeout: see ``Host``.
 
     Raises:
         ValueError: if the start method is unknown.
@@ -58,13 +59,14 @@ class WorkerPool:
         *,
         workers: int,
         start_method: str = "spawn",
+        timeout: float | None = None,
     ) -> None:
         check_choice("start_method", start_method, START_METHODS)
         self._given = None if start_method == "fork" else (evaluators, gradients)
         if self._given is None:
-            host = Host(algorithm, ChainMap({}, evaluators), ChainMap({}, gradients))  # type: ignore[arg-type]
+            host = Host(algorithm, ChainMap({}, evaluators), ChainMap({}, gradients), timeout)  # type: ignore[arg-type]
         else:
-            host = Host(algorithm, {}, {})
+            host = Host(algorithm, {}, {}, timeout)
             _picklable((host, *(() if isinstance(evaluators, MadeWhenAsked) else self._given)))
         self._homes: dict[int, int] = {}
         self._bound: set[int] = set()

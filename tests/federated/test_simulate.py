@@ -1,3 +1,4 @@
+import logging
 import os
 import signal
 import time
@@ -253,6 +254,52 @@ def test_a_run_in_which_nothing_worked_is_no_success():
         result = simulate("fedzo", objectives, X0, rounds=2, **OPTIONS)
         assert result.nfev == result.nfail > 0 and not result.success
     assert simulate("fedzo", [broken, *clients(2)], X0, rounds=2, **OPTIONS).success
+
+
+def test_reports_that_are_not_used_are_said_and_most_of_them_are_no_success():
+    def broken(x):
+        raise ArithmeticError("no value")
+
+    result = simulate("fedzo", [*[broken] * 9, *clients(1)], X0, rounds=2, **OPTIONS)
+    assert not result.success and result.skipped == 0
+    assert result.message.endswith("queries failed, 18 of 20 reports were not used.")
+    half = simulate("fedzo", [broken, *clients(1)], X0, rounds=2, **OPTIONS)
+    assert half.success and "2 of 4 reports were not used" in half.message
+    assert "not used" not in simulate("fedzo", clients(2), X0, rounds=1, **OPTIONS).message
+
+
+@pytest.mark.parametrize(("quorum", "needed"), [(3, 3), (0.5, 2), (0.51, 3), (1.0, 4), (1, 1)])
+def test_a_round_without_a_quorum_is_skipped(quorum, needed):
+    for missing in range(4):
+        lost = [Fault("drop", 1, client) for client in range(missing)]
+        made = faulty(make_federation("fedzo", clients(4), X0, quorum=quorum, **OPTIONS), lost)
+        record = made.run_round()
+        if 4 - missing >= needed:
+            assert record.skipped is None and len(record.accepted) == 4 - missing
+        else:
+            assert record.skipped == f"{4 - missing} reports can be used, the quorum is {needed}"
+            assert torch.equal(made.server.x, X0)
+
+
+@pytest.mark.parametrize("quorum", [0, 5, 0.0, 1.5, -1, True, "half"])
+def test_a_quorum_is_checked(quorum):
+    with pytest.raises((ValueError, TypeError), match="quorum"):
+        simulate("fedzo", clients(4), X0, rounds=1, quorum=quorum, **OPTIONS)
+
+
+def test_scalars_that_are_zero_are_said(caplog):
+    """HiSo on a metric in steps of 0.1, which most perturbations do not change."""
+
+    def steps(x):
+        return float(torch.floor(10.0 * (x - 0.3).square().sum()) / 10.0)
+
+    with caplog.at_level(logging.WARNING, "federated.core.gate"):
+        result = simulate("hiso", [steps] * 4, X0, rounds=4, rate=0.01, local_steps=2)
+    zeros = 4 * 4 * 2 * 5
+    assert f" of {zeros} reported numbers were exactly 0" in result.message and "smoothing radius" in result.message
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["round 1", "round 2", "round 4"]
+    smooth = simulate("hiso", clients(4), X0, rounds=2, rate=0.01, local_steps=2)
+    assert "exactly 0" not in smooth.message
 
 
 def test_an_array_is_answered_by_arrays():
