@@ -12,6 +12,7 @@
 
         def broadcasts(self, phase): return MessageSpec({"x": self.vector})   # what goes down in a phase
         def reports(self, phase): return MessageSpec({"x": self.vector})      # what comes up; others are refused
+        def most_points(self, phase): return 210                              # what a client may claim to have queried
 
     class FedZOServer(Server):
         def _start(self): self.state = ServerState(self.algorithm.x0)         # one dataclass; `x` is the model
@@ -65,6 +66,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -76,7 +78,7 @@ from torch import Tensor
 
 from federated.core.aggregation import AGGREGATIONS, WEIGHTED
 from federated.core.configuration import check_weights, describe_option, participants_per_round, reports_needed
-from federated.core.messages import Broadcast, Message, MessageSpec, TensorSpec
+from federated.core.messages import Broadcast, Message, MessageError, MessageSpec, TensorSpec
 from optimizers.core.bounds import BoundsLike, parse_bounds
 from optimizers.core.options import (
     ProxLike,
@@ -93,6 +95,9 @@ from optimizers.directions.directions import MAX_STEP, Directions
 
 UNLIMITED = 1 << 62
 """The budget of a client's optimizer: a federation ends by its rounds."""
+
+MOST_RETRIES = 100
+"""Evaluations of a failed point beyond the first that a client may claim."""
 
 ACCEPT = "accept"
 """Name of the phase that ``asks_acceptance`` adds; see ``federated.core.acceptance``."""
@@ -215,11 +220,32 @@ class Algorithm(ABC):
     def reports(self, phase: str) -> MessageSpec:
         """The specification of a client's report of a phase."""
 
+    def most_points(self, phase: str) -> int | None:
+        """The most points that a client evaluates in a phase, which bounds the queries it may claim; None: unknown."""
+        return None
+
     def _configuration(self) -> dict[str, Any]:
         """What both halves must share beyond the options, in plain values."""
         return {}
 
     # What its halves use.
+
+    @property
+    def most_queries(self) -> float:
+        """The most queries that a client may claim for a phase, retries included; infinity where that is unknown."""
+        points = [2 if phase == ACCEPT else self.most_points(phase) for phase in self.exchanges]
+        return (1 + MOST_RETRIES) * max(math.inf if count is None else count for count in points)
+
+    def check_spent(self, phase: str, queries: int, failures: int, gradients: int) -> None:
+        """Raises ``MessageError`` where a client claims more than a phase can take: a retry follows a failed query."""
+        most = 2 if phase == ACCEPT else self.most_points(phase)
+        if most is None:
+            return
+        if queries - failures > most or queries > (1 + MOST_RETRIES) * most or gradients > most:
+            raise MessageError(
+                f"{queries} queries, {failures} of them failed, and {gradients} gradients are claimed, "
+                f"phase {phase!r} has up to {most} points and {MOST_RETRIES} retries of each"
+            )
 
     @property
     def dimension(self) -> int:

@@ -409,3 +409,5 @@ class Server(ABC):
                 f"{report.failures} failures, {report.queries} queries and {report.total_queries} in all "
                 "do not go together"
             )
+        if report.phase in self.algorithm.exchanges:
+            self.algorithm.check_spent(report.phase, report.queries, report.failures, report.gradients)

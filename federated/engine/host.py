@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from federated.core.algorithm import UNLIMITED, Algorithm, Gradient, NoReportError
 from federated.core.client import Client
@@ -23,6 +24,7 @@ from federated.core.messages import BehindError, Message, MessageError
 from federated.core.reception import Content
 from federated.methods.local_descent import autograd
 from optimizers.core.batch import SMALL, Batch
+from optimizers.core.values import InvalidValueError, numeric
 from optimizers.evaluation import Evaluator
 
 T = TypeVar("T")
@@ -304,13 +306,32 @@ def prepared(
         return Evaluator(objective, **evaluation, name=f"client {number}'s objective", traced=traced)
 
     def gradient(number: int) -> Gradient:
-        return autograd(objectives[number])
+        return NamedGradient(f"the gradient of client {number}'s objective", autograd(objectives[number]))
 
     count = len(objectives) if algorithm.needs_gradient else 0
     if isinstance(objectives, MadeWhenAsked):
         return MadeWhenAsked(len(objectives), evaluator), MadeWhenAsked(count, gradient)
     evaluators = {number: evaluator(number) for number in objectives}
     return evaluators, {number: gradient(number) for number in objectives if count}
+
+
+@dataclass(frozen=True)
+class NamedGradient:
+    """∇fᵢ, whose value is named where it is none: it raises ``InvalidValueError``."""
+
+    name: str
+    of: Gradient
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The gradient at x, both of shape ``d``."""
+        given = self.of(x)
+        try:
+            gradient = numeric(self.name, given)
+        except (TypeError, ValueError) as error:
+            raise InvalidValueError(str(error)) from error
+        if gradient.shape != x.shape:
+            raise InvalidValueError(f"{self.name} has shape {tuple(gradient.shape)}, accepted is {tuple(x.shape)}")
+        return gradient
 
 
 def _made(batch: Batch, evaluator: Evaluator) -> Batch:

@@ -58,10 +58,11 @@ class ClientAccount:
 
     Args:
         longest: seconds that a client's work on one message may take, which bound what it says that it took.
+        most: queries of one message at most; more than that for each message since the last reply are not booked.
     """
 
-    def __init__(self, longest: float) -> None:
-        self.longest = longest
+    def __init__(self, longest: float, most: float = math.inf) -> None:
+        self.longest, self._most, self._messages = longest, most, 0
         self._booked: dict[tuple[str, str], int] = {}
         self._carried: list[Service] = []
         self._remarks: list[str] = []
@@ -89,14 +90,19 @@ class ClientAccount:
         """
         traffic = Counter(message_down=size_of(sent) if entry.node else 0)
         spent, note, seconds, reason = Counter[str](), "", 0.0, entry.reason
+        self._messages += bool(entry.node)
         if entry.reply is not None:
             given = account_in(entry.reply.content)
             traffic["message_up"] = size_of(entry.reply.content)
             if (meter := str(given.get("wire", ""))) != "":
                 traffic["wire_up"], traffic["wire_down"] = (self._added(meter, name, given) for name in PASSED)
             spent = Counter({name: self._added(str(given.get("book", "")), name, given) for name in Spent._fields})
+            possible, claimed, self._messages = self._most * self._messages, max(spent.values()), 0
             lost = spent["queries"] - _count(given, "now")
             note = f"{lost} queries are of work whose report was lost" if lost > 0 else ""
+            if claimed > possible:
+                note = f"{claimed} queries are claimed, {possible:g} at most are possible and booked"
+                spent = Counter({name: min(count, int(possible)) for name, count in spent.items()})
             seconds, reason = min(_seconds(given), self.longest), plain(given.get("reason", ""))
         for earlier in self._carried:
             spent.update(earlier.spent._asdict())

@@ -77,7 +77,7 @@ class GridHost:
         self._owners: dict[int, int] = {}
         self._claimed: dict[int, int] = {}
         self._asked: dict[str, Asked] = {}
-        self._accounts = {c: ClientAccount(timeout) for c in range(algorithm.clients)}
+        self._accounts = {c: ClientAccount(timeout, algorithm.most_queries) for c in range(algorithm.clients)}
         self._strict = False
         self._looked = -math.inf
 

@@ -86,6 +86,10 @@ class FedAvg(LocalSteps):
     def __init__(self, x0: Any, *, update_rule: UpdateRule = sgd, **options: Any) -> None:
         super().__init__(x0, update_rule=update_rule, **options)
 
+    def most_points(self, phase: str) -> int:
+        """T, at each of which a gradient is evaluated too."""
+        return self.local_steps
+
 
 class MomentServer(AveragingServer):
     """Moves x along moments of the clients' mean displacement."""

@@ -106,12 +106,19 @@ class FedZO(LocalSteps):
         super().__init__(x0, update_rule=update_rule, **options)
         self.local_optimizer(0)
 
+    def _estimator(self, seed: int) -> FiniteDifferences:
+        return FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=seed)
+
     def local_optimizer(self, number: int) -> LocalDescent:
         """A client's optimizer; raises for options out of range."""
-        common = self.common_options(number)
-        estimator = FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=common["seed"])
-        rule, redraw = self.update_rule, self.redraw == "step"
+        common, rule, redraw = self.common_options(number), self.update_rule, self.redraw == "step"
+        estimator = self._estimator(common["seed"])
         return LocalDescent(self.x0, estimator=estimator, pull=self.pull, redraw=redraw, update_rule=rule, **common)
+
+    def most_points(self, phase: str) -> int:
+        """T estimates; of SCAFFOLD's Δᵢ one."""
+        queries = self._estimator(0).queries_needed(self.dimension)
+        return queries * (1 if phase == "control" else self.local_steps)
 
     def address(self, round_number: int) -> int:
         """Direction address of a round's first step: T + 1 of them a round, the last for a control variate."""

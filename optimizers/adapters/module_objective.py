@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from optimizers.core.batch import Batch
 from optimizers.core.options import check_choice, check_integer, check_takes, nearest_name, positive_integer
 from optimizers.core.values import parse_values
 from optimizers.seeding import seeded
+
+logger = logging.getLogger(__name__)
 
 Data = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Resample = Literal["step", "query"]
@@ -59,7 +62,7 @@ class ModuleObjective:
         resample: ``"step"``, or ``"query"`` for rows and random numbers that differ between the queries of a step.
         training: the training mode of an evaluation; None: the mode in which the module is.
         parameters: names of the parameters to optimize, which are ordered as in ``named_parameters``; None: all that
-            require a gradient.
+            require a gradient. Any name of a parameter that has several, as tied weights do, stands for it.
 
     Raises:
         ValueError: for names that the module does not have, no parameters, data of unequal lengths, or a
@@ -199,9 +202,13 @@ def _chosen(module: nn.Module, names: Iterable[str] | None) -> list[Tensor]:
         candidates = [p for p in known.values() if p.requires_grad]
     else:
         wanted = {names} if isinstance(names, str) else set(names)
+        named = dict(module.named_parameters(remove_duplicate=False))
+        for name in sorted(wanted - set(named)):
+            raise ValueError(f"the module has no parameter {name!r}{nearest_name(name, named)}")
         for name in sorted(wanted - set(known)):
-            raise ValueError(f"the module has no parameter {name!r}{nearest_name(name, known)}")
-        candidates = [p for name, p in known.items() if name in wanted]
+            first = next(other for other, p in known.items() if p is named[name])
+            logger.warning("parameters %r and %r are one tensor: both change together", name, first)
+        candidates = [p for p in known.values() if any(named[name] is p for name in wanted)]
     chosen: list[Tensor] = [p for p in candidates if p.numel() > 0]
     if not chosen:
         raise ValueError("the module has no parameter that requires a gradient: name those to optimize")

@@ -256,6 +256,36 @@ def test_a_run_in_which_nothing_worked_is_no_success():
     assert simulate("fedzo", [broken, *clients(2)], X0, rounds=2, **OPTIONS).success
 
 
+class Wordy(Quadratic):
+    """A client that answers in words."""
+
+    def __init__(self, answer, slope):
+        super().__init__(1)
+        self.answer, self.slope = answer, slope
+
+    def __call__(self, x):
+        return self.answer or super().__call__(x)
+
+    def gradient(self, x):
+        return self.slope or super().gradient(x)
+
+
+@pytest.mark.parametrize(("answer", "slope"), [("0.5", ""), ("", "steep"), ("", [1.0, "b"])])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_whose_function_returns_a_text_is_named(answer, slope, workers):
+    given = [Quadratic(0), Wordy(answer, slope)]
+    with pytest.raises((TypeError, ValueError), match="must be real numbers") as raised:
+        simulate("fedavg", given, X0, rounds=1, local_steps=2, workers=workers, start_method="fork")
+    said = " ".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+    assert "client 1's objective" in said
+
+
+def test_a_gradient_of_another_shape_is_named():
+    given = [Quadratic(0), Wordy("", [1.0, 2.0])]
+    with pytest.raises(ValueError, match=r"the gradient of client 1's objective has shape \(2,\), accepted is \(5,\)"):
+        simulate("fedavg", given, X0, rounds=1, local_steps=2)
+
+
 def test_reports_that_are_not_used_are_said_and_most_of_them_are_no_success():
     def broken(x):
         raise ArithmeticError("no value")

@@ -205,6 +205,13 @@ class FZooSOptions(Algorithm):
         weights = self.scalars(self.num_features)
         return super().state_vectors | dict.fromkeys(("w", "w_present", "weights", "difference"), weights)
 
+    def most_points(self, phase: str) -> int:
+        """Those of T steps, of which the first has the initial queries, or the active ones about x_r."""
+        step = self.active_queries if self.active == "step" else 0
+        if phase == "local":
+            return max(step, self.initial_queries) + (self.local_steps - 1) * step + self.local_steps
+        return max(self.active_queries, self.initial_queries) if phase == "surrogate" and self.active == "round" else 0
+
     def broadcasts(self, phase: str) -> MessageSpec:
         """local: x and w where they are not held, and γ; surrogate: x_r; gamma: the mean w."""
         x, w = {"x": self.vector}, {"w": self.scalars(self.num_features)}

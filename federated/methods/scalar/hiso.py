@@ -74,6 +74,11 @@ class HiSo(ScalarOnly):
             optimizers.HiSo(x0, curvature=self.curvature, in_place=in_place, **options), self.server_rate
         )
 
+    def most_points(self, phase: str) -> int:
+        """τ steps of P + 1 points, or 2P; three in a probe round."""
+        count = self.steps.perturbations
+        return max(3, self.local_steps * (2 * count if self.steps.scheme == "central" else count + 1))
+
     def numbers(self, round_number: int) -> int:
         """τP, or 2 in a probe round."""
         ordinary = self.local_steps * self.steps.perturbations

@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 
-from federated import Arrival, MessageError, Report, encode, make_federation, simulate
+from federated import ALGORITHMS, Arrival, MessageError, Report, encode, make_federation, simulate
 from federated.core.codec import Entry, Frame, opened
 from federated.core.messages import LONGEST_REASON, plain
 from federated.testing import Fault, Quadratic, faulty
@@ -171,6 +171,29 @@ def test_an_old_answer_to_a_position_is_refused():
     with pytest.raises(MessageError, match="is of round 1, round 2 was received"):
         client.catch_up(old)
     assert states_equal(client.state_dict(), state)
+
+
+@pytest.mark.slip(
+    "federated/core/algorithm.py",
+    "if queries - failures > most or",
+    "if",
+    "a client may claim a hundred times the queries of a phase",
+)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_client_cannot_claim_more_queries_than_the_phase_has_points(name):
+    options = {"fzoos": {"num_features": 32}, "hiso": {"rate": 0.01}, "decomfl": {"rate": 0.01}}.get(name, {})
+    made = make_federation(name, [Quadratic(i) for i in range(3)], X0, local_steps=2, **options)
+    report, most = report_of(made), made.algorithm.most_points(made.server.phase)
+    assert 0 < report.queries <= most
+    many = {"queries": most + 1, "total_queries": most + 1}
+    made.server.check(dataclasses.replace(report, **many, failures=1), 0)
+    for wrong in (
+        many,
+        {"queries": 102 * most, "failures": 102 * most, "total_queries": 1 << 40},
+        {"gradients": most + 1},
+    ):
+        with pytest.raises(MessageError, match=r"are claimed, phase .* has up to"):
+            made.server.check(dataclasses.replace(report, **wrong), 0)
 
 
 def test_a_clock_that_jumps_changes_nothing(monkeypatch):

@@ -15,6 +15,7 @@ from federated.core.ledger import Spent
 from federated.flower import configuration
 from federated.flower.grid_host import NoClientError
 from federated.flower.node_ledger import COLUMNS
+from federated.flower.records import ACCOUNT
 from federated.flower.waiting import Patience
 from tests.federated.flower.fake import LOST, SILENT, Killed
 from tests.federated.flower.setting import federation_over, grid_of, in_process, node_config, run_config
@@ -505,3 +506,29 @@ def test_the_ledgers_folder(tmp_path, monkeypatch):
     node = configuration.NodeConfig.of({"client": 0, "objective": "a:b"})
     assert node.ledger_folder() == tmp_path / "ledgers"
     assert configuration.NodeConfig.of({"client": 0, "objective": "a:b", "ledger": "/x"}).ledger_folder().name == "x"
+
+
+def test_queries_that_no_message_can_take_are_not_booked(tmp_path):
+    config = run_config("fedzo")
+
+    def boast(message):
+        node = grid.nodes[11]
+        node.act = None
+        try:
+            genuine = node.reply(message)
+        finally:
+            node.act = boast
+        records = dict(genuine.content.items())
+        if ACCOUNT in records and phase_of(message)[1] == "train.phase":
+            records[ACCOUNT] = ConfigRecord(dict(records[ACCOUNT].items()) | {"queries": 10**15})
+        return Message(RecordDict(records), reply_to=message)
+
+    grid = grid_of(config, tmp_path)
+    over = federation_over(grid, config)
+    over.host.connect()
+    grid.nodes[11].act = boast
+    over.run_round()
+    most = 101 * 2 * 4  # retries, steps, queries of a step
+    assert over.ledger.total("queries", client=1) == most == over.algorithm.most_queries
+    (note,) = (row["refused"] for row in over.ledger.to_rows() if row["client"] == 1)
+    assert f"{10**15} queries are claimed, {most} at most are possible and booked" in note

@@ -1,16 +1,20 @@
 """``status.json`` and the command that reads it."""
 
 import json
+import os
+import signal
 import time
 
 import pytest
 
 pytest.importorskip("flwr")
 
+from federated.engine.federation import RoundRecord
 from federated.flower import __main__, server_app
 from federated.flower.configuration import RunConfig
 from federated.flower.grid_host import NoClientError
 from federated.flower.status import NAME, Status, read, text
+from tests.faults.harness import forked
 from tests.federated.flower.fake import SILENT
 from tests.federated.flower.setting import grid_of, run_config
 
@@ -86,6 +90,25 @@ def test_a_run_that_says_nothing_any_more_may_have_ended(tmp_path):
     assert "may have ended" not in text(held, time.time() + 200.0)
     assert "may have ended" in text(held | {"state": "running"}, time.time() + 400.0)
     assert "may have ended" not in text(read(tmp_path), time.time() + 400.0)
+
+
+def test_a_server_that_was_killed_is_told_from_one_that_is_silent(tmp_path):
+    """By its files alone, and in the round that it was in."""
+
+    def begin():
+        status = Status(tmp_path, RunConfig(rounds=9), 3)
+        status.__enter__()
+        status.round(RoundRecord(4))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert forked(begin) == -signal.SIGKILL
+    held = read(tmp_path)
+    assert held["state"] == "killed in round 5"
+    first, last = text(held, held["said"]).splitlines()
+    assert "killed in round 5: round 4 of 9" in first and 'resume="FOLDER/federation.pt"' in last
+    with Status(tmp_path, RunConfig(), 0):
+        assert read(tmp_path)["state"] == "connecting"
+    assert read(tmp_path)["state"] == "finished"
 
 
 STATE = {"state": "running", "algorithm": "hiso", "clients": 3, "rounds": 9, "round": 1, "began": 0.0, "said": 1.0}

@@ -124,6 +124,25 @@ def test_dtypes_may_be_mixed_and_parameters_shared_frozen_or_strided():
     assert not module[2].weight.is_contiguous()
 
 
+def test_a_tied_parameter_has_either_name(caplog):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+            self.head.weight = self.embedding.weight
+
+    module = Tied().double()
+    by_first, by_second = (
+        ModuleObjective(module, lambda m: m.head.weight.sum(), parameters=[name])
+        for name in ("embedding.weight", "head.weight")
+    )
+    assert torch.equal(by_first.x0(), by_second.x0()) and by_second.dimension == 15
+    (record,) = caplog.records
+    assert "'head.weight' and 'embedding.weight' are one tensor" in record.getMessage()
+    with pytest.raises(ValueError, match=r"no parameter 'head\.weigth'; did you mean 'head\.weight'"):
+        ModuleObjective(module, lambda m: 0.0, parameters=["head.weigth"])
+
+
 def test_parameters_by_name():
     module = network()
     f = objective(module, parameters=["2.bias", "0.weight"])
