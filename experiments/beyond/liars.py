@@ -12,9 +12,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -22,8 +24,9 @@ from torch import Tensor
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Table, Verdict, judge
 from experiments.papers.fzoos.quadratics import Quadratic, quadratics
-from federated import ALGORITHMS, make_federation
+from federated import ALGORITHMS, algorithm_class, make_federation
 from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
+from optimizers.first_order import adam
 from surrogates import plotting
 
 LIES: dict[str, tuple[float, bool]] = {
@@ -35,9 +38,10 @@ LIES: dict[str, tuple[float, bool]] = {
 }
 """A lie's factor, and whether it is told in every round."""
 
+GATED, OPEN = "mean", "mean, no gate"
 MEANS: dict[str, dict[str, Any]] = {
-    "mean": {},
-    "mean, no gate": {"gate": math.inf},
+    GATED: {},
+    OPEN: {"gate": math.inf},
     "median": {"aggregation": "median"},
     "trimmed mean": {"aggregation": "trimmed_mean"},
     "norm clipping": {"aggregation": "norm_clipping"},
@@ -65,8 +69,10 @@ class Settings:
         rounds: R.
         once: the round of a lie that is told once.
         local_steps: T.
-        directions: Q.
+        directions: Q, and P of HiSo.
         num_features: M.
+        step: the rate of Adam in local steps.
+        rate: η of HiSo.
     """
 
     methods: tuple[str, ...] = tuple(ALGORITHMS)
@@ -75,19 +81,27 @@ class Settings:
     clients: int = 10
     rounds: int = 50
     once: int = 10
-    local_steps: int = 2
-    directions: int = 3
+    local_steps: int = 1
+    directions: int = 10
     num_features: int = 300
+    step: float = 0.03
+    rate: float = 0.05
 
     def options(self, method: str) -> dict[str, Any]:
-        """A method's options: Q, M without active queries, and for scalars a rate that suits the curvature."""
+        """A method's options: rates with which a step a round goes far, Q, M and few active queries."""
         if method in ("hiso", "decomfl"):
-            return {"rate": 0.05}
+            return {"rate": self.rate, "perturbations": self.directions}
         if method == "fzoos":
-            return {"num_features": self.num_features, "active": None}
-        return (
-            {} if method.startswith("fed") and method not in ("fedzo", "fedprox") else {"directions": self.directions}
-        )
+            few = {"active_queries": 2, "candidates": 10, "initial_queries": 2}
+            return few | {"num_features": self.num_features, "update_rule": partial(adam, lr=self.step)}
+        if algorithm_class(method).needs_gradient:
+            return {"update_rule": gradient_step} if method == "fedavg" else {}
+        return {"directions": self.directions, "update_rule": partial(adam, lr=self.step)}
+
+
+def gradient_step(parameters: Any) -> torch.optim.Optimizer:
+    """The local rule of FedAvg: gradient descent with the rate 0.1."""
+    return torch.optim.SGD([parameters], lr=0.1)
 
 
 @dataclasses.dataclass
@@ -106,8 +120,10 @@ class Liar:
         return self.factor * self.honest.gradient(x)
 
 
-def last_gap(settings: Settings, method: str, heterogeneity: float, lie: str, mean: str, seed: int) -> float:
-    """F − min F after the last round, ``CEILING`` where it is not finite."""
+def last_gap(
+    settings: Settings, method: str, heterogeneity: float, lie: str, mean: str, seed: int
+) -> tuple[float, bool]:
+    """F − min F after the last round, ``CEILING`` where it is not finite; and whether a report was left out."""
     problem, (factor, always) = quadratics(settings.dim, settings.clients, heterogeneity, seed), LIES[lie]
     liar = Liar(problem.clients[-1])
     federation = make_federation(
@@ -124,15 +140,22 @@ def last_gap(settings: Settings, method: str, heterogeneity: float, lie: str, me
         liar.factor = factor if always or r == settings.once else 1.0
         federation.run_round()
     gap = problem.gap(federation.server.x)
-    return min(max(gap, FLOOR), CEILING) if math.isfinite(gap) else CEILING
+    left_out = any(record.refused for record in federation.history)
+    return (min(max(gap, FLOOR), CEILING) if math.isfinite(gap) else CEILING), left_out
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """The last gap of every method under every lie, with every mean."""
+    """The last gap of every method under every lie with every mean; a gate that never acts needs no second run."""
     rows: Rows = []
-    for method, c, lie, mean in itertools.product(settings.methods, settings.heterogeneities, LIES, MEANS):
-        key: Row = {"seed": seed, "heterogeneity": c, "algorithm": method, "lie": lie, "method": mean}
-        rows.append(key | {"value": last_gap(settings, method, c, lie, mean, FIRST_SEED + seed)})
+    for method, c, lie in itertools.product(settings.methods, settings.heterogeneities, LIES):
+        gated = None
+        for mean in MEANS:
+            found = gated
+            if mean != OPEN or found is None or found[1]:
+                found = last_gap(settings, method, c, lie, mean, FIRST_SEED + seed)
+            gated = found if mean == GATED else gated
+            key: Row = {"seed": seed, "heterogeneity": c, "algorithm": method, "lie": lie, "method": mean}
+            rows.append(key | {"value": found[0]})
     return rows
 
 
@@ -149,12 +172,12 @@ def excess(settings: Settings, rows: Rows, lie: str, mean: str) -> dict[str, np.
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Whether the gate bears a factor of 10⁶ and the recommended mean every lie, and that without either one harms."""
     seeds, statistic = seeds_of(rows), "log10 of the last gap over 3 times the clean one plus 0.2"
-    wanted = [(lie, "mean") for lie in ("10⁶ once", "10⁶ always")] + [(lie, RECOMMENDED) for lie in list(LIES)[1:]]
+    wanted = [(lie, GATED) for lie in ("10⁶ once", "10⁶ always")] + [(lie, RECOMMENDED) for lie in list(LIES)[1:]]
     verdicts = []
     for lie, mean in wanted:
         claim = f"no method is harmed by a liar ({lie}) with the {mean} behind the gate"
         verdicts.append(judge(claim, statistic, excess(settings, rows, lie, mean), seeds, below=0.0))
-    scalar = {c: v for c, v in excess(settings, rows, "10⁶ once", "mean, no gate").items() if c.startswith("hiso")}
+    scalar = {c: v for c, v in excess(settings, rows, "10⁶ once", OPEN).items() if c.startswith("hiso")}
     if scalar:
         claim = "without the gate one lie by 10⁶ harms HiSo"
         verdicts.append(judge(claim, statistic, scalar, seeds, above=0.0, control=True))

@@ -159,7 +159,7 @@ def test_rows():
 def test_five_lines():
     result = made()
     assert repr(result).splitlines() == [
-        " message: 4 rounds done, 3 of 128 queries failed.",
+        " message: 4 rounds done, 3 of 128 queries failed, 1 of 16 reports were not used.",
         " success: True, algorithm: fedzo",
         f"     fun: {float(mean_value(result.x))}",
         "       x: [{:.6g}, {:.6g}, {:.6g}, ...] (Tensor, float64, 5)".format(*result.x[:3].tolist()),
