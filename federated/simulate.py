@@ -72,9 +72,9 @@ def simulate(
         rounds: R, the number of rounds, those before an interruption included.
         callback: called after each round with its record and the model; it stops the run by returning True or
             raising StopIteration.
-        checkpoint: a file in which the whole federation is kept, beside two that only grow: the ledger's entries,
+        checkpoint: a file in which the whole federation is kept, beside others that only grow: the ledger's entries,
             ``<checkpoint>.ledger.csv``, and the rounds' records, ``<checkpoint>.history.jsonl``, which can be read
-            while the run goes on. The same call with the same file goes on after the last round that was saved, to the
+            while the run goes on, and of FZooS the clients' queries, ``<checkpoint>.rows.bin``. The same call with the same file goes on after the last round that was saved, to the
             bit, also with more rounds; of a run that has made its rounds it returns the result. It is loaded only by
             the same algorithm, options, seed, x0, bounds and number of clients. Whether their functions are the same
             it cannot know: what objectives hold themselves, as a generator's state, is theirs to keep.

@@ -1,10 +1,11 @@
 """Checkpoints of a federation: written whole or not at all, loaded whole or not at all, at a cost that does not grow.
 
-A checkpoint ``run.pt`` is three files. ``run.pt`` has all that a round changes, and is replaced by each save. Two
-others only grow: ``run.pt.ledger.csv`` takes the ledger's entries since the last save, in the order in which they were
-begun, and ``run.pt.history.jsonl`` the rounds' records, a JSON object a line. Both can be read while the run goes on.
-``run.pt`` says which bytes of the two belong to it: what an interrupted save has appended beyond them is not read, and
-files that do not fit it are refused. A copy of a checkpoint takes all three.
+A checkpoint ``run.pt`` is several files. ``run.pt`` has all that a round changes, and is replaced by each save. Others
+only grow: ``run.pt.ledger.csv`` takes the ledger's entries since the last save, in the order in which they were begun,
+``run.pt.history.jsonl`` the rounds' records, a JSON object a line, and, of FZooS, ``run.pt.rows.bin`` the clients'
+queries (``growing_rows``). The first two can be read while the run goes on. ``run.pt`` says which bytes of them belong
+to it: what an interrupted save has appended beyond them is not read, and files that do not fit it are refused. A copy
+of a checkpoint takes them all.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -25,10 +27,11 @@ from federated.core.ledger import COLUMNS, Entry, Ledger
 from federated.core.messages import plain
 from federated.core.reception import refusing
 from federated.engine.federation import Federation, History, RoundRecord
+from federated.engine.growing_rows import GrowingRows, put_back
 from optimizers.core.files import GrowingFile, read_state, write_state
 
-FORMAT = 2
-GROWING = {"ledger": "csv", "history": "jsonl"}
+FORMAT = 3
+GROWING = {"ledger": "csv", "history": "jsonl", "rows": "bin"}
 """What only grows, and how the names of its files end."""
 
 
@@ -44,7 +47,7 @@ class Checkpoint:
         self._files: dict[str, GrowingFile] = {}
         self._ledger, self._history = Ledger(), History()
         self._entries = self._records = 0
-        self._mark = object()
+        self._rows, self._mark = GrowingRows(), object()
 
     def save(self, federation: Federation) -> None:
         """Saves a federation between two rounds, of which it writes the entries and records since the last save.
@@ -52,13 +55,16 @@ class Checkpoint:
         Raises:
             OSError: if a file cannot be written, with its path; the older checkpoint stays then.
         """
-        going_on = self._goes_on(federation)
+        state = federation.present_state()
+        going_on = self._goes_on(federation) and self._rows.still_stand(state["clients"])
         if not going_on:
             self._begin(federation)
         try:
-            self._append(federation)
-            files = {name: [f.path.name, f.size, f.sha256] for name, f in self._files.items()}
-            write_state(self.path, federation.present_state() | files, FORMAT)
+            clients, rows, written = self._rows.take(state["clients"])
+            self._append(federation, rows)
+            self._rows = written
+            files = {name: [f.path.name, f.size, f.sha256] for name, f in self._files.items() if f.size}
+            write_state(self.path, state | {"clients": clients} | files, FORMAT)
         except BaseException:
             if not going_on:
                 _remove(file.path for file in self._files.values())
@@ -73,16 +79,17 @@ class Checkpoint:
         Raises:
             OSError, ValueError: as ``load_checkpoint``.
         """
-        state, files = _read(self.path)
+        state, files, rows = _read(self.path)
         federation.load_state_dict(state)
         self._files, self._ledger, self._history = files, federation.ledger, federation.history
+        self._rows = rows
         self._wrote_all()
 
     def _goes_on(self, federation: Federation) -> bool:
         """Whether what was written before is the beginning of what is to be written."""
         same = self._ledger is federation.ledger and self._history is federation.history
         unchanged = same and self._ledger.is_written(self._mark, self._entries) and len(self._history) >= self._records
-        return bool(self._files) and unchanged and all(file.there for file in self._files.values())
+        return bool(self._files) and unchanged and all(file.there for file in self._files.values() if file.size)
 
     def _begin(self, federation: Federation) -> None:
         """Takes names for new files: the older checkpoint, if there is one, keeps its own until it is replaced."""
@@ -93,8 +100,9 @@ class Checkpoint:
             self._files = {name: GrowingFile(self.path.with_name(file)) for name, file in names.items()}
             number += 1
         self._ledger, self._history, self._entries, self._records = federation.ledger, federation.history, 0, 0
+        self._rows = GrowingRows()
 
-    def _append(self, federation: Federation) -> None:
+    def _append(self, federation: Federation, rows: bytes) -> None:
         ledger, history, files = self._ledger, self._history, self._files
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -106,6 +114,8 @@ class Checkpoint:
         ledger.mark_written(self._mark)
         files["history"].append("".join(map(_line_of, history[self._records :])).encode())
         self._records = len(history)
+        if rows:
+            files["rows"].append(rows)
 
     def _wrote_all(self) -> None:
         self._entries = len(self._ledger)
@@ -161,9 +171,13 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     return _read(Path(path))[0]
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile]]:
-    state, files = read_state(path, FORMAT), {}
-    for name, parse in (("ledger", _ledger_of), ("history", _history_of)):
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile], GrowingRows]:
+    state, written = read_state(path, FORMAT), GrowingRows()
+    files = {"rows": GrowingFile(path.with_name(f"{path.name}.rows.{GROWING['rows']}"))}
+    parts: dict[str, Callable[[bytes], Any]] = {"ledger": _ledger_of, "history": _history_of}
+    if "rows" in state:
+        parts["rows"] = partial(put_back, state["clients"])
+    for name, parse in parts.items():
         match state.get(name):
             case [str(file), int(size), str(sha256)] if Path(file).name == file and size >= 0:
                 beside = path.with_name(file)
@@ -174,13 +188,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile]]:
         except OSError as error:
             raise ValueError(f"the file with its {name}, {plain(beside)}, cannot be read: {error.strerror}") from error
         with refusing():
-            state[name] = parse(data.decode())
-    return state, files
+            state[name] = parse(data)
+    if "rows" in parts:
+        state["clients"], written = state.pop("rows")
+    return state, files, written
 
 
-def _ledger_of(text: str) -> dict[str, list[Any]]:
+def _ledger_of(data: bytes) -> dict[str, list[Any]]:
     """``Ledger.state_dict`` of the entries in lines of CSV."""
-    header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header, *rows = csv.reader(io.StringIO(data.decode(), newline=""), strict=True)
     if header != list(COLUMNS) or any(len(row) != len(header) for row in rows):
         raise ValueError(f"the ledger's columns are {list(COLUMNS)}, got {header!r:.200}")
     columns = {name: list(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)} if rows else {}
@@ -197,9 +213,9 @@ def _line_of(record: RoundRecord) -> str:
     return json.dumps(asdict(record) | {"fun": fun}, allow_nan=False) + "\n"
 
 
-def _history_of(text: str) -> list[dict[str, Any]]:
+def _history_of(data: bytes) -> list[dict[str, Any]]:
     """The records in lines of JSON, with tuples where a ``RoundRecord`` has them."""
-    records = [json.loads(line) for line in text.splitlines()]
+    records = [json.loads(line) for line in data.decode().splitlines()]
     for record in records:
         record["fun"] = math.nan if record["fun"] is None else float(record["fun"])
         for name in ("participants", "accepted"):

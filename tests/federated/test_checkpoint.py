@@ -193,8 +193,8 @@ def test_a_file_that_is_cut_or_flipped_names_itself(tmp_path):
         write_state(path, content, FORMAT) if isinstance(content, dict) else torch.save(content, path)
         with pytest.raises(ValueError, match=r"f\.pt is no checkpoint"):
             load_checkpoint(made, path)
-    path.write_bytes(whole.replace(b"checkpoint 2", b"checkpoint 7", 1))
-    with pytest.raises(ValueError, match="its format is 7, not 2"):
+    path.write_bytes(whole.replace(b"checkpoint 3", b"checkpoint 7", 1))
+    with pytest.raises(ValueError, match="its format is 7, not 3"):
         load_checkpoint(made, path)
 
 

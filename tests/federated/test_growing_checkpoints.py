@@ -220,3 +220,85 @@ def test_the_history_is_json_whatever_f_is(value, tmp_path):
     again = federation()
     load_checkpoint(again, tmp_path / "f.pt")
     assert list(map(str, (record.fun for record in again.history))) == [str(value)] * 2
+
+
+def fzoos(failing=0, **options):
+    small = {"num_features": 32, "active_queries": 2, "candidates": 8, "window": 10, "feature_window": 10}
+    objectives = [Quadratic(i, failing=failing if i == 1 else 0) for i in range(3)]
+    return make_federation("fzoos", objectives, X0, local_steps=3, **small | options)
+
+
+def test_queries_of_fzoos_are_appended(tmp_path):
+    """``f.pt`` stays as large as it was once the windows are full, whatever the clients have queried."""
+    path, rows = tmp_path / "f.pt", tmp_path / "f.pt.rows.bin"
+    made, kept, sizes, before = fzoos(), Checkpoint(path), [], b""
+    for _ in range(8):
+        run(made, 1)
+        kept.save(made)
+        after = rows.read_bytes()
+        assert after.startswith(before)
+        sizes.append((path.stat().st_size, len(after) - len(before)))
+        before = after
+        assert states_equal(read_checkpoint(path), made.state_dict())
+    queries = made.ledger.total("queries")
+    assert sizes[-1][0] <= sizes[3][0] + 100 and sizes[-1][1] < sizes[3][1] + 100
+    assert 0 < len(before) - queries * 8 * 6 < 8 * 3 * 120  # 48 bytes a query, and a line for each client and save
+    again = fzoos()
+    kept = load_checkpoint(again, path)
+    for one in (made, again):
+        run(one, 2)
+    kept.save(again)
+    assert trace(again) == trace(made) and rows.read_bytes().startswith(before)
+    assert states_equal(read_checkpoint(path), made.state_dict())
+
+
+def test_queries_of_a_client_that_is_new_are_written_again(tmp_path):
+    path, made = tmp_path / "f.pt", fzoos()
+    kept = Checkpoint(path)
+    run(made, 2)
+    kept.save(made)
+    made.host.restart(1)
+    run(made, 1)
+    kept.save(made)
+    assert states_equal(read_checkpoint(path), made.state_dict())
+    assert (tmp_path / "f.pt.rows-2.bin").exists() and not (tmp_path / "f.pt.rows.bin").exists()
+
+
+def test_a_save_of_queries_that_fails_is_made_up_for(tmp_path, monkeypatch):
+    path, made = tmp_path / "f.pt", fzoos(failing=5)
+    kept = Checkpoint(path)
+    run(made, 1)
+    kept.save(made)
+    older = made.state_dict()
+    for broken in ((checkpoint, "write_state"), (files.os, "fsync")):
+        run(made, 1)
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="space"):
+            patch.setattr(*broken, full_disk)
+            kept.save(made)
+        assert states_equal(read_checkpoint(path), older)
+    kept.save(made)
+    assert states_equal(read_checkpoint(path), made.state_dict())
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+def test_rows_that_do_not_fit_are_refused(change, tmp_path):
+    (tmp_path / "other").mkdir()
+    made, other = fzoos(), fzoos(seed=1)
+    run(made, 2), run(other, 3)
+    save_checkpoint(made, tmp_path / "f.pt")
+    save_checkpoint(other, tmp_path / "other" / "f.pt")
+    change(tmp_path, "f.pt.rows.bin")
+    with pytest.raises(ValueError, match=r"f\.pt is no checkpoint of this federation: .*rows\.bin"):
+        load_checkpoint(fzoos(), tmp_path / "f.pt")
+
+
+@pytest.mark.parametrize("data", [b"x", b"{}\n", b'{"place": "0", "bytes": [8, 8, 0], "dtype": "float64"}\n12345678'])
+def test_records_that_are_none_are_refused(data, tmp_path):
+    made, path = fzoos(), tmp_path / "f.pt"
+    run(made, 1)
+    save_checkpoint(made, path)
+    growing = GrowingFile(tmp_path / "any")
+    growing.append(data)
+    spoil(path, lambda state: state.update(rows=["any", growing.size, growing.sha256]))
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        load_checkpoint(fzoos(), path)
