@@ -74,10 +74,11 @@ def simulate(
             raising StopIteration.
         checkpoint: a file in which the whole federation is kept, beside others that only grow: the ledger's entries,
             ``<checkpoint>.ledger.csv``, and the rounds' records, ``<checkpoint>.history.jsonl``, which can be read
-            while the run goes on, and of FZooS the clients' queries, ``<checkpoint>.rows.bin``. The same call with the same file goes on after the last round that was saved, to the
-            bit, also with more rounds; of a run that has made its rounds it returns the result. It is loaded only by
-            the same algorithm, options, seed, x0, bounds and number of clients. Whether their functions are the same
-            it cannot know: what objectives hold themselves, as a generator's state, is theirs to keep.
+            while the run goes on, and of FZooS the clients' queries, ``<checkpoint>.rows.bin``. The same call with the
+            same file goes on after the last round that was saved, to the bit, also with more rounds; of a run that has
+            made its rounds it returns the result. It is loaded only by the same algorithm, options, seed, x0, bounds
+            and number of clients. Whether their functions are the same it cannot know: what objectives hold themselves,
+            as a generator's state, is theirs to keep.
         checkpoint_every: number of rounds from one save to the next.
         progress: ``"auto"``: a bar over the rounds in terminals and notebooks, and else lines of the log every 30 s;
             True: a bar; False: neither. See ``Progress``.
