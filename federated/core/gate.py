@@ -31,7 +31,7 @@ FEWEST = 4
 REMEMBERED = 10
 """Rounds whose medians are remembered."""
 
-BLOCK = 1 << 20
+BLOCK = 1 << 16
 """Numbers of vectors whose lengths are computed at once."""
 
 UNMOVED = "as where the functions do not change within the smoothing radius, or queries fail"
