@@ -133,12 +133,12 @@ def of_hessians(posterior, units) -> Numbers:
     }
 
 
-def of_model(model, units, hessian=True) -> Numbers:
+def of_model(model, units) -> Numbers:
     at = units.inputs(places())
     found = of_values(model.posterior(at), units) | of_gradients(model.gradient_posterior(at), units)
     found |= of_joint(model.joint_posterior(at), units)
     found["value with gradient"] = (model.value_gradient_covariance(at, at), 2, 1)
-    return found | of_hessians(model.hessian_posterior(at), units) if hessian else found
+    return found | of_hessians(model.hessian_posterior(at), units)
 
 
 def kernel_in(units, standardised=True, make=matern_kernel):
@@ -206,7 +206,14 @@ def automatic(units) -> Numbers:
     kernel.base_kernel.lengthscale = torch.tensor(units.x * 1.0, dtype=units.dtype)
     kernel.outputscale = torch.tensor(1.0, dtype=units.dtype)
     likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
-    return of_model(DerivedGP(*observed(units), likelihood=likelihood, covar_module=kernel), units)
+    model = DerivedGP(*observed(units), likelihood=likelihood, covar_module=kernel)
+    at = units.inputs(places()[1:2])
+    gradient, along = model.gradient_posterior(at), model.hessian_posterior(at).along(torch.ones(D, 1).to(at))
+    return {
+        "gradient": (gradient.mean, 1, 1),
+        "gradient covariance": (gradient.covariance_matrix, 2, 2),
+        "hessian and gradient along": (along.covariance_matrix[..., 0, 1], 2, 3),
+    }
 
 
 def product(units) -> Numbers:
