@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from functools import cached_property, wraps
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 import torch
 
@@ -29,33 +29,27 @@ def outside_inference_mode(compute: Callable[P, R]) -> Callable[P, R]:
     return outside
 
 
-class cached_with_graph(Generic[R]):
-    """``functools.cached_property`` of a tensor that gets its graph when it is first read with gradients.
+class cached_with_graph(cached_property[R]):
+    """A ``cached_property`` of a tensor that gets its graph when it is first read with gradients.
 
     A value computed under ``torch.no_grad`` has no graph. It is kept for such reads, and computed once more for the
     first read that may ask for derivatives.
     """
 
-    def __init__(self, compute: Callable[[Any], R]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
 
     @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> R: ...
 
-    @overload
-    def __get__(self, instance: object, owner: type | None = None) -> R: ...
-
-    def __get__(self, instance: object | None, owner: type | None = None) -> Self | R:
+    def __get__(self, instance: object | None, owner: type[Any] | None = None) -> Self | R:
         if instance is None:
             return self
-        # An entry of the property's own name hides this descriptor, as with cached_property.
-        name = self._name if torch.is_grad_enabled() else f"{self._name} without graph"
+        assert self.attrname is not None
+        # An entry of this name hides the property, as that of any cached_property.
+        name = self.attrname if torch.is_grad_enabled() else f"{self.attrname} without graph"
         kept = vars(instance)
         if name not in kept:
-            kept[name] = self._compute(instance)
+            kept[name] = self.func(instance)
         value: R = kept[name]
         return value
