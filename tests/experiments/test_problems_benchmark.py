@@ -560,7 +560,13 @@ def test_what_is_packed_is_the_same_for_the_same_files_and_left_out_where_a_run_
     assert not (tmp_path / "third" / "trust_region-bbob.tgz").exists()
 
 
-@pytest.mark.parametrize("name", BOARDS)
+LONG = ("problems-bbob", "problems-bbob-largescale")
+"""Scoreboards with thousands of runs."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in BOARDS]
+)
 def test_a_published_scoreboard_follows_from_its_records(name, tmp_path):
     records = page.read_records(PUBLISHED, name)
     instances = range(11, 21) if name == "problems-real" else PUBLISHED_INSTANCES
