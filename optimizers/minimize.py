@@ -57,6 +57,8 @@ def minimize(
     executor: Submits | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: Resume = "check",
+    max_seconds: float | None = None,
+    query_timeout: float | None = None,
     on_failure: FailurePolicy = "skip",
     retries: int = 1,
     progress: ProgressMode = "auto",
@@ -105,6 +107,14 @@ def minimize(
             them, also where the source is the same. Docstrings, comments and the place in the file do not count. A
             change of what ``fun`` calls, closes over or reads is not seen, nor is one of the arguments of a
             ``partial``. Without a source (``exec``, a built-in) the compiled code is compared, and the log warns.
+        max_seconds: the time of this call, after which it returns the result so far with status 4. Queries that are
+            running are left out, and the message says how many; ``query_timeout`` says what becomes of them. With a
+            checkpoint the same call goes on for as long again. What the method itself computes is not interrupted.
+        query_timeout: seconds that a query may take, from when it begins. One that takes more has failed by a
+            ``TimeoutError``, which ``on_failure`` treats like any other exception. In the main thread of this or
+            another process a signal ends it; a process whose query does not end by it is ended 5 s later. In other
+            threads the query cannot be ended: it is left behind, the log says so, and it may go on using the processor.
+            An objective that is evaluated in place is only ended in a main thread.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception on the first query is raised
             in any case. One that is raised ends the run; with a checkpoint, or an optimizer that you make yourself and
             give to ``run``, you can continue after it.
@@ -136,6 +146,8 @@ def minimize(
         executor=executor,
         checkpoint=checkpoint,
         resume=resume,
+        max_seconds=max_seconds,
+        query_timeout=query_timeout,
         progress=progress,
     )
     return result.numpy() if arrays else result

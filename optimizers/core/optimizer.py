@@ -359,9 +359,9 @@ class Optimizer(MethodTools):
     def result(self, reason: StopReason | None = None) -> Result:
         """The run so far.
 
-        Its entries are x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 98
-        interrupted, 99 callback or function, −1 running), success, message, stop_reason; and history, which holds for
-        the queries in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, with
+        Its entries are x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 4
+        time, 98 interrupted, 99 callback or function, −1 running), success, message, stop_reason; and history, which
+        holds for the queries in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, with
         ``store_points``, ``x``, ``queries x d``.
 
         Args:

@@ -30,7 +30,8 @@ class Result(OptimizeResult):
         nfev: the number of queries, failed ones and retries included.
         nit: the number of batches that were told whole.
         nfail: the number of failed queries.
-        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 98 interrupted, 99 callback or function, −1 running.
+        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 98 interrupted, 99 callback or function,
+            −1 running.
         success: whether the run ended as planned; not where all queries failed, or all but one, nor where it did
             nothing: all values are the same, or the iterate never moved.
         message: why it ended.

@@ -24,6 +24,7 @@ class StopReason(StrEnum):
     BUDGET = "budget"
     TARGET = "target reached"
     STAGNATION = "stagnation"
+    TIME = "time"
     CALLBACK = "callback"
     FUNCTION = "function"
     ALL_FAILED = "all queries failed"
@@ -35,6 +36,7 @@ ENDINGS: dict[StopReason | None, tuple[int, str]] = {
     StopReason.TARGET: (0, "Target reached {count}."),
     StopReason.BUDGET: (1, "Budget of {budget} queries spent{how}, {count}."),
     StopReason.STAGNATION: (2, "No further improvement {count}."),
+    StopReason.TIME: (4, "The time of max_seconds is spent, {count}."),
     StopReason.ALL_FAILED: (3, "The last {row} queries all failed, {count}.{limit}"),
     StopReason.CALLBACK: (99, "Stopped by the callback {count}."),
     StopReason.FUNCTION: (99, "Stopped by the function, which raised StopIteration, {count}."),
@@ -73,8 +75,8 @@ def describe(
 ) -> dict[str, Any]:
     """The entries status, success, message and stop_reason of a run's ``OptimizeResult``.
 
-    A run succeeds if it reaches its target; or if it stagnates, or has no target and spends its budget, more than one
-    query did not fail (one is x0's as a rule), and it has not stood still (see ``stood_still``).
+    A run succeeds if it reaches its target; or if it stagnates, or has no target and spends its budget or time, more
+    than one query did not fail (one is x0's as a rule), and it has not stood still (see ``stood_still``).
 
     Args:
         reason: why the run stopped.
@@ -84,7 +86,8 @@ def describe(
         max_failures: the failed queries that end it.
         follows_estimates: whether each estimate of a gradient that is not 0 is to move the iterate.
     """
-    planned = {StopReason.TARGET, StopReason.STAGNATION} | ({StopReason.BUDGET} if target is None else set())
+    planned = {StopReason.TARGET, StopReason.STAGNATION}
+    planned |= {StopReason.BUDGET, StopReason.TIME} if target is None else set()
     status, message = ENDINGS[reason]
     queries, failures = record.queries, record.failures
     failed = f", {failures} of them failed" if failures else ""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from optimizers.core.batch import Batch
 from optimizers.evaluation import Call
+from optimizers.running.limits import UNLIMITED, Limit
 
 POLL = 0.2
 """Seconds between looks at the jobs of an executor that does not say when they end, such as submitit's."""
@@ -65,7 +66,7 @@ class Crew:
         self.workers = workers
         self._own = ThreadPoolExecutor(workers) if executor is None and workers is not None and workers > 1 else None
         self._executor = executor if executor is not None else self._own
-        self._here: list[Query] = []
+        self._here: list[tuple[Query, Limit]] = []
         self._out: dict[int, tuple[Query, Any]] = {}
         self._ended: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._polled: list[int] = []
@@ -86,19 +87,19 @@ class Crew:
         """Whether queries are evaluated in this thread."""
         return self._executor is None
 
-    def submit(self, query: Query) -> None:
-        """Sends a query out.
+    def submit(self, query: Query, limit: Limit = UNLIMITED) -> None:
+        """Sends a query out, which may take a limited time.
 
         Raises:
             ExecutorError: if the objective cannot be sent to where the executor works.
         """
         if self._executor is None:
-            self._here.append(query)
+            self._here.append((query, limit))
             return
         number = self._count
         self._count += 1
         try:
-            future = self._executor.submit(answered, Errand(query.call, f"{self._run}-{number}"))
+            future = self._executor.submit(answered, Errand(query.call, f"{self._run}-{number}", limit))
         except Exception as error:
             _raise_executors(error)
         self._out[number] = (query, future)
@@ -118,8 +119,8 @@ class Crew:
         Of those that have ended the one that ended first is next.
         """
         if self._here:
-            query = self._here.pop(0)
-            return query, query.call
+            query, limit = self._here.pop(0)
+            return query, partial(limit, query.call)
         while (number := self._next(seconds)) is not None:
             if number in self._out:  # an answer that is announced twice counts once
                 query, future = self._out.pop(number)
@@ -170,12 +171,13 @@ class Errand:
 
     call: Call
     token: str
+    limit: Limit = UNLIMITED
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not isinstance(self.call, partial):
-            return Errand, (self.call, self.token)
+            return Errand, (self.call, self.token, self.limit)
         args = [_Value.of(a) if isinstance(a, Tensor) else a for a in self.call.args]
-        return _arrived, (self.call.func, args, self.token)
+        return _arrived, (self.call.func, args, self.token, self.limit)
 
     def __dask_tokenize__(self) -> str:
         return self.token
@@ -199,8 +201,8 @@ class _Value:
         return torch.frombuffer(bytearray(self.data), dtype=self.dtype).view(self.shape).to(self.device)
 
 
-def _arrived(func: Callable[..., list[float]], args: Sequence[Any], token: str) -> Errand:
-    return Errand(partial(func, *(a.tensor() if isinstance(a, _Value) else a for a in args)), token)
+def _arrived(func: Callable[..., list[float]], args: Sequence[Any], token: str, limit: Limit) -> Errand:
+    return Errand(partial(func, *(a.tensor() if isinstance(a, _Value) else a for a in args)), token, limit)
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _raised_elsewhere(data: bytes | None, text: str, lines: str) -> Raised:
 def answered(errand: Errand) -> list[float] | Raised:
     """What a call returns or raises: whatever else comes from a worker is the executor's."""
     try:
-        return errand.call()
+        return errand.limit(errand.call)
     except BaseException as error:
         return Raised(error)
 

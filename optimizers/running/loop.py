@@ -21,6 +21,7 @@ from optimizers.progress import Progress, ProgressMode
 from optimizers.running.checkpoint import Checkpoint, Resume
 from optimizers.running.crew import Crew, Query, Submits
 from optimizers.running.interrupts import Interrupted, Interrupts
+from optimizers.running.limits import Limits, OutOfTime
 
 Callback = Callable[[OptimizeResult], object]
 
@@ -37,6 +38,8 @@ def run(
     executor: Submits | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: Resume = "check",
+    max_seconds: float | None = None,
+    query_timeout: float | None = None,
     progress: ProgressMode = False,
 ) -> Result:
     """Runs an optimizer, new or resumed, until it stops; of a batch that is told in part it queries the rest.
@@ -58,6 +61,8 @@ def run(
         executor: where queries run.
         checkpoint: a file in which the run is kept; the optimizer is a new one where the file exists.
         resume: what becomes of values in it that another version of the function computed.
+        max_seconds: the time after which the run returns.
+        query_timeout: the time after which a query has failed.
         progress: what shows how far the run is.
 
     Raises:
@@ -67,10 +72,11 @@ def run(
     if callback is not None:
         check_takes("callback", callback, "intermediate_result")
     evaluate = evaluator if isinstance(evaluator, Evaluator) else Evaluator(evaluator)
+    limits = Limits.of(max_seconds, query_timeout, threads=not evaluate.in_place)
     crew = _crew(evaluate, optional(positive_integer, "workers", workers), executor)
     saved = None if checkpoint is None else Checkpoint(checkpoint, optimizer, evaluate, resume)
     try:
-        loop = Loop(optimizer, evaluate, crew, saved, callback, progress)
+        loop = Loop(optimizer, evaluate, crew, saved, callback, progress, limits)
     except BaseException:
         if saved is not None:
             saved.close()
@@ -100,12 +106,14 @@ class Loop:
         checkpoint: Checkpoint | None,
         callback: Callback | None,
         progress: ProgressMode,
+        limits: Limits,
     ) -> None:
         self.optimizer, self.evaluator, self.crew = optimizer, evaluator, crew
-        self.checkpoint, self.callback = checkpoint, callback
+        self.checkpoint, self.callback, self.limits = checkpoint, callback, limits
         self.progress = Progress(
             progress, total=optimizer.max_queries, done=optimizer.queries, name=type(optimizer).__name__, unit="query"
         )
+        self._out_of_time: list[Query] = []
         self._attempts = {} if checkpoint is None else checkpoint.attempts
         self._ready: list[Iterator[Query]] = [self._queries(b, optimizer.untold(b)) for b in optimizer.pending]
 
@@ -115,11 +123,11 @@ class Loop:
             try:
                 if self.checkpoint is not None and self.checkpoint.was_stopped:
                     self._call_back()
-                while not self.optimizer.stopped and not interrupts.requested:
+                while not self.optimizer.stopped and not interrupts.requested and self.limits.left > 0.0:
                     self._fill(interrupts)
-                    if not len(self.crew) and not interrupts.requested:
+                    if not len(self.crew) and not interrupts.requested and self.limits.left > 0.0:
                         raise RuntimeError(f"{type(self.optimizer).__name__} neither asks nor waits for a value")
-                    self._take(self.crew.wait(LOOK), interrupts)
+                    self._take(self.crew.wait(min(LOOK, max(self.limits.left, 0.0))), interrupts)
                     self._show()
                 self._take_what_ends(interrupts)
                 self._show()
@@ -132,7 +140,7 @@ class Loop:
                 finally:
                     if self.checkpoint is not None:
                         self.checkpoint.close()
-        return self._result(interrupts.requested, left)
+        return self._result(interrupts.requested, [*self._out_of_time, *left])
 
     def _show(self) -> None:
         o = self.optimizer
@@ -140,13 +148,13 @@ class Loop:
 
     def _fill(self, interrupts: Interrupts) -> None:
         """Gives idle workers points: of pending batches first, then of another one."""
-        while self.crew.idle and not interrupts.requested:
+        while self.crew.idle and not interrupts.requested and self.limits.left > 0.0:
             query = self._next()
             if query is None or interrupts.requested:
                 return
             if self.checkpoint is not None:
                 self.checkpoint.sent(query.batch, query.rows)
-            self.crew.submit(query)
+            self.crew.submit(query, self.limits.of_a_query(here=self.crew.runs_here))
 
     def _next(self) -> Query | None:
         while True:
@@ -187,6 +195,9 @@ class Loop:
             return
         except StopIteration:
             optimizer.stop(StopReason.FUNCTION)
+            return
+        except OutOfTime:
+            self._out_of_time.append(query)
             return
         except (KeyboardInterrupt, BrokenExecutor):
             if interrupts.requested and not self.crew.runs_here:
@@ -260,11 +271,13 @@ class Loop:
             self.checkpoint.stopped()
 
     def _result(self, interrupted: bool, left: Sequence[Query]) -> Result:
-        result = self.optimizer.result(StopReason.INTERRUPTED if interrupted else None)
-        if result.stop_reason == StopReason.INTERRUPTED and left:
+        early = StopReason.INTERRUPTED if interrupted else StopReason.TIME if self.limits.left <= 0.0 else None
+        result = self.optimizer.result(early)
+        early = early if result.stop_reason == early else None
+        if early is not None and left:
             count = sum(len(query.rows) for query in left)
             result.message += f" {count} {'query was' if count == 1 else 'queries were'} running and left out."
-        if result.stop_reason == StopReason.INTERRUPTED and self.checkpoint is not None:
+        if early is not None and self.checkpoint is not None:
             result.message += " The same call with the same checkpoint goes on."
         if self.checkpoint is not None and (error := self.checkpoint.error) is not None:
             result.message += f" The checkpoint could not be written: {error}."
