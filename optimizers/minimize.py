@@ -116,8 +116,8 @@ def minimize(
             threads the query cannot be ended: it is left behind, the log says so, and it may go on using the processor.
             An objective that is evaluated in place is only ended in a main thread.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception on the first query is raised
-            in any case. One that is raised ends the run; with a checkpoint, or an optimizer that you make yourself and
-            give to ``run``, you can continue after it.
+            in any case, under ``"retry"`` after its retries. One that is raised ends the run; with a checkpoint, or an
+            optimizer that you make yourself and give to ``run``, you can continue after it.
         retries: the most evaluations of a failed point beyond the first, under ``"retry"``.
         progress: ``"auto"``: a bar in terminals and notebooks, and else lines of the log every 30 s; True: a bar;
             False: neither. See ``Progress``.
