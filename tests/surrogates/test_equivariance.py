@@ -34,6 +34,7 @@ from surrogates import (
     rbf_kernel,
     sample_hyperparameters,
 )
+from surrogates.window.window_surrogate import Hyperparameters, WindowSurrogate
 from tests.surrogates.gp_models import generator
 
 D = 2
@@ -114,6 +115,7 @@ def of_joint(joint, units, d=D) -> Numbers:
         "joint: gradient variance": (variance[..., 1:], 2, 2),
         "joint: samples": (samples[..., 0] - units.y_offset, 1, 0),
         "joint: gradient samples": (samples[..., 1:], 1, 1),
+        "joint: value covariance": (covariance[..., 0, :, 0], 2, 0),
         "joint: value with gradient": (covariance[..., 0, :, 1:], 2, 1),
         "joint: gradient covariance": (covariance[..., 1:, :, 1:], 2, 2),
     }
@@ -337,6 +339,21 @@ def fourier(units, data_count=9) -> Numbers:
     }
 
 
+def window(units) -> Numbers:
+    X, Y = observed(units)
+    at = units.inputs(places())
+    surrogate = WindowSurrogate(X[0], 6, Hyperparameters(0.7 * units.x, 1.0, NOISE[units.dtype]))
+    surrogate.trajectory.append(X, Y[:, 0])
+    surrogate.begin(at[1])
+    posterior, model = surrogate.gradient_posterior(at[1]), surrogate.model(at[1])
+    return {
+        "gradient": (posterior.mean * surrogate.scale, 1, 1),
+        "trace": (posterior.trace * surrogate.scale**2, 2, 2),
+        "spectral norm": (posterior.spectral_norm * surrogate.scale**2, 2, 2),
+        "gradient of the model": (model.gradient_posterior(at).mean, 1, 1),
+    }
+
+
 SURROGATES: dict[str, Callable[[Units], Numbers]] = {
     "DerivedGP": standardised,
     "DerivedGP, no outcome transform": untransformed,
@@ -355,6 +372,7 @@ SURROGATES: dict[str, Callable[[Units], Numbers]] = {
     "GradientObservationGP": observed_gradients,
     "GradientObservationGP, inferred noise": observed_gradients_inferred,
     "FourierSurrogate": fourier,
+    "WindowSurrogate": window,
 }
 NO_X_UNIT = {"GradientObservationGP, inferred noise"}
 NO_X_OFFSET = {"DerivedGP, Log10"}

@@ -15,8 +15,9 @@ from surrogates import (
     GradientObservationGP,
     matern_kernel,
     rbf_kernel,
+    sample_hyperparameters,
 )
-from tests.surrogates.gp_models import D, derived_gp, kernel_named, outcomes, points
+from tests.surrogates.gp_models import D, derived_gp, generator, kernel_named, outcomes, points
 from tests.surrogates.reference import assert_close
 
 X, XQ = 0.5 + 0.5 * points(8), 0.5 + 0.4 * points(3, seed=5)
@@ -27,6 +28,9 @@ MODELS = {
     "train_Yvar": lambda: DerivedGP(X, Y, torch.full_like(Y, 0.1), covar_module=kernel_named("sum")),
     "warped": lambda: DerivedGP(X.clamp(0.01, 0.99), Y, input_transform=Warp(D, [0, 1, 2])),
     "logarithms": lambda: DerivedGP(X + 0.1, torch.cat([Y, -Y], -1), input_transform=Log10([0, 1, 2])),
+    "samples of hyper-parameters": lambda: sample_hyperparameters(
+        DerivedGP(X, Y, input_transform=Normalize(D)), 2, generator(0), warmup_steps=1
+    ),
     "observed gradients": lambda: GradientObservationGP(X, Y, X),
     "observed gradients, noise": lambda: GradientObservationGP(X, Y, X, 0 * Y + 0.1, 0 * X + 0.1),
 }
