@@ -72,7 +72,7 @@ class RunConfig:
         dtype: dtype of an x0 that is a number or a list.
         bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty for none.
         weights: list of wᵢ, one for each client; empty for equal weights.
-        options: the algorithm's own, ``server_rate``, ``aggregation`` and ``trim``, as in
+        options: the algorithm's own, ``server_rate``, ``aggregation``, ``trim``, ``gate`` and ``quorum``, as in
             ``"directions = 10, smoothing_radius = 0.1"`` or ``"curvature = {name = 'group_probe', groups = 3}"``;
             ``prox`` and ``update_rule`` are import paths of the operator and of the factory, in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
