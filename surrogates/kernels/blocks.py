@@ -28,8 +28,8 @@ from surrogates.kernels.errors import (
     gradient_at_datum,
     no_gradient,
     no_gradient_covariance,
-    warn_of_missing,
 )
+from surrogates.kernels.missing import marked, missing_inputs, unmarked, warn_of_missing
 from surrogates.kernels.registry import Blocks, KernelFunctions, copied, read_registered
 from surrogates.kernels.stationary import StationaryKernel, as_stationary, unscaled
 
@@ -119,7 +119,7 @@ def kernel_blocks(kernel: Kernel | KernelSnapshot, x1: Tensor, x2: Tensor, mixed
     kernel = snapshot(kernel)
     blocks = existing_blocks(kernel, x1, x2, mixed)
     if not (isinstance(kernel, StationaryKernel) and kernel.profile.has_gradient):
-        missing = _missing(blocks)
+        missing = missing_inputs(blocks)
         if bool(missing.all(-1).any()):
             raise _refusal(kernel, x1, x2, mixed)
         warn_of_missing(missing)
@@ -143,12 +143,6 @@ def existing_blocks(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool)
     return blocks if active_dims is None else _embedded(blocks, active_dims, x1.shape[-1])
 
 
-def _missing(blocks: Blocks) -> Tensor:
-    """The inputs in which derivatives between two points do not exist, ``... x q x n x d``."""
-    missing = blocks.first.isnan() | blocks.second.isnan()
-    return missing if blocks.mixed is None else missing | torch.diagonal(blocks.mixed, dim1=-2, dim2=-1).isnan()
-
-
 def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> ValueError:
     """The error for a kernel without a derivative between two points, of the first of its parts that has none."""
     if isinstance(kernel, StationaryKernel):
@@ -156,7 +150,7 @@ def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> Val
     if isinstance(kernel, GeneralKernel):
         return no_gradient(kernel.functions.title)
     z1, z2 = (x1, x2) if kernel.active_dims is None else (x1[..., kernel.active_dims], x2[..., kernel.active_dims])
-    lacking = [part for part in kernel.parts if bool(_missing(existing_blocks(part, z1, z2, mixed)).any())]
+    lacking = [part for part in kernel.parts if bool(missing_inputs(existing_blocks(part, z1, z2, mixed)).any())]
     return _refusal(lacking[0], z1, z2, mixed)
 
 
@@ -368,8 +362,8 @@ def _sum(a: Blocks, b: Blocks) -> Blocks:
 
 
 def _product(a: Blocks, b: Blocks) -> Blocks:
-    if bool((_missing(a) | _missing(b)).any()):
-        return _marked(_product(_unmarked(a), _unmarked(b)), a, b)
+    if bool((missing_inputs(a) | missing_inputs(b)).any()):
+        return marked(_product(unmarked(a), unmarked(b)), a, b)
     av, bv = a.value.unsqueeze(-1), b.value.unsqueeze(-1)
     mixed = None
     if a.mixed is not None and b.mixed is not None:
@@ -380,26 +374,6 @@ def _product(a: Blocks, b: Blocks) -> Blocks:
             + b.first.unsqueeze(-1) * a.second.unsqueeze(-2)
         )
     return Blocks(a.value * b.value, av * b.first + bv * a.first, av * b.second + bv * a.second, mixed)
-
-
-def _unmarked(blocks: Blocks) -> Blocks:
-    """The blocks with 0 for what is missing, whose NaN would be in all derivatives that are taken further."""
-    first, second, mixed = (
-        None if part is None else part.masked_fill(part.isnan(), 0.0)
-        for part in (blocks.first, blocks.second, blocks.mixed)
-    )
-    assert first is not None and second is not None
-    return Blocks(blocks.value, first, second, mixed)
-
-
-def _marked(blocks: Blocks, *factors: Blocks) -> Blocks:
-    """The blocks with NaN in the inputs in which a factor has no derivative."""
-    missing = reduce(torch.logical_or, [_missing(factor) for factor in factors])
-    first, second = (part.masked_fill(missing, torch.nan) for part in (blocks.first, blocks.second))
-    mixed = blocks.mixed
-    if mixed is not None:
-        mixed = mixed.masked_fill(missing.unsqueeze(-1) | missing.unsqueeze(-2), torch.nan)
-    return Blocks(blocks.value, first, second, mixed)
 
 
 def _embedded(blocks: Blocks, active_dims: Tensor, d: int) -> Blocks:

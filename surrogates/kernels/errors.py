@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
-from linear_operator.utils.warnings import NumericalWarning
-from torch import Tensor
-
 
 class UnsupportedKernelError(TypeError):
     """A kernel has no gradient posterior here; the message says why."""
@@ -43,18 +38,6 @@ def no_gradient(title: str) -> ValueError:
         "derivative there is infinite, or differs from one side to the other. The mean exists away from the data; the "
         "covariance only for kernels whose sample paths are differentiable."
     )
-
-
-def warn_of_missing(missing: Tensor) -> None:
-    """Warns of the inputs, in the last dimension, in which some derivative does not exist and is NaN."""
-    inputs = missing.reshape(-1, missing.shape[-1]).any(0).nonzero().squeeze(-1).tolist()
-    if inputs:
-        warnings.warn(
-            f"The kernel has no derivative in the inputs {inputs} at a point (a category, or a kink such as that of "
-            "MaternKernel(nu=0.5)): partial derivatives in these are NaN, the others are right.",
-            NumericalWarning,
-            stacklevel=3,
-        )
 
 
 def no_hessian(title: str = "MaternKernel(nu=0.5)") -> ValueError:

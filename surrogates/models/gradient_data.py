@@ -52,6 +52,17 @@ def check_gradient_data(X: Tensor, Y: Tensor, G: Tensor, Yvar: Tensor | None, Gv
         check_nonnegative("train_Gvar", Gvar[~Gvar.isnan()])
 
 
+def check_values(X: Tensor, Y: Tensor) -> None:
+    """Refuses what are no values, ``batch x m x 1``, at the points X, ``batch x m x d``."""
+    check_floating("Y", Y)
+    check_same_kind("Y", Y, "X", X)
+    if Y.dim() < 2 or Y.shape[-2:] != (X.shape[-2], 1):
+        raise ValueError(
+            f"Y must be of shape batch x {X.shape[-2]} x 1 for X of shape {tuple(X.shape)}, got {tuple(Y.shape)}."
+        )
+    check_finite("Y", Y)
+
+
 def check_noise(name: str, noise: Any, like: Tensor) -> None:
     """Refuses what are no variances of observations, ``batch x q x 1``."""
     check_floating(name, noise)

@@ -27,7 +27,7 @@ from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from surrogates.checks import check_finite, check_floating, check_points, check_same_kind
+from surrogates.checks import check_points
 from surrogates.kernels.blocks import snapshot
 from surrogates.kernels.makers import NOISE_AS_GIVEN, gaussian_likelihood
 from surrogates.models.caches import ModelSnapshot, prior_mean
@@ -36,6 +36,7 @@ from surrogates.models.gradient_data import (
     check_gradient_data,
     check_gradient_kernel,
     check_noise,
+    check_values,
     observed_targets,
 )
 from surrogates.models.interleaved import InterleavedNoise, gradients_of, values_among
@@ -223,13 +224,7 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
                 or there is no noise where it is needed.
         """
         self._check_points(X)
-        check_floating("Y", Y)
-        check_same_kind("Y", Y, "X", X)
-        if Y.dim() < 2 or Y.shape[-2:] != (X.shape[-2], 1):
-            raise ValueError(
-                f"Y must be of shape batch x {X.shape[-2]} x 1 for X of shape {tuple(X.shape)}, got {tuple(Y.shape)}."
-            )
-        check_finite("Y", Y)
+        check_values(X, Y)
         if noise is not None:
             check_noise("noise", noise, Y)
             noise = noise.expand(*noise.shape[:-2], X.shape[-2], 1).squeeze(-1) / self._scale**2

@@ -1,0 +1,50 @@
+"""Derivatives that do not exist in some inputs: NaN in a kernel's blocks, and what is said of them."""
+
+from __future__ import annotations
+
+import warnings
+from functools import reduce
+
+import torch
+from linear_operator.utils.warnings import NumericalWarning
+from torch import Tensor
+
+from surrogates.kernels.registry import Blocks
+
+
+def missing_inputs(blocks: Blocks) -> Tensor:
+    """The inputs in which derivatives between two points do not exist, ``... x q x n x d``."""
+    missing = blocks.first.isnan() | blocks.second.isnan()
+    return missing if blocks.mixed is None else missing | torch.diagonal(blocks.mixed, dim1=-2, dim2=-1).isnan()
+
+
+def unmarked(blocks: Blocks) -> Blocks:
+    """The blocks with 0 for what is missing, whose NaN would be in all derivatives that are taken further."""
+    first, second, mixed = (
+        None if part is None else part.masked_fill(part.isnan(), 0.0)
+        for part in (blocks.first, blocks.second, blocks.mixed)
+    )
+    assert first is not None and second is not None
+    return Blocks(blocks.value, first, second, mixed)
+
+
+def marked(blocks: Blocks, *factors: Blocks) -> Blocks:
+    """The blocks with NaN in the inputs in which a factor has no derivative."""
+    missing = reduce(torch.logical_or, [missing_inputs(factor) for factor in factors])
+    first, second = (part.masked_fill(missing, torch.nan) for part in (blocks.first, blocks.second))
+    mixed = blocks.mixed
+    if mixed is not None:
+        mixed = mixed.masked_fill(missing.unsqueeze(-1) | missing.unsqueeze(-2), torch.nan)
+    return Blocks(blocks.value, first, second, mixed)
+
+
+def warn_of_missing(missing: Tensor) -> None:
+    """Warns of the inputs, in the last dimension, in which some derivative does not exist and is NaN."""
+    inputs = missing.reshape(-1, missing.shape[-1]).any(0).nonzero().squeeze(-1).tolist()
+    if inputs:
+        warnings.warn(
+            f"The kernel has no derivative in the inputs {inputs} at a point (a category, or a kink such as that of "
+            "MaternKernel(nu=0.5)): partial derivatives in these are NaN, the others are right.",
+            NumericalWarning,
+            stacklevel=3,
+        )
