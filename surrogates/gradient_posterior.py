@@ -76,7 +76,10 @@ class GradientPosterior(Posterior):
     @cached_with_graph
     @outside_inference_mode
     def trace(self) -> Tensor:
-        """trace ∂σ²(x) = E‖∇f(x) − ∇μ(x)‖², exactly, ``batch x q``."""
+        """trace ∂σ²(x) = E‖∇f(x) − ∇μ(x)‖², exactly, ``batch x q``.
+
+        Which of its two ways is taken depends on the traces of the same data before it, and its last bits with it.
+        """
         if self._slope is not None:
             return self.variance.sum(-1)
         return self._scaled(self._conditioning.trace(self._x, self._pass), 2)

@@ -166,7 +166,7 @@ class Unchanged:
     def now(self):
         model = self.model
         posterior = model.gradient_posterior(XQ)
-        return posterior.mean, posterior.trace, model.posterior(XQ).mean.detach(), model.train_targets
+        return posterior.mean, posterior.variance, model.posterior(XQ).mean.detach(), model.train_targets
 
     def check(self):
         for a, b in zip(self.now(), self.before, strict=True):
