@@ -549,6 +549,7 @@ def test_a_small_federation_starts_no_thread():
     script = """
 import os
 import torch
+from federated import simulate
 torch.set_num_threads(4)
 before = len(os.listdir("/proc/self/task"))
 clients = [lambda x, c=c: float((x - c).square().sum()) for c in (0.1, 0.5, 0.9)]
