@@ -243,5 +243,5 @@ EXPERIMENT = Experiment(
     table=table,
     seeds={"quick": 3, "paper": 2},
     cost={"paper": "1 h"},
-    caption="Points are means over the seeds, at the worse heterogeneity; what is far higher is drawn at the upper end.",
+    caption="Points are means over the seeds, at the worse heterogeneity; far higher ones are drawn at the upper end.",
 )

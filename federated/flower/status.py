@@ -72,6 +72,7 @@ class Status:
         self._held |= {"state": state, "waiting": ""}
         self._write()
         if self._lock is not None:
+            Path(self._lock.name).unlink(missing_ok=True)
             self._lock.close()
 
     def waiting(self, line: str) -> None:
