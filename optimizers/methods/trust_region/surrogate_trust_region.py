@@ -1,11 +1,11 @@
-"""A trust-region method whose model is a Gaussian process pinned at the best point."""
+"""Minimizes by a trust region on a derived Gaussian process whose value is pinned at the best point."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -13,97 +13,52 @@ from torch import Tensor
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
-from optimizers.methods.trust_region.cut import is_at
-from optimizers.methods.trust_region.free_box import FreeBox
-from optimizers.methods.trust_region.modeller import AnyModel, Modeller
-from optimizers.methods.trust_region.radius import FAILED
-from optimizers.methods.trust_region.region_state import TrustRegionState
-from optimizers.methods.trust_region.span_model import SpanModel
-from optimizers.methods.trust_region.spanning import is_spanning
+from optimizers.core.state import load_fields, save_fields
+from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.local_model import LocalModel, ModelBuilder
+from optimizers.methods.trust_region.models import CompositeModel, SpanModel
+from optimizers.methods.trust_region.parallel import informative_points
+from optimizers.methods.trust_region.rules import TrustRegionRules
+from optimizers.methods.trust_region.state import (
+    PLANS,
+    Data,
+    Design,
+    Fit,
+    GeometryQuery,
+    Plan,
+    Repeat,
+    Restart,
+    Run,
+    Step,
+    TrustRegionState,
+)
 from optimizers.prox import Prox
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
+from surrogates.pinned.prior import Shape
 from surrogates.threads import small_algebra
 
-RUGGED = True
-"""Whether a run smoothes over the ripples of an exact function until it cannot see more."""
-
-EARLY = 10
-"""In so many first queries a variable, half of all at most, ripples stay smoothed over when ρ is at what is seen."""
-
-LESSONS = 5
-"""The most queries in a row that only teach the model."""
-
-DOUBTS, UNDECIDED = 2.0, 0.5
-"""A step falls short by chance up to so many standard deviations of what it explored; its ratio counts as the other."""
-
-CHANCES = 3
-"""The most queries in a row that only teach the model, up to such a step: one more that falls short has failed."""
-
-RETURNS = True
-"""Whether in a span a new run begins about the best point where the random one is no better than x0."""
-
-ALONE = ("design", "surround", "scout", "repeat")
-"""The kinds of batches beside which nothing is asked."""
-
 PATIENCE = 2
-"""A query is passed over when so many other answers for each point that is out have come before its own."""
+"""A planned query is passed over when this many other answers for each pending point have come before its own."""
+
+
+class Outcome(NamedTuple):
+    """What the last query says: whether it was a step that failed, and whether it failed at the finest radius."""
+
+    failed: bool = False
+    at_rho: bool = False
 
 
 class SurrogateTrustRegion(Optimizer):
-    """Steps to the minimum of a derived Gaussian process in a ball about the best point, by Powell's rules of radii.
+    """Minimizes a derived GP's mean in a trust region about the best point, by Powell's rules of two radii.
 
-    A run begins with a design, x0 and x0 ± Δeᵢ (a side outside of the box: half as far on the other side), or half of
-    the budget's queries of it. From then on each batch is one query, chosen by a Gaussian process over the nearest
-    queries to the best point x_b (``PinnedData``, ``RegionModel``), which without noise and ripples holds f(x_b):
-
-    - *a step* to the least posterior mean in the ball of radius Δ and the box. Δ follows the ratio of actual to
-      predicted decrease (``Radius``).
-    - *a lesson*, after a step that failed or where it is too short for a query: x_b + Δe, e the unit vector along
-      which what is not known of ∇f(x_b) may gain most, downhill by the mean. A slope g gains about ½gᵀB⁻¹g within Δ,
-      B = |∇²μ| + ‖∇μ‖/Δ; e maximizes eᵀCe/eᵀBe, C the covariance of ∇f(x_b), if the most exceeds ∇μᵀB⁻¹∇μ. There are
-      at most five in a row.
-    - *Failed queries* have no place in the model. A plane that parts them from the others about x_b, the farthest from
-      x_b that does, bounds the steps (``cut_of``), which go a quarter of the way to it at most, and end a radius before
-      it, or go along it (``share_of``): failures may begin at a curved border. Where the plane is near and steps still
-      fail, ρ falls; where there is none, the radius falls under their distance.
-    - *Noise* of unknown variance s² is a hyper-parameter of the model. Where a fit finds some, the center is queried
-      again, and differs, or fails. The center is then the query of least posterior mean, Δ follows the ratio of falls
-      of that mean, ρ stays where the mean changes by about s within it, unless queries fail there, and steps too short
-      for a query are queried after five lessons. ``x`` is the center; ``best_x`` stays the query of the least value, a
-      lucky one.
-    - *Ripples* are what a fit takes for noise where the center's value agrees. They are smoothed over as noise is,
-      until ρ would fall under what the mean shows; and also then in the first ten queries a variable, half of all at
-      most, where values are much less likely without noise (``needs_noise``). After that the model interpolates, about
-      the best query.
-    - Where there is nothing to learn, the lower radius ρ falls to a quarter. At its least (1e-8 of the box's sides)
-      another run begins at a random point; its model has all queries near it, and ``best_x`` is the best of all.
-    - *Many variables* (more than 60, or more than a sixth of the budget that a run begins with): the model is of the
-      span of its window's rows, in k ≤ n coordinates of an orthonormal basis (``span``, ``SpanModel``); outside of it
-      every slope has mean 0 and the prior's variance. The design is x0 and eight random directions. Without a prox each
-      step also goes a little along a random direction outside (``SpanModel.exploring``), and where nothing is smoothed
-      over it has failed only if it falls short by more than the slope along that may explain, or as the fourth in a
-      row. The first radius grows with √d. A new run begins about the best point where the random one is no better
-      than x0, as few are in many dimensions.
-    - *With a prox* the best point, the ratio and the model are of f + ψ, ψ itself known (``CompositeModel``). Steps are
-      in ψ's domain; the design and lessons may be outside, where f is asked and f + ψ is infinite. An x0 outside is
-      moved into it.
-    - *Several queries at a time*: idle workers get one query each beside where the step ends, chosen for what they
-      teach about the gradient there, whatever the values of all that are out (``Place``). A step that takes too long
-      is passed over: another one takes its place, and its value joins the others when it comes.
-
-    The model's amplitude, and its noise, are fitted anew every max(2, d/2) queries (max(5, n/8) in a span), and its
-    metric to the mean's Hessian. The algebra is on the CPU, in float64, and costs O(n³ + n² d + d³) a query for a
-    window of n, in a span O(n³ + n² d).
+    TO BE WRITTEN
 
     Args:
         x0: initial point, shape ``d``.
-        radius: the first Δ, in search units, in a finite box at most half of its largest side times max(1, √(d/20));
-            None: 0.2 of the least side (2 in a box that is searched as [0, 10]^d) times that root, and where a side is
-            infinite without it and at most 1. It is at least what the dtype resolves at x0.
-        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60; where values
-            have noise also half of all queries, up to 300 of them.
-        noise: variance of a value's noise, in f's squared units; None: estimated. With 0 a run smooths over ripples
-            from its design on, whether a fit finds some or not.
+        radius: the first Δ, in search units.
+        window: the most queries in a model.
+        noise: variance of a value's noise, in f's squared units; None: estimated.
+        rules: the method's rules and their options; None: ``TrustRegionRules()``.
         **common: see ``Optimizer``; there may be bounds, finite or not; a prox needs a method ``value``.
 
     Raises:
@@ -111,7 +66,7 @@ class SurrogateTrustRegion(Optimizer):
     """
 
     method = "trust_region"
-    version = 3
+    version = 4
     state: TrustRegionState
 
     def __init__(
@@ -121,242 +76,321 @@ class SurrogateTrustRegion(Optimizer):
         radius: float | None = None,
         window: int | None = None,
         noise: float | None = None,
+        rules: TrustRegionRules | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)
         self.noise = optional(nonnegative, "noise", noise)
+        self.rules = rules or TrustRegionRules()
         super().__init__(x0, **common)
 
     def _start(self) -> None:
-        if self.prox is not None:
-            if not hasattr(self.prox, "value"):
+        psi = cast("Prox | None", self.prox)
+        if psi is not None:
+            if not hasattr(psi, "value"):
                 raise ValueError("SurrogateTrustRegion compares values of f + ψ: its prox needs a method value(x)")
-            if not math.isfinite(float(cast(Prox, self.prox).value(self._x))):
+            if not math.isfinite(float(psi.value(self._x))):
                 self._x = self._prox(self._x, 1.0)
         self._box = FreeBox(self._x, self.domain)
         if self._box.d == 0:
             raise ValueError("SurrogateTrustRegion has nothing to search: every coordinate has equal bounds")
-        self._modeller = Modeller(self._box, self.window, self.noise, cast("Prox | None", self.prox))
-        self._opening = self._box.first_radius(self.radius)
+        self._models = ModelBuilder(self._box, self.rules, self.window, self.noise, psi)
+        center = self._box.part(self._x)
+        self._opening = self.rules.radius.first(self._box, center, self.radius)
         noisy = None if self.noise is None else self.noise > 0.0
-        self.state = TrustRegionState.beginning(self._x, self._box.part(self._x), self._opening, noisy)
+        none = center.new_empty(0, self._box.d)
+        self.state = TrustRegionState(
+            data=Data(none, none[:, 0], none),
+            run=Run(0, self._opening, center, noisy=noisy, smoothing=bool(noisy)),
+            fit=Fit(torch.eye(1, dtype=torch.float64)),
+            plan=Design(center[None]),
+        )
 
-    def _planned(self) -> tuple[str, Tensor]:
-        """The kind and the points of the next batch: what was planned, or a design, also where ``restart`` moved."""
-        state = self.state
-        if state.turn and torch.equal(self._x, state.center):
-            return state.kind, state.plan
-        return "design", self._design(self._box.part(self._x), self._opening.delta)
+    def _state(self) -> dict[str, Any]:
+        return {"plan_kind": self.state.plan.kind} | save_fields(self.state)
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        ours = {name: value for name, value in state.items() if name != "plan_kind"}
+        fit, plan = replace(self.state.fit, shape=Shape()), PLANS[state["plan_kind"]](self.state.plan.points)
+        self.state = load_fields(replace(self.state, fit=fit, plan=plan), ours, torch.device("cpu"))
+
+    def _options(self) -> dict[str, Any]:
+        return super()._options() | {"rules": repr(self.rules)}
+
+    # Asking.
+
+    def _planned(self) -> Plan:
+        """The plan of the next batch; a design where ``restart`` has moved the iterate."""
+        if self.state.plan_id and torch.equal(self._x, self._iterate(self.state)):
+            return self.state.plan
+        return Design(self._design(self._box.part(self._x), self._opening.delta))
+
+    def _iterate(self, state: TrustRegionState) -> Tensor:
+        return self._box.whole(state.run.center[None])[0]
 
     def _design(self, center: Tensor, delta: float) -> Tensor:
-        """A design about a center, random where the model is of a span, ``m x d_free``."""
-        if self._is_spanning():
-            return self._box.random_design(center, delta, self._generator(3))
-        return self._box.design(center, delta)
+        random = self._generator(3) if self._is_spanning() else None
+        return self.rules.design.points(self._box, center, delta, random)
 
     def _is_spanning(self) -> bool:
-        """Whether the model is of the span of its rows: the budget of the first batch has decided it."""
-        if self.state.turn:
-            return self.state.basis is not None
-        return is_spanning(self._box.d, self.max_queries)
+        """Whether the model is of the span of its rows, which the budget of the first batch decides."""
+        if self.state.plan_id:
+            return self.state.fit.basis is not None
+        return self.rules.design.is_spanning(self._box.d, self.max_queries)
 
     def _next_queries(self) -> int:
-        kind, points = self._planned()
-        return min(len(points), max(1, (self.remaining + 1) // 2)) if kind in ("design", "surround") else 1
+        plan = self._planned()
+        return min(len(plan.points), max(1, (self.remaining + 1) // 2)) if isinstance(plan, Design) else 1
 
     def _ask(self) -> Batch:
-        kind, points = self._planned()
-        info = {
-            "kind": kind,
-            "design": kind == "design",
-            "turn": self.state.turn,
-            "told": self.iterations,
-            "spanning": self._is_spanning(),
-        }
-        return self._points_batch(self._box.whole(points[: self._next_queries()]), info=info)
+        plan = self._planned()
+        info = {"kind": plan.kind, "plan_id": self.state.plan_id, "told": self.iterations}
+        return self._points_batch(self._box.whole(plan.points[: self._next_queries()]), info=info)
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
-        if any(batch.info["kind"] in ALONE for batch in pending):
-            return None
-        if not any(batch.info["turn"] == self.state.turn for batch in pending):
-            return None if self._planned()[0] in ALONE else self._ask()
         state, box = self.state, self._box
+        if any(batch.info["kind"] in ("design", "restart", "repeat") for batch in pending):
+            return None
+        if not any(batch.info["plan_id"] == state.plan_id for batch in pending):
+            return self._ask() if isinstance(self._planned(), Step | GeometryQuery) else None
         out = torch.cat([box.part(cast(Tensor, batch.explicit)) for batch in pending])
+        rows = self._models.window(state, state.run.center_index).rows
         try:
-            moves = self._modeller.place(state, out).informative(self._generator(5))
+            points = informative_points(state, rows, out, box, self.rules.model.prior, self._generator(5))
         except NotPositiveDefiniteError:
             return None
-        for point in box.part(box.whole(state.points[state.pin].cpu() + moves)):
+        for point in box.rounded(points):
             if not self._is_known(state, point[None]) and not bool((out == point).all(dim=1).any()):
-                return self._points_batch(box.whole(point[None]), info={"kind": "beside", "turn": -1})
+                return self._points_batch(box.whole(point[None]), info={"kind": "beside", "plan_id": -1})
         return None
 
-    def _awaited(self) -> bool:
-        """Whether the planned query is out, and not for so long that another one takes its place."""
+    def _is_awaited(self) -> bool:
+        """Whether the planned query is pending, and not for so long that another one takes its place."""
         late = PATIENCE * len(self.pending)
-        ours = [batch for batch in self.pending if batch.info["turn"] == self.state.turn]
-        return any(self.iterations - batch.info["told"] <= late for batch in ours)
+        planned = [batch for batch in self.pending if batch.info["plan_id"] == self.state.plan_id]
+        return any(self.iterations - batch.info["told"] <= late for batch in planned)
+
+    # Learning from answers.
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
-        state, kind = self.state, batch.info["kind"]
-        succeeded = torch.isfinite(values)
-        asked = self._box.kept(self._box.part(cast(Tensor, batch.explicit)))
-        now = replace(
-            state,
-            points=torch.cat([state.points, asked[succeeded]]),
-            values=torch.cat([state.values, values[succeeded]]),
-            # A point that has succeeded and fails now is no border's.
-            failed=state.failed if kind == "repeat" else torch.cat([state.failed, asked[~succeeded]]),
+        state, values = self.state.copied(), values.cpu()
+        plan = self._planned() if batch.info["plan_id"] == state.plan_id else None
+        asked, succeeded = self._box.part(cast(Tensor, batch.explicit)), torch.isfinite(values)
+        # A point that has succeeded before and fails now is at no border.
+        failed = asked[:0] if isinstance(plan, Repeat) else asked[~succeeded]
+        state.data = Data(
+            torch.cat([state.data.points, asked[succeeded]]),
+            torch.cat([state.data.values, values[succeeded]]),
+            torch.cat([state.data.failed, failed]),
         )
-        told, failed, stuck = bool(succeeded.all()), False, False
-        if kind in ("step", "lesson") and batch.info["turn"] != state.turn:
-            kind = "beside"
-        if kind == "beside" and self._awaited():
-            self.state = now
-            return
-        now.turn = state.turn + 1
-        if state.turn == 0:
-            spanning = batch.info["spanning"]
-            now.basis = state.points[:0] if spanning else None
-            now.metric = self._box.kept(torch.eye(1 if spanning else self._box.d, dtype=torch.float64))
-        if kind in ("design", "scout"):
-            now.first, now.radius, now.lessons = len(state.values), self._opening, 0
-            now.smoothing = now.noisy is not None and (now.noisy or RUGGED)
-            now.shape = None
-            reached = float(self._modeller.totals(now, torch.tensor([now.first]))) if bool(succeeded[0]) else math.inf
-            if kind == "design":
-                now.began = reached
-            elif RETURNS and now.basis is not None and len(now.values) and not reached < now.began:
-                now.first, now.pin = 0, self._modeller.lowest(now)
-        elif kind == "repeat":
-            now.noisy = not told or bool(values[0] != state.values[state.pin])
-            now.fitted, now.smoothing = 0, now.noisy or RUGGED
-            if not now.noisy:
-                now.points, now.values = state.points, state.values
-        elif kind == "step" and not (now.smoothing and told):
-            place = state.pin
-            length = float((asked[0] - state.points[place]).norm())
-            before, after = self._modeller.totals(now, torch.tensor([place, len(now.values) - 1])).tolist()
-            ratio = _ratio(before, after if told else math.nan, state.predicted)
-            miss = after - before + state.predicted
-            now.lessons = 0
-            if ratio <= FAILED and miss <= DOUBTS * state.doubt and state.lessons < CHANCES:
-                ratio, now.lessons = UNDECIDED, state.lessons + 1
-            failed = not ratio > FAILED
-            cut = None if told else self._modeller.cut(now, place)
-            now.radius = state.radius.after(ratio if cut is None else -math.inf, length)
-            stuck = cut is not None and is_at(cut, state.radius.delta)
-        elif (
-            kind == "lesson"
-            and not told
-            and (len(state.values) == 1 or self._modeller.cut(now, self._modeller.best(state)) is None)
-        ):
-            now.radius = state.radius.after(math.nan, state.radius.delta)
-        with small_algebra(self._modeller.flops):
-            at_rho = (told or stuck) and state.radius.delta <= state.radius.rho
-            self._plan(now, kind, failed, failed and at_rho)
-        self.state, self._x = now, now.center
+        if plan is not None or not self._is_awaited():
+            with small_algebra(self._models.flops):
+                outcome = self._learned(state, plan, asked, values)
+                state.plan, state.plan_id = self._next_plan(state, plan, outcome), state.plan_id + 1
+            self._x = self._iterate(state)
+        self.state = state
 
-    def _plan(self, now: TrustRegionState, kind: str, failed: bool, at_rho: bool) -> None:
-        """Sets the center, the model's hyper-parameters and the next batch.
+    def _learned(self, state: TrustRegionState, plan: Plan | None, asked: Tensor, values: Tensor) -> Outcome:
+        """Takes what the answers to a plan say into the run: its beginning, its radius, and whether it has noise."""
+        run, data, succeeded = state.run, state.data, bool(torch.isfinite(values).all())
+        match plan:
+            case Restart() | Design(begins=True):
+                self._begin(state, plan, values)
+            case Repeat():
+                run.noisy = not succeeded or bool(values[0] != data.values[run.center_index])
+                run.smoothing, state.fit.count = self.rules.noise.smooths(run.noisy), 0
+                if not run.noisy:
+                    state.data = replace(data, points=data.points[:-1], values=data.values[:-1])
+            case Step() if not (run.smoothing and succeeded):
+                return self._judged(state, plan, asked[0], succeeded)
+            case GeometryQuery() if not succeeded:
+                # A lone value, or failures that no plane separates from the others: the radius is too large.
+                if len(data.values) == 1 or self._models.half_space(state, self._models.best(state)) is None:
+                    run.radius = self.rules.radius.after(run.radius, math.nan, run.radius.delta)
+        return Outcome()
 
-        Args:
-            now: the state with all values.
-            kind: the kind of the batch that was told.
-            failed: whether it was a step that failed.
-            at_rho: whether that was at Δ = ρ, and with a value, or without one at a plane that is near (``is_at``).
-        """
-        if now.first == len(now.values):
-            self._scout(now)
-            return
-        modeller, normal = self._modeller, torch.from_numpy(self._generator(4).standard_normal(self._box.d))
-        modeller.forget(now)
-        best = modeller.best(now)
-        model = None if kind == "scout" else modeller.model(now, best, normal)
-        if now.smoothing and model is not None:
-            best, model, fell_short = modeller.settled(now, best, model, kind == "step" and not failed, normal)
-            if fell_short:
-                failed, at_rho = True, now.radius.delta <= now.radius.rho
-        center = now.points[best].cpu()
-        now.center, now.pin = self._box.whole(center[None])[0], best
-        if kind == "scout":
-            now.kind, now.plan = "surround", self._box.kept(self._design(center, now.radius.delta)[1:])
-        elif model is None:
-            direction = torch.from_numpy(self._generator(1).standard_normal(self._box.d))
-            now.kind, now.plan = "lesson", self._box.kept(self._box.along(center, direction, now.radius.delta))
-            if self._is_known(now, now.plan):
-                self._scout(now)
-        elif now.noisy is None and now.shape is not None and now.shape[1] > 0.0:
-            now.kind, now.plan = "repeat", self._box.kept(center[None])
-        else:
-            self._step_or_lesson(now, model, center, failed, at_rho)
+    def _begin(self, state: TrustRegionState, plan: Design | Restart, values: Tensor) -> None:
+        """Begins a run at the first point of a design, or at a random one."""
+        run, fit, d = state.run, state.fit, self._box.d
+        if state.plan_id == 0:
+            fit.basis = state.data.points[:0] if self._is_spanning() else None
+            fit.metric = torch.eye(d if fit.basis is None else 1, dtype=torch.float64)
+        run.first = len(state.data.values) - int(torch.isfinite(values).sum())
+        run.radius, run.teaching, fit.shape = self._opening, 0, None
+        run.smoothing = self.rules.noise.smooths(run.noisy)
+        reached = math.inf
+        if bool(torch.isfinite(values[0])):
+            reached = float(self._models.totals(state.data, torch.tensor([run.first])))
+        if isinstance(plan, Design):
+            run.start_value = reached
+        elif len(state.data.values) and self.rules.restart.begins_at_best(reached, run.start_value, fit.basis is not None):
+            run.first, run.center_index = 0, self._models.lowest(state.data)
 
-    def _step_or_lesson(
-        self, now: TrustRegionState, model: AnyModel, center: Tensor, failed: bool, at_rho: bool
-    ) -> None:
-        """Plans what the model says is next, at ever finer scales."""
-        box = self._box
-        if self._is_blind(now, model, center):
-            now.radius = now.radius.raised()
-        lower, upper = box.lower - center, box.upper - center
-        step, mean = model.step(now.radius.delta, lower, upper)
-        length = float(step.norm())
+    def _judged(self, state: TrustRegionState, plan: Step, point: Tensor, succeeded: bool) -> Outcome:
+        """Moves the radius by the ratio of a step's actual to its predicted decrease."""
+        run, data, rules, teaching = state.run, state.data, self.rules, state.run.teaching
+        length = float((point - data.points[run.center_index]).norm())
+        numbers = torch.tensor([run.center_index, len(data.values) - 1])
+        before, after = self._models.totals(data, numbers).tolist()
+        ratio = _ratio(before, after if succeeded else math.nan, plan.predicted)
+        run.teaching = 0
+        # Chance explains a step that explores and falls short by little, but not several in a row.
+        short_by = after - before + plan.predicted
+        if ratio <= rules.radius.failed and short_by <= rules.exploration.deviations * plan.exploration_std:
+            if teaching < rules.exploration.limit:
+                ratio, run.teaching = rules.exploration.ratio, teaching + 1
+        failed, at_rho = not ratio > rules.radius.failed, run.radius.at_rho
+        plane = None if succeeded else self._models.half_space(state, run.center_index)
+        if not succeeded:
+            # Before a plane that is far, shorter steps do not fail: the scale stays.
+            at_rho = at_rho and plane is not None and rules.failures.is_near(plane, run.radius.delta)
+        run.radius = rules.radius.after(run.radius, ratio if plane is None else -math.inf, length)
+        return Outcome(failed, failed and at_rho)
+
+    # Planning.
+
+    def _next_plan(self, state: TrustRegionState, told: Plan | None, outcome: Outcome) -> Plan:
+        """Sets the center, fits the model, and plans the next batch."""
+        run, models, box = state.run, self._models, self._box
+        if run.first == len(state.data.values):
+            return self._restarted(state)
+        models.forget(state)
+        if isinstance(told, Restart):
+            self._center(state, models.best(state))
+            return Design(self._design(run.center, run.radius.delta)[1:], begins=False)
+        normal = torch.from_numpy(self._generator(4).standard_normal(box.d))
         while True:
-            plan = box.kept(box.clamped(center + step)[None])
-            short = now.radius.is_short(length) or not mean < 0.0 or self._is_known(now, plan)
+            best = models.best(state)
+            model = models.model(state, best, normal)
+            if run.smoothing and model is not None:
+                best, model, outcome = self._settled(state, best, model, told, outcome, normal)
+            self._center(state, best)
+            if model is None:
+                query = self._random_query(state)
+                return self._restarted(state) if self._is_known(state, query.points) else query
+            if run.noisy is None and model.region.pinned.shape.noise > 0.0:
+                return Repeat(run.center[None])
+            if (plan := self._by_powell(state, model, outcome)) is not None:
+                return plan
+            told, outcome = None, Outcome()  # ripples are followed from here on: the model is fitted without noise
+
+    def _by_powell(self, state: TrustRegionState, model: LocalModel, outcome: Outcome) -> Plan | None:
+        """Plans a step, a geometry-improving query or, at the end of the finest scale, a restart.
+
+        Powell's loop: a step that is long enough for its scale is queried; after one that failed, or where it would be
+        too short, a query improves the model; where nothing improves it, the scale becomes finer. None: the model is to
+        be fitted again without noise.
+        """
+        run, rules, box = state.run, self.rules, self._box
+        # Noise hides what f does within ρ: a coarser scale.
+        if self._is_blind(state, model):
+            run.radius = rules.radius.raised(run.radius)
+        lower, upper = box.lower - run.center, box.upper - run.center
+        step, mean = model.steps.step(run.radius.delta, lower, upper)
+        failed, at_rho = outcome
+        while True:
+            length, point = float(step.norm()), box.clamped(run.center + step)[None]
+            short = rules.radius.is_short(run.radius, length) or not mean < 0.0 or self._is_known(state, point)
             if not short and not failed:
-                now.kind, now.plan, now.predicted, now.doubt = "step", plan, -mean, 0.0
-                if isinstance(model, SpanModel) and self.remaining > 1:
-                    step, now.doubt = model.exploring(step, now.radius.delta, lower, upper)
-                    now.plan = box.kept(box.clamped(center + step)[None])
-                return
-            if now.lessons < LESSONS and (uncertain := model.lesson(now.radius.delta)) is not None:
-                lesson = box.kept(box.along(center, uncertain, now.radius.delta))
-                if not self._is_known(now, lesson):
-                    now.kind, now.plan, now.lessons = "lesson", lesson, now.lessons + 1
-                    return
+                return self._step(state, model, step, -mean)
+            if (query := self._geometry_query(state, model)) is not None:
+                return query
             if short or at_rho:
-                if self._is_blind(now, model, center):
-                    if not (now.noisy or (self.queries < min(EARLY * box.d, self.remaining) and model.needs_noise())):
-                        now.smoothing, now.fitted, now.lessons = False, 0, 0
-                        self._plan(now, "lesson", False, False)
-                        return
-                    if self._is_known(now, plan):
-                        direction = torch.from_numpy(self._generator(1).standard_normal(box.d))
-                        plan = box.kept(box.along(center, direction, now.radius.delta))
-                    now.kind, now.plan, now.lessons = "lesson", plan, 0
-                    return
-                now.radius = now.radius.lowered()
-                if now.radius.rho < box.finest(center, self._opening):
-                    self._scout(now)
-                    return
-                if length > now.radius.delta or len(now.failed):  # a smaller radius may go nearer to a plane
-                    step, mean = model.step(now.radius.delta, lower, upper)
-                    length = float(step.norm())
+                # Where noise hides more, a finer scale would only follow it.
+                if self._is_blind(state, model):
+                    return self._at_noise(state, model, point)
+                run.radius = rules.radius.lowered(run.radius)
+                if rules.radius.ends(run.radius, self._opening, box.resolution(run.center)):
+                    return self._restarted(state)
+                # A step that fits into the smaller ball is still the best one, unless it may now go nearer to a plane.
+                if length > run.radius.delta or len(state.data.failed):
+                    step, mean = model.steps.step(run.radius.delta, lower, upper)
             failed = at_rho = False
 
-    def _is_blind(self, now: TrustRegionState, model: AnyModel, center: Tensor) -> bool:
-        """Whether noise hides what f does within ρ, and nothing has failed within 2ρ: then ρ is no less."""
-        if not now.smoothing or model.sees(0.5 * now.radius.rho):
-            return False
-        distances = torch.linalg.vector_norm(now.failed.cpu() - center, dim=1)
-        return not bool((distances <= 2.0 * now.radius.rho).any())
+    def _step(self, state: TrustRegionState, model: LocalModel, step: Tensor, predicted: float) -> Step:
+        """The step, which in a span explores a direction outside, unless it is the last query."""
+        run, box, std = state.run, self._box, 0.0
+        if isinstance(model.steps, SpanModel) and self.remaining > 1:
+            region = (run.radius.delta, box.lower - run.center, box.upper - run.center)
+            step, std = model.steps.explored(self.rules.exploration, step, *region)
+        return Step(box.clamped(run.center + step)[None], predicted, std)
 
-    def _is_known(self, now: TrustRegionState, plan: Tensor) -> bool:
-        """Whether a point has been queried when it is rounded to the run's dtype, and would give the same value."""
-        if now.noisy:
-            return False
-        rounded = self._box.kept(self._box.part(self._box.whole(plan)))
-        return any(bool((asked == rounded).all(dim=1).any()) for asked in (now.points, now.failed))
+    def _geometry_query(self, state: TrustRegionState, model: LocalModel) -> GeometryQuery | None:
+        """The query that the geometry rule asks for, unless there were enough in a row or it is known."""
+        run, rule, delta = state.run, self.rules.geometry, state.run.radius.delta
+        if run.teaching >= rule.limit:
+            return None
+        slope = model.steps.slope(delta) if isinstance(model.steps, CompositeModel) else None
+        direction = model.base.geometry_direction(rule, slope, delta)
+        if direction is None:
+            return None
+        point = self._box.along(run.center, direction, delta)
+        if self._is_known(state, point):
+            return None
+        run.teaching += 1
+        return GeometryQuery(point)
 
-    def _scout(self, now: TrustRegionState) -> None:
-        """Plans one random point, of ψ's domain: a new run begins there."""
-        center = self._box.part(now.center)
-        spot = self._box.scout(center, self._opening.delta, now.points, now.failed, self._generator(2))
-        if self.prox is not None:
-            spot = self._box.part(self._prox(self._box.whole(spot), 1.0))
-        now.kind, now.plan = "scout", self._box.kept(spot)
+    def _random_query(self, state: TrustRegionState) -> GeometryQuery:
+        direction = torch.from_numpy(self._generator(1).standard_normal(self._box.d))
+        return GeometryQuery(self._box.along(state.run.center, direction, state.run.radius.delta))
+
+    def _at_noise(self, state: TrustRegionState, model: LocalModel, point: Tensor) -> GeometryQuery | None:
+        """Queries the short step, because noise averages out; None where only ripples are left and are to be followed."""
+        run, rule = state.run, self.rules.noise
+        early = self.queries < min(rule.early * self._box.d, self.remaining)
+        run.teaching = 0
+        if run.noisy or (early and rule.needs(model.region.pinned, self.rules.model.search)):
+            return self._random_query(state) if self._is_known(state, point) else GeometryQuery(point)
+        run.smoothing, state.fit.count = False, 0
+        return None
+
+    def _settled(
+        self, state: TrustRegionState, best: int, model: LocalModel, told: Plan | None, outcome: Outcome, normal: Tensor
+    ) -> tuple[int, LocalModel, Outcome]:
+        """With noise, moves the center to the query of least posterior mean, and the radius by the fall of the mean.
+
+        The ratio is that of the mean's fall, given the new value, to the predicted one.
+        """
+        run, data, means, numbers = state.run, state.data, model.means(), model.window.numbers
+        last = (numbers == len(data.values) - 1).nonzero().flatten()
+        if isinstance(told, Step) and not outcome.failed and len(last):
+            ratio = -float(means[last[0]]) / max(told.predicted, 1e-300)
+            length = float((data.points[-1] - data.points[best]).norm())
+            run.radius, run.teaching = self.rules.radius.after(run.radius, ratio, length), 0
+            if not ratio > self.rules.radius.failed:
+                outcome = Outcome(True, run.radius.at_rho)
+        means = torch.where(numbers >= run.first, means, math.inf)
+        place = int(means.argmin())
+        if not float(means[place]) < 0.0:
+            return best, model, outcome
+        lower = int(numbers[place])
+        found = self._models.model(state, lower, normal)
+        return (best, model, outcome) if found is None else (lower, found, outcome)
+
+    def _center(self, state: TrustRegionState, best: int) -> None:
+        state.run.center, state.run.center_index = state.data.points[best], best
+
+    def _restarted(self, state: TrustRegionState) -> Restart:
+        """A random point, moved into ψ's domain, at which a new run begins."""
+        data, box = state.data, self._box
+        where = (box, state.run.center, self._opening.delta, data.points, data.failed)
+        point = self.rules.restart.point(*where, self._generator(2))
+        return Restart(point if self.prox is None else box.part(self._prox(box.whole(point), 1.0)))
+
+    def _is_blind(self, state: TrustRegionState, model: LocalModel) -> bool:
+        """Whether noise hides what f does within ρ, and nothing has failed near: then ρ does not fall."""
+        run, rule, region = state.run, self.rules.noise, model.region
+        if not run.smoothing or rule.sees(region.hessian, region.pinned.noise, 0.5 * run.radius.rho):
+            return False
+        distances = torch.linalg.vector_norm(state.data.failed - run.center, dim=1)
+        return not bool((distances <= rule.fails * run.radius.rho).any())
+
+    def _is_known(self, state: TrustRegionState, point: Tensor) -> bool:
+        """Whether a point, rounded to the run's dtype, was queried before and would give the same value."""
+        rounded = self._box.rounded(point)
+        asked = (state.data.points, state.data.failed)
+        return not state.run.noisy and any(bool((queries == rounded).all(dim=1).any()) for queries in asked)
 
 
 def _ratio(before: float, after: float, predicted: float) -> float:

@@ -1,0 +1,69 @@
+"""The variables of a run that are searched, as float64 on the CPU, and their box."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from optimizers.core.bounds import Domain
+
+
+class FreeBox:
+    """The variables whose bounds differ, in search units; a run's dtype and device stay outside.
+
+    Args:
+        x: a point of the run in search units, shape ``d``: all points have its values in the other variables.
+        domain: the run's bounds, or None.
+
+    Attributes:
+        d: the number of free variables.
+        lower: the lower side, shape ``d_free``.
+        upper: the upper side.
+        sides: their distances.
+    """
+
+    def __init__(self, x: Tensor, domain: Domain | None) -> None:
+        self._x, self._domain = x, domain
+        free = torch.full((len(x),), math.inf, dtype=x.dtype, device=x.device)
+        lower, upper = (-free, free) if domain is None else (domain.search_lower, domain.search_upper)
+        self._free = (upper > lower).nonzero().flatten()
+        self.lower, self.upper = (side[self._free].double().cpu() for side in (lower, upper))
+        self.d = len(self._free)
+        self.sides = self.upper - self.lower
+
+    def part(self, z: Tensor) -> Tensor:
+        """The free variables of points in search units, ``... x d_free``."""
+        return z[..., self._free].double().cpu()
+
+    def whole(self, points: Tensor) -> Tensor:
+        """The points in search units and the run's dtype, ``q x d``, of their free variables."""
+        z = self._x.repeat(len(points), 1)
+        z[:, self._free] = points.to(z)
+        return z if self._domain is None else torch.clamp(z, self._domain.search_lower, self._domain.search_upper)
+
+    def exact(self, free: Tensor) -> Tensor:
+        """A point in search units, float64 on the CPU, of its free variables, inside the box or outside."""
+        z = self._x.to("cpu", torch.float64, copy=True)
+        z[self._free.cpu()] = free
+        return z
+
+    def rounded(self, points: Tensor) -> Tensor:
+        """The free variables of points as the run's dtype has them, inside the box, ``q x d_free``."""
+        return self.part(self.whole(points))
+
+    def clamped(self, points: Tensor) -> Tensor:
+        """The points of the box nearest to some, ``... x d_free``."""
+        return torch.clamp(points, self.lower, self.upper)
+
+    def resolution(self, center: Tensor) -> float:
+        """A distance that the run's dtype resolves at a point."""
+        return 8.0 * torch.finfo(self._x.dtype).eps * float(center.abs().max())
+
+    def along(self, center: Tensor, direction: Tensor, delta: float) -> Tensor:
+        """The point at δ along a direction, or against it where the box cuts less of that, ``1 x d_free``."""
+        move = direction * (delta / direction.norm())
+        there, back = (self.clamped(center + sign * move) for sign in (1.0, -1.0))
+        reached = float((there - center).norm())
+        return (there if reached >= min(0.5 * delta, float((back - center).norm())) else back)[None]

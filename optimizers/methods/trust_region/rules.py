@@ -1,0 +1,387 @@
+"""The rules of the trust-region method, each a small object with its options; another rule is another class.
+
+Options are plain numbers of at least 0. None of them has units: lengths are in units of a radius or a side of the box,
+variances in units of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar, dataclass_transform
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.state import Radius
+from optimizers.subproblems.ball_box import NEWTON
+from optimizers.subproblems.half_space import HalfSpace, separating_plane
+from surrogates.checks import check_integer
+from surrogates.pinned.posterior import PinnedModel
+from surrogates.pinned.prior import PinnedPrior
+from surrogates.pinned.search import ShapeSearch
+
+FLAT = 1e-12
+"""The least curvature that counts, in units of the largest."""
+
+Kind = TypeVar("Kind", bound=type)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def rule(kind: Kind) -> Kind:
+    """Makes a class a frozen dataclass whose numbers are checked to be at least 0."""
+    kind.__post_init__ = _check_numbers
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+def _check_numbers(options: object) -> None:
+    for option in fields(options):  # type: ignore[arg-type]
+        value = getattr(options, option.name)
+        if isinstance(value, bool | int | float) and (isinstance(value, bool) or not value >= 0):
+            name = f"{type(options).__name__}({option.name}=...)"
+            raise ValueError(f"{name} takes a number of at least 0, got {value!r}")
+
+
+@rule
+class DesignRule:
+    """When the model is of the span of its rows, and the first points of a run.
+
+    Attributes:
+        whole: the most variables that are all modelled.
+        needed: the least budget with which all are modelled, in queries a variable.
+        directions: the random directions of a design for a span.
+    """
+
+    whole: int = 60
+    needed: float = 6
+    directions: int = 8
+
+    def is_spanning(self, d: int, budget: int) -> bool:
+        """Whether the model is of the span of its rows, and not of all d variables."""
+        return d > self.whole or budget < self.needed * d
+
+    def points(self, box: FreeBox, center: Tensor, delta: float, random: np.random.Generator | None) -> Tensor:
+        """The center and points at δ from it.
+
+        Args:
+            box: the box.
+            center: shape ``d_free``.
+            delta: δ.
+            random: for a span: the points lie along orthonormal random directions, clipped to the box,
+                ``1 + min(directions, d) x d_free``. None: they lie at ±δ along each variable, ``2d_free + 1 x
+                d_free``; one outside the box is half as far on the other side, and δ is at most 0.4 of the side.
+        """
+        if random is not None:
+            normal = torch.from_numpy(random.standard_normal((box.d, min(self.directions, box.d))))
+            return box.clamped(torch.cat([center[None], center + delta * torch.linalg.qr(normal).Q.mT]))
+        reach = torch.minimum(torch.full_like(box.sides, delta), 0.4 * box.sides)
+        up = torch.where(center + reach > box.upper, -0.5 * reach, reach)
+        down = torch.where(center - reach < box.lower, 0.5 * reach, -reach)
+        return center + torch.cat([torch.zeros_like(center)[None], torch.diag(up), torch.diag(down)])
+
+
+@rule
+class RadiusRule:
+    """Powell's rules of two radii: Δ bounds a step, ρ ≤ Δ is the scale of the search.
+
+    Attributes:
+        initial: the first Δ in units of the box's least side; where a side is infinite, at most 1.
+        growth: the largest Δ in units of the first one, where a side is infinite; else half of the largest side.
+        alike: the number of variables up to which the first Δ is the same. It grows with the root of the number, as
+            distances in a box do.
+        failed: the ratio of actual to predicted decrease up to which a step has failed, and Δ falls.
+        poor: the ratio up to which Δ does not grow.
+        short: a step under this share of ρ is too short for a query.
+        finest: the ρ that ends a run, in units of the first radius (with a box: 1e-8 of its least side).
+    """
+
+    initial: float = 0.2
+    growth: float = 1e3
+    alike: float = 20
+    failed: float = 0.1
+    poor: float = 0.7
+    short: float = 0.5
+    finest: float = 5e-8
+
+    def first(self, box: FreeBox, center: Tensor, given: float | None) -> Radius:
+        """The radii at the start, from the first Δ where it is given; at least what the dtype resolves."""
+        least, resolved = float(box.sides.min()), box.resolution(center)
+        if not bool(torch.isfinite(box.sides).all()):
+            delta = max(given or min(1.0, self.initial * least), resolved)
+            return Radius(delta, delta, self.growth * delta)
+        wider = max(1.0, math.sqrt(box.d / self.alike))
+        largest = wider * 0.5 * float(box.sides.max())
+        delta = min(max(given or wider * self.initial * least, resolved), largest)
+        return Radius(delta, delta, largest)
+
+    def after(self, radius: Radius, ratio: float, length: float) -> Radius:
+        """The radii after a step.
+
+        Where the ratio is at most ``failed``, Δ ← Δ/2; where it is at most ``poor``, Δ ← max(Δ/2, ‖s‖); else
+        Δ ← max(Δ, 2‖s‖), up to the largest. Δ is at least ρ.
+
+        Args:
+            radius: the radii before.
+            ratio: actual over predicted decrease; NaN where the query failed, which also brings Δ and ρ below the
+                step's length, so that the point is not asked again.
+            length: ‖s‖.
+        """
+        if math.isnan(ratio):
+            delta = 0.5 * min(radius.delta, length)
+            return replace(radius, delta=delta, rho=min(radius.rho, delta))
+        if ratio <= self.failed:
+            delta = 0.5 * radius.delta
+        elif ratio <= self.poor:
+            delta = max(0.5 * radius.delta, length)
+        else:
+            delta = min(max(radius.delta, 2.0 * length), radius.largest)
+        return replace(radius, delta=max(delta, radius.rho))
+
+    def lowered(self, radius: Radius) -> Radius:
+        """The radii at the next finer scale: Δ ← ρ/2, ρ ← ρ/4."""
+        return replace(radius, delta=0.5 * radius.rho, rho=0.25 * radius.rho)
+
+    def raised(self, radius: Radius) -> Radius:
+        """The radii at a coarser scale: ρ ← 2ρ, and Δ at least that."""
+        rho = min(2.0 * radius.rho, radius.largest)
+        return replace(radius, delta=max(radius.delta, rho), rho=rho)
+
+    def is_short(self, radius: Radius, length: float) -> bool:
+        """Whether a step is too short to be worth a query at this scale."""
+        return length < self.short * radius.rho
+
+    def ends(self, radius: Radius, first: Radius, resolution: float) -> bool:
+        """Whether the scale is finer than the finest one, or than what the dtype resolves."""
+        return radius.rho < max(self.finest * first.rho, resolution)
+
+
+@rule
+class GeometryRule:
+    """Queries that improve the model of the gradient at the center.
+
+    Attributes:
+        limit: the most such queries in a row.
+    """
+
+    limit: float = 5
+
+    def direction(self, hessian: Tensor, covariance: Tensor, slope: Tensor, delta: float) -> Tensor | None:
+        """The unit vector along which the unknown part of the gradient may gain most; None if it is known well enough.
+
+        A slope g gains about ½gᵀB⁻¹g within δ, with B = |H| + ηI and η = ‖slope‖/δ: along an eigenvector of eigenvalue
+        λ this is near ½g²/|λ|, the whole fall, where the minimum is well inside, and ½|g|δ along a line without
+        curvature. The vector e maximizes eᵀCe/eᵀBe; it points downhill. It is None unless this maximum exceeds
+        slopeᵀB⁻¹slope. O(d³).
+
+        Args:
+            hessian: H, ``d x d``.
+            covariance: C, the covariance of the gradient, ``d x d``.
+            slope: its mean, or a prox-gradient mapping, shape ``d``.
+            delta: δ.
+        """
+        W = self.weights(hessian, float(slope.norm()) / delta)
+        eigenvalues, V = torch.linalg.eigh(W.mT @ covariance @ W)
+        if not float(eigenvalues[-1]) > float((W.mT @ slope).square().sum()):
+            return None
+        e = W @ V[:, -1]
+        return e / (-e.norm() if float(e @ slope) > 0.0 else e.norm())
+
+    def weights(self, hessian: Tensor, least: float) -> Tensor:
+        """W with WWᵀ = (|H| + ηI)⁻¹, ``d x d``, |H| = Q|Λ|Qᵀ."""
+        eigenvalues, Q = torch.linalg.eigh(hessian)
+        sizes = eigenvalues.abs() + least
+        largest = float(sizes.max())
+        return Q * (sizes.clamp_min(FLAT * largest).rsqrt() if largest > 0.0 else torch.ones_like(sizes))
+
+
+@rule
+class ExplorationRule:
+    """Steps in a span that also explore a random direction outside it, and their ratios.
+
+    Attributes:
+        gain: the distance η along that direction in units of σ/h, for a slope N(0, σ²) and a curvature h; with 1.2 the
+            function falls most on average.
+        deviations: a shortfall within this many standard deviations of the exploration is attributed to chance.
+        ratio: the ratio that such a step is given.
+        limit: the most queries in a row that only improve the model, up to such a step: the next one has failed.
+    """
+
+    gain: float = 1.2
+    deviations: float = 2.0
+    ratio: float = 0.5
+    limit: float = 3
+
+
+@rule
+class NoiseRule:
+    """When the model smooths over noise, or over ripples of an exact function that look like noise.
+
+    Attributes:
+        early: queries a variable, at most half of the budget, in which smoothing goes on where ρ has reached the scale
+            of the ripples but values are still much less likely without noise.
+        seen: a change of the mean of this many standard deviations of the noise is seen.
+        needed: noise is needed where −2 log likelihood without it is more by this for each value.
+        fails: the distance within which a failed query lets ρ fall all the same, in units of ρ.
+    """
+
+    early: float = 10
+    seen: float = 1.0
+    needed: float = 0.2
+    fails: float = 2.0
+
+    def smooths(self, noisy: bool | None) -> bool:
+        """Whether a model has noise when it is known whether values have: with none, it stands for ripples."""
+        return noisy is not None
+
+    def sees(self, hessian: Tensor, variance: float, length: float) -> bool:
+        """Whether a mean's curvatures change it by more than the noise of a value, ½ mean|λ| length² against s."""
+        curvature = float(torch.linalg.eigvalsh(hessian).abs().mean())
+        return 0.5 * curvature * length**2 > self.seen * math.sqrt(variance)
+
+    def needs(self, pinned: PinnedModel, search: ShapeSearch) -> bool:
+        """Whether the values are much less likely without noise, whatever a is."""
+        data, shape = pinned.data, pinned.shape
+        return shape.noise > 0.0 and search.excess(data, shape) > self.needed * len(data.y)
+
+
+@rule
+class FailureRule:
+    """Failed queries have no place in the model: a plane that separates them from the others bounds the steps.
+
+    Attributes:
+        reach: queries farther from the center than this many radii do not count.
+        share: how much of the way to the plane a step may go at most.
+        near: a plane is near at this many radii: a border of curvature 1/(10δ) bends as far in a step of δ along it.
+    """
+
+    reach: float = 4.0
+    share: float = 0.25
+    near: float = 0.05
+
+    def half_space(self, failed: Tensor, rows: Tensor, delta: float) -> HalfSpace | None:
+        """The side of the farthest plane behind which queries have failed, ``m x d``, and others, ``n x d``, have not."""
+        near = [part[torch.linalg.vector_norm(part, dim=1) <= self.reach * delta] / delta for part in (failed, rows)]
+        normal = separating_plane(near[0], near[1])
+        return None if normal is None else HalfSpace(normal / delta, self.share)
+
+    def is_near(self, plane: HalfSpace, delta: float) -> bool:
+        """Whether a step of δ along the plane may end behind a border that bends a little."""
+        return self.near * delta * float(plane.normal.norm()) > 1.0
+
+
+@rule
+class RestartRule:
+    """Where a run begins again when the last one has ended.
+
+    Attributes:
+        candidates: the random points of which one is chosen.
+        spread: in units of the first radius, the standard deviation of a candidate about the center along variables
+            without finite sides.
+    """
+
+    candidates: int = 16
+    spread: float = 2.0
+
+    def point(
+        self, box: FreeBox, center: Tensor, delta: float, queries: Tensor, failed: Tensor, random: np.random.Generator
+    ) -> Tensor:
+        """A random point, ``1 x d_free``: the first candidate whose nearest query has not failed, or the first of all.
+
+        Args:
+            box: the box, in which candidates are uniform where its sides are finite.
+            center: the center of the last run, shape ``d_free``.
+            delta: the first radius.
+            queries: the queries that succeeded, ``n x d_free``.
+            failed: those that failed, ``m x d_free``.
+            random: the random numbers.
+        """
+        u = torch.from_numpy(random.random((self.candidates, box.d)))
+        near = center + delta * self.spread * torch.from_numpy(random.standard_normal((self.candidates, box.d)))
+        points = box.clamped(torch.where(torch.isfinite(box.sides), box.lower + u * box.sides, near))
+        chosen = 0
+        if len(failed) and len(queries):
+            nearest = [torch.cdist(points, asked).min(dim=1).values for asked in (queries, failed)]
+            chosen = int((nearest[0] < nearest[1]).int().argmax())
+        return points[chosen][None]
+
+    def begins_at_best(self, value: float, start_value: float, spanning: bool) -> bool:
+        """Whether a run begins at the best query instead of the random point, whose value is given.
+
+        In a span it does unless the point is lower than x0: in many dimensions few random points are.
+        """
+        return spanning and not value < start_value
+
+
+@rule
+class WindowRule:
+    """Which queries a model is of: the nearest ones to its center.
+
+    Attributes:
+        largest: the most queries of a window where all variables are modelled.
+        spanned: the most where there are more variables than ``DesignRule.whole``.
+        noisy_share: where values are noisy a window has this share of all queries, if that is more.
+        noisy_largest: the most queries that the share allows.
+        far: a query is too far beyond this many radii and ``spacing`` times the distance of the 2d-th one.
+        spacing: see ``far``.
+        close: in a span without noise, queries nearer to the center than this many ρ are of a finer scale and left out.
+        memory: in a span, at most this many windows of queries are kept.
+    """
+
+    largest: int = 1000
+    spanned: int = 100
+    noisy_share: float = 0.5
+    noisy_largest: int = 300
+    far: float = 30.0
+    spacing: float = 3.0
+    close: float = 1e-2
+    memory: float = 3
+
+    def size(self, d: int, whole: bool) -> int:
+        """The most queries in a model of d variables, ``whole`` saying whether a model may be of all of them."""
+        return min((d + 1) * (d + 2) // 2 + 2 * d, self.largest if whole else self.spanned)
+
+
+@rule
+class ModelRule:
+    """The model's kernel, metric and fit.
+
+    Attributes:
+        prior: the pinned kernel's constants.
+        search: the search for its amplitude and noise.
+        power: p of the metric A = |Λ|^p Qᵀ, for the mean's Hessian QΛQᵀ: in u = Ax curvatures are ±|λ|^(1−2p). With ½
+            all would be alike, and the metric as wrong as the Hessian is; with 0 the metric is a rotation.
+        least: the least |λ| that counts, in units of the largest.
+        newton: the most Newton steps to a low mean after the first one.
+    """
+
+    prior: PinnedPrior = field(default_factory=PinnedPrior)
+    search: ShapeSearch = field(default_factory=ShapeSearch)
+    power: float = 0.4
+    least: float = 1e-6
+    newton: int = NEWTON
+
+    def metric(self, hessian: Tensor) -> Tensor:
+        """A, ``d x d``, of largest singular value 1; the identity for a Hessian that is 0 or not finite. O(d³)."""
+        if not bool(torch.isfinite(hessian).all()) or not bool(hessian.any()):
+            return torch.eye(len(hessian), dtype=hessian.dtype)
+        hessian = hessian / hessian.abs().max()
+        eigenvalues, Q = torch.linalg.eigh(0.5 * (hessian + hessian.mT))
+        sizes = eigenvalues.abs() / eigenvalues.abs().max()
+        return sizes.clamp_min(self.least).pow(self.power)[:, None] * Q.mT
+
+
+@rule
+class TrustRegionRules:
+    """All rules of a run; each is replaced by giving another object of its interface."""
+
+    design: DesignRule = field(default_factory=DesignRule)
+    radius: RadiusRule = field(default_factory=RadiusRule)
+    geometry: GeometryRule = field(default_factory=GeometryRule)
+    exploration: ExplorationRule = field(default_factory=ExplorationRule)
+    noise: NoiseRule = field(default_factory=NoiseRule)
+    failures: FailureRule = field(default_factory=FailureRule)
+    restart: RestartRule = field(default_factory=RestartRule)
+    window: WindowRule = field(default_factory=WindowRule)
+    model: ModelRule = field(default_factory=ModelRule)

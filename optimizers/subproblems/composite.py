@@ -1,0 +1,94 @@
+"""Steps to a low value of a smooth function plus ψ, where ψ is known by its values and its prox.
+
+The quadratic at a step plus ψ is minimized by accelerated proximal gradient steps,
+
+    z ← prox_{ψ/L}(y − ∇q(y)/L),
+
+where L is the largest |curvature|; each is clipped to the box (exact for the separable ψ that go with bounds) and drawn
+back to the center into the ball. Both keep ψ finite: a closed convex ψ with ψ(0) < ∞ has
+ψ(θz) ≤ (1 − θ)ψ(0) + θψ(z) for 0 ≤ θ ≤ 1. The solution is where the prox-gradient mapping vanishes,
+G = −L prox_{ψ/L}(−∇f/L) at 0, which takes the gradient's place.
+
+References:
+    A. Beck, M. Teboulle, A fast iterative shrinkage-thresholding algorithm, SIAM J. Imaging Sciences 2, 2009.
+    B. O'Donoghue, E. Candès, Adaptive restart for accelerated gradient schemes, Found. Comput. Math. 15, 2015.
+    C. Cartis, N. I. M. Gould, P. L. Toint, On the evaluation complexity of composite function minimization, SIAM J.
+        Optim. 21, 2011.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from optimizers.subproblems.ball_box import descend, halved
+from optimizers.subproblems.half_space import HalfSpace, confined
+
+QUADRATICS, HALVINGS, ITERATIONS = 4, 4, 100
+"""The most quadratics of a step, halvings of the way to the minimum of one, and proximal steps to it."""
+
+LEAST = 1e-300
+"""The least L."""
+
+SETTLED = 1e-7
+"""A proximal step under this share of the radius is the last one."""
+
+Quadratic = tuple[Tensor, Callable[[Tensor], Tensor], float]
+"""A gradient, shape ``d``, the products with a Hessian, and its largest |curvature|."""
+
+Prox = Callable[[Tensor, float], Tensor]
+"""A step s, shape ``d``, and L to the minimizer z of ψ(z) + L/2 ‖z − s‖²."""
+
+
+def minimize_composite(
+    value: Callable[[Tensor], float],
+    quadratic: Callable[[Tensor], Quadratic],
+    prox: Prox,
+    delta: float,
+    lower: Tensor,
+    upper: Tensor,
+    plane: HalfSpace | None,
+) -> tuple[Tensor, float]:
+    """Finds a low value of f + ψ in the ball of radius δ, the box and before a plane; gives the step and the value.
+
+    Args:
+        value: f + ψ of a step, shape ``d``, less its value at 0.
+        quadratic: the quadratic model of f at a step.
+        prox: the prox of ψ.
+        delta: δ.
+        lower: the box's lower side less the center, shape ``d``.
+        upper: the upper side less the center.
+        plane: the plane, or None.
+    """
+
+    def trials(s: Tensor) -> Iterable[Tensor]:
+        gradient, product, largest = quadratic(s)
+        L = lipschitz(gradient, largest, delta)
+        y, before, momentum = s, s, 1.0
+        for _ in range(ITERATIONS):
+            z = prox(y - (gradient + product(y - s)) / L, L)
+            z = confined(z, delta, lower, upper, plane)
+            if float((z - y).norm()) <= SETTLED * delta:
+                return halved(s, z, HALVINGS)
+            if float((y - z) @ (z - before)) > 0.0:
+                momentum = 1.0
+            after = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum**2))
+            y, before, momentum = z + (momentum - 1.0) / after * (z - before), z, after
+        return halved(s, before, HALVINGS)
+
+    return descend(value, trials, torch.zeros_like(lower), QUADRATICS)
+
+
+def prox_gradient(quadratic: Quadratic, prox: Prox, delta: float) -> Tensor:
+    """The prox-gradient mapping G at 0, shape ``d``, which stands for the gradient of f + ψ."""
+    gradient, _, largest = quadratic
+    L = lipschitz(gradient, largest, delta)
+    return -L * prox(-gradient / L, L)
+
+
+def lipschitz(gradient: Tensor, largest: float, delta: float) -> float:
+    """L, with which a gradient step stays within the ball of radius δ."""
+    return max(largest, float(gradient.norm()) / delta, LEAST)
