@@ -24,14 +24,11 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from optimizers.subproblems.ball_box import descend, halved
-from optimizers.subproblems.half_space import HalfSpace, confined
+from optimizers.subproblems.ball import Value, descend, halved
+from optimizers.subproblems.region import Region
 
 QUADRATICS, HALVINGS, ITERATIONS = 4, 4, 100
 """The most quadratics of a step, halvings of the way to the minimum of one, and proximal steps to it."""
-
-LEAST = 1e-300
-"""The least L."""
 
 SETTLED = 1e-7
 """A proximal step under this share of the radius is the last one."""
@@ -44,42 +41,31 @@ Prox = Callable[[Tensor, float], Tensor]
 
 
 def minimize_composite(
-    value: Callable[[Tensor], float],
-    quadratic: Callable[[Tensor], Quadratic],
-    prox: Prox,
-    delta: float,
-    lower: Tensor,
-    upper: Tensor,
-    plane: HalfSpace | None,
+    value: Value, quadratic: Callable[[Tensor], Quadratic], prox: Prox, region: Region
 ) -> tuple[Tensor, float]:
-    """Finds a low value of f + ψ in the ball of radius δ, the box and before a plane; gives the step and the value.
+    """Finds a low value of f + ψ in a region; gives the step, shape ``d``, and the value.
 
     Args:
         value: f + ψ of a step, shape ``d``, less its value at 0.
         quadratic: the quadratic model of f at a step.
         prox: the prox of ψ.
-        delta: δ.
-        lower: the box's lower side less the center, shape ``d``.
-        upper: the upper side less the center.
-        plane: the plane, or None.
+        region: the region.
     """
 
     def trials(s: Tensor) -> Iterable[Tensor]:
         gradient, product, largest = quadratic(s)
-        L = lipschitz(gradient, largest, delta)
-        y, before, momentum = s, s, 1.0
+        L = lipschitz(gradient, largest, region.delta)
+        y, z, momentum = s, s, 1.0
         for _ in range(ITERATIONS):
-            z = prox(y - (gradient + product(y - s)) / L, L)
-            z = confined(z, delta, lower, upper, plane)
-            if float((z - y).norm()) <= SETTLED * delta:
-                return halved(s, z, HALVINGS)
-            if float((y - z) @ (z - before)) > 0.0:
-                momentum = 1.0
+            before, z = z, region.confined(prox(y - (gradient + product(y - s)) / L, L))
+            if float((z - y).norm()) <= SETTLED * region.delta:
+                break
+            momentum = 1.0 if float((y - z) @ (z - before)) > 0.0 else momentum
             after = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum**2))
-            y, before, momentum = z + (momentum - 1.0) / after * (z - before), z, after
-        return halved(s, before, HALVINGS)
+            y, momentum = z + (momentum - 1.0) / after * (z - before), after
+        return halved(s, z, HALVINGS)
 
-    return descend(value, trials, torch.zeros_like(lower), QUADRATICS)
+    return descend(value, trials, torch.zeros_like(region.lower), QUADRATICS)
 
 
 def prox_gradient(quadratic: Quadratic, prox: Prox, delta: float) -> Tensor:
@@ -91,4 +77,4 @@ def prox_gradient(quadratic: Quadratic, prox: Prox, delta: float) -> Tensor:
 
 def lipschitz(gradient: Tensor, largest: float, delta: float) -> float:
     """L, with which a gradient step stays within the ball of radius δ."""
-    return max(largest, float(gradient.norm()) / delta, LEAST)
+    return max(largest, float(gradient.norm()) / delta, 1e-300)

@@ -1,20 +1,18 @@
-"""Steps of a model that depends on inner products with a few rows only: coordinates in their span, and a box outside.
+"""Steps of a function that depends on inner products with a few rows only: coordinates in their span, a box outside.
 
 With an orthonormal basis B of the rows' span, ``k x d``, the coordinates of a step s are Bs and, beside them, its
 distance ‖s − BᵀBs‖ from the span, which is 0 for the rows. They give every inner product of s with a row, and ‖s‖. A
 metric is a matrix A in these k + 1 coordinates, which is c(I − BᵀB) + BᵀA_kB in the variables: its last diagonal
-element, c, holds in every direction outside the span.
+element, c, holds in every direction outside the span. A span of all variables has B = I, and 0 for the last coordinate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from optimizers.subproblems.ball_box import Derivatives, minimize_in_ball
-from optimizers.subproblems.half_space import HalfSpace, confined
+from optimizers.subproblems.ball import Derivatives, Value, minimize_in_ball
+from optimizers.subproblems.region import Region
 
 INSIDE = 1e-6
 """A row is in the span where its distance from it is at most this share of its length."""
@@ -26,7 +24,7 @@ ROUNDS = 4
 """The most steps of ``minimize_in_span``, each with other variables held at sides of the box."""
 
 LOST = 1e-9
-"""What is added to the squares of a basis without the held variables, so that they have a Cholesky factor."""
+"""A direction of the span has lost its part in the variables that are not held under this square of its length."""
 
 
 def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
@@ -54,28 +52,20 @@ def extended(basis: Tensor, rows: Tensor) -> Tensor:
     held = torch.cat([basis, basis.new_empty(min(len(rows), d - count), d)])
     squares = rows.square().sum(1)
     outside = (squares - (rows @ basis.mT).square().sum(1)) / squares
-    while count < len(held):
-        j = int(outside.argmax())
-        if not float(outside[j]) > INSIDE**2:
-            break
-        held[count] = _unit_outside(held[:count], rows[j])
+    while count < len(held) and float(outside[j := int(outside.argmax())]) > INSIDE**2:
+        held[count] = unit_outside(held[:count], rows[j])
         outside -= (rows @ held[count]).square() / squares
         outside[j] = 0.0
         count += 1
     return held[:count].clone()
 
 
-def _unit_outside(basis: Tensor, s: Tensor) -> Tensor:
+def unit_outside(basis: Tensor, s: Tensor) -> Tensor:
     """The unit vector along the component of s orthogonal to the basis, shape ``d``, orthogonalized twice."""
     for _ in range(2):
         s = s / s.norm()
         s = s - basis.mT @ (basis @ s)
     return s / s.norm()
-
-
-def direction_outside(basis: Tensor, random: Tensor) -> Tensor | None:
-    """The unit vector orthogonal to the span that is nearest to a random vector, shape ``d``; None if it holds all."""
-    return None if len(basis) == len(random) else _unit_outside(basis, random)
 
 
 def coordinates(basis: Tensor, rows: Tensor) -> Tensor:
@@ -93,61 +83,51 @@ def carried_metric(metric: Tensor, before: Tensor, after: Tensor, grown: bool) -
         after: the other basis, ``k' x d``.
         grown: whether the other basis begins with the vectors of the first.
     """
-    c = float(metric[:, -1].norm())
+    c, eye = float(metric[:, -1].norm()), torch.eye(len(after), dtype=metric.dtype)
     if grown:
-        return torch.block_diag(metric, c * torch.eye(len(after) - len(before), dtype=metric.dtype))
+        return torch.block_diag(metric, c * eye[len(before) :, len(before) :])
     turned = after @ before.mT
     seen = metric[:, :-1] @ turned.mT
-    square = seen.mT @ seen + c**2 * (torch.eye(len(after), dtype=metric.dtype) - turned @ turned.mT)
-    return torch.block_diag(torch.linalg.cholesky(square).mT, c * torch.eye(1, dtype=metric.dtype))
+    square = seen.mT @ seen + c**2 * (eye - turned @ turned.mT)
+    return torch.block_diag(torch.linalg.cholesky(square).mT, c * eye[:1, :1])
 
 
 def minimize_in_span(
-    value: Callable[[Tensor], float],
-    derivatives: Derivatives,
-    basis: Tensor,
-    delta: float,
-    lower: Tensor,
-    upper: Tensor,
-    plane: HalfSpace | None,
-    newton: int,
+    value: Value, derivatives: Derivatives, basis: Tensor, region: Region, newton: int
 ) -> tuple[Tensor, float]:
-    """Finds a low value in the ball of radius δ, the box and before a plane; gives the step, shape ``d``, and the value.
+    """Finds a low value in a region; gives the step, shape ``d``, and the value.
 
     Variables at a side of the box which the gradient leaves are held there. The others, P of them, take the step of
     least value PBᵀt + h in the ball, where h is the held part. Variables that leave the box are then held at its side
-    too; where none leaves it, those whose gradient at the step points inside are freed. Of at most four such steps, cut
-    to box and ball, the one of least value is taken.
+    too; where none leaves it, those whose gradient at the step points inside are freed. Of at most four such steps,
+    confined to the region, the one of least value is taken.
 
     Args:
-        value: the function of k + 1 coordinates.
-        derivatives: its gradient, shape ``k + 1``, and Hessian in these.
+        value: the function of k + 1 coordinates, 0 at 0.
+        derivatives: its gradient and Hessian.
         basis: B, ``k x d``.
-        delta: δ.
-        lower: the box's lower side less the center, shape ``d``.
-        upper: the upper side less the center.
-        plane: the plane, or None.
+        region: the region.
         newton: as in ``minimize_in_ball``.
     """
+    lower, upper = region.lower, region.upper
 
     def leaving(s: Tensor) -> Tensor:
+        if not bool(((s <= lower) | (s >= upper)).any()):
+            return torch.zeros_like(s, dtype=torch.bool)
         at = coordinates(basis, s)
         g, _ = derivatives(at)
-        slopes = g[:-1] @ basis
-        if float(at[-1]) > 0.0:
-            slopes = slopes + (s - at[:-1] @ basis) * (g[-1] / at[-1])
+        outside = (s - at[:-1] @ basis) * (g[-1] / at[-1]) if float(at[-1]) > 0.0 else 0.0
+        slopes = g[:-1] @ basis + outside
         return ((s <= lower) & (slopes > 0.0)) | ((s >= upper) & (slopes < 0.0))
 
     best, least = torch.zeros_like(lower), 0.0
     held, fixed = leaving(best), best
     for _ in range(ROUNDS):
-        left = delta**2 - float(fixed.square().sum())
-        if left <= 0.0:
+        if float(fixed.norm()) >= region.delta:
             break
-        moved = _minimize_beside(value, derivatives, basis, held, fixed, left**0.5, newton)
-        s = confined(moved, delta, lower, upper, plane)
-        found = value(coordinates(basis, s))
-        if found < least:
+        moved = _minimize_beside(value, derivatives, basis, held, fixed, region, newton)
+        s = region.confined(moved)
+        if (found := value(coordinates(basis, s))) < least:
             best, least = s, found
         out = ~held & ((moved < lower) | (moved > upper))
         before, held = held, held | out if bool(out.any()) else leaving(s)
@@ -158,41 +138,47 @@ def minimize_in_span(
 
 
 def _minimize_beside(
-    value: Callable[[Tensor], float],
-    derivatives: Derivatives,
-    basis: Tensor,
-    held: Tensor,
-    fixed: Tensor,
-    radius: float,
-    newton: int,
+    value: Value, derivatives: Derivatives, basis: Tensor, held: Tensor, fixed: Tensor, region: Region, newton: int
 ) -> Tensor:
-    """PBᵀt + h of a low value, with PBᵀt at most the radius long, shape ``d``.
+    """PBᵀt + h of a low value in the ball and on the plane where it lies beyond, shape ``d``.
 
-    With BPBᵀ = CCᵀ and t = C⁻ᵀτ its coordinates are Cτ + Bh and its squared length is ‖τ‖² + ‖h‖²; the squared distance
-    from the span is the rest of that. Nothing in the search depends on d.
+    With BPBᵀ = VΛVᵀ and t = VΛ^(−½)τ its coordinates are Cτ + Bh, C = VΛ^½, and its squared length is ‖τ‖² + ‖h‖²; the
+    squared distance from the span is the rest of that. Nothing in the search depends on d.
     """
-    B, eye = basis, torch.eye(len(basis), dtype=basis.dtype)
-    some = bool(held.any())
-    C = torch.linalg.cholesky((1.0 + LOST) * eye - B[:, held] @ B[:, held].mT) if some else eye
-    base, square = B @ fixed, float(fixed.square().sum())
+    C = back = torch.eye(len(basis), dtype=basis.dtype)
+    if bool(held.any()):
+        kept, V = torch.linalg.eigh(C - basis[:, held] @ basis[:, held].mT)
+        V, kept = V[:, kept > LOST], kept[kept > LOST].sqrt()
+        C, back = V * kept, V / kept
+    base, square = basis @ fixed, float(fixed.square().sum())
 
     def place(t: Tensor) -> Tensor:
-        inside = C @ t + base if some else t
+        inside = C @ t + base
         return torch.cat([inside, (t @ t + square - inside @ inside).clamp_min(0.0).sqrt()[None]])
-
-    start = value(place(torch.zeros_like(base)))
 
     def within(t: Tensor) -> tuple[Tensor, Tensor]:
         at = place(t)
         g, H = derivatives(at)
-        if not some:
-            return g[:-1], H[:-1, :-1]
-        slope = float(g[-1]) / float(at[-1]) if float(at[-1]) > 0.0 else 0.0
-        bent = C.mT @ (H[:-1, :-1] - slope * eye) @ C
+        # The last coordinate follows from the others, by t @ t + ‖h‖² − ‖inside‖².
+        slope = float(g[-1]) / float(at[-1]) if square and float(at[-1]) > 0.0 else 0.0
+        bent = C.mT @ (H[:-1, :-1] - slope * torch.eye(len(C), dtype=C.dtype)) @ C
         bent.diagonal().add_(slope)
         return C.mT @ (g[:-1] - slope * at[:-1]) + slope * t, bent
 
-    free = torch.full_like(base, torch.inf)
-    t, _ = minimize_in_ball(lambda t: value(place(t)) - start, within, radius, -free, free, newton=newton)
-    t = torch.linalg.solve_triangular(C.mT, t[:, None], upper=True)[:, 0] if some else t
-    return torch.where(held, fixed, t @ B)
+    zero = torch.zeros(C.shape[1], dtype=C.dtype)
+    start, radius = value(place(zero)), (region.delta**2 - square) ** 0.5
+    t, _ = minimize_in_ball(lambda t: value(place(t)) - start, within, radius, zero, newton)
+    if (plane := region.half_space) is not None:
+        n, share = plane.normal, plane.allowed(region.delta) - float(plane.normal @ fixed)
+        m = back.mT @ (basis @ torch.where(held, 0.0, n))
+        if float(m @ t) > share:  # along the plane
+            foot, Z = m * (share / float(m.square().sum())), torch.linalg.qr(m[:, None], mode="complete").Q[:, 1:]
+            at_foot, left = value(place(foot)), max(0.0, radius**2 - float(foot.square().sum())) ** 0.5
+
+            def along(p: Tensor) -> tuple[Tensor, Tensor]:
+                g, H = within(foot + Z @ p)
+                return Z.mT @ g, Z.mT @ H @ Z
+
+            p, _ = minimize_in_ball(lambda p: value(place(foot + Z @ p)) - at_foot, along, left, zero[1:], newton)
+            t = foot + Z @ p
+    return torch.where(held, fixed, (back @ t) @ basis)

@@ -7,8 +7,7 @@ variances in units of each other.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar, dataclass_transform
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -16,35 +15,15 @@ from torch import Tensor
 
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.state import Radius
-from optimizers.subproblems.ball_box import NEWTON
-from optimizers.subproblems.half_space import HalfSpace, separating_plane
-from surrogates.checks import check_integer
-from surrogates.pinned.posterior import PinnedModel
-from surrogates.pinned.prior import PinnedPrior
-from surrogates.pinned.search import ShapeSearch
+from optimizers.subproblems.ball import NEWTON
+from optimizers.subproblems.region import HalfSpace, separating_plane
+from surrogates.pinned.engine import PinnedModel, PinnedPrior, ShapeSearch
 
 FLAT = 1e-12
 """The least curvature that counts, in units of the largest."""
 
-Kind = TypeVar("Kind", bound=type)
 
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def rule(kind: Kind) -> Kind:
-    """Makes a class a frozen dataclass whose numbers are checked to be at least 0."""
-    kind.__post_init__ = _check_numbers
-    return dataclass(frozen=True, kw_only=True)(kind)
-
-
-def _check_numbers(options: object) -> None:
-    for option in fields(options):  # type: ignore[arg-type]
-        value = getattr(options, option.name)
-        if isinstance(value, bool | int | float) and (isinstance(value, bool) or not value >= 0):
-            name = f"{type(options).__name__}({option.name}=...)"
-            raise ValueError(f"{name} takes a number of at least 0, got {value!r}")
-
-
-@rule
+@dataclass(frozen=True)
 class DesignRule:
     """When the model is of the span of its rows, and the first points of a run.
 
@@ -82,7 +61,7 @@ class DesignRule:
         return center + torch.cat([torch.zeros_like(center)[None], torch.diag(up), torch.diag(down)])
 
 
-@rule
+@dataclass(frozen=True)
 class RadiusRule:
     """Powell's rules of two radii: Δ bounds a step, ρ ≤ Δ is the scale of the search.
 
@@ -107,14 +86,12 @@ class RadiusRule:
 
     def first(self, box: FreeBox, center: Tensor, given: float | None) -> Radius:
         """The radii at the start, from the first Δ where it is given; at least what the dtype resolves."""
-        least, resolved = float(box.sides.min()), box.resolution(center)
-        if not bool(torch.isfinite(box.sides).all()):
-            delta = max(given or min(1.0, self.initial * least), resolved)
-            return Radius(delta, delta, self.growth * delta)
-        wider = max(1.0, math.sqrt(box.d / self.alike))
-        largest = wider * 0.5 * float(box.sides.max())
-        delta = min(max(given or wider * self.initial * least, resolved), largest)
-        return Radius(delta, delta, largest)
+        bounded = bool(torch.isfinite(box.sides).all())
+        wider = max(1.0, math.sqrt(box.d / self.alike)) if bounded else 1.0
+        delta = given or min(wider * self.initial * float(box.sides.min()), math.inf if bounded else 1.0)
+        delta = max(delta, box.resolution(center))
+        largest = wider * 0.5 * float(box.sides.max()) if bounded else self.growth * delta
+        return Radius(min(delta, largest), min(delta, largest), largest)
 
     def after(self, radius: Radius, ratio: float, length: float) -> Radius:
         """The radii after a step.
@@ -157,7 +134,7 @@ class RadiusRule:
         return radius.rho < max(self.finest * first.rho, resolution)
 
 
-@rule
+@dataclass(frozen=True)
 class GeometryRule:
     """Queries that improve the model of the gradient at the center.
 
@@ -196,7 +173,7 @@ class GeometryRule:
         return Q * (sizes.clamp_min(FLAT * largest).rsqrt() if largest > 0.0 else torch.ones_like(sizes))
 
 
-@rule
+@dataclass(frozen=True)
 class ExplorationRule:
     """Steps in a span that also explore a random direction outside it, and their ratios.
 
@@ -214,7 +191,7 @@ class ExplorationRule:
     limit: float = 3
 
 
-@rule
+@dataclass(frozen=True)
 class NoiseRule:
     """When the model smooths over noise, or over ripples of an exact function that look like noise.
 
@@ -246,7 +223,7 @@ class NoiseRule:
         return shape.noise > 0.0 and search.excess(data, shape) > self.needed * len(data.y)
 
 
-@rule
+@dataclass(frozen=True)
 class FailureRule:
     """Failed queries have no place in the model: a plane that separates them from the others bounds the steps.
 
@@ -271,7 +248,7 @@ class FailureRule:
         return self.near * delta * float(plane.normal.norm()) > 1.0
 
 
-@rule
+@dataclass(frozen=True)
 class RestartRule:
     """Where a run begins again when the last one has ended.
 
@@ -314,7 +291,7 @@ class RestartRule:
         return spanning and not value < start_value
 
 
-@rule
+@dataclass(frozen=True)
 class WindowRule:
     """Which queries a model is of: the nearest ones to its center.
 
@@ -338,12 +315,8 @@ class WindowRule:
     close: float = 1e-2
     memory: float = 3
 
-    def size(self, d: int, whole: bool) -> int:
-        """The most queries in a model of d variables, ``whole`` saying whether a model may be of all of them."""
-        return min((d + 1) * (d + 2) // 2 + 2 * d, self.largest if whole else self.spanned)
 
-
-@rule
+@dataclass(frozen=True)
 class ModelRule:
     """The model's kernel, metric and fit.
 
@@ -356,8 +329,8 @@ class ModelRule:
         newton: the most Newton steps to a low mean after the first one.
     """
 
-    prior: PinnedPrior = field(default_factory=PinnedPrior)
-    search: ShapeSearch = field(default_factory=ShapeSearch)
+    prior: PinnedPrior = PinnedPrior()
+    search: ShapeSearch = ShapeSearch()
     power: float = 0.4
     least: float = 1e-6
     newton: int = NEWTON
@@ -372,16 +345,26 @@ class ModelRule:
         return sizes.clamp_min(self.least).pow(self.power)[:, None] * Q.mT
 
 
-@rule
+@dataclass(frozen=True)
 class TrustRegionRules:
-    """All rules of a run; each is replaced by giving another object of its interface."""
+    """All rules of a run; each is replaced by another object with its methods.
 
-    design: DesignRule = field(default_factory=DesignRule)
-    radius: RadiusRule = field(default_factory=RadiusRule)
-    geometry: GeometryRule = field(default_factory=GeometryRule)
-    exploration: ExplorationRule = field(default_factory=ExplorationRule)
-    noise: NoiseRule = field(default_factory=NoiseRule)
-    failures: FailureRule = field(default_factory=FailureRule)
-    restart: RestartRule = field(default_factory=RestartRule)
-    window: WindowRule = field(default_factory=WindowRule)
-    model: ModelRule = field(default_factory=ModelRule)
+    Raises:
+        ValueError: for an option under 0, or not a number.
+    """
+
+    design: DesignRule = DesignRule()
+    radius: RadiusRule = RadiusRule()
+    geometry: GeometryRule = GeometryRule()
+    exploration: ExplorationRule = ExplorationRule()
+    noise: NoiseRule = NoiseRule()
+    failures: FailureRule = FailureRule()
+    restart: RestartRule = RestartRule()
+    window: WindowRule = WindowRule()
+    model: ModelRule = ModelRule()
+
+    def __post_init__(self) -> None:
+        for rule in (getattr(self, field.name) for field in fields(self)):
+            for name, value in vars(rule).items():
+                if isinstance(value, int | float) and not value >= 0:
+                    raise ValueError(f"{type(rule).__name__}({name}=...) takes a number of at least 0, got {value!r}")

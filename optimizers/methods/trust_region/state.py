@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from surrogates.pinned.prior import Shape
+from surrogates.pinned.engine import Shape
 
 
 @dataclass(frozen=True)
@@ -26,65 +24,52 @@ class Radius:
     rho: float
     largest: float
 
-    @property
-    def at_rho(self) -> bool:
-        """Whether Δ cannot fall at this scale."""
-        return self.delta <= self.rho
-
 
 @dataclass(frozen=True)
 class Design:
-    """Points about a center, without a model; with ``begins`` a run begins there.
+    """Points about a center, ``q x d_free``; with ``begins`` a run begins there."""
 
-    Every plan has ``points``, ``q x d_free``, and its ``kind``, which is in ``Batch.info``.
-    """
-
-    kind: ClassVar[str] = "design"
     points: Tensor
     begins: bool = True
 
 
 @dataclass(frozen=True)
 class Restart:
-    """One point, at which a new run begins."""
+    """One point, ``1 x d_free``, at which a new run begins."""
 
-    kind: ClassVar[str] = "restart"
     points: Tensor
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """The center again: another value means that values are noisy."""
+    """The center again, ``1 x d_free``: another value there means that values are noisy."""
 
-    kind: ClassVar[str] = "repeat"
     points: Tensor
 
 
 @dataclass(frozen=True)
 class GeometryQuery:
-    """A point that improves the model."""
+    """A point that improves the model, ``1 x d_free``."""
 
-    kind: ClassVar[str] = "geometry"
     points: Tensor
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step to a low mean.
+    """A step to a low mean, ``1 x d_free``.
 
     Attributes:
         predicted: the decrease that the model predicts.
         exploration_std: the standard deviation that the model adds to it for what the step explores outside its span.
     """
 
-    kind: ClassVar[str] = "step"
     points: Tensor
     predicted: float = 0.0
     exploration_std: float = 0.0
 
 
 Plan = Design | Restart | Repeat | GeometryQuery | Step
-PLANS = {plan.kind: plan for plan in (Design, Restart, Repeat, GeometryQuery, Step)}
+PLANS = {plan.__name__: plan for plan in (Design, Restart, Repeat, GeometryQuery, Step)}
 
 
 @dataclass
@@ -107,24 +92,24 @@ class Run:
     """The run since the last restart.
 
     Attributes:
-        first: the number of its first query.
         radius: its radii.
         center: its iterate, shape ``d_free``.
+        noisy: whether values have noise; None: not known.
+        smoothing: whether the model has noise: that of values, or ripples that it does not follow.
+        first: the number of its first query.
         center_index: the number of the query at the center.
         teaching: the number of queries in a row that only improved the model: geometry-improving queries, and steps
             that fell short by chance.
-        noisy: whether values have noise; None: not known.
-        smoothing: whether the model has noise: that of values, or ripples that it does not follow.
         start_value: f + ψ at x0; inf where it failed.
     """
 
-    first: int
     radius: Radius
     center: Tensor
+    noisy: bool | None
+    smoothing: bool
+    first: int = 0
     center_index: int = 0
     teaching: int = 0
-    noisy: bool | None = None
-    smoothing: bool = False
     start_value: float = math.inf
 
 
@@ -133,14 +118,17 @@ class Fit:
     """The hyper-parameters of the model.
 
     Attributes:
-        metric: A, ``d_free x d_free``, or ``k + 1 x k + 1`` in a basis's coordinates; 1 x 1 before the first batch.
-        basis: an orthonormal basis of the span of the model's rows, ``k x d_free``; None: all variables are modelled.
+        basis: an orthonormal basis B of the span of the model's rows, ``k x d_free``; the identity where all variables
+            are modelled.
+        metric: A in the basis's coordinates, ``k + 1 x k + 1``.
+        spanning: whether the model is of the span of its rows.
         shape: a and s²; None before the first fit of a run.
         count: how many queries had succeeded at the last fit.
     """
 
+    basis: Tensor
     metric: Tensor
-    basis: Tensor | None = None
+    spanning: bool
     shape: Shape | None = None
     count: int = 0
 

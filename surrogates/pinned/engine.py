@@ -1,0 +1,343 @@
+"""A Gaussian process that is 0 at one point, the pin, given values at a few others: the fast engine.
+
+Points are measured from the pin. With m(r) = (1 + √5 r/ℓ + 5r²/(3ℓ²)) exp(−√5 r/ℓ), the Matérn 5/2 correlation, the
+kernel is
+
+    k(u, v) = w u·v + ½ q (u·v)² + c w ‖u‖²‖v‖² + a [m(‖u − v‖) − m(‖u‖) − m(‖v‖) + 1].
+
+It is the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
+directions share) and g − g(0) for a Matérn process g. Every term vanishes at u = 0: the process is f less its value at
+the pin, and needs no mean.
+
+Values have noise of variance s². The noise of f(uᵢ) − f(pin) is eᵢ − e, where e is the pin's, so the covariance of such
+differences is K + s²(I + 11ᵀ). The whole is multiplied by a scale σ²; s² is in units of k.
+
+Everything is float64 on the CPU. ``surrogates.pinned.kernel.PinnedKernel`` is the same process as a GPyTorch kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from surrogates.linalg.cholesky import NotPositiveDefiniteError, correlation_factor
+
+LOUDEST = 1e100
+"""The largest variance of noise in units of the values' squares: under more nothing is seen, and it may overflow."""
+
+FACTOR = 10.0
+"""The first factor between neighbours of a search for hyper-parameters."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The hyper-parameters that are fitted.
+
+    Attributes:
+        amplitude: a, the variance of the Matérn process.
+        noise: s², the variance of a value's noise in units of k.
+    """
+
+    amplitude: float = 1.0
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class PinnedPrior:
+    """The kernel's constants. Points are expected to have a root mean square length of 1.
+
+    Attributes:
+        linear: w, the prior variance of a partial derivative, and of the shared curvature, in units of the variance of
+            a mixed second derivative.
+        quadratic: q, the weight of the quadratic form.
+        shared: c, the weight of ‖u‖²‖v‖² in units of w.
+        lengthscale: ℓ. It is not fitted: with ℓ = 4 the Matérn process is a smooth correction of the quadratic on the
+            whole window, and a says how large. A shorter ℓ is often more likely given few values, but makes the process
+            a bump about each point that says nothing between them.
+    """
+
+    linear: float = 100.0
+    quadratic: float = 1.0
+    shared: float = 0.25
+    lengthscale: float = 4.0
+
+    @property
+    def rate(self) -> float:
+        """√5/ℓ: m is a function of s = rate · r."""
+        return math.sqrt(5.0) / self.lengthscale
+
+    @property
+    def bend(self) -> float:
+        """−m''(0) = 5/(3ℓ²)."""
+        return self.rate**2 / 3.0
+
+    def matern(self, distances: Tensor) -> Tensor:
+        """m of distances, a new tensor: (1 + s + s²/3) exp(−s)."""
+        t = distances * -self.rate
+        return (t / 3.0).sub_(1.0).mul_(t).add_(1.0).mul_(t.exp_())
+
+    def parts(self, U: Tensor, V: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The polynomial part of k(u, v), and the bracket that a multiplies, each ``n x m``.
+
+        Args:
+            U: points, ``n x d``.
+            V: other points, ``m x d``; None: U again.
+        """
+        gram = U @ (U if V is None else V).mT
+        left = gram.diagonal().clone() if V is None else U.square().sum(1)
+        right = left if V is None else V.square().sum(1)
+        between = torch.add(left[:, None], right).sub_(gram, alpha=2.0).clamp_min_(0.0)
+        if V is None:
+            between.fill_diagonal_(0.0)
+        lost = [1.0 - self.matern(squares.sqrt()) for squares in (left, right)]
+        bracket = self.matern(between.sqrt_()).add_(lost[0][:, None] - 1.0).add_(lost[1])
+        polynomial = gram.mul(0.5 * self.quadratic).add_(self.linear).mul_(gram)
+        return polynomial.addr_(left, right, alpha=self.shared * self.linear), bracket
+
+    def slopes(self, U: Tensor, z: Tensor, amplitude: float) -> Tensor:
+        """cov(f(u), ∇f(z)) = ∂k(u, v)/∂v at v = z, ``n x d``, for points u, ``n x d``, and z of shape ``d``."""
+        from_z, w = U - z, self.linear
+        linear = (w + self.quadratic * (U @ z))[:, None] * U + 2.0 * self.shared * w * U.square().sum(1, True) * z
+        s = [self.rate * distances for distances in (from_z.norm(dim=1)[:, None], z.norm())]
+        decay = [amplitude * self.bend * (1.0 + distances) * torch.exp(-distances) for distances in s]
+        return linear + decay[0] * from_z + decay[1] * z
+
+    def slope_covariance(self, z: Tensor, amplitude: float) -> Tensor:
+        """cov ∇f(z) = ∂²k(u, v)/∂u∂v at u = v = z, ``d x d``."""
+        covariance = (self.quadratic + 4.0 * self.shared * self.linear) * torch.outer(z, z)
+        covariance.diagonal().add_(self.linear + self.quadratic * z.square().sum() + amplitude * self.bend)
+        return covariance
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """The process given noisy values at some points: covariances, which do not depend on the values.
+
+    Attributes:
+        prior: the kernel's constants.
+        U: the points, ``n x d``.
+        shape: a and s².
+        factor: the Cholesky factor of the values' correlations, ``n x n``.
+        deviations: the values' prior standard deviations, shape ``n``.
+    """
+
+    prior: PinnedPrior
+    U: Tensor
+    shape: Shape
+    factor: Tensor
+    deviations: Tensor
+
+    @classmethod
+    def on(cls, prior: PinnedPrior, U: Tensor, shape: Shape, parts: tuple[Tensor, Tensor] | None = None) -> Conditioned:
+        """Conditions the process on values at the points U, ``n x d``; ``parts`` are ``prior.parts(U)`` where known.
+
+        Raises:
+            NotPositiveDefiniteError: if the points are too near to each other.
+        """
+        polynomial, bracket = parts or prior.parts(U)
+        K = torch.add(polynomial, bracket, alpha=shape.amplitude)
+        if shape.noise:
+            K.add_(shape.noise).diagonal().add_(shape.noise)
+        return cls(prior, U, shape, *correlation_factor(K))
+
+    def white(self, columns: Tensor) -> Tensor:
+        """L⁻¹D⁻¹C of columns C, ``n x m``, where the covariance of the values is D L Lᵀ D."""
+        return torch.linalg.solve_triangular(self.factor, columns / self.deviations[:, None], upper=False)
+
+    def slope_covariance(self, z: Tensor) -> Tensor:
+        """cov ∇f(z), ``d x d``, for z of shape ``d``; O(n² d)."""
+        white = self.white(self.prior.slopes(self.U, z, self.shape.amplitude))
+        return self.prior.slope_covariance(z, self.shape.amplitude) - white.mT @ white
+
+    def gains(self, candidates: Tensor, z: Tensor, map: Tensor, least: float = 1e-9) -> Tensor:
+        """The decrease of the trace of cov ∇f(z), in the variables of u = map s, by f at each candidate, shape ``m``.
+
+        It is ‖Rⱼ‖²/(Vⱼ + s²), where R is the covariance of the candidates' values with ∇f(z) and V their variances.
+        V is at least ``least`` of its prior value: smaller differences are rounding errors.
+        """
+        (a, noise), prior = (self.shape.amplitude, self.shape.noise), self.prior
+        between, own = prior.parts(self.U, candidates), prior.parts(candidates)
+        white = self.white(between[0] + a * between[1] + noise)
+        R = prior.slopes(candidates, z, a) - white.mT @ self.white(prior.slopes(self.U, z, a))
+        variance = own[0].diagonal() + a * own[1].diagonal() + noise
+        V = torch.maximum(variance - white.square().sum(0), least * variance)
+        return (R @ map).square().sum(1) / (V + noise)
+
+
+@dataclass(frozen=True)
+class PinnedData:
+    """Values at points relative to the pin, and what likelihoods of different shapes have in common.
+
+    Attributes:
+        prior: the kernel's constants.
+        U: points, ``n x d``, none of them 0.
+        y: their values less the pin's, shape ``n``, divided by the largest of them.
+        unit: that largest value; 1 if all are 0.
+        parts: ``prior.parts(U)``.
+        variance: the variance of a value's noise in the square of the unit where it is known; 0: unknown, or no noise.
+    """
+
+    prior: PinnedPrior
+    U: Tensor
+    y: Tensor
+    unit: float
+    parts: tuple[Tensor, Tensor]
+    variance: float = 0.0
+
+    @classmethod
+    def of(cls, U: Tensor, values: Tensor, variance: float = 0.0, prior: PinnedPrior | None = None) -> PinnedData:
+        """Makes the data of points, ``n x d``, and values less the pin's, shape ``n``, with a known noise variance."""
+        prior, unit = prior or PinnedPrior(), float(values.abs().max()) or 1.0
+        return cls(prior, U, values / unit, unit, prior.parts(U), min(variance / unit / unit, LOUDEST))
+
+    def loss(self, shape: Shape) -> float:
+        """−2 log marginal likelihood but for a constant, at its scale σ²; inf where k has no factor."""
+        try:
+            given = Conditioned.on(self.prior, self.U, shape, self.parts)
+        except NotPositiveDefiniteError:
+            return math.inf
+        white, diagonal = given.white(self.y[:, None]), given.factor.diagonal() * given.deviations
+        scale = self._scale(white, shape)
+        return float(2.0 * diagonal.log().sum() + white.square().sum() / scale) + len(self.y) * math.log(scale)
+
+    def model(self, shape: Shape) -> PinnedModel:
+        """The posterior given the data.
+
+        Raises:
+            NotPositiveDefiniteError: if the points are too near to each other.
+        """
+        given = Conditioned.on(self.prior, self.U, shape, self.parts)
+        white = given.white(self.y[:, None])
+        alpha = torch.linalg.solve_triangular(given.factor.mT, white, upper=True)[:, 0] / given.deviations
+        return PinnedModel(self, given, alpha, self._scale(white, shape))
+
+    def _scale(self, white: Tensor, shape: Shape) -> float:
+        """σ²: the known variance of noise over s², or the most likely scale."""
+        return self.variance / shape.noise if self.variance else float(white.square().mean()) or 1.0
+
+
+@dataclass(frozen=True)
+class ShapeSearch:
+    """A pattern search for a and s²: a few likelihoods, to a factor of 10^(1/8) at best.
+
+    Attributes:
+        amplitudes: the limits of a. Beyond them differences of m cancel to nothing.
+        noises: the limits of s² where it is not 0.
+        evidence: noise is taken to be there where −2 log marginal likelihood falls by more than this.
+        first: the most likelihoods of a search without a start.
+        later: the most likelihoods of a search from a start.
+    """
+
+    amplitudes: tuple[float, float] = (1e-6, 1e4)
+    noises: tuple[float, float] = (1e-8, 1e4)
+    evidence: float = 3.0
+    first: int = 28
+    later: int = 8
+
+    def fitted(self, data: PinnedData, start: Shape | None, noisy: bool | None = False) -> Shape:
+        """Finds the most likely shape.
+
+        The search compares a, and s² where there is noise, with neighbours a factor of ten away, moves to the best one,
+        and takes the root of the factor where none is better, at most three times.
+
+        Args:
+            data: the data.
+            start: the shape to begin with; None: a = 1, with a longer search.
+            noisy: whether values have noise; None: ``evidence`` decides.
+        """
+        left, stride = (self.first, 1.0) if start is None else (self.later, 0.5)
+        start = start or Shape()
+        if noisy is False:
+            start = replace(start, noise=0.0)
+        elif noisy and start.noise == 0.0:
+            # The largest value is 1, and its prior variance about w in units of k.
+            guess = data.prior.linear * data.variance if data.variance else 1.0
+            start = replace(start, noise=min(max(guess, self.noises[0]), self.noises[1]))
+        loss, best = self._searched(data, start, left + left // 2 if start.noise else left, stride)
+        if noisy is None and start.noise == 0.0:
+            loud = self._searched(data, replace(best, noise=1.0), left, 1.0)
+            best = loud[1] if loud[0] < loss - self.evidence else best
+        return best
+
+    def excess(self, data: PinnedData, shape: Shape) -> float:
+        """The rise of −2 log marginal likelihood if a shape's noise is taken away and a is fitted again."""
+        return self._searched(data, Shape(), self.first, 1.0)[0] - data.loss(shape)
+
+    def _searched(self, data: PinnedData, start: Shape, left: int, stride: float) -> tuple[float, Shape]:
+        """The least loss, and its shape, of the pattern search with ``left`` likelihoods; a noise of 0 stays 0."""
+        limits = [(math.log(low), math.log(high)) for low, high in (self.amplitudes, self.noises)]
+        numbers = [start.amplitude, start.noise] if start.noise else [start.amplitude]
+        here = [min(max(math.log(x), low), high) for x, (low, high) in zip(numbers, limits, strict=False)]
+
+        def evaluated(logarithms: list[float]) -> tuple[float, list[float]]:
+            return data.loss(Shape(*map(math.exp, logarithms))), logarithms
+
+        best, _ = evaluated(here)
+        while left > 0 and stride > 0.1:
+            moves = []
+            for i, sign in ((i, sign) for i in range(len(here)) for sign in (1.0, -1.0)):
+                moved = min(max(here[i] + sign * stride * math.log(FACTOR), limits[i][0]), limits[i][1])
+                moves += [[*here[:i], moved, *here[i + 1 :]]] if moved != here[i] else []
+            value, moved_to = min(map(evaluated, moves[:left]), default=(math.inf, here))
+            left -= len(moves)
+            if value < best:
+                best, here = value, moved_to
+            else:
+                stride *= 0.5
+        return best, Shape(*map(math.exp, here))
+
+
+class PinnedModel:
+    """The posterior of f − f(pin): its mean, the mean's derivatives, and the gradient's covariance at the pin.
+
+    Args:
+        data: the data.
+        given: the process conditioned on values at their points.
+        alpha: k⁻¹y in the data's unit, shape ``n``.
+        scale: σ², in the square of the data's unit.
+    """
+
+    def __init__(self, data: PinnedData, given: Conditioned, alpha: Tensor, scale: float) -> None:
+        self.data, self.shape, self.scale, self._given = data, given.shape, scale, given
+        prior, U, self._alpha = data.prior, data.U, alpha
+        self._linear = prior.linear * (alpha @ U)
+        self._quadratic = prior.quadratic * (U * alpha[:, None]).mT @ U
+        self._quadratic.diagonal().add_(2.0 * prior.shared * prior.linear * float(alpha @ U.square().sum(1)))
+        # The bracket is a sum over the points and, with the opposite weight, the pin.
+        self._points = torch.cat([U, torch.zeros_like(U[:1])])
+        self._weights = torch.cat([alpha, -alpha.sum()[None]])
+        self._offset = float(self._weights @ prior.matern(torch.linalg.vector_norm(self._points, dim=1)))
+
+    def means(self) -> Tensor:
+        """μ at the data's points, shape ``n``: their values less the part of them that is noise."""
+        return self.data.unit * (self.data.y - self.shape.noise * (self._alpha - self._weights[-1]))
+
+    @property
+    def noise(self) -> float:
+        """The variance of a value's noise."""
+        return self.shape.noise * self.scale * self.data.unit**2
+
+    def mean(self, v: Tensor) -> float:
+        """μ(v), shape ``d`` to a number."""
+        distances = torch.linalg.vector_norm(self._points - v, dim=1)
+        bracket = float(self._weights @ self.data.prior.matern(distances)) - self._offset
+        quadratic = float(v @ (self._linear + 0.5 * (self._quadratic @ v)))
+        return self.data.unit * (quadratic + self.shape.amplitude * bracket)
+
+    def derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """∇μ(v), shape ``d``, and ∇²μ(v), ``d x d``; O(n d²)."""
+        prior, w = self.data.prior, self._points - v
+        s = torch.linalg.vector_norm(w, dim=1) * prior.rate
+        decay = (self._weights * torch.exp(-s)).mul_(self.shape.amplitude * prior.bend)
+        slopes = decay * (1.0 + s)
+        hessian = self._quadratic + (w * decay[:, None]).mT @ w * prior.rate**2
+        hessian.diagonal().sub_(slopes.sum())
+        return self.data.unit * (self._linear + self._quadratic @ v + slopes @ w), self.data.unit * hessian
+
+    def gradient_covariance(self) -> Tensor:
+        """cov ∇f at the pin, ``d x d``; O(n² d)."""
+        covariance = self._given.slope_covariance(torch.zeros_like(self.data.U[0]))
+        return covariance * (self.scale * self.data.unit) * self.data.unit
