@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from optimizers.subproblems.ball import Value, descend, halved
-from optimizers.subproblems.region import Region
+from optimizers.subproblems.region import Region, Value, descend, halved
 
 QUADRATICS, HALVINGS, ITERATIONS = 4, 4, 100
 """The most quadratics of a step, halvings of the way to the minimum of one, and proximal steps to it."""

@@ -1,22 +1,126 @@
-"""The region of a step: a ball, a box and a half-space about 0; and the plane that separates given points.
+"""Steps in a region: the least value of a function in a ball, a box about it, and a half-space.
 
 References:
+    A. R. Conn, N. I. M. Gould and P. L. Toint, Trust-Region Methods, 2000, Secs. 7.2 and 7.3.
+    J. J. Moré and D. C. Sorensen, Computing a trust region step, SIAM J. Sci. Stat. Comput. 4, 1983.
     C. L. Lawson and R. J. Hanson, Solving Least Squares Problems, 1974, Ch. 23 (least distance programming).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
+from scipy.optimize import brentq, nnls
 from torch import Tensor
 
-from optimizers.subproblems.ball import shortened
+NEWTON = 6
+"""The most Newton steps of ``minimize_in_ball`` after the first one."""
+
+HALVINGS, DOWNHILL = 3, 10
+"""The most halvings of a Newton step, and of a gradient step where no Newton step lowers the function."""
+
+ENOUGH = 1e-3
+"""A step must gain this share of the decrease so far, or it is the last one."""
 
 STILL = 1e-6
 """The least share that a step is drawn back to: a step along the plane does not lose its length to rounding."""
+
+Value = Callable[[Tensor], float]
+Derivatives = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""A point, shape ``d``, to the gradient there, shape ``d``, and the Hessian, ``d x d``."""
+
+
+def ball_minimizer(gradient: Tensor, hessian: Tensor, radius: float) -> Tensor:
+    """Computes argmin gᵀs + ½ sᵀHs over ‖s‖ ≤ radius, shape ``d``; H may have negative eigenvalues. O(d³).
+
+    With H = QΛQᵀ and b = Qᵀg the solution is −Q(Λ + μ)⁻¹b, where μ ≥ max(0, −λ₁) is the root of
+    1/‖(Λ + μ)⁻¹b‖ = 1/radius, or 0 where the ball holds the minimum. If g has no part along the lowest eigenvectors,
+    one of them is added to reach the sphere (the hard case).
+    """
+    if len(gradient) == 0 or radius <= 0.0:
+        return torch.zeros_like(gradient)
+    eigenvalues, Q = torch.linalg.eigh(hessian)
+    values, b = eigenvalues.numpy(), (Q.mT @ gradient).numpy()
+    lowest, size = float(values[0]), math.sqrt(b @ b)
+    least = 1e-18 * max(abs(lowest), abs(float(values[-1])), size / radius, 1e-300)
+
+    def step(mu: float) -> np.ndarray:
+        return -b / np.maximum(values + mu, least)
+
+    def excess(mu: float) -> float:
+        s = step(mu)
+        return 1.0 / math.sqrt(max(s @ s, 1e-300)) - 1.0 / radius
+
+    start = 0.0 if lowest > 0.0 else -lowest + 1e6 * least
+    if excess(start) >= 0.0:
+        s = step(start)
+        if lowest < 0.0:
+            s[0] += math.copysign(math.sqrt(max(0.0, radius**2 - s @ s)), -b[0])
+    else:
+        s = step(brentq(excess, start, max(0.0, -lowest) + (1.0 + 1e-6) * size / radius, xtol=least, rtol=1e-12))
+    return Q @ torch.from_numpy(s * min(1.0, radius / max(math.sqrt(s @ s), 1e-300)))
+
+
+def minimize_in_ball(
+    value: Value, derivatives: Derivatives, radius: float, start: Tensor, newton: int = NEWTON
+) -> tuple[Tensor, float]:
+    """Finds a low value of a function that is 0 at the start, in a ball about 0; gives the point and the value.
+
+    The quadratic about s, gᵀ(p − s) + ½(p − s)ᵀH(p − s), is one about 0 with gradient g − Hs, so that each Newton step
+    is solved in the same ball. It is halved until the function falls.
+
+    Args:
+        value: the function of a point, shape ``d``.
+        derivatives: its gradient, shape ``d``, and its Hessian, ``d x d``.
+        radius: the ball's radius.
+        start: a point of the ball, shape ``d``.
+        newton: the most Newton steps after the first one.
+    """
+
+    def trials(s: Tensor) -> Iterable[Tensor]:
+        g, H = derivatives(s)
+        size = max(float(g.norm()), 1e-300)
+        downhill = (shortened(s - g * (0.5**k * radius / size), radius) for k in range(DOWNHILL + 1))
+        return chain(halved(s, ball_minimizer(g - H @ s, H, radius), HALVINGS), downhill)
+
+    return descend(value, trials, start, 1 + newton)
+
+
+def descend(
+    value: Value, trials: Callable[[Tensor], Iterable[Tensor]], start: Tensor, rounds: int
+) -> tuple[Tensor, float]:
+    """Lowers a function that is 0 at the start: each round takes the first of its trials that is lower.
+
+    Args:
+        value: the function.
+        trials: the points to try from the present one.
+        start: the first point, shape ``d``.
+        rounds: the most rounds. A round that gains less than ``ENOUGH`` of the decrease so far is the last one.
+    """
+    s, least = start, 0.0
+    for _ in range(rounds):
+        found = next(((trial, fall) for trial in trials(s) if (fall := value(trial)) < least), None)
+        if found is None:
+            break
+        gained, (s, least) = least - found[1], found
+        if gained <= -ENOUGH * least:
+            break
+    return s, least
+
+
+def halved(s: Tensor, target: Tensor, halvings: int) -> Iterable[Tensor]:
+    """Yields the target and the points ½, ¼, … of the way from s to it."""
+    return (s + 0.5**k * (target - s) for k in range(halvings + 1))
+
+
+def shortened(s: Tensor, radius: float) -> Tensor:
+    """The step s, or the part of it that lies in the ball."""
+    return s * min(1.0, radius / max(float(s.norm()), 1e-300))
 
 
 @dataclass(frozen=True)

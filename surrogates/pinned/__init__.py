@@ -1,1 +1,1 @@
-"""The Gaussian process whose value is pinned at one point: its GPyTorch kernel, and the fast engine for one data set."""
+"""The Gaussian process whose value is pinned at one point: a GPyTorch kernel, and a fast engine for one data set."""

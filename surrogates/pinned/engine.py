@@ -1,115 +1,26 @@
-"""A Gaussian process that is 0 at one point, the pin, given values at a few others: the fast engine.
+"""The posterior of a pinned Gaussian process given values at a few points: the fast engine, float64 on the CPU.
 
-Points are measured from the pin. With m(r) = (1 + √5 r/ℓ + 5r²/(3ℓ²)) exp(−√5 r/ℓ), the Matérn 5/2 correlation, the
-kernel is
-
-    k(u, v) = w u·v + ½ q (u·v)² + c w ‖u‖²‖v‖² + a [m(‖u − v‖) − m(‖u‖) − m(‖v‖) + 1].
-
-It is the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
-directions share) and g − g(0) for a Matérn process g. Every term vanishes at u = 0: the process is f less its value at
-the pin, and needs no mean.
-
-Values have noise of variance s². The noise of f(uᵢ) − f(pin) is eᵢ − e, where e is the pin's, so the covariance of such
-differences is K + s²(I + 11ᵀ). The whole is multiplied by a scale σ²; s² is in units of k.
-
-Everything is float64 on the CPU. ``surrogates.pinned.kernel.PinnedKernel`` is the same process as a GPyTorch kernel.
+``surrogates.pinned.prior`` has the kernel and the noise.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, correlation_factor
+from surrogates.pinned.prior import PinnedPrior, Shape
 
 LOUDEST = 1e100
 """The largest variance of noise in units of the values' squares: under more nothing is seen, and it may overflow."""
 
-FACTOR = 10.0
-"""The first factor between neighbours of a search for hyper-parameters."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The hyper-parameters that are fitted.
-
-    Attributes:
-        amplitude: a, the variance of the Matérn process.
-        noise: s², the variance of a value's noise in units of k.
-    """
-
-    amplitude: float = 1.0
-    noise: float = 0.0
-
-
-@dataclass(frozen=True)
-class PinnedPrior:
-    """The kernel's constants. Points are expected to have a root mean square length of 1.
-
-    Attributes:
-        linear: w, the prior variance of a partial derivative, and of the shared curvature, in units of the variance of
-            a mixed second derivative.
-        quadratic: q, the weight of the quadratic form.
-        shared: c, the weight of ‖u‖²‖v‖² in units of w.
-        lengthscale: ℓ. It is not fitted: with ℓ = 4 the Matérn process is a smooth correction of the quadratic on the
-            whole window, and a says how large. A shorter ℓ is often more likely given few values, but makes the process
-            a bump about each point that says nothing between them.
-    """
-
-    linear: float = 100.0
-    quadratic: float = 1.0
-    shared: float = 0.25
-    lengthscale: float = 4.0
-
-    @property
-    def rate(self) -> float:
-        """√5/ℓ: m is a function of s = rate · r."""
-        return math.sqrt(5.0) / self.lengthscale
-
-    @property
-    def bend(self) -> float:
-        """−m''(0) = 5/(3ℓ²)."""
-        return self.rate**2 / 3.0
-
-    def matern(self, distances: Tensor) -> Tensor:
-        """m of distances, a new tensor: (1 + s + s²/3) exp(−s)."""
-        t = distances * -self.rate
-        return (t / 3.0).sub_(1.0).mul_(t).add_(1.0).mul_(t.exp_())
-
-    def parts(self, U: Tensor, V: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The polynomial part of k(u, v), and the bracket that a multiplies, each ``n x m``.
-
-        Args:
-            U: points, ``n x d``.
-            V: other points, ``m x d``; None: U again.
-        """
-        gram = U @ (U if V is None else V).mT
-        left = gram.diagonal().clone() if V is None else U.square().sum(1)
-        right = left if V is None else V.square().sum(1)
-        between = torch.add(left[:, None], right).sub_(gram, alpha=2.0).clamp_min_(0.0)
-        if V is None:
-            between.fill_diagonal_(0.0)
-        lost = [1.0 - self.matern(squares.sqrt()) for squares in (left, right)]
-        bracket = self.matern(between.sqrt_()).add_(lost[0][:, None] - 1.0).add_(lost[1])
-        polynomial = gram.mul(0.5 * self.quadratic).add_(self.linear).mul_(gram)
-        return polynomial.addr_(left, right, alpha=self.shared * self.linear), bracket
-
-    def slopes(self, U: Tensor, z: Tensor, amplitude: float) -> Tensor:
-        """cov(f(u), ∇f(z)) = ∂k(u, v)/∂v at v = z, ``n x d``, for points u, ``n x d``, and z of shape ``d``."""
-        from_z, w = U - z, self.linear
-        linear = (w + self.quadratic * (U @ z))[:, None] * U + 2.0 * self.shared * w * U.square().sum(1, True) * z
-        s = [self.rate * distances for distances in (from_z.norm(dim=1)[:, None], z.norm())]
-        decay = [amplitude * self.bend * (1.0 + distances) * torch.exp(-distances) for distances in s]
-        return linear + decay[0] * from_z + decay[1] * z
-
-    def slope_covariance(self, z: Tensor, amplitude: float) -> Tensor:
-        """cov ∇f(z) = ∂²k(u, v)/∂u∂v at u = v = z, ``d x d``."""
-        covariance = (self.quadratic + 4.0 * self.shared * self.linear) * torch.outer(z, z)
-        covariance.diagonal().add_(self.linear + self.quadratic * z.square().sum() + amplitude * self.bend)
-        return covariance
+FINEST = 1.3
+"""A search for hyper-parameters ends where neighbours differ by less than this factor."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +132,7 @@ class PinnedData:
 
 @dataclass(frozen=True)
 class ShapeSearch:
-    """A pattern search for a and s²: a few likelihoods, to a factor of 10^(1/8) at best.
+    """A pattern search for a and s²: a few likelihoods, to a factor of 10^(1/8).
 
     Attributes:
         amplitudes: the limits of a. Beyond them differences of m cancel to nothing.
@@ -241,14 +152,14 @@ class ShapeSearch:
         """Finds the most likely shape.
 
         The search compares a, and s² where there is noise, with neighbours a factor of ten away, moves to the best one,
-        and takes the root of the factor where none is better, at most three times.
+        and takes the root of the factor where none is better.
 
         Args:
             data: the data.
             start: the shape to begin with; None: a = 1, with a longer search.
             noisy: whether values have noise; None: ``evidence`` decides.
         """
-        left, stride = (self.first, 1.0) if start is None else (self.later, 0.5)
+        left, factor = (self.first, 10.0) if start is None else (self.later, 10.0**0.5)
         start = start or Shape()
         if noisy is False:
             start = replace(start, noise=0.0)
@@ -256,38 +167,27 @@ class ShapeSearch:
             # The largest value is 1, and its prior variance about w in units of k.
             guess = data.prior.linear * data.variance if data.variance else 1.0
             start = replace(start, noise=min(max(guess, self.noises[0]), self.noises[1]))
-        loss, best = self._searched(data, start, left + left // 2 if start.noise else left, stride)
+        loss, best = self._searched(data, start, left + left // 2 if start.noise else left, factor)
         if noisy is None and start.noise == 0.0:
-            loud = self._searched(data, replace(best, noise=1.0), left, 1.0)
+            loud = self._searched(data, replace(best, noise=1.0), left, 10.0)
             best = loud[1] if loud[0] < loss - self.evidence else best
         return best
 
     def excess(self, data: PinnedData, shape: Shape) -> float:
         """The rise of −2 log marginal likelihood if a shape's noise is taken away and a is fitted again."""
-        return self._searched(data, Shape(), self.first, 1.0)[0] - data.loss(shape)
+        return self._searched(data, Shape(), self.first, 10.0)[0] - data.loss(shape)
 
-    def _searched(self, data: PinnedData, start: Shape, left: int, stride: float) -> tuple[float, Shape]:
-        """The least loss, and its shape, of the pattern search with ``left`` likelihoods; a noise of 0 stays 0."""
-        limits = [(math.log(low), math.log(high)) for low, high in (self.amplitudes, self.noises)]
-        numbers = [start.amplitude, start.noise] if start.noise else [start.amplitude]
-        here = [min(max(math.log(x), low), high) for x, (low, high) in zip(numbers, limits, strict=False)]
-
-        def evaluated(logarithms: list[float]) -> tuple[float, list[float]]:
-            return data.loss(Shape(*map(math.exp, logarithms))), logarithms
-
-        best, _ = evaluated(here)
-        while left > 0 and stride > 0.1:
-            moves = []
-            for i, sign in ((i, sign) for i in range(len(here)) for sign in (1.0, -1.0)):
-                moved = min(max(here[i] + sign * stride * math.log(FACTOR), limits[i][0]), limits[i][1])
-                moves += [[*here[:i], moved, *here[i + 1 :]]] if moved != here[i] else []
-            value, moved_to = min(map(evaluated, moves[:left]), default=(math.inf, here))
-            left -= len(moves)
-            if value < best:
-                best, here = value, moved_to
-            else:
-                stride *= 0.5
-        return best, Shape(*map(math.exp, here))
+    def _searched(self, data: PinnedData, start: Shape, left: int, factor: float) -> tuple[float, Shape]:
+        """The least loss, and its shape, of the pattern search with about ``left`` likelihoods; no noise stays none."""
+        limits = {"amplitude": self.amplitudes, "noise": self.noises} if start.noise else {"amplitude": self.amplitudes}
+        best = data.loss(start), start
+        while left > 0 and factor > FINEST:
+            moves = [(name, getattr(best[1], name) * move) for name in limits for move in (factor, 1.0 / factor)]
+            trials = [replace(best[1], **{name: float(np.clip(x, *limits[name]))}) for name, x in moves]
+            left -= len(trials)
+            found = min(((data.loss(shape), shape) for shape in trials), key=itemgetter(0))
+            best, factor = (found, factor) if found[0] < best[0] else (best, factor**0.5)
+        return best
 
 
 class PinnedModel:

@@ -1,18 +1,37 @@
-"""Models of f − f(x_b) about a center x_b: the mean, its derivatives, and a step to a low mean in a region."""
+"""The model about a run's center: of which queries, with which hyper-parameters, and a step to its low mean."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from optimizers.methods.trust_region.rules import ExplorationRule, GeometryRule
-from optimizers.subproblems.composite import Prox, Quadratic, minimize_composite, prox_gradient
-from optimizers.subproblems.region import Region
-from optimizers.subproblems.span import coordinates, minimize_in_span
-from surrogates.pinned.engine import PinnedModel
+from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.rules import ExplorationRule, GeometryRule, TrustRegionRules
+from optimizers.methods.trust_region.state import Data, Step, TrustRegionState
+from optimizers.prox import Prox
+from optimizers.subproblems.composite import Quadratic, minimize_composite, prox_gradient
+from optimizers.subproblems.region import HalfSpace, Region
+from optimizers.subproblems.span import carried_metric, coordinates, covering, extended, minimize_in_span, unit_outside
+from surrogates.linalg.cholesky import NotPositiveDefiniteError
+from surrogates.pinned.engine import Conditioned, PinnedData, PinnedModel
+from surrogates.pinned.prior import Shape
+
+WINDOW, SPANNED_WINDOW, NOISY_WINDOW = 1000, 100, 300
+"""The most queries of a window: of all variables, of many variables, and of half of all queries that are noisy."""
+
+MEMORY = 3
+"""In a span, at most this many windows of queries are kept."""
+
+FAR, SPACING = 30.0, 3.0
+"""A query is too far beyond 30 radii and three times the distance of the 2d-th nearest one."""
+
+BESIDE = 8
+"""The random directions that extend a span for queries beside a step."""
 
 
 class RegionModel:
@@ -56,6 +75,10 @@ class RegionModel:
 
         return g[:-1] @ B, product, max(float(torch.linalg.eigvalsh(H).abs().max()), abs(outside))
 
+    def gradient_covariance(self) -> Tensor:
+        """cov ∇f(x_b) in coordinates and the model's unit, ``k + 1 x k + 1``."""
+        return self.map.mT @ self.pinned.gradient_covariance() @ self.map
+
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
         """A step to a low mean in a region, shape ``d``, and the mean there in f's units."""
         s, mean = minimize_in_span(self.inside_mean, self.inside_derivatives, self.basis, region, newton)
@@ -69,7 +92,7 @@ class RegionModel:
         k = len(self.basis)
         used = k + (self.outside is not None)
         seen = self.gradient if slope is None else coordinates(self.basis, slope)
-        covariance = self.map.mT @ self.pinned.gradient_covariance() @ self.map
+        covariance = self.gradient_covariance()
         e = rule.direction(self.hessian[:used, :used], covariance[:used, :used], seen[:used], region.delta)
         if e is None:
             return None
@@ -77,27 +100,23 @@ class RegionModel:
         return region.away(v if self.outside is None else v + e[-1] * self.outside)
 
     def explored(self, rule: ExplorationRule, s: Tensor, region: Region) -> tuple[Tensor, float]:
-        """Moves a step by ±ηe, e the direction outside the span, so that the query also learns f's slope along it.
+        """Moves a step by ηe, e the direction outside the span, so that the query also learns f's slope along it.
 
         η is ``rule.gain`` σ/h for σ the slope's standard deviation and h the mean's curvature along e, at most δ and
-        the step's length; the sign is that of the lower mean in the box. Where nothing is outside the step stays.
+        the step's length. Where nothing is outside, or the plane is too near, the step stays.
 
         Returns:
             The step, shape ``d``, and ση in f's units, the standard deviation that e's slope adds to f there.
         """
         if self.outside is None:
             return s, 0.0
-        curvature, plane = float(self.hessian[-1, -1]), region.half_space
-        variance = float((self.map.mT @ self.pinned.gradient_covariance() @ self.map)[-1, -1])
-        deviation = math.sqrt(max(0.0, variance))  # rounding may make it negative
-        most = min(region.delta, float(s.norm()))
+        curvature, most = float(self.hessian[-1, -1]), min(region.delta, float(s.norm()))
+        deviation = math.sqrt(max(0.0, float(self.gradient_covariance()[-1, -1])))  # rounding may make it negative
         eta = min(most, rule.gain * deviation / curvature) if curvature > 0.0 else most
-        moved = [torch.clamp(s + sign * eta * self.outside, region.lower, region.upper) for sign in (1.0, -1.0)]
-        if plane is not None:
-            share = max(plane.allowed(region.delta), float(plane.normal @ s))
-            moved = [trial for trial in moved if float(plane.normal @ trial) <= share] or [s]
-        explored = min(moved, key=self.mean)
-        return explored, self.unit * deviation * float(((explored - s) @ self.outside).abs())
+        explored = torch.clamp(s + eta * self.outside, region.lower, region.upper)
+        if (plane := region.half_space) is not None and float(plane.normal @ explored) > plane.allowed(region.delta):
+            return s, 0.0
+        return explored, self.unit * deviation * float((explored - s) @ self.outside)
 
 
 class CompositeModel:
@@ -128,3 +147,180 @@ class CompositeModel:
     def slope(self, delta: float) -> Tensor:
         """The prox-gradient mapping at the center, shape ``d``, which stands for the gradient."""
         return prox_gradient(self.model.quadratic(self._zero), self._prox, delta)
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model about a center.
+
+    Attributes:
+        numbers: the numbers of its queries, shape ``n``.
+        means: the posterior means of f + ψ at them relative to the center, shape ``n``, in f's units.
+        region: the model of f.
+        composite: the model of f + ψ, or None.
+    """
+
+    numbers: Tensor
+    means: Tensor
+    region: RegionModel
+    composite: CompositeModel | None
+
+
+class ModelBuilder:
+    """Makes models of a state's queries, and fits the hyper-parameters that the state holds.
+
+    Args:
+        box: the free variables.
+        rules: the rules.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60.
+        noise: the variance of a value's noise; None: estimated.
+        psi: ψ and its prox, or None.
+    """
+
+    def __init__(
+        self, box: FreeBox, rules: TrustRegionRules, window: int | None, noise: float | None, psi: Prox | None
+    ) -> None:
+        self._box, self._rules, self._noise, self._psi, self._given = box, rules, noise, psi, window is not None
+        limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
+        self.size = window or min((box.d + 1) * (box.d + 2) // 2 + 2 * box.d, limit)
+        self.flops = self.size * min(self.size, box.d) ** 2
+
+    def totals(self, data: Data, numbers: Tensor) -> Tensor:
+        """f + ψ at the queries of the given numbers, shape ``n``; inf outside of ψ's domain."""
+        psi, points = self._psi, self._box.whole(data.points[numbers])
+        return data.values[numbers] + (0.0 if psi is None else psi.value(points).to(data.values))
+
+    def best(self, data: Data, first: int = 0) -> int:
+        """The number of the query of least f + ψ from some number on."""
+        return first + int(self.totals(data, torch.arange(first, len(data.values))).argmin())
+
+    def center(self, state: TrustRegionState) -> int:
+        """The number of the best query of the run; where the model has noise, of the present center."""
+        run = state.run
+        return run.center_index if run.smoothing and run.center_index >= run.first else self.best(state.data, run.first)
+
+    def half_space(self, state: TrustRegionState, center: int) -> HalfSpace | None:
+        """The half-space before the failed queries near a query; None where no plane separates them from the others."""
+        data, at = state.data, state.data.points[center]
+        return self._rules.failures.half_space(data.failed - at, data.points - at, state.run.radius.delta)
+
+    def forget(self, state: TrustRegionState) -> None:
+        """In a span, drops queries far from the run's best one, but never the best of all, where they are too many."""
+        data, run = state.data, state.run
+        if not state.fit.spanning or len(data.values) <= MEMORY * self.size:
+            return
+        distances = torch.linalg.vector_norm(data.points - data.points[self.center(state)], dim=1)
+        near = distances <= distances.sort().values[min(self.size, len(distances) - 1)]
+        near[[self.best(data), -1]] = True
+        state.fit.count -= int((~near).sum())
+        run.first, run.center_index = int(near[: run.first].sum()), int(near[: run.center_index].sum())
+        state.data = replace(data, points=data.points[near], values=data.values[near])
+
+    def window(self, state: TrustRegionState, center: int) -> Tensor:
+        """The numbers of the queries of a model about one of them; noisy values are more, because they are averaged."""
+        data, run, size = state.data, state.run, self.size
+        distances = torch.linalg.vector_norm(data.points - data.points[center], dim=1)
+        order = distances.argsort()
+        if run.noisy:
+            order = order[order != center]
+            if not state.fit.spanning and not self._given:
+                size = max(size, min(len(data.values) // 2, NOISY_WINDOW))
+        else:
+            order = order[distances[order] > (self._rules.model.close * run.radius.rho if state.fit.spanning else 0.0)]
+        order = order[:size]
+        spacing = float(distances[order[: 2 * self._box.d]].max()) if len(order) else 0.0
+        return order[distances[order] <= max(FAR * run.radius.delta, SPACING * spacing)]
+
+    def model(self, state: TrustRegionState, center: int, normal: Tensor) -> LocalModel | None:
+        """The model of the queries about one of them, fitted anew where it is time; None without any.
+
+        Args:
+            state: the state, whose hyper-parameters are set.
+            center: the number of the query.
+            normal: a random vector, shape ``d_free``, for a direction outside a span.
+        """
+        data, fit, numbers = state.data, state.fit, self.window(state, center)
+        if len(numbers) == 0:
+            return None
+        rows, d = data.points[numbers] - data.points[center], self._box.d
+        if fit.spanning:
+            basis, grown = covering(fit.basis, rows)
+            fit.metric, fit.basis = carried_metric(fit.metric, fit.basis, basis, grown), basis
+        every = max(5, min(d, len(rows)) // 8) if fit.spanning else max(2, d // 2)
+        due = fit.shape is None or len(data.values) - fit.count >= every
+        try:
+            region = self._region_model(state, center, numbers, rows, due, normal)
+        except NotPositiveDefiniteError:
+            return None
+        means, composite = region.unit * region.pinned.means(), None
+        if self._psi is not None:
+            composite = self._composite(region, data.points[center], self._psi)
+            means = means + torch.tensor([composite.rise(s) for s in rows], dtype=torch.float64)
+        return LocalModel(numbers, means, region, composite)
+
+    def _region_model(
+        self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, due: bool, normal: Tensor
+    ) -> RegionModel:
+        """The model of f; where it is due, after a fit of metric and shape."""
+        fit, run, rule, values = state.fit, state.run, self._rules.model, state.data.values
+        outside = None if len(fit.basis) == self._box.d else unit_outside(fit.basis, normal)
+        # By a power of two division is exact.
+        largest = max(float(values[numbers].abs().max()), abs(float(values[center])))
+        unit = math.ldexp(1.0, math.frexp(largest)[1] - 1)
+        heights, variance = values[numbers] / unit - values[center] / unit, (self._noise or 0.0) / unit / unit
+
+        def scaled(metric: Tensor) -> tuple[PinnedData, Tensor]:
+            U = coordinates(fit.basis, rows) @ metric.mT
+            R = U.square().sum(1).mean().sqrt()
+            return PinnedData.of(U / R, heights, variance, rule.prior), metric / R
+
+        data, map = scaled(fit.metric)
+        shape = fit.shape or rule.search.fitted(data, None, run.smoothing)
+        if due:
+            metric = rule.metric(RegionModel(data.model(shape), map, unit, fit.basis, outside).hessian)
+            data, map = scaled(metric)
+            shape = rule.search.fitted(data, shape, None if run.noisy is None else run.smoothing)
+        region = RegionModel(data.model(shape), map, unit, fit.basis, outside)
+        if due:
+            fit.metric, fit.shape, fit.count = metric, shape, len(values)
+        return region
+
+    def _composite(self, region: RegionModel, center: Tensor, psi: Prox) -> CompositeModel:
+        """The model of f + ψ, for ψ and its prox of steps from the center."""
+        exact, part = self._box.exact, self._box.part
+        value = lambda s: float(psi.value(exact(center + s)))  # noqa: E731
+        return CompositeModel(region, value, lambda s, size: part(psi(exact(center + s), size)) - center)
+
+    def informative_points(self, state: TrustRegionState, pending: Tensor, random: np.random.Generator) -> Tensor:
+        """Finds points beside where the planned step ends, sorted by what they teach about the gradient there.
+
+        Under a Gaussian process covariances do not depend on values, so pending points condition them like queries. The
+        points, ``d_free x d_free`` or fewer, are end + ½δu for the eigenvectors u of the covariance of ∇f(end), the
+        least known slope first, with the sign that leads on from the center.
+
+        Args:
+            state: the state with the plan.
+            pending: the points that are out, ``p x d_free``.
+            random: random numbers, for directions outside a span.
+
+        Raises:
+            NotPositiveDefiniteError: if the points are too near to each other.
+        """
+        center, metric, basis = state.data.points[state.run.center_index], state.fit.metric, state.fit.basis
+        rows = state.data.points[self.window(state, state.run.center_index)] - center
+        end = state.plan.points[0] - center if isinstance(state.plan, Step) else torch.zeros_like(center)
+        near = torch.cat([rows, pending - center, end[None]])
+        near = torch.unique(near[near.any(dim=1)], dim=0)
+        if len(basis) < self._box.d:
+            wider, grown = covering(basis, near)
+            widest = extended(wider, torch.from_numpy(random.standard_normal((BESIDE, self._box.d))))
+            metric = carried_metric(carried_metric(metric, basis, wider, grown), wider, widest, True)
+            basis = widest
+        map = metric / (coordinates(basis, rows) @ metric.mT).square().sum(1).mean().sqrt()
+        z = coordinates(basis, end) @ map.mT
+        given = Conditioned.on(self._rules.model.prior, coordinates(basis, near) @ map.mT, state.fit.shape or Shape())
+        # The slope along what is outside the wider span is not theirs.
+        unknown = (map.mT @ given.slope_covariance(z) @ map)[:-1, :-1]
+        directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0) @ basis
+        onward = torch.where(directions @ end < 0.0, -0.5, 0.5)[:, None]
+        return self._box.clamped(center + end + state.run.radius.delta * onward * directions)

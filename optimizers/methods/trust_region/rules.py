@@ -15,9 +15,9 @@ from torch import Tensor
 
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.state import Radius
-from optimizers.subproblems.ball import NEWTON
-from optimizers.subproblems.region import HalfSpace, separating_plane
-from surrogates.pinned.engine import PinnedModel, PinnedPrior, ShapeSearch
+from optimizers.subproblems.region import NEWTON, HalfSpace, separating_plane
+from surrogates.pinned.engine import PinnedModel, ShapeSearch
+from surrogates.pinned.prior import PinnedPrior
 
 FLAT = 1e-12
 """The least curvature that counts, in units of the largest."""
@@ -200,13 +200,11 @@ class NoiseRule:
             of the ripples but values are still much less likely without noise.
         seen: a change of the mean of this many standard deviations of the noise is seen.
         needed: noise is needed where −2 log likelihood without it is more by this for each value.
-        fails: the distance within which a failed query lets ρ fall all the same, in units of ρ.
     """
 
     early: float = 10
     seen: float = 1.0
     needed: float = 0.2
-    fails: float = 2.0
 
     def smooths(self, noisy: bool | None) -> bool:
         """Whether a model has noise when it is known whether values have: with none, it stands for ripples."""
@@ -238,7 +236,7 @@ class FailureRule:
     near: float = 0.05
 
     def half_space(self, failed: Tensor, rows: Tensor, delta: float) -> HalfSpace | None:
-        """The side of the farthest plane behind which queries have failed, ``m x d``, and others, ``n x d``, have not."""
+        """The side of the farthest plane with failed queries, ``m x d``, behind it and the others, ``n x d``, before."""
         near = [part[torch.linalg.vector_norm(part, dim=1) <= self.reach * delta] / delta for part in (failed, rows)]
         normal = separating_plane(near[0], near[1])
         return None if normal is None else HalfSpace(normal / delta, self.share)
@@ -254,12 +252,9 @@ class RestartRule:
 
     Attributes:
         candidates: the random points of which one is chosen.
-        spread: in units of the first radius, the standard deviation of a candidate about the center along variables
-            without finite sides.
     """
 
     candidates: int = 16
-    spread: float = 2.0
 
     def point(
         self, box: FreeBox, center: Tensor, delta: float, queries: Tensor, failed: Tensor, random: np.random.Generator
@@ -275,7 +270,7 @@ class RestartRule:
             random: the random numbers.
         """
         u = torch.from_numpy(random.random((self.candidates, box.d)))
-        near = center + delta * self.spread * torch.from_numpy(random.standard_normal((self.candidates, box.d)))
+        near = center + delta * 2.0 * torch.from_numpy(random.standard_normal((self.candidates, box.d)))
         points = box.clamped(torch.where(torch.isfinite(box.sides), box.lower + u * box.sides, near))
         chosen = 0
         if len(failed) and len(queries):
@@ -292,35 +287,11 @@ class RestartRule:
 
 
 @dataclass(frozen=True)
-class WindowRule:
-    """Which queries a model is of: the nearest ones to its center.
-
-    Attributes:
-        largest: the most queries of a window where all variables are modelled.
-        spanned: the most where there are more variables than ``DesignRule.whole``.
-        noisy_share: where values are noisy a window has this share of all queries, if that is more.
-        noisy_largest: the most queries that the share allows.
-        far: a query is too far beyond this many radii and ``spacing`` times the distance of the 2d-th one.
-        spacing: see ``far``.
-        close: in a span without noise, queries nearer to the center than this many ρ are of a finer scale and left out.
-        memory: in a span, at most this many windows of queries are kept.
-    """
-
-    largest: int = 1000
-    spanned: int = 100
-    noisy_share: float = 0.5
-    noisy_largest: int = 300
-    far: float = 30.0
-    spacing: float = 3.0
-    close: float = 1e-2
-    memory: float = 3
-
-
-@dataclass(frozen=True)
 class ModelRule:
-    """The model's kernel, metric and fit.
+    """The model's queries, kernel, metric and fit.
 
     Attributes:
+        close: in a span without noise, queries nearer to the center than this many ρ are of a finer scale and left out.
         prior: the pinned kernel's constants.
         search: the search for its amplitude and noise.
         power: p of the metric A = |Λ|^p Qᵀ, for the mean's Hessian QΛQᵀ: in u = Ax curvatures are ±|λ|^(1−2p). With ½
@@ -329,6 +300,7 @@ class ModelRule:
         newton: the most Newton steps to a low mean after the first one.
     """
 
+    close: float = 1e-2
     prior: PinnedPrior = PinnedPrior()
     search: ShapeSearch = ShapeSearch()
     power: float = 0.4
@@ -360,7 +332,6 @@ class TrustRegionRules:
     noise: NoiseRule = NoiseRule()
     failures: FailureRule = FailureRule()
     restart: RestartRule = RestartRule()
-    window: WindowRule = WindowRule()
     model: ModelRule = ModelRule()
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from surrogates.pinned.engine import Shape
+from surrogates.pinned.prior import Shape
 
 
 @dataclass(frozen=True)

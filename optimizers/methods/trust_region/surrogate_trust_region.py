@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -16,24 +16,23 @@ from optimizers.core.options import CommonOptions, check_integer, nonnegative, o
 from optimizers.core.state import load_fields, save_fields
 from optimizers.methods.trust_region import state as known
 from optimizers.methods.trust_region.box import FreeBox
-from optimizers.methods.trust_region.local_model import LocalModel, ModelBuilder
+from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
 from optimizers.methods.trust_region.rules import TrustRegionRules
 from optimizers.methods.trust_region.state import Design, GeometryQuery, Plan, Repeat, Restart, Step, TrustRegionState
 from optimizers.prox import Prox
 from optimizers.subproblems.region import Region
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
-from surrogates.pinned.engine import Shape
+from surrogates.pinned.prior import Shape
 from surrogates.threads import small_algebra
 
 PATIENCE = 2
 """A planned query is passed over when this many other answers for each pending point have come before its own."""
 
 
-class Outcome(NamedTuple):
-    """What the last query says: whether it was a step that failed, and whether it failed at the finest radius."""
+Outcome = tuple[bool, bool]
+"""Whether the last query was a step that failed, and whether no shorter step is left at its scale."""
 
-    failed: bool = False
-    at_rho: bool = False
+NOTHING: Outcome = (False, False)
 
 
 class SurrogateTrustRegion(Optimizer):
@@ -189,7 +188,7 @@ class SurrogateTrustRegion(Optimizer):
                 # A lone value, or failures that no plane separates from the others: the radius is too large.
                 if len(data.values) == 1 or self._models.half_space(state, self._models.center(state)) is None:
                     run.radius = self.rules.radius.after(run.radius, math.nan, run.radius.delta)
-        return Outcome()
+        return NOTHING
 
     def _begin(self, state: TrustRegionState, plan: Design | Restart, values: Tensor) -> None:
         """Begins a run at the first point of a design, or at a random one."""
@@ -216,7 +215,7 @@ class SurrogateTrustRegion(Optimizer):
         plane = None if succeeded else self._models.half_space(state, run.center_index)
         # Before a plane that is far, shorter steps do not fail: the scale stays.
         settled = succeeded or (plane is not None and rules.failures.is_near(plane, run.radius.delta))
-        outcome = Outcome(not ratio > rules.radius.failed, settled and run.radius.delta <= run.radius.rho)
+        outcome = (not ratio > rules.radius.failed, settled and run.radius.delta <= run.radius.rho)
         length = float((point - data.points[run.center_index]).norm())
         run.radius = rules.radius.after(run.radius, ratio if plane is None else -math.inf, length)
         return outcome
@@ -246,7 +245,7 @@ class SurrogateTrustRegion(Optimizer):
                 return Repeat(run.center[None])
             if (plan := self._by_powell(state, model, *outcome)) is not None:
                 return plan
-            told, outcome = None, Outcome()  # ripples are followed from here on: the model is fitted without noise
+            told, outcome = None, NOTHING  # ripples are followed from here on: the model is fitted without noise
 
     def _by_powell(self, state: TrustRegionState, model: LocalModel, failed: bool, at_rho: bool) -> Plan | None:
         """Plans a step, a geometry-improving query or, at the end of the finest scale, a restart.
@@ -307,7 +306,7 @@ class SurrogateTrustRegion(Optimizer):
         return GeometryQuery(self._box.along(state.run.center, direction, state.run.radius.delta))
 
     def _at_noise(self, state: TrustRegionState, model: LocalModel, point: Tensor) -> GeometryQuery | None:
-        """Queries the short step, because noise averages out; None where only ripples are left and are to be followed."""
+        """Queries the short step, because noise averages out; None where only ripples are left, which are followed."""
         run, rule = state.run, self.rules.noise
         early, run.teaching = self.queries < min(rule.early * self._box.d, self.remaining), 0
         if run.noisy or (early and rule.needs(model.region.pinned, self.rules.model.search)):
@@ -330,11 +329,11 @@ class SurrogateTrustRegion(Optimizer):
         """
         run, data, rule = state.run, state.data, self.rules.radius
         last = model.means[model.numbers == len(data.values) - 1]
-        if isinstance(told, Step) and not outcome.failed and len(last):
+        if isinstance(told, Step) and not outcome[0] and len(last):
             ratio, run.teaching = -float(last) / max(told.predicted, 1e-300), 0
             run.radius = rule.after(run.radius, ratio, float((data.points[-1] - data.points[center]).norm()))
             if not ratio > rule.failed:
-                outcome = Outcome(True, run.radius.delta <= run.radius.rho)
+                outcome = (True, run.radius.delta <= run.radius.rho)
         means = torch.where(model.numbers >= run.first, model.means, math.inf)
         lower = int(model.numbers[means.argmin()])
         found = self._models.model(state, lower, normal) if float(means.min()) < 0.0 else None
@@ -361,7 +360,7 @@ class SurrogateTrustRegion(Optimizer):
         if not run.smoothing or rule.sees(region.hessian, region.pinned.noise, 0.5 * run.radius.rho):
             return False
         distances = torch.linalg.vector_norm(state.data.failed - run.center, dim=1)
-        return not bool((distances <= rule.fails * run.radius.rho).any())
+        return not bool((distances <= 2.0 * run.radius.rho).any())
 
     def _is_known(self, state: TrustRegionState, point: Tensor) -> bool:
         """Whether a point, rounded to the run's dtype, was queried before and would give the same value."""
@@ -371,9 +370,7 @@ class SurrogateTrustRegion(Optimizer):
 
 def _ratio(before: float, after: float, predicted: float) -> float:
     """Actual over predicted decrease; NaN for a failed query, inf for the first value in ψ's domain."""
-    if math.isnan(after):
-        return math.nan
-    if before == math.inf > after:
-        return math.inf
+    if not after < math.inf or before == math.inf:
+        return math.inf if after < before else math.nan
     unit = max(abs(before), abs(after), 1e-300)
     return (before / unit - after / unit) / max(predicted / unit, 1e-300)

@@ -1,0 +1,98 @@
+"""A Gaussian process that is 0 at one point, the pin, and its covariances.
+
+Points are measured from the pin. With m(r) = (1 + √5 r/ℓ + 5r²/(3ℓ²)) exp(−√5 r/ℓ), the Matérn 5/2 correlation, the
+kernel is
+
+    k(u, v) = w u·v + ½ q (u·v)² + c w ‖u‖²‖v‖² + a [m(‖u − v‖) − m(‖u‖) − m(‖v‖) + 1].
+
+It is the covariance of a random linear form, a random quadratic form, a random multiple of ‖u‖² (a curvature that all
+directions share) and g − g(0) for a Matérn process g. Every term vanishes at u = 0: the process is f less its value at
+the pin, and needs no mean.
+
+Values have noise of variance s². The noise of f(uᵢ) − f(pin) is eᵢ − e, where e is the pin's, so the covariance of such
+differences is K + s²(I + 11ᵀ). The whole is multiplied by a scale σ²; s² is in units of k.
+
+``surrogates.pinned.kernel.PinnedKernel`` is a GPyTorch kernel made of these functions, and ``surrogates.pinned.engine``
+the fast posterior for one data set.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The hyper-parameters that are fitted.
+
+    Attributes:
+        amplitude: a, the variance of the Matérn process.
+        noise: s², the variance of a value's noise in units of k.
+    """
+
+    amplitude: float = 1.0
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class PinnedPrior:
+    """The kernel's constants. Points are expected to have a root mean square length of 1.
+
+    Attributes:
+        linear: w, the prior variance of a partial derivative, and of the shared curvature, in units of the variance of
+            a mixed second derivative.
+        quadratic: q, the weight of the quadratic form.
+        shared: c, the weight of ‖u‖²‖v‖² in units of w.
+        lengthscale: ℓ. It is not fitted: with ℓ = 4 the Matérn process is a smooth correction of the quadratic on the
+            whole window, and a says how large. A shorter ℓ is often more likely given few values, but makes the process
+            a bump about each point that says nothing between them.
+    """
+
+    linear: float = 100.0
+    quadratic: float = 1.0
+    shared: float = 0.25
+    lengthscale: float = 4.0
+
+    @property
+    def rate(self) -> float:
+        """√5/ℓ: m is a function of s = rate · r."""
+        return math.sqrt(5.0) / self.lengthscale
+
+    @property
+    def bend(self) -> float:
+        """−m''(0) = 5/(3ℓ²)."""
+        return self.rate**2 / 3.0
+
+    def matern(self, distances: Tensor) -> Tensor:
+        """m of distances, a new tensor: (1 + s + s²/3) exp(−s)."""
+        t = distances * -self.rate
+        return (t / 3.0).sub_(1.0).mul_(t).add_(1.0).mul_(t.exp_())
+
+    def parts(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """The polynomial part of k among points, ``n x d``, and the bracket that a multiplies, each ``n x n``."""
+        gram = U @ U.mT
+        squares = gram.diagonal().clone()
+        between = torch.add(squares[:, None], squares).sub_(gram, alpha=2.0).clamp_min_(0.0)
+        between.fill_diagonal_(0.0)
+        lost = 1.0 - self.matern(squares.sqrt())
+        bracket = self.matern(between.sqrt_()).add_(lost[:, None] - 1.0).add_(lost)
+        polynomial = gram.mul(0.5 * self.quadratic).add_(self.linear).mul_(gram)
+        return polynomial.addr_(squares, squares, alpha=self.shared * self.linear), bracket
+
+    def slopes(self, U: Tensor, z: Tensor, amplitude: float) -> Tensor:
+        """cov(f(u), ∇f(z)) = ∂k(u, v)/∂v at v = z, ``n x d``, for points u, ``n x d``, and z of shape ``d``."""
+        from_z, w = U - z, self.linear
+        linear = (w + self.quadratic * (U @ z))[:, None] * U + 2.0 * self.shared * w * U.square().sum(1, True) * z
+        s = [self.rate * distances for distances in (from_z.norm(dim=1)[:, None], z.norm())]
+        decay = [amplitude * self.bend * (1.0 + distances) * torch.exp(-distances) for distances in s]
+        return linear + decay[0] * from_z + decay[1] * z
+
+    def slope_covariance(self, z: Tensor, amplitude: float) -> Tensor:
+        """cov ∇f(z) = ∂²k(u, v)/∂u∂v at u = v = z, ``d x d``."""
+        covariance = (self.quadratic + 4.0 * self.shared * self.linear) * torch.outer(z, z)
+        covariance.diagonal().add_(self.linear + self.quadratic * z.square().sum() + amplitude * self.bend)
+        return covariance
