@@ -44,8 +44,8 @@ def covering(basis: Tensor, rows: Tensor) -> tuple[Tensor, bool]:
 def extended(basis: Tensor, rows: Tensor) -> Tensor:
     """Extends an orthonormal basis so that its span holds all rows, ``k' x d``.
 
-    It adds the part outside the span of the row that is farthest outside relative to its length, until none is: O(nkd) for
-    the distances, and O((n + k)d) for a vector.
+    It adds the part outside the span of the row that is farthest outside relative to its length, until none is:
+    O(nkd) for the distances, and O((n + k)d) for a vector.
     """
     count, d = len(basis), rows.shape[1]
     held = torch.cat([basis, basis.new_empty(min(len(rows), d - count), d)])

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, correlation_factor
+from surrogates.pinned.kernel import pinned_blocks, pinned_values
 from surrogates.pinned.prior import PinnedPrior, Shape
 
 LOUDEST = 1e100
@@ -60,8 +62,10 @@ class Conditioned:
 
     def slope_covariance(self, z: Tensor) -> Tensor:
         """cov ∇f(z), ``d x d``, for z of shape ``d``; O(n² d)."""
-        white = self.white(self.prior.slopes(self.U, z, self.shape.amplitude))
-        return self.prior.slope_covariance(z, self.shape.amplitude) - white.mT @ white
+        prior, a = self.prior, self.shape.amplitude
+        white = self.white(pinned_blocks(prior, a, self.U, z[None]).second[:, 0])
+        own = cast(Tensor, pinned_blocks(prior, a, z[None], z[None], mixed=True).mixed)
+        return own[0, 0] - white.mT @ white
 
     def gains(self, candidates: Tensor, z: Tensor, map: Tensor, least: float = 1e-9) -> Tensor:
         """The decrease of the trace of cov ∇f(z), in the variables of u = map s, by f at each candidate, shape ``m``.
@@ -69,11 +73,11 @@ class Conditioned:
         It is ‖Rⱼ‖²/(Vⱼ + s²), where R is the covariance of the candidates' values with ∇f(z) and V their variances.
         V is at least ``least`` of its prior value: smaller differences are rounding errors.
         """
-        (a, noise), prior = (self.shape.amplitude, self.shape.noise), self.prior
-        between, own = prior.parts(self.U, candidates), prior.parts(candidates)
-        white = self.white(between[0] + a * between[1] + noise)
-        R = prior.slopes(candidates, z, a) - white.mT @ self.white(prior.slopes(self.U, z, a))
-        variance = own[0].diagonal() + a * own[1].diagonal() + noise
+        prior, a, noise = self.prior, self.shape.amplitude, self.shape.noise
+        white = self.white(pinned_values(prior, a, self.U, candidates) + noise)
+        slopes = self.white(pinned_blocks(prior, a, self.U, z[None]).second[:, 0])
+        R = pinned_blocks(prior, a, candidates, z[None]).second[:, 0] - white.mT @ slopes
+        variance = pinned_values(prior, a, candidates[:, None], candidates[:, None])[:, 0, 0] + noise
         V = torch.maximum(variance - white.square().sum(0), least * variance)
         return (R @ map).square().sum(1) / (V + noise)
 

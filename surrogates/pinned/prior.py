@@ -82,17 +82,3 @@ class PinnedPrior:
         bracket = self.matern(between.sqrt_()).add_(lost[:, None] - 1.0).add_(lost)
         polynomial = gram.mul(0.5 * self.quadratic).add_(self.linear).mul_(gram)
         return polynomial.addr_(squares, squares, alpha=self.shared * self.linear), bracket
-
-    def slopes(self, U: Tensor, z: Tensor, amplitude: float) -> Tensor:
-        """cov(f(u), ∇f(z)) = ∂k(u, v)/∂v at v = z, ``n x d``, for points u, ``n x d``, and z of shape ``d``."""
-        from_z, w = U - z, self.linear
-        linear = (w + self.quadratic * (U @ z))[:, None] * U + 2.0 * self.shared * w * U.square().sum(1, True) * z
-        s = [self.rate * distances for distances in (from_z.norm(dim=1)[:, None], z.norm())]
-        decay = [amplitude * self.bend * (1.0 + distances) * torch.exp(-distances) for distances in s]
-        return linear + decay[0] * from_z + decay[1] * z
-
-    def slope_covariance(self, z: Tensor, amplitude: float) -> Tensor:
-        """cov ∇f(z) = ∂²k(u, v)/∂u∂v at u = v = z, ``d x d``."""
-        covariance = (self.quadratic + 4.0 * self.shared * self.linear) * torch.outer(z, z)
-        covariance.diagonal().add_(self.linear + self.quadratic * z.square().sum() + amplitude * self.bend)
-        return covariance

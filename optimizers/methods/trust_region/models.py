@@ -30,8 +30,11 @@ MEMORY = 3
 FAR, SPACING = 30.0, 3.0
 """A query is too far beyond 30 radii and three times the distance of the 2d-th nearest one."""
 
-BESIDE = 8
-"""The random directions that extend a span for queries beside a step."""
+MOST = 8
+"""The most directions of candidates beside a step, and of random ones that extend a span for them."""
+
+LEVELS, UPHILL = (0.25, 0.5, 1.0), 0.99
+"""The distances of candidates from where a step ends, in radii, and the weight of one uphill."""
 
 
 class RegionModel:
@@ -135,7 +138,7 @@ class CompositeModel:
         at_center = psi(self._zero)
         self.rise = lambda s: psi(s) - at_center if math.isfinite(at_center) else psi(s)
         # The step size 1/L in f's units stays within what a prox takes: that of a flat and small f would be infinite.
-        self._prox: Prox = lambda s, L: prox(s, 1.0 / min(max(L * model.unit, 1e-300), 1e300))
+        self._prox = lambda s, L: prox(s, 1.0 / min(max(L * model.unit, 1e-300), 1e300))
 
     def step(self, region: Region, newton: int) -> tuple[Tensor, float]:
         """A step to a low mean of f + ψ in a region, shape ``d``, and the mean there in f's units."""
@@ -295,8 +298,8 @@ class ModelBuilder:
         """Finds points beside where the planned step ends, sorted by what they teach about the gradient there.
 
         Under a Gaussian process covariances do not depend on values, so pending points condition them like queries. The
-        points, ``d_free x d_free`` or fewer, are end + ½δu for the eigenvectors u of the covariance of ∇f(end), the
-        least known slope first, with the sign that leads on from the center.
+        points, ``m x d_free``, are end ± δu for orthonormal u along which ∇f(end) is least known, at three distances δ.
+        Between two that teach the same the one downhill comes first.
 
         Args:
             state: the state with the plan.
@@ -313,7 +316,7 @@ class ModelBuilder:
         near = torch.unique(near[near.any(dim=1)], dim=0)
         if len(basis) < self._box.d:
             wider, grown = covering(basis, near)
-            widest = extended(wider, torch.from_numpy(random.standard_normal((BESIDE, self._box.d))))
+            widest = extended(wider, torch.from_numpy(random.standard_normal((MOST, self._box.d))))
             metric = carried_metric(carried_metric(metric, basis, wider, grown), wider, widest, True)
             basis = widest
         map = metric / (coordinates(basis, rows) @ metric.mT).square().sum(1).mean().sqrt()
@@ -321,6 +324,9 @@ class ModelBuilder:
         given = Conditioned.on(self._rules.model.prior, coordinates(basis, near) @ map.mT, state.fit.shape or Shape())
         # The slope along what is outside the wider span is not theirs.
         unknown = (map.mT @ given.slope_covariance(z) @ map)[:-1, :-1]
-        directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0) @ basis
-        onward = torch.where(directions @ end < 0.0, -0.5, 0.5)[:, None]
-        return self._box.clamped(center + end + state.run.radius.delta * onward * directions)
+        directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0)[:MOST] @ basis
+        lengths = state.run.radius.delta * torch.tensor(LEVELS, dtype=end.dtype).repeat_interleave(2 * len(directions))
+        moves = torch.cat([directions, -directions]).repeat(len(LEVELS), 1) * lengths[:, None]
+        points = self._box.clamped(center + end + moves)
+        gains = given.gains(coordinates(basis, points - center) @ map.mT, z, map)
+        return points[(gains * torch.where(moves @ end < 0.0, UPHILL, 1.0)).argsort(descending=True)]

@@ -236,7 +236,7 @@ class FailureRule:
     near: float = 0.05
 
     def half_space(self, failed: Tensor, rows: Tensor, delta: float) -> HalfSpace | None:
-        """The side of the farthest plane with failed queries, ``m x d``, behind it and the others, ``n x d``, before."""
+        """The side of the farthest plane with failed queries, ``m x d``, behind and the others, ``n x d``, before."""
         near = [part[torch.linalg.vector_norm(part, dim=1) <= self.reach * delta] / delta for part in (failed, rows)]
         normal = separating_plane(near[0], near[1])
         return None if normal is None else HalfSpace(normal / delta, self.share)
