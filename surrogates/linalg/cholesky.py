@@ -21,7 +21,7 @@ EPS = torch.finfo(torch.float64).eps
 JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
 """The jitters that are tried in turn where a covariance is singular, in units of its mean diagonal."""
 
-NUGGET = 1e-12
+NUGGET = 0.0
 """The least jitter of a correlation matrix."""
 
 
