@@ -82,6 +82,8 @@ def marked(value: Any) -> Callable[[], Any]:
         return _then(partial(value.roll_back, value.mark()), value)
     if hasattr(value, "load_state_dict"):
         return _then(partial(value.load_state_dict, save(value)), value)
+    if getattr(getattr(value, "__dataclass_params__", None), "frozen", False):
+        return lambda: value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _then(partial(_restore, value, {f.name: marked(getattr(value, f.name)) for f in fields(value)}), value)
     if isinstance(value, list | tuple):

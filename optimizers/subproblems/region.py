@@ -62,7 +62,7 @@ def ball_minimizer(gradient: Tensor, hessian: Tensor, radius: float) -> Tensor:
         if lowest < 0.0:
             s[0] += math.copysign(math.sqrt(max(0.0, radius**2 - s @ s)), -b[0])
     else:
-        s = step(brentq(excess, start, max(0.0, -lowest) + (1.0 + 1e-6) * size / radius, xtol=least, rtol=1e-12))
+        s = step(brentq(excess, start, max(0.0, -lowest) + (1.0 + 1e-6) * size / radius, xtol=least, rtol=1e-10))
     return Q @ torch.from_numpy(s * min(1.0, radius / max(math.sqrt(s @ s), 1e-300)))
 
 

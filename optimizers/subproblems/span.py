@@ -124,9 +124,10 @@ def minimize_in_span(
     for _ in range(ROUNDS):
         if float(fixed.norm()) >= region.delta:
             break
-        moved = _minimize_beside(value, derivatives, basis, held, fixed, region, newton)
+        moved, found = _minimize_beside(value, derivatives, basis, held, fixed, region, newton)
         s = region.confined(moved)
-        if (found := value(coordinates(basis, s))) < least:
+        found = found if torch.equal(s, moved) else value(coordinates(basis, s))
+        if found < least:
             best, least = s, found
         out = ~held & ((moved < lower) | (moved > upper))
         before, held = held, held | out if bool(out.any()) else leaving(s)
@@ -138,35 +139,37 @@ def minimize_in_span(
 
 def _minimize_beside(
     value: Value, derivatives: Derivatives, basis: Tensor, held: Tensor, fixed: Tensor, region: Region, newton: int
-) -> Tensor:
-    """PBᵀt + h of a low value in the ball and on the plane where it lies beyond, shape ``d``.
+) -> tuple[Tensor, float]:
+    """PBᵀt + h of a low value in the ball and on the plane where it lies beyond, shape ``d``; and the value.
 
     With BPBᵀ = VΛVᵀ and t = VΛ^(−½)τ its coordinates are Cτ + Bh, C = VΛ^½, and its squared length is ‖τ‖² + ‖h‖²; the
     squared distance from the span is the rest of that. Nothing in the search depends on d.
     """
-    C = back = torch.eye(len(basis), dtype=basis.dtype)
-    if bool(held.any()):
-        kept, V = torch.linalg.eigh(C - basis[:, held] @ basis[:, held].mT)
+    C = back = eye = torch.eye(len(basis), dtype=basis.dtype)
+    if some := bool(held.any()):
+        kept, V = torch.linalg.eigh(eye - basis[:, held] @ basis[:, held].mT)
         V, kept = V[:, kept > LOST], kept[kept > LOST].sqrt()
         C, back = V * kept, V / kept
     base, square = basis @ fixed, float(fixed.square().sum())
 
     def place(t: Tensor) -> Tensor:
-        inside = C @ t + base
+        inside = C @ t + base if some else t
         return torch.cat([inside, (t @ t + square - inside @ inside).clamp_min(0.0).sqrt()[None]])
 
     def within(t: Tensor) -> tuple[Tensor, Tensor]:
         at = place(t)
         g, H = derivatives(at)
-        # The last coordinate follows from the others, by t @ t + ‖h‖² − ‖inside‖².
-        slope = float(g[-1]) / float(at[-1]) if square and float(at[-1]) > 0.0 else 0.0
-        bent = C.mT @ (H[:-1, :-1] - slope * torch.eye(len(C), dtype=C.dtype)) @ C
+        if not some:
+            return g[:-1], H[:-1, :-1]
+        # The last coordinate follows from the others.
+        slope = float(g[-1]) / float(at[-1]) if float(at[-1]) > 0.0 else 0.0
+        bent = C.mT @ (H[:-1, :-1] - slope * eye) @ C
         bent.diagonal().add_(slope)
         return C.mT @ (g[:-1] - slope * at[:-1]) + slope * t, bent
 
     zero = torch.zeros(C.shape[1], dtype=C.dtype)
-    start, radius = value(place(zero)), (region.delta**2 - square) ** 0.5
-    t, _ = minimize_in_ball(lambda t: value(place(t)) - start, within, radius, zero, newton)
+    start, radius = value(place(zero)) if some else 0.0, (region.delta**2 - square) ** 0.5
+    t, fall = minimize_in_ball(lambda t: value(place(t)) - start, within, radius, zero, newton)
     if (plane := region.half_space) is not None:
         n, share = plane.normal, plane.allowed(region.delta) - float(plane.normal @ fixed)
         m = back.mT @ (basis @ torch.where(held, 0.0, n))
@@ -178,6 +181,6 @@ def _minimize_beside(
                 g, H = within(foot + Z @ p)
                 return Z.mT @ g, Z.mT @ H @ Z
 
-            p, _ = minimize_in_ball(lambda p: value(place(foot + Z @ p)) - at_foot, along, left, zero[1:], newton)
-            t = foot + Z @ p
-    return torch.where(held, fixed, (back @ t) @ basis)
+            p, fall = minimize_in_ball(lambda p: value(place(foot + Z @ p)) - at_foot, along, left, zero[1:], newton)
+            t, start = foot + Z @ p, at_foot
+    return torch.where(held, fixed, (back @ t if some else t) @ basis), start + fall

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,8 +114,9 @@ class PinnedData:
         except NotPositiveDefiniteError:
             return math.inf
         white, diagonal = given.white(self.y[:, None]), given.factor.diagonal() * given.deviations
-        scale = self._scale(white, shape)
-        return float(2.0 * diagonal.log().sum() + white.square().sum() / scale) + len(self.y) * math.log(scale)
+        square, n = float(white.square().sum()), len(self.y)
+        scale = self._scale(square / n, shape)
+        return 2.0 * float(diagonal.log().sum()) + square / scale + n * math.log(scale)
 
     def model(self, shape: Shape) -> PinnedModel:
         """The posterior given the data.
@@ -127,11 +127,11 @@ class PinnedData:
         given = Conditioned.on(self.prior, self.U, shape, self.parts)
         white = given.white(self.y[:, None])
         alpha = torch.linalg.solve_triangular(given.factor.mT, white, upper=True)[:, 0] / given.deviations
-        return PinnedModel(self, given, alpha, self._scale(white, shape))
+        return PinnedModel(self, given, alpha, self._scale(float(white.square().mean()), shape))
 
-    def _scale(self, white: Tensor, shape: Shape) -> float:
+    def _scale(self, likely: float, shape: Shape) -> float:
         """σ²: the known variance of noise over s², or the most likely scale."""
-        return self.variance / shape.noise if self.variance else float(white.square().mean()) or 1.0
+        return self.variance / shape.noise if self.variance else likely or 1.0
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class ShapeSearch:
         elif noisy and start.noise == 0.0:
             # The largest value is 1, and its prior variance about w in units of k.
             guess = data.prior.linear * data.variance if data.variance else 1.0
-            start = replace(start, noise=min(max(guess, self.noises[0]), self.noises[1]))
+            start = replace(start, noise=_within(guess, self.noises))
         loss, best = self._searched(data, start, left + left // 2 if start.noise else left, factor)
         if noisy is None and start.noise == 0.0:
             loud = self._searched(data, replace(best, noise=1.0), left, 10.0)
@@ -183,15 +183,19 @@ class ShapeSearch:
 
     def _searched(self, data: PinnedData, start: Shape, left: int, factor: float) -> tuple[float, Shape]:
         """The least loss, and its shape, of the pattern search with about ``left`` likelihoods; no noise stays none."""
-        limits = {"amplitude": self.amplitudes, "noise": self.noises} if start.noise else {"amplitude": self.amplitudes}
         best = data.loss(start), start
         while left > 0 and factor > FINEST:
-            moves = [(name, getattr(best[1], name) * move) for name in limits for move in (factor, 1.0 / factor)]
-            trials = [replace(best[1], **{name: float(np.clip(x, *limits[name]))}) for name, x in moves]
+            a, noise, moves = best[1].amplitude, best[1].noise, (factor, 1.0 / factor)
+            trials = [Shape(_within(a * move, self.amplitudes), noise) for move in moves]
+            trials += [Shape(a, _within(noise * move, self.noises)) for move in moves if noise]
             left -= len(trials)
             found = min(((data.loss(shape), shape) for shape in trials), key=itemgetter(0))
             best, factor = (found, factor) if found[0] < best[0] else (best, factor**0.5)
         return best
+
+
+def _within(x: float, limits: tuple[float, float]) -> float:
+    return min(max(x, limits[0]), limits[1])
 
 
 class PinnedModel:
@@ -243,5 +247,9 @@ class PinnedModel:
 
     def gradient_covariance(self) -> Tensor:
         """cov ∇f at the pin, ``d x d``; O(n² d)."""
-        covariance = self._given.slope_covariance(torch.zeros_like(self.data.U[0]))
+        prior, bend = self.data.prior, self.shape.amplitude * self.data.prior.bend
+        s = prior.rate * torch.linalg.vector_norm(self.data.U, dim=1, keepdim=True)
+        white = self._given.white(self.data.U * (prior.linear + bend * (1.0 + s) * torch.exp(-s)))
+        covariance = (white.mT @ white).neg_()
+        covariance.diagonal().add_(prior.linear + bend)
         return covariance * (self.scale * self.data.unit) * self.data.unit

@@ -39,8 +39,9 @@ class FreeBox:
 
     def whole(self, points: Tensor) -> Tensor:
         """The points in search units and the run's dtype, ``q x d``, of their free variables."""
-        z = self._x.repeat(len(points), 1)
-        z[:, self._free] = points.to(z)
+        z = points.to(self._x)
+        if self.d < len(self._x):
+            z = self._x.repeat(len(points), 1).index_copy(1, self._free, z)
         return z if self._domain is None else torch.clamp(z, self._domain.search_lower, self._domain.search_upper)
 
     def exact(self, free: Tensor) -> Tensor:

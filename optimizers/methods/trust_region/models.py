@@ -50,7 +50,8 @@ class RegionModel:
 
     def __init__(self, pinned: PinnedModel, map: Tensor, unit: float, basis: Tensor, outside: Tensor | None) -> None:
         self.pinned, self.map, self.unit, self.basis, self.outside = pinned, map, unit, basis, outside
-        self.gradient, self.hessian = self.inside_derivatives(torch.zeros(len(map), dtype=map.dtype))
+        g, H = pinned.derivatives(torch.zeros(len(map), dtype=map.dtype))
+        self.gradient, self.hessian = map.mT @ g, map.mT @ H @ map
 
     def inside_mean(self, at: Tensor) -> float:
         """The posterior mean at coordinates, shape ``k + 1``."""
@@ -58,6 +59,8 @@ class RegionModel:
 
     def inside_derivatives(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """The mean's gradient, shape ``k + 1``, and Hessian in coordinates."""
+        if not bool(at.any()):
+            return self.gradient, self.hessian
         g, H = self.pinned.derivatives(self.map @ at)
         return self.map.mT @ g, self.map.mT @ H @ self.map
 
@@ -190,8 +193,9 @@ class ModelBuilder:
 
     def totals(self, data: Data, numbers: Tensor) -> Tensor:
         """f + ψ at the queries of the given numbers, shape ``n``; inf outside of ψ's domain."""
-        psi, points = self._psi, self._box.whole(data.points[numbers])
-        return data.values[numbers] + (0.0 if psi is None else psi.value(points).to(data.values))
+        values = data.values[numbers]
+        psi, points = self._psi, data.points[numbers]
+        return values if psi is None else values + psi.value(self._box.whole(points)).to(values)
 
     def best(self, data: Data, first: int = 0) -> int:
         """The number of the query of least f + ψ from some number on."""
@@ -205,6 +209,8 @@ class ModelBuilder:
     def half_space(self, state: TrustRegionState, center: int) -> HalfSpace | None:
         """The half-space before the failed queries near a query; None where no plane separates them from the others."""
         data, at = state.data, state.data.points[center]
+        if len(data.failed) == 0:
+            return None
         return self._rules.failures.half_space(data.failed - at, data.points - at, state.run.radius.delta)
 
     def forget(self, state: TrustRegionState) -> None:
@@ -272,8 +278,10 @@ class ModelBuilder:
         unit = math.ldexp(1.0, math.frexp(largest)[1] - 1)
         heights, variance = values[numbers] / unit - values[center] / unit, (self._noise or 0.0) / unit / unit
 
+        places = coordinates(fit.basis, rows)
+
         def scaled(metric: Tensor) -> tuple[PinnedData, Tensor]:
-            U = coordinates(fit.basis, rows) @ metric.mT
+            U = places @ metric.mT
             R = U.square().sum(1).mean().sqrt()
             return PinnedData.of(U / R, heights, variance, rule.prior), metric / R
 

@@ -84,7 +84,7 @@ class SurrogateTrustRegion(Optimizer):
             raise ValueError("SurrogateTrustRegion has nothing to search: every coordinate has equal bounds")
         self._models = ModelBuilder(self._box, self.rules, self.window, self.noise, psi)
         center, d = self._box.part(self._x), self._box.d
-        self._opening = self.rules.radius.first(self._box, center, self.radius)
+        self._opening, self._placed = self.rules.radius.first(self._box, center, self.radius), (center, self._x)
         noisy, none, spanning = None if self.noise is None else self.noise > 0.0, center.new_empty(0, d), self._spans(d)
         basis = none if spanning else torch.eye(d, dtype=torch.float64)
         data, run = known.Data(none, none[:, 0], none), known.Run(self._opening, center, noisy, bool(noisy))
@@ -114,7 +114,10 @@ class SurrogateTrustRegion(Optimizer):
         return Design(self._design(self._box.part(self._x), self._opening.delta))
 
     def _iterate(self, state: TrustRegionState) -> Tensor:
-        return self._box.whole(state.run.center[None])[0]
+        center = state.run.center
+        if self._placed[0] is not center:
+            self._placed = center, self._box.whole(center[None])[0]
+        return self._placed[1]
 
     def _design(self, center: Tensor, delta: float) -> Tensor:
         return self.rules.design.points(
@@ -274,9 +277,9 @@ class SurrogateTrustRegion(Optimizer):
                 run.radius = rules.radius.lowered(run.radius)
                 if rules.radius.ends(run.radius, self._opening, box.resolution(run.center)):
                     return self._restarted(state)
-                region = self._region(state)
+                region = replace(region, delta=run.radius.delta)
                 # A step that fits into the smaller ball is still the best one, unless it may now go nearer to a plane.
-                if length > run.radius.delta or region.half_space is not None:
+                if length > region.delta or region.half_space is not None:
                     step, mean = (model.composite or model.region).step(region, newton)
             failed = at_rho = False
 
@@ -364,8 +367,8 @@ class SurrogateTrustRegion(Optimizer):
 
     def _is_known(self, state: TrustRegionState, point: Tensor) -> bool:
         """Whether a point, rounded to the run's dtype, was queried before and would give the same value."""
-        asked, rounded = torch.cat([state.data.points, state.data.failed]), self._box.rounded(point)
-        return not state.run.noisy and bool((asked == rounded).all(dim=1).any())
+        rounded, asked = self._box.rounded(point), (state.data.points, state.data.failed)
+        return not state.run.noisy and any(bool((queries == rounded).all(dim=1).any()) for queries in asked)
 
 
 def _ratio(before: float, after: float, predicted: float) -> float:

@@ -68,7 +68,7 @@ def test_convex_steps_in_ball_and_box_are_those_of_a_general_solver(seed):
     rng = np.random.default_rng(seed)
     lower, upper = (torch.from_numpy(side) for side in (-rng.uniform(0.0, 0.8, d), rng.uniform(0.0, 0.8, d)))
     lower[0] = 0.0
-    s, reached = in_variables(g, H, Region(radius, lower, upper))
+    _, reached = in_variables(g, H, Region(radius, lower, upper))
     known = scipy_minimize(
         lambda s: value(g.numpy(), H.numpy(), s),
         np.zeros(d),

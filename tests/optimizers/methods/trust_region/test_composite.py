@@ -6,12 +6,7 @@ import torch
 from scipy.optimize import minimize as scipy_minimize
 
 from optimizers import L1, ElasticNet, L2Ball, Simplex, SurrogateTrustRegion, run
-from optimizers.methods.trust_region.composite import CompositeModel
-from optimizers.methods.trust_region.pinned_model import Shape
-from optimizers.methods.trust_region.span import coordinates, covering, direction_outside
-from optimizers.methods.trust_region.span_model import SpanModel
 from optimizers.methods.trust_region.surrogate_trust_region import _ratio
-from tests.optimizers.methods.trust_region.models import region_model
 
 
 def normal(*shape, seed=0):
@@ -84,43 +79,6 @@ def test_many_variables_with_a_prox_descend_in_its_domain():
     result = run(opt, lambda x: float((x - target).square().sum()))
     assert math.isfinite(float(prox.value(result.x)))
     assert result.fun < 0.98 * float((1.0 / d - target).square().sum())
-
-
-def models():
-    """The same model in all variables and in the span of its rows."""
-    rows = normal(8, 12)
-    y = (rows.sin() + 0.3 * rows.square()).sum(1)
-    basis = covering(rows.new_empty(0, 12), rows)[0]
-    full = region_model(rows, y, torch.eye(12, dtype=torch.float64), Shape())
-    inner = region_model(coordinates(basis, rows), y, torch.eye(9, dtype=torch.float64), Shape())
-    return full, SpanModel(inner, basis, direction_outside(basis, normal(12, seed=1))), rows
-
-
-def test_quadratics_of_a_span_are_those_of_all_variables():
-    full, span, _ = models()
-    s = 0.3 * span._basis.sum(0)
-    (g, product, largest), (h, by, most) = full.quadratic(s), span.quadratic(s)
-    np.testing.assert_allclose(h, g, rtol=1e-7, atol=1e-8)
-    np.testing.assert_allclose(by(normal(12, seed=2)), product(normal(12, seed=2)), rtol=1e-7, atol=1e-7)
-    assert most == pytest.approx(largest, rel=1e-8)
-
-
-def test_a_step_with_a_prox_is_nearly_as_low_as_any_of_a_search_and_keeps_to_ball_and_box():
-    full, span, rows = models()
-    center, psi = normal(12, seed=3), L1(0.4)
-    lower, upper = torch.full((12,), -0.15, dtype=torch.float64), torch.full((12,), 0.3, dtype=torch.float64)
-    for model in (full, span):
-        both = CompositeModel(
-            model, lambda s: float(psi.value(center + s)), lambda s, size: psi(center + s, size) - center, rows
-        )
-        step, reached = both.step(0.5, lower, upper)
-        assert float(step.norm()) <= 0.5 * (1 + 1e-9) and bool((step >= lower).all() and (step <= upper).all())
-        assert reached == pytest.approx(full.mean(step) + float(psi.value(center + step) - psi.value(center)), rel=1e-7)
-        generator = np.random.default_rng(0)
-        for size in np.geomspace(1e-4, 0.3, 300):
-            other = torch.clamp(step + size * torch.from_numpy(generator.standard_normal(12)), lower, upper)
-            other = other * min(1.0, 0.5 / float(other.norm()))
-            assert both.mean(other) >= both.mean(step) - 0.05 * abs(reached)
 
 
 def test_a_prox_without_values_is_refused():
