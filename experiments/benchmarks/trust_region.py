@@ -1,19 +1,18 @@
 """``python -m experiments benchmark trust-region``: what each ingredient of the trust region on a surrogate gains.
 
-Each row takes one ingredient away, by a constant of its modules or a function in its place, and runs the same
-problems, by default twelve functions of all groups of COCO's ``bbob`` at d = 5 and 10, on instances that are tuned on.
-It says by how much the logarithm of the last gap changes, with its standard error over problems: above 0 the
-ingredient gains. On real black boxes, whose optimum is not known, a run counts by the percentage that it left of what
-the best row gained.
+Each row sets options of ``TrustRegionRules``, or gives a rule of its own, so that one ingredient is missing, and runs
+the same problems: by default twelve functions of all groups of COCO's ``bbob`` at d = 5 and 10, on instances that are
+tuned on. It reports the change of the logarithm of the last gap, with its standard error over problems: above 0 the
+ingredient gains. On real black boxes, whose optimum is not known, a run counts by the percentage that it left of what the best row
+gained.
 """
 
 from __future__ import annotations
 
-import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,81 +25,91 @@ from experiments.benchmarks.problems.board import log_gaps, percent_left
 from experiments.benchmarks.problems.runs import Record, Run, record_of
 from experiments.benchmarks.problems.suites import SIDE, SUITES, Problem, chosen, opened
 from optimizers import SurrogateTrustRegion, run
-from optimizers.methods.trust_region import (
-    cut,
-    free_box,
-    metric,
-    modeller,
-    pinned_model,
-    radius,
-    region_model,
-    step,
-    surrogate_trust_region,
+from optimizers.methods.trust_region.rules import (
+    ExplorationRule,
+    FailureRule,
+    GeometryRule,
+    ModelRule,
+    NoiseRule,
+    RadiusRule,
+    RestartRule,
+    TrustRegionRules,
 )
+from surrogates.pinned.engine import PinnedData, ShapeSearch
+from surrogates.pinned.prior import PinnedPrior
 
 FUNCTIONS = (1, 2, 6, 7, 8, 10, 12, 13, 15, 17, 20, 22)
 
-Change = tuple[Any, str, Any]
-"""A module, the name of a constant or a function of it, and what takes its place."""
-
-
-def _identity(hessian: torch.Tensor, *_: float) -> torch.Tensor:
-    return torch.eye(len(hessian), dtype=hessian.dtype)
-
-
-def _of_likeliest_lengthscale(
-    data: pinned_model.PinnedData, start: pinned_model.Shape | None, noisy: bool | None = False
-) -> pinned_model.Shape:
-    """``PinnedData.fitted`` with each of some lengthscales; the most likely one is the model's."""
-
-    def tried(lengthscale: float) -> tuple[float, pinned_model.Shape]:
-        pinned_model.RATE = math.sqrt(5.0) / lengthscale
-        pinned_model.CURVATURE = pinned_model.RATE**2 / 3.0
-        object.__setattr__(data, "bend", pinned_model.PinnedData.of(data.U, data.y).bend)
-        shape = _fitted(data, start, noisy)
-        return data.loss(shape), shape
-
-    best = min(LENGTHSCALES, key=lambda lengthscale: tried(lengthscale)[0])
-    return tried(best)[1]
-
-
-_fitted = pinned_model.PinnedData.fitted
-
 LENGTHSCALES = (0.2, 0.35, 0.6, 1.0, 1.7, 3.0, 5.0)
-"""What a fitted lengthscale is one of."""
+"""The lengthscales of which ``LikeliestLengthscale`` takes one."""
 
-FITTED: list[Change] = [
-    (pinned_model.PinnedData, "fitted", _of_likeliest_lengthscale),
-    (pinned_model, "RATE", pinned_model.RATE),
-    (pinned_model, "CURVATURE", pinned_model.CURVATURE),
-]
-NO_NOISE: list[Change] = [(pinned_model, "EVIDENCE", float("inf"))]
-NO_SHARED: list[Change] = [(pinned_model, "SHARED", 0.0)]
-ROOT: list[Change] = [(metric, "POWER", 0.25)]
-VARIANCE: list[Change] = [(region_model, "gain_map", _identity)]
 
-ROWS: dict[str, list[Change]] = {
-    "all": [],
-    "without the Matérn part": [(pinned_model, "AMPLITUDES", (1e-6, 1e-6))],
-    "the most likely lengthscale": FITTED,
-    "a lengthscale of 1": [(pinned_model, "RATE", math.sqrt(5.0)), (pinned_model, "CURVATURE", 5.0 / 3.0)],
-    "without the quadratic form": [(pinned_model, "QUADRATIC", 0.0)],
-    "without the shared curvature": NO_SHARED,
-    "without the metric": [(modeller, "metric_of", _identity)],
-    "the metric of the curvatures' roots": ROOT,
-    "without lessons": [(surrogate_trust_region, "LESSONS", 0)],
-    "lessons where the variance is most": VARIANCE,
-    "without Newton steps after the first": [(step, "NEWTON", 0)],
-    "without noise and ripples": NO_NOISE,
-    "ripples told from noise, not smoothed over": [(surrogate_trust_region, "RUGGED", False)],
-    "ripples smoothed over until no more is seen": [(surrogate_trust_region, "EARLY", 0)],
-    "without searches of hyper-parameters after the first": [(pinned_model, "LATER", 0)],
-    "any number of steps may fall short by chance": [(surrogate_trust_region, "CHANCES", float("inf"))],
-    "new runs at any random point": [(surrogate_trust_region, "RETURNS", False)],
-    "queries of a finer scale in the window": [(modeller, "CLOSE", 0.0)],
-    "half the first radius": [(free_box, "START", 0.1)],
-    "radius grows at any decrease": [(radius, "POOR", 0.1)],
-    "the prototype's model": [*FITTED, *NO_NOISE, *NO_SHARED, *ROOT, *VARIANCE, (cut, "REACH", 0.0)],
+class LikeliestLengthscale(ModelRule):
+    """A model of the most likely of ``LENGTHSCALES``, each with its own search for the other hyper-parameters."""
+
+    def data(self, U: torch.Tensor, heights: torch.Tensor, variance: float) -> PinnedData:
+        """The data under the most likely lengthscale."""
+        priors = [replace(self.prior, lengthscale=lengthscale) for lengthscale in LENGTHSCALES]
+        trials = [PinnedData.of(U, heights, variance, prior) for prior in priors]
+        return min(trials, key=lambda trial: trial.loss(self.search.fitted(trial, None)))
+
+
+class VarianceRule(GeometryRule):
+    """Geometry-improving queries along the slope of most variance."""
+
+    def weights(self, hessian: torch.Tensor, least: float) -> torch.Tensor:
+        """The identity."""
+        return torch.eye(len(hessian), dtype=hessian.dtype)
+
+
+class NoiseAlone(NoiseRule):
+    """Noise is smoothed over, ripples are not."""
+
+    def smooths(self, noisy: bool | None) -> bool:
+        """Whether values are noisy."""
+        return bool(noisy)
+
+
+class RandomPoints(RestartRule):
+    """New runs begin at the random point, whatever its value."""
+
+    def begins_at_best(self, value: float, start_value: float, spanning: bool) -> bool:
+        """Never."""
+        return False
+
+
+def _model(**options: Any) -> TrustRegionRules:
+    return TrustRegionRules(model=ModelRule(**options))
+
+
+PROTOTYPE = TrustRegionRules(
+    model=LikeliestLengthscale(prior=PinnedPrior(shared=0.0), search=ShapeSearch(evidence=float("inf")), power=0.25),
+    geometry=VarianceRule(),
+    failures=FailureRule(reach=0.0),
+)
+
+ROWS: dict[str, TrustRegionRules] = {
+    "all": TrustRegionRules(),
+    "without the Matérn part": _model(search=ShapeSearch(amplitudes=(1e-6, 1e-6))),
+    "the most likely lengthscale": TrustRegionRules(model=LikeliestLengthscale()),
+    "a lengthscale of 1": _model(prior=PinnedPrior(lengthscale=1.0)),
+    "without the quadratic form": _model(prior=PinnedPrior(quadratic=0.0)),
+    "without the shared curvature": _model(prior=PinnedPrior(shared=0.0)),
+    "without the metric": _model(power=0.0),
+    "the metric of the curvatures' roots": _model(power=0.25),
+    "without geometry queries": TrustRegionRules(geometry=GeometryRule(limit=0)),
+    "geometry queries where the variance is most": TrustRegionRules(geometry=VarianceRule()),
+    "without Newton steps after the first": _model(newton=0),
+    "without noise and ripples": _model(search=ShapeSearch(evidence=float("inf"))),
+    "ripples told from noise, not smoothed over": TrustRegionRules(noise=NoiseAlone()),
+    "ripples smoothed over until no more is seen": TrustRegionRules(noise=NoiseRule(early=0)),
+    "without searches of hyper-parameters after the first": _model(search=ShapeSearch(later=0)),
+    "any number of steps may fall short by chance": TrustRegionRules(exploration=ExplorationRule(limit=float("inf"))),
+    "new runs at any random point": TrustRegionRules(restart=RandomPoints()),
+    "queries of a finer scale in the window": _model(close=0.0),
+    "half the first radius": TrustRegionRules(radius=RadiusRule(initial=0.1)),
+    "radius grows at any decrease": TrustRegionRules(radius=RadiusRule(poor=0.1)),
+    "the prototype's model": PROTOTYPE,
 }
 
 
@@ -130,10 +139,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def record(row: str, problem: Problem) -> Record:
     """A row's run on a problem; its method has the row's name."""
-    with tempfile.TemporaryDirectory() as folder, changed(ROWS[row]):
+    with tempfile.TemporaryDirectory() as folder:
         with opened(problem, "trust_region", Path(folder)) as found:
             box = [(-SIDE, SIDE)] * problem.dimension
-            optimizer = SurrogateTrustRegion(found.start, bounds=box, max_queries=problem.queries)
+            optimizer = SurrogateTrustRegion(found.start, bounds=box, max_queries=problem.queries, rules=ROWS[row])
             run(optimizer, _of_tensor(found.fun))
         assert found.progress is not None
         return record_of(Run(row, problem), found.progress)
@@ -141,19 +150,6 @@ def record(row: str, problem: Problem) -> Record:
 
 def _of_tensor(fun: Callable[[np.ndarray], float]) -> Callable[[torch.Tensor], float]:
     return lambda x: fun(x.numpy())
-
-
-@contextmanager
-def changed(changes: Sequence[Change]) -> Iterator[None]:
-    """A block in which constants have other values."""
-    before = [(module, name, getattr(module, name)) for module, name, _ in changes]
-    try:
-        for module, name, value in changes:
-            setattr(module, name, value)
-        yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
 
 
 def summary(scores: Mapping[str, Sequence[float]], unit: str) -> list[str]:

@@ -1,7 +1,6 @@
-"""The ablation of the trust region: constants are changed for a row and no longer, and rows are compared in pairs."""
+"""The ablation of the trust region: each row has rules of its own, and rows are compared in pairs."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -11,57 +10,35 @@ from sklearn.gaussian_process import kernels
 from experiments.benchmarks import trust_region
 from experiments.cli import main
 from optimizers import SurrogateTrustRegion, run
-from optimizers.methods.trust_region import pinned_model
-from optimizers.methods.trust_region.pinned_model import PinnedData
 
 
-def asked(changes):
+def asked(rules):
     """The queries of a short run."""
-    with trust_region.changed(changes):
-        opt = SurrogateTrustRegion([2.0, -3.0], bounds=[(-5.0, 5.0)] * 2, max_queries=30, store_points=True)
-        return run(opt, lambda x: float((x.sin() + 0.3 * x.square()).sum() + torch.floor(x).abs().sum())).history.x
-
-
-@pytest.mark.parametrize("name", [name for name, changes in trust_region.ROWS.items() if changes])
-def test_constants_are_changed_for_a_row_only(name):
-    changes = trust_region.ROWS[name]
-    before = [getattr(module, constant) for module, constant, _ in changes]
-    with trust_region.changed(changes):
-        assert all(getattr(module, constant) is value for module, constant, value in changes)
-    assert [getattr(module, constant) for module, constant, _ in changes] == before
+    options = {"bounds": [(-5.0, 5.0)] * 2, "max_queries": 30, "store_points": True, "rules": rules}
+    opt = SurrogateTrustRegion([2.0, -3.0], **options)
+    return run(opt, lambda x: float((x.sin() + 0.3 * x.square()).sum() + torch.floor(x).abs().sum())).history.x
 
 
 def test_rows_ask_other_queries_than_all_ingredients():
-    whole = asked([])
-    assert torch.equal(whole, asked([]))
+    whole = asked(trust_region.ROWS["all"])
     for name in (
         "without the Matérn part",
         "without the quadratic form",
         "without the metric",
         "half the first radius",
         "the most likely lengthscale",
+        "the prototype's model",
     ):
         assert not torch.equal(whole, asked(trust_region.ROWS[name]))
-    assert torch.equal(whole, asked([]))
+    assert torch.equal(whole, asked(trust_region.ROWS["all"]))
 
 
 def test_a_fitted_lengthscale_is_the_most_likely_of_some():
-    """Values of a Matérn process of lengthscale 0.6: the likelihoods of seven lengthscales, each by itself."""
+    """Values of a Matérn process of lengthscale 0.6."""
     U = torch.from_numpy(np.random.default_rng(0).standard_normal((40, 2)))
     correlations = kernels.Matern(0.6, nu=2.5)(U.numpy())
     y = torch.from_numpy(np.linalg.cholesky(correlations) @ np.random.default_rng(1).standard_normal(40))
-    losses = {}
-    for ell in trust_region.LENGTHSCALES:
-        rate = math.sqrt(5.0) / ell
-        with trust_region.changed([(pinned_model, "RATE", rate), (pinned_model, "CURVATURE", rate**2 / 3.0)]):
-            data = PinnedData.of(U, y)
-            losses[ell] = data.loss(data.fitted(None))
-    assert min(losses, key=losses.get) in (0.35, 0.6, 1.0)
-    with trust_region.changed(trust_region.FITTED):
-        data = PinnedData.of(U, y)
-        assert data.loss(data.fitted(None)) == pytest.approx(min(losses.values()), rel=1e-12)
-        assert math.sqrt(5.0) / min(losses, key=losses.get) == pinned_model.RATE
-    assert math.sqrt(5.0) / 4.0 == pinned_model.RATE
+    assert trust_region.LikeliestLengthscale().data(U, y, 0.0).prior.lengthscale in (0.35, 0.6, 1.0)
 
 
 def test_the_summary_is_of_pairs():
@@ -72,17 +49,17 @@ def test_the_summary_is_of_pairs():
 
 def test_the_command_runs_problems_of_coco(tmp_path):
     pytest.importorskip("cocoex")
-    arguments = ["--dimensions", "2", "--functions", "1", "--instances", "4", "5", "--rows", "without lessons"]
+    arguments = ["--dimensions", "2", "--functions", "1", "--instances", "4", "5", "--rows", "without geometry queries"]
     assert main(["benchmark", "trust-region", *arguments, "--out", str(tmp_path)]) == 0
     scores = json.loads((tmp_path / "benchmark-trust-region.json").read_text())["scores"]
-    assert {name: len(found) for name, found in scores.items()} == {"all": 2, "without lessons": 2}
+    assert {name: len(found) for name, found in scores.items()} == {"all": 2, "without geometry queries": 2}
     assert main(["benchmark", "trust-region", "--instances", "3"]) != 0
 
 
 def test_the_command_runs_black_boxes(tmp_path):
     pytest.importorskip("cocoex")
     problem = ["--suite", "real", "--functions", "kernel_ridge_diabetes", "--instances", "4"]
-    arguments = [*problem, "--rows", "without lessons"]
+    arguments = [*problem, "--rows", "without geometry queries"]
     assert main(["benchmark", "trust-region", *arguments, "--out", str(tmp_path)]) == 0
     scores = json.loads((tmp_path / "benchmark-trust-region.json").read_text())["scores"]
     assert min(found for (found,) in scores.values()) == 0.0  # what the best row found is what there was to gain

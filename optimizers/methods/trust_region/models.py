@@ -283,7 +283,7 @@ class ModelBuilder:
         def scaled(metric: Tensor) -> tuple[PinnedData, Tensor]:
             U = places @ metric.mT
             R = U.square().sum(1).mean().sqrt()
-            return PinnedData.of(U / R, heights, variance, rule.prior), metric / R
+            return rule.data(U / R, heights, variance), metric / R
 
         data, map = scaled(fit.metric)
         shape = fit.shape or rule.search.fitted(data, None, run.smoothing)

@@ -16,7 +16,7 @@ from torch import Tensor
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.state import Radius
 from optimizers.subproblems.region import NEWTON, HalfSpace, separating_plane
-from surrogates.pinned.engine import PinnedModel, ShapeSearch
+from surrogates.pinned.engine import PinnedData, PinnedModel, ShapeSearch
 from surrogates.pinned.prior import PinnedPrior
 
 FLAT = 1e-12
@@ -306,6 +306,10 @@ class ModelRule:
     power: float = 0.4
     least: float = 1e-6
     newton: int = NEWTON
+
+    def data(self, U: Tensor, heights: Tensor, variance: float) -> PinnedData:
+        """The data of points, ``n x d``, heights, shape ``n``, and a known variance of noise."""
+        return PinnedData.of(U, heights, variance, self.prior)
 
     def metric(self, hessian: Tensor) -> Tensor:
         """A, ``d x d``, of largest singular value 1; the identity for a Hessian that is 0 or not finite. O(d³)."""

@@ -36,20 +36,49 @@ NOTHING: Outcome = (False, False)
 
 
 class SurrogateTrustRegion(Optimizer):
-    """Minimizes a derived GP's mean in a trust region about the best point, by Powell's rules of two radii.
+    """Minimizes a function by steps to the least mean of a Gaussian process near the best point found so far.
 
-    TO BE WRITTEN
+    The method is a trust region, as in Powell's NEWUOA and BOBYQA and in COBYQA. Its model is a derived Gaussian
+    process (``surrogates.pinned``) that interpolates the queries about the best point, the center, instead of a
+    quadratic. It queries one point at a time, or several with ``workers``. It is the default of ``minimize``.
+
+    **A run.** It begins with a design: x0 and two points along each variable, or with more than 60 variables, or fewer
+    than six queries a variable, x0 and eight random directions. Then each query is a step to the least mean within a
+    radius Δ of the center, or, where the model is poor, a geometry-improving query. Δ grows where steps do as well as
+    predicted and falls where they do not. When the search is at its finest scale (1e-8 of the box's sides), a new run
+    begins at a random point of the box; ``best_x`` is the best of all runs.
+
+    **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
+    ones bounds the steps.
+
+    **Noise.** If a fit suggests noise, the center is queried a second time. Where values differ, the model averages
+    over them, and ``x`` is the query of least posterior mean, while ``best_x`` stays the query of the least value.
+    Where they agree, the function has ripples; these are smoothed over until nothing else is left to see.
+
+    **A prox** of ψ makes it minimize f + ψ; steps are in ψ's domain.
+
+    **When to set an option.** ``radius``, if the box says nothing about the scale at which f varies: about a tenth of
+    the distance within which you expect the minimum. ``noise``, if you know the variance of a value, or 0 for an exact
+    function with ripples. ``window``, to make a query cheaper: its time grows with the cube of the window.
+    ``docs/trust_region.md`` has the formulas, the rules and what each of them gains.
 
     Args:
-        x0: initial point, shape ``d``.
-        radius: the first Δ, in search units.
-        window: the most queries in a model.
-        noise: variance of a value's noise, in f's squared units; None: estimated.
-        rules: the method's rules and their options; None: ``TrustRegionRules()``.
-        **common: see ``Optimizer``; there may be bounds, finite or not; a prox needs a method ``value``.
+        x0: the initial point, shape ``d``. With a prox, a point outside ψ's domain is moved into it.
+        radius: the first Δ in search units: a finite box is searched as [0, 10]^d, and without one these are x's units.
+            At most half of the largest side (more for d > 20). None: a fifth of the least side, 2 in a finite box, and
+            at most 1 where a side is infinite.
+        window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, and 100 for more than 60
+            variables; where values are noisy also half of all queries, up to 300.
+        noise: the variance of a value's noise, in f's units squared; None: estimated.
+        rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``.
+        **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
 
     Raises:
-        ValueError: for a prox without values, for bounds that leave nothing to search, or for an option out of range.
+        ValueError: if the prox has no ``value``, bounds leave nothing to search, or an option is out of range.
+
+    References:
+        M. J. D. Powell, The NEWUOA software for unconstrained optimization without derivatives, 2006.
+        T. M. Ragonneau and Z. Zhang, COBYQA, a derivative-free trust-region SQP method, 2022.
     """
 
     method = "trust_region"
@@ -130,7 +159,8 @@ class SurrogateTrustRegion(Optimizer):
 
     def _ask(self) -> Batch:
         plan = self._planned()
-        info = {"kind": type(plan).__name__, "plan_id": self.state.plan_id, "told": self.queries}
+        info: dict[str, Any] = {"kind": type(plan).__name__, "plan_id": self.state.plan_id, "told": self.queries}
+        info["design"] = isinstance(plan, Design) and plan.begins
         return self._points_batch(self._box.whole(plan.points[: self._next_queries()]), info=info)
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
