@@ -3,8 +3,8 @@
 Each row sets options of ``TrustRegionRules``, or gives a rule of its own, so that one ingredient is missing, and runs
 the same problems: by default twelve functions of all groups of COCO's ``bbob`` at d = 5 and 10, on instances that are
 tuned on. It reports the change of the logarithm of the last gap, with its standard error over problems: above 0 the
-ingredient gains. On real black boxes, whose optimum is not known, a run counts by the percentage that it left of what the best row
-gained.
+ingredient gains. On real black boxes, whose optimum is not known, a run counts by the percentage that it left of what
+the best row gained.
 """
 
 from __future__ import annotations

@@ -364,9 +364,9 @@ class SurrogateTrustRegion(Optimizer):
         last = model.means[model.numbers == len(data.values) - 1]
         if isinstance(told, Step) and not outcome[0] and len(last):
             ratio, run.teaching = -float(last) / max(told.predicted, 1e-300), 0
-            run.radius = rule.after(run.radius, ratio, float((data.points[-1] - data.points[center]).norm()))
             if not ratio > rule.failed:
                 outcome = (True, run.radius.delta <= run.radius.rho)
+            run.radius = rule.after(run.radius, ratio, float((data.points[-1] - data.points[center]).norm()))
         means = torch.where(model.numbers >= run.first, model.means, math.inf)
         lower = int(model.numbers[means.argmin()])
         found = self._models.model(state, lower, normal) if float(means.min()) < 0.0 else None

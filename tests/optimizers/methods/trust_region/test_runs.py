@@ -6,6 +6,7 @@ import torch
 from scipy.optimize import brentq
 
 from optimizers import SurrogateTrustRegion, minimize, run
+from optimizers.methods.trust_region.state import Radius, Step
 
 
 def points(n, d, seed=0):
@@ -350,3 +351,20 @@ def test_it_is_the_default_method():
     result = minimize(lambda x: float((x - 0.2).square().sum()), x0, **options)
     again = minimize(lambda x: float((x - 0.2).square().sum()), x0, "trust_region", **options)
     assert torch.equal(result.x, again.x) and result.fun < 1e-6
+
+
+@pytest.mark.parametrize("noise", [None, 1e-6])
+@pytest.mark.parametrize("delta", [1.0, 1.5])
+def test_a_step_has_failed_at_the_finest_radius_by_the_radius_that_it_was_made_with(noise, delta, monkeypatch):
+    """Δ = 1.5 ρ falls to ρ by the failure, and no step has been tried there yet."""
+    opt = SurrogateTrustRegion([0.3, -0.4], bounds=[(-5.0, 5.0)] * 2, max_queries=60, noise=noise)
+    while not isinstance(opt.state.plan, Step):
+        opt.tell(batch := opt.ask(), [float(smooth(x)) for x in batch])
+    opt.state.run.radius = Radius(delta, 1.0, 9.0)
+    outcomes = []
+    planned = SurrogateTrustRegion._by_powell
+    monkeypatch.setattr(
+        SurrogateTrustRegion, "_by_powell", lambda *given: outcomes.append(given[3:]) or planned(*given)
+    )
+    opt.tell(batch := opt.ask(), [float(opt.state.data.values.max()) + 10.0])
+    assert outcomes[0] == (True, delta == 1.0)

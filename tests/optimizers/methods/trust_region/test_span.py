@@ -113,3 +113,16 @@ def test_queries_of_a_finer_scale_are_out_of_the_window_of_a_run_that_begins_aga
     state.data, state.run.noisy, state.run.radius = Data(points, normal(5), points[:0]), noisy, Radius(1.0, 1.0, 9.0)
     distances = torch.linalg.vector_norm(points[opt._models.window(state, 0)], dim=1)
     np.testing.assert_allclose(distances, [1e-6, 0.009, 0.011, 1.0] if noisy else [0.011, 1.0])
+
+
+@pytest.mark.parametrize("taught", [0, 3])
+def test_geometry_queries_count_among_those_that_only_improve_the_model(taught):
+    """After three of them a step that falls short by chance has failed."""
+    slope = normal(100)
+    opt = SurrogateTrustRegion(torch.zeros(100, dtype=torch.float64), bounds=[(-5.0, 5.0)] * 100, max_queries=150)
+    opt.tell(design := opt.ask(), design.points() @ slope)
+    step = opt.ask()
+    opt.state.plan, opt.state.run.teaching = replace(opt.state.plan, exploration_std=1e9), taught
+    before = opt.state.run.radius.delta
+    opt.tell(step, [opt.best_y + 1e-3])
+    assert (opt.state.run.radius.delta <= 0.5 * before) is (taught == 3)
