@@ -396,9 +396,10 @@ class SurrogateTrustRegion(Optimizer):
         return not bool((distances <= 2.0 * run.radius.rho).any())
 
     def _is_known(self, state: TrustRegionState, point: Tensor) -> bool:
-        """Whether a point, rounded to the run's dtype, was queried before and would give the same value."""
-        rounded, asked = self._box.rounded(point), (state.data.points, state.data.failed)
-        return not state.run.noisy and any(bool((queries == rounded).all(dim=1).any()) for queries in asked)
+        """Whether a point, rounded to the run's dtype, has failed before, or would give the same value again."""
+        rounded, data = self._box.rounded(point), state.data
+        asked = (data.failed,) if state.run.noisy else (data.failed, data.points)
+        return any(bool((queries == rounded).all(dim=1).any()) for queries in asked)
 
 
 def _ratio(before: float, after: float, predicted: float) -> float:

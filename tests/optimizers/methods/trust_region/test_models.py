@@ -47,7 +47,7 @@ def test_a_model_does_not_depend_on_the_metrics_scale_and_is_in_the_variables_un
     x, h = 0.5 * normal(3, seed=3), 1e-5
     assert model.mean(x) == pytest.approx(scaled.mean(x), rel=1e-9)
     slopes = [(model.mean(x + h * e) - model.mean(x - h * e)) / (2 * h) for e in torch.eye(3, dtype=torch.float64)]
-    np.testing.assert_allclose(model.quadratic(x)[0], slopes, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(model.quadratic(x)[0], slopes, rtol=1e-4)
 
 
 def test_the_model_in_the_span_is_that_in_all_variables(pair):
