@@ -19,6 +19,8 @@ from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.fully_bayesian import FullyBayesianDerivedGP, GradientMixturePosterior
 from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.hyperparameter_samples import sample_hyperparameters
+from surrogates.pinned.kernel import PinnedKernel
+from surrogates.pinned.prior import PinnedPrior
 from surrogates.transformed_gradient_posterior import TransformedGradientPosterior
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
@@ -42,6 +44,8 @@ __all__ = [
     "NearestWindow",
     "NotFittedError",
     "NotPositiveDefiniteError",
+    "PinnedKernel",
+    "PinnedPrior",
     "RadialFunctions",
     "RadialProfile",
     "Trajectory",
