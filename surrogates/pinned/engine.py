@@ -15,7 +15,7 @@ from torch import Tensor
 
 from surrogates.linalg.cholesky import NotPositiveDefiniteError, correlation_factor
 from surrogates.pinned.kernel import pinned_blocks, pinned_values
-from surrogates.pinned.prior import PinnedPrior, Shape
+from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 LOUDEST = 1e100
 """The largest variance of noise in units of the values' squares: under more nothing is seen, and it may overflow."""
@@ -31,29 +31,31 @@ class Conditioned:
     Attributes:
         prior: the kernel's constants.
         U: the points, ``n x d``.
-        shape: a and s².
+        params: a and s².
         factor: the Cholesky factor of the values' correlations, ``n x n``.
         deviations: the values' prior standard deviations, shape ``n``.
     """
 
     prior: PinnedPrior
     U: Tensor
-    shape: Shape
+    params: Hyperparameters
     factor: Tensor
     deviations: Tensor
 
     @classmethod
-    def on(cls, prior: PinnedPrior, U: Tensor, shape: Shape, parts: tuple[Tensor, Tensor] | None = None) -> Conditioned:
+    def on(
+        cls, prior: PinnedPrior, U: Tensor, params: Hyperparameters, parts: tuple[Tensor, Tensor] | None = None
+    ) -> Conditioned:
         """Conditions the process on values at the points U, ``n x d``; ``parts`` are ``prior.parts(U)`` where known.
 
         Raises:
             NotPositiveDefiniteError: if the points are too near to each other.
         """
         polynomial, bracket = parts or prior.parts(U)
-        K = torch.add(polynomial, bracket, alpha=shape.amplitude)
-        if shape.noise:
-            K.add_(shape.noise).diagonal().add_(shape.noise)
-        return cls(prior, U, shape, *correlation_factor(K))
+        K = torch.add(polynomial, bracket, alpha=params.amplitude)
+        if params.noise:
+            K.add_(params.noise).diagonal().add_(params.noise)
+        return cls(prior, U, params, *correlation_factor(K))
 
     def white(self, columns: Tensor) -> Tensor:
         """L⁻¹D⁻¹C of columns C, ``n x m``, where the covariance of the values is D L Lᵀ D."""
@@ -61,7 +63,7 @@ class Conditioned:
 
     def slope_covariance(self, z: Tensor) -> Tensor:
         """cov ∇f(z), ``d x d``, for z of shape ``d``; O(n² d)."""
-        prior, a = self.prior, self.shape.amplitude
+        prior, a = self.prior, self.params.amplitude
         white = self.white(pinned_blocks(prior, a, self.U, z[None]).second[:, 0])
         own = cast(Tensor, pinned_blocks(prior, a, z[None], z[None], mixed=True).mixed)
         return own[0, 0] - white.mT @ white
@@ -72,7 +74,7 @@ class Conditioned:
         It is ‖Rⱼ‖²/(Vⱼ + s²), where R is the covariance of the candidates' values with ∇f(z) and V their variances.
         V is at least ``least`` of its prior value: smaller differences are rounding errors.
         """
-        prior, a, noise = self.prior, self.shape.amplitude, self.shape.noise
+        prior, a, noise = self.prior, self.params.amplitude, self.params.noise
         white = self.white(pinned_values(prior, a, self.U, candidates) + noise)
         slopes = self.white(pinned_blocks(prior, a, self.U, z[None]).second[:, 0])
         R = pinned_blocks(prior, a, candidates, z[None]).second[:, 0] - white.mT @ slopes
@@ -83,7 +85,7 @@ class Conditioned:
 
 @dataclass(frozen=True)
 class PinnedData:
-    """Values at points relative to the pin, and what likelihoods of different shapes have in common.
+    """Values at points relative to the pin, and what likelihoods of different hyper-parameters have in common.
 
     Attributes:
         prior: the kernel's constants.
@@ -107,31 +109,31 @@ class PinnedData:
         prior, unit = prior or PinnedPrior(), float(values.abs().max()) or 1.0
         return cls(prior, U, values / unit, unit, prior.parts(U), min(variance / unit / unit, LOUDEST))
 
-    def loss(self, shape: Shape) -> float:
+    def loss(self, params: Hyperparameters) -> float:
         """−2 log marginal likelihood but for a constant, at its scale σ²; inf where k has no factor."""
         try:
-            given = Conditioned.on(self.prior, self.U, shape, self.parts)
+            given = Conditioned.on(self.prior, self.U, params, self.parts)
         except NotPositiveDefiniteError:
             return math.inf
         white, diagonal = given.white(self.y[:, None]), given.factor.diagonal() * given.deviations
         square, n = float(white.square().sum()), len(self.y)
-        scale = self._scale(square / n, shape)
+        scale = self._scale(square / n, params)
         return 2.0 * float(diagonal.log().sum()) + square / scale + n * math.log(scale)
 
-    def model(self, shape: Shape) -> PinnedModel:
+    def model(self, params: Hyperparameters) -> PinnedModel:
         """The posterior given the data.
 
         Raises:
             NotPositiveDefiniteError: if the points are too near to each other.
         """
-        given = Conditioned.on(self.prior, self.U, shape, self.parts)
+        given = Conditioned.on(self.prior, self.U, params, self.parts)
         white = given.white(self.y[:, None])
         alpha = torch.linalg.solve_triangular(given.factor.mT, white, upper=True)[:, 0] / given.deviations
-        return PinnedModel(self, given, alpha, self._scale(float(white.square().mean()), shape))
+        return PinnedModel(self, given, alpha, self._scale(float(white.square().mean()), params))
 
-    def _scale(self, likely: float, shape: Shape) -> float:
+    def _scale(self, likely: float, params: Hyperparameters) -> float:
         """σ²: the known variance of noise over s², or the most likely scale."""
-        return self.variance / shape.noise if self.variance else likely or 1.0
+        return self.variance / params.noise if self.variance else likely or 1.0
 
 
 @dataclass(frozen=True)
@@ -152,19 +154,19 @@ class ShapeSearch:
     first: int = 28
     later: int = 8
 
-    def fitted(self, data: PinnedData, start: Shape | None, noisy: bool | None = False) -> Shape:
-        """Finds the most likely shape.
+    def fitted(self, data: PinnedData, start: Hyperparameters | None, noisy: bool | None = False) -> Hyperparameters:
+        """Finds the most likely params.
 
         The search compares a, and s² where there is noise, with neighbours a factor of ten away, moves to the best one,
         and takes the root of the factor where none is better.
 
         Args:
             data: the data.
-            start: the shape to begin with; None: a = 1, with a longer search.
+            start: the hyper-parameters to begin with; None: a = 1, with a longer search.
             noisy: whether values have noise; None: ``evidence`` decides.
         """
         left, factor = (self.first, 10.0) if start is None else (self.later, 10.0**0.5)
-        start = start or Shape()
+        start = start or Hyperparameters()
         if noisy is False:
             start = replace(start, noise=0.0)
         elif noisy and start.noise == 0.0:
@@ -177,19 +179,21 @@ class ShapeSearch:
             best = loud[1] if loud[0] < loss - self.evidence else best
         return best
 
-    def excess(self, data: PinnedData, shape: Shape) -> float:
-        """The rise of −2 log marginal likelihood if a shape's noise is taken away and a is fitted again."""
-        return self._searched(data, Shape(), self.first, 10.0)[0] - data.loss(shape)
+    def excess(self, data: PinnedData, params: Hyperparameters) -> float:
+        """The rise of −2 log marginal likelihood if the noise is taken away and a is fitted again."""
+        return self._searched(data, Hyperparameters(), self.first, 10.0)[0] - data.loss(params)
 
-    def _searched(self, data: PinnedData, start: Shape, left: int, factor: float) -> tuple[float, Shape]:
-        """The least loss, and its shape, of the pattern search with about ``left`` likelihoods; no noise stays none."""
+    def _searched(
+        self, data: PinnedData, start: Hyperparameters, left: int, factor: float
+    ) -> tuple[float, Hyperparameters]:
+        """The least loss and its hyper-parameters, after about ``left`` likelihoods; a noise of 0 stays 0."""
         best = data.loss(start), start
         while left > 0 and factor > FINEST:
             a, noise, moves = best[1].amplitude, best[1].noise, (factor, 1.0 / factor)
-            trials = [Shape(_within(a * move, self.amplitudes), noise) for move in moves]
-            trials += [Shape(a, _within(noise * move, self.noises)) for move in moves if noise]
+            trials = [Hyperparameters(_within(a * move, self.amplitudes), noise) for move in moves]
+            trials += [Hyperparameters(a, _within(noise * move, self.noises)) for move in moves if noise]
             left -= len(trials)
-            found = min(((data.loss(shape), shape) for shape in trials), key=itemgetter(0))
+            found = min(((data.loss(params), params) for params in trials), key=itemgetter(0))
             best, factor = (found, factor) if found[0] < best[0] else (best, factor**0.5)
         return best
 
@@ -209,7 +213,7 @@ class PinnedModel:
     """
 
     def __init__(self, data: PinnedData, given: Conditioned, alpha: Tensor, scale: float) -> None:
-        self.data, self.shape, self.scale, self._given = data, given.shape, scale, given
+        self.data, self.params, self.scale, self._given = data, given.params, scale, given
         prior, U, self._alpha = data.prior, data.U, alpha
         self._linear = prior.linear * (alpha @ U)
         self._quadratic = prior.quadratic * (U * alpha[:, None]).mT @ U
@@ -221,25 +225,25 @@ class PinnedModel:
 
     def means(self) -> Tensor:
         """μ at the data's points, shape ``n``: their values less the part of them that is noise."""
-        return self.data.unit * (self.data.y - self.shape.noise * (self._alpha - self._weights[-1]))
+        return self.data.unit * (self.data.y - self.params.noise * (self._alpha - self._weights[-1]))
 
     @property
     def noise(self) -> float:
         """The variance of a value's noise."""
-        return self.shape.noise * self.scale * self.data.unit**2
+        return self.params.noise * self.scale * self.data.unit**2
 
     def mean(self, v: Tensor) -> float:
         """μ(v), shape ``d`` to a number."""
         distances = torch.linalg.vector_norm(self._points - v, dim=1)
         bracket = float(self._weights @ self.data.prior.matern(distances)) - self._offset
         quadratic = float(v @ (self._linear + 0.5 * (self._quadratic @ v)))
-        return self.data.unit * (quadratic + self.shape.amplitude * bracket)
+        return self.data.unit * (quadratic + self.params.amplitude * bracket)
 
     def derivatives(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """∇μ(v), shape ``d``, and ∇²μ(v), ``d x d``; O(n d²)."""
         prior, w = self.data.prior, self._points - v
         s = torch.linalg.vector_norm(w, dim=1) * prior.rate
-        decay = (self._weights * torch.exp(-s)).mul_(self.shape.amplitude * prior.bend)
+        decay = (self._weights * torch.exp(-s)).mul_(self.params.amplitude * prior.curvature)
         slopes = decay * (1.0 + s)
         hessian = self._quadratic + (w * decay[:, None]).mT @ w * prior.rate**2
         hessian.diagonal().sub_(slopes.sum())
@@ -247,9 +251,9 @@ class PinnedModel:
 
     def gradient_covariance(self) -> Tensor:
         """cov ∇f at the pin, ``d x d``; O(n² d)."""
-        prior, bend = self.data.prior, self.shape.amplitude * self.data.prior.bend
+        prior, curvature = self.data.prior, self.params.amplitude * self.data.prior.curvature
         s = prior.rate * torch.linalg.vector_norm(self.data.U, dim=1, keepdim=True)
-        white = self._given.white(self.data.U * (prior.linear + bend * (1.0 + s) * torch.exp(-s)))
+        white = self._given.white(self.data.U * (prior.linear + curvature * (1.0 + s) * torch.exp(-s)))
         covariance = (white.mT @ white).neg_()
-        covariance.diagonal().add_(prior.linear + bend)
+        covariance.diagonal().add_(prior.linear + curvature)
         return covariance * (self.scale * self.data.unit) * self.data.unit

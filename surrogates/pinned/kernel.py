@@ -55,7 +55,7 @@ def pinned_blocks(prior: PinnedPrior, amplitude: Tensor | float, U: Tensor, V: T
         eye = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
         outer = prior.quadratic * v.unsqueeze(-1) * u.unsqueeze(-2)
         outer = outer + 2.0 * shared * u.unsqueeze(-1) * v.unsqueeze(-2)
-        sharp = a * prior.bend * prior.rate**2 * torch.exp(-prior.rate * r)
+        sharp = a * prior.curvature * prior.rate**2 * torch.exp(-prior.rate * r)
         outer = outer - sharp.unsqueeze(-1) * t.unsqueeze(-1) * t.unsqueeze(-2)
         block = outer + (factor + between).unsqueeze(-1) * eye
     return Blocks(pinned_values(prior, amplitude, U, V), first, second, block)
@@ -68,16 +68,17 @@ def _matern(prior: PinnedPrior, distances: Tensor) -> Tensor:
 
 def _decay(prior: PinnedPrior, distances: Tensor) -> Tensor:
     s = prior.rate * distances
-    return prior.bend * (1.0 + s) * torch.exp(-s)
+    return prior.curvature * (1.0 + s) * torch.exp(-s)
 
 
 class PinnedKernel(Kernel):
     """The covariance of f less its value at one point, the pin, for a ``DerivedGP`` of such differences.
 
-    It is k(A(x − p), A(x' − p)) + s², with k of ``surrogates.pinned.prior``. Under it the function is 0 at the pin. The
-    data are values less the value at the pin, without the pin itself, with a mean of zero. Where values have noise of
-    variance s², so has the value at the pin, which is in every difference: the covariance of the noise is s²(I + 11ᵀ).
-    Its 11ᵀ part is ``pin_noise`` here, and its I part is the likelihood's noise.
+    It is k(A(x − p), A(x' − p)) + s², with k of ``surrogates.pinned.prior``. The data are values less the value at the
+    pin, without the pin itself, with a mean of zero. Without ``pin_noise`` the function is 0 at the pin. Where values
+    have noise of variance s², so has the value at the pin, which is in every difference: the covariance of the noise is
+    s²(I + 11ᵀ). Its 11ᵀ part is ``pin_noise`` here, and its I part is the likelihood's noise. The model is then of f
+    less the noisy value at the pin; its values less its value at the pin are f less f(pin).
 
     Example:
         A model of f about the best of n points:

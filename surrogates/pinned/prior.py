@@ -26,12 +26,12 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Shape:
+class Hyperparameters:
     """The hyper-parameters that are fitted.
 
     Attributes:
         amplitude: a, the variance of the Matérn process.
-        noise: s², the variance of a value's noise in units of k.
+        noise: s², the variance of a value's noise, in units of k.
     """
 
     amplitude: float = 1.0
@@ -43,10 +43,9 @@ class PinnedPrior:
     """The kernel's constants. Points are expected to have a root mean square length of 1.
 
     Attributes:
-        linear: w, the prior variance of a partial derivative, and of the shared curvature, in units of the variance of
-            a mixed second derivative.
-        quadratic: q, the weight of the quadratic form.
-        shared: c, the weight of ‖u‖²‖v‖² in units of w.
+        linear: w, the prior variance of a partial derivative at the pin, but for that of the Matérn process.
+        quadratic: q, the prior variance of a mixed second derivative at the pin, but for that of the Matérn process.
+        shared: c; the curvature that all directions share has variance 4cw, that of a partial derivative with c = ¼.
         lengthscale: ℓ. It is not fitted: with ℓ = 4 the Matérn process is a smooth correction of the quadratic on the
             whole window, and a says how large. A shorter ℓ is often more likely given few values, but makes the process
             a bump about each point that says nothing between them.
@@ -63,8 +62,8 @@ class PinnedPrior:
         return math.sqrt(5.0) / self.lengthscale
 
     @property
-    def bend(self) -> float:
-        """−m''(0) = 5/(3ℓ²)."""
+    def curvature(self) -> float:
+        """−m''(0) = 5/(3ℓ²), the curvature of the Matérn correlation at 0."""
         return self.rate**2 / 3.0
 
     def matern(self, distances: Tensor) -> Tensor:

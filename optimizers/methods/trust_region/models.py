@@ -1,4 +1,4 @@
-"""The model about a run's center: of which queries, with which hyper-parameters, and a step to its low mean."""
+"""Builds the model about a run's center: selects its queries, fits it, and computes steps to a low posterior mean."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from optimizers.subproblems.region import HalfSpace, Region
 from optimizers.subproblems.span import carried_metric, coordinates, covering, extended, minimize_in_span, unit_outside
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
 from surrogates.pinned.engine import Conditioned, PinnedData, PinnedModel
-from surrogates.pinned.prior import Shape
+from surrogates.pinned.prior import Hyperparameters
 
 WINDOW, SPANNED_WINDOW, NOISY_WINDOW = 1000, 100, 300
-"""The most queries of a window: of all variables, of many variables, and of half of all queries that are noisy."""
+"""Limits of a window: where all variables are modelled, for more than ``DesignRule.whole``, and for noisy values."""
 
 MEMORY = 3
 """In a span, at most this many windows of queries are kept."""
@@ -198,13 +198,17 @@ class ModelBuilder:
         return values if psi is None else values + psi.value(self._box.whole(points)).to(values)
 
     def best(self, data: Data, first: int = 0) -> int:
-        """The number of the query of least f + ψ from some number on."""
+        """The index of the query of least f + ψ among those from ``first`` on."""
         return first + int(self.totals(data, torch.arange(first, len(data.values))).argmin())
 
     def center(self, state: TrustRegionState) -> int:
         """The number of the best query of the run; where the model has noise, of the present center."""
         run = state.run
-        return run.center_index if run.smoothing and run.center_index >= run.first else self.best(state.data, run.first)
+        return (
+            run.center_index
+            if run.smoothing and run.center_index >= run.run_start
+            else self.best(state.data, run.run_start)
+        )
 
     def half_space(self, state: TrustRegionState, center: int) -> HalfSpace | None:
         """The half-space before the failed queries near a query; None where no plane separates them from the others."""
@@ -221,12 +225,12 @@ class ModelBuilder:
         distances = torch.linalg.vector_norm(data.points - data.points[self.center(state)], dim=1)
         near = distances <= distances.sort().values[min(self.size, len(distances) - 1)]
         near[[self.best(data), -1]] = True
-        state.fit.count -= int((~near).sum())
-        run.first, run.center_index = int(near[: run.first].sum()), int(near[: run.center_index].sum())
+        state.fit.fitted_at -= int((~near).sum())
+        run.run_start, run.center_index = int(near[: run.run_start].sum()), int(near[: run.center_index].sum())
         state.data = replace(data, points=data.points[near], values=data.values[near])
 
     def window(self, state: TrustRegionState, center: int) -> Tensor:
-        """The numbers of the queries of a model about one of them; noisy values are more, because they are averaged."""
+        """Indices of the queries in a model about one of them; noisy windows are larger, as values are averaged."""
         data, run, size = state.data, state.run, self.size
         distances = torch.linalg.vector_norm(data.points - data.points[center], dim=1)
         order = distances.argsort()
@@ -256,7 +260,7 @@ class ModelBuilder:
             basis, grown = covering(fit.basis, rows)
             fit.metric, fit.basis = carried_metric(fit.metric, fit.basis, basis, grown), basis
         every = max(5, min(d, len(rows)) // 8) if fit.spanning else max(2, d // 2)
-        due = fit.shape is None or len(data.values) - fit.count >= every
+        due = fit.params is None or len(data.values) - fit.fitted_at >= every
         try:
             region = self._region_model(state, center, numbers, rows, due, normal)
         except NotPositiveDefiniteError:
@@ -270,7 +274,7 @@ class ModelBuilder:
     def _region_model(
         self, state: TrustRegionState, center: int, numbers: Tensor, rows: Tensor, due: bool, normal: Tensor
     ) -> RegionModel:
-        """The model of f; where it is due, after a fit of metric and shape."""
+        """The model of f; where it is due, after a fit of metric and hyper-parameters."""
         fit, run, rule, values = state.fit, state.run, self._rules.model, state.data.values
         outside = None if len(fit.basis) == self._box.d else unit_outside(fit.basis, normal)
         # By a power of two division is exact.
@@ -286,14 +290,14 @@ class ModelBuilder:
             return rule.data(U / R, heights, variance), metric / R
 
         data, map = scaled(fit.metric)
-        shape = fit.shape or rule.search.fitted(data, None, run.smoothing)
+        params = fit.params or rule.search.fitted(data, None, run.smoothing)
         if due:
-            metric = rule.metric(RegionModel(data.model(shape), map, unit, fit.basis, outside).hessian)
+            metric = rule.metric(RegionModel(data.model(params), map, unit, fit.basis, outside).hessian)
             data, map = scaled(metric)
-            shape = rule.search.fitted(data, shape, None if run.noisy is None else run.smoothing)
-        region = RegionModel(data.model(shape), map, unit, fit.basis, outside)
+            params = rule.search.fitted(data, params, None if run.noisy is None else run.smoothing)
+        region = RegionModel(data.model(params), map, unit, fit.basis, outside)
         if due:
-            fit.metric, fit.shape, fit.count = metric, shape, len(values)
+            fit.metric, fit.params, fit.fitted_at = metric, params, len(values)
         return region
 
     def _composite(self, region: RegionModel, center: Tensor, psi: Prox) -> CompositeModel:
@@ -329,7 +333,8 @@ class ModelBuilder:
             basis = widest
         map = metric / (coordinates(basis, rows) @ metric.mT).square().sum(1).mean().sqrt()
         z = coordinates(basis, end) @ map.mT
-        given = Conditioned.on(self._rules.model.prior, coordinates(basis, near) @ map.mT, state.fit.shape or Shape())
+        params = state.fit.params or Hyperparameters()
+        given = Conditioned.on(self._rules.model.prior, coordinates(basis, near) @ map.mT, params)
         # The slope along what is outside the wider span is not theirs.
         unknown = (map.mT @ given.slope_covariance(z) @ map)[:-1, :-1]
         directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0)[:MOST] @ basis

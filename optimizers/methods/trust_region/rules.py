@@ -1,7 +1,7 @@
 """The rules of the trust-region method, each a small object with its options; another rule is another class.
 
-Options are plain numbers of at least 0. None of them has units: lengths are in units of a radius or a side of the box,
-variances in units of each other.
+Options are numbers of at least 0 without units: lengths are relative to a radius or a side of the box, variances to
+other variances. The one exception is the cap of 1 on the first radius where a side is infinite.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLAT = 1e-12
 
 @dataclass(frozen=True)
 class DesignRule:
-    """When the model is of the span of its rows, and the first points of a run.
+    """The first points of a run, and whether the model is of the subspace that the steps to its queries span.
 
     Attributes:
         whole: the most variables that are all modelled.
@@ -38,7 +38,7 @@ class DesignRule:
     directions: int = 8
 
     def is_spanning(self, d: int, budget: int) -> bool:
-        """Whether the model is of the span of its rows, and not of all d variables."""
+        """Whether the model is of the subspace of its queries, and not of all d variables."""
         return d > self.whole or budget < self.needed * d
 
     def points(self, box: FreeBox, center: Tensor, delta: float, random: np.random.Generator | None) -> Tensor:
@@ -67,9 +67,9 @@ class RadiusRule:
 
     Attributes:
         initial: the first Δ in units of the box's least side; where a side is infinite, at most 1.
-        growth: the largest Δ in units of the first one, where a side is infinite; else half of the largest side.
-        alike: the number of variables up to which the first Δ is the same. It grows with the root of the number, as
-            distances in a box do.
+        growth: the largest Δ relative to the first, if a side is infinite. In a finite box it is half the largest side.
+        alike: for d above this, the first and the largest Δ in a finite box are multiplied by √(d/alike), because
+            distances in a box grow so.
         failed: the ratio of actual to predicted decrease up to which a step has failed, and Δ falls.
         poor: the ratio up to which Δ does not grow.
         short: a step under this share of ρ is too short for a query.
@@ -85,7 +85,7 @@ class RadiusRule:
     finest: float = 5e-8
 
     def first(self, box: FreeBox, center: Tensor, given: float | None) -> Radius:
-        """The radii at the start, from the first Δ where it is given; at least what the dtype resolves."""
+        """Computes the initial radii, from ``given`` if it is set; Δ is at least the dtype's resolution."""
         bounded = bool(torch.isfinite(box.sides).all())
         wider = max(1.0, math.sqrt(box.d / self.alike)) if bounded else 1.0
         delta = given or min(wider * self.initial * float(box.sides.min()), math.inf if bounded else 1.0)
@@ -139,7 +139,7 @@ class GeometryRule:
     """Queries that improve the model of the gradient at the center.
 
     Attributes:
-        limit: the most such queries in a row.
+        limit: the most queries in a row that only improve the model, steps excused by chance included.
     """
 
     limit: float = 5
@@ -178,11 +178,11 @@ class ExplorationRule:
     """Steps in a span that also explore a random direction outside it, and their ratios.
 
     Attributes:
-        gain: the distance η along that direction in units of σ/h, for a slope N(0, σ²) and a curvature h; with 1.2 the
-            function falls most on average.
+        gain: the distance η along that direction in units of σ/h, for a slope N(0, σ²) and a curvature h. 1.2 maximizes
+            the expected decrease of the best value.
         deviations: a shortfall within this many standard deviations of the exploration is attributed to chance.
         ratio: the ratio that such a step is given.
-        limit: the most queries in a row that only improve the model, up to such a step: the next one has failed.
+        limit: after this many queries in a row that only improved the model, a shortfall counts as a failed step.
     """
 
     gain: float = 1.2
@@ -198,8 +198,8 @@ class NoiseRule:
     Attributes:
         early: queries a variable, at most half of the budget, in which smoothing goes on where ρ has reached the scale
             of the ripples but values are still much less likely without noise.
-        seen: a change of the mean of this many standard deviations of the noise is seen.
-        needed: noise is needed where −2 log likelihood without it is more by this for each value.
+        seen: the mean's change over a step must exceed this many noise standard deviations to count as visible.
+        needed: noise is needed if removing it raises −2 log likelihood by more than this per value.
     """
 
     early: float = 10
@@ -207,18 +207,18 @@ class NoiseRule:
     needed: float = 0.2
 
     def smooths(self, noisy: bool | None) -> bool:
-        """Whether a model has noise when it is known whether values have: with none, it stands for ripples."""
+        """Whether the model has noise: once it is known whether values have. If they have not, it stands for ripples."""
         return noisy is not None
 
     def sees(self, hessian: Tensor, variance: float, length: float) -> bool:
-        """Whether a mean's curvatures change it by more than the noise of a value, ½ mean|λ| length² against s."""
+        """Whether the mean changes over a length by more than the noise: ½ mean|λ| length² > seen √variance."""
         curvature = float(torch.linalg.eigvalsh(hessian).abs().mean())
         return 0.5 * curvature * length**2 > self.seen * math.sqrt(variance)
 
     def needs(self, pinned: PinnedModel, search: ShapeSearch) -> bool:
-        """Whether the values are much less likely without noise, whatever a is."""
-        data, shape = pinned.data, pinned.shape
-        return shape.noise > 0.0 and search.excess(data, shape) > self.needed * len(data.y)
+        """Whether the values are much less likely without noise, even after a is fitted again."""
+        data, params = pinned.data, pinned.params
+        return params.noise > 0.0 and search.excess(data, params) > self.needed * len(data.y)
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class FailureRule:
     near: float = 0.05
 
     def half_space(self, failed: Tensor, rows: Tensor, delta: float) -> HalfSpace | None:
-        """The side of the farthest plane with failed queries, ``m x d``, behind and the others, ``n x d``, before."""
+        """The half-space before the farthest plane that separates failed queries, ``m x d``, from others, ``n x d``."""
         near = [part[torch.linalg.vector_norm(part, dim=1) <= self.reach * delta] / delta for part in (failed, rows)]
         normal = separating_plane(near[0], near[1])
         return None if normal is None else HalfSpace(normal / delta, self.share)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from surrogates.pinned.prior import Shape
+from surrogates.pinned.prior import Hyperparameters
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ class Run:
         center: its iterate, shape ``d_free``.
         noisy: whether values have noise; None: not known.
         smoothing: whether the model has noise: that of values, or ripples that it does not follow.
-        first: the number of its first query.
+        run_start: the number of its first query.
         center_index: the number of the query at the center.
-        teaching: the number of queries in a row that only improved the model: geometry-improving queries, and steps
-            that fell short by chance.
+        model_queries: the number of queries in a row that only improved the model: geometry-improving queries, and
+            steps whose shortfall was attributed to chance.
         start_value: f + ψ at x0; inf where it failed.
     """
 
@@ -107,9 +107,9 @@ class Run:
     center: Tensor
     noisy: bool | None
     smoothing: bool
-    first: int = 0
+    run_start: int = 0
     center_index: int = 0
-    teaching: int = 0
+    model_queries: int = 0
     start_value: float = math.inf
 
 
@@ -118,19 +118,19 @@ class Fit:
     """The hyper-parameters of the model.
 
     Attributes:
-        basis: an orthonormal basis B of the span of the model's rows, ``k x d_free``; the identity where all variables
-            are modelled.
+        basis: an orthonormal basis B of the subspace of the model, ``k x d_free``; the identity where all variables are
+            modelled.
         metric: A in the basis's coordinates, ``k + 1 x k + 1``.
-        spanning: whether the model is of the span of its rows.
-        shape: a and s²; None before the first fit of a run.
-        count: how many queries had succeeded at the last fit.
+        spanning: whether the model is of the subspace spanned by the steps from the center to its queries.
+        params: a and s²; None before the first fit of a run.
+        fitted_at: how many queries had succeeded at the last fit; 0 makes a fit due.
     """
 
     basis: Tensor
     metric: Tensor
     spanning: bool
-    shape: Shape | None = None
-    count: int = 0
+    params: Hyperparameters | None = None
+    fitted_at: int = 0
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -14,25 +14,45 @@ from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
 from optimizers.core.options import CommonOptions, check_integer, nonnegative, optional, positive
 from optimizers.core.state import load_fields, save_fields
-from optimizers.methods.trust_region import state as known
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
 from optimizers.methods.trust_region.rules import TrustRegionRules
-from optimizers.methods.trust_region.state import Design, GeometryQuery, Plan, Repeat, Restart, Step, TrustRegionState
+from optimizers.methods.trust_region.state import (
+    PLANS,
+    Data,
+    Design,
+    Fit,
+    GeometryQuery,
+    Plan,
+    Repeat,
+    Restart,
+    Run,
+    Step,
+    TrustRegionState,
+)
 from optimizers.prox import Prox
 from optimizers.subproblems.region import Region
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
-from surrogates.pinned.prior import Shape
+from surrogates.pinned.prior import Hyperparameters
 from surrogates.threads import small_algebra
 
 PATIENCE = 2
-"""A planned query is passed over when this many other answers for each pending point have come before its own."""
+"""A planned query is waited for until more than this many answers per pending point have come since it was asked."""
 
 
-Outcome = tuple[bool, bool]
-"""Whether the last query was a step that failed, and whether no shorter step is left at its scale."""
+class StepOutcome(NamedTuple):
+    """What the last answer says about a step.
 
-NOTHING: Outcome = (False, False)
+    Attributes:
+        failed: whether it was a step that failed.
+        at_rho: whether ρ may fall: the step was made with Δ = ρ.
+    """
+
+    failed: bool = False
+    at_rho: bool = False
+
+
+NO_STEP = StepOutcome()
 
 
 class SurrogateTrustRegion(Optimizer):
@@ -40,35 +60,39 @@ class SurrogateTrustRegion(Optimizer):
 
     The method is a trust region, as in Powell's NEWUOA and BOBYQA and in COBYQA. Its model is a derived Gaussian
     process (``surrogates.pinned``) that interpolates the queries about the best point, the center, instead of a
-    quadratic. It queries one point at a time, or several with ``workers``. It is the default of ``minimize``.
+    quadratic. After the initial design, which is one batch, it evaluates one point at a time, or several with
+    ``workers``. It is the default of ``minimize``.
 
     **A run.** It begins with a design: x0 and two points along each variable, or with more than 60 variables, or fewer
     than six queries a variable, x0 and eight random directions. Then each query is a step to the least mean within a
     radius Δ of the center, or, where the model is poor, a geometry-improving query. Δ grows where steps do as well as
-    predicted and falls where they do not. When the search is at its finest scale (1e-8 of the box's sides), a new run
-    begins at a random point of the box; ``best_x`` is the best of all runs.
+    predicted and falls where they do not. When the scale of the search falls below 5e-8 of the first radius, a new run
+    begins at a random point; with many variables it continues from the best query unless the random point is better
+    than x0. ``best_x`` is the best of all runs.
 
     **Failed queries** (NaN, or exceptions) do not enter the model. A plane that separates them from the successful
     ones bounds the steps.
 
-    **Noise.** If a fit suggests noise, the center is queried a second time. Where values differ, the model averages
-    over them, and ``x`` is the query of least posterior mean, while ``best_x`` stays the query of the least value.
-    Where they agree, the function has ripples; these are smoothed over until nothing else is left to see.
+    **Noise.** If a fit suggests noise, the center is evaluated a second time. If the two values differ, or the second
+    evaluation fails, the function is treated as noisy. If they agree, it has ripples, which the model smooths over
+    until the search reaches their scale. While the model smooths, ``x`` is the query of least posterior mean;
+    ``best_x`` is always the query of the least value.
 
     **A prox** of ψ makes it minimize f + ψ; steps are in ψ's domain.
 
     **When to set an option.** ``radius``, if the box says nothing about the scale at which f varies: about a tenth of
-    the distance within which you expect the minimum. ``noise``, if you know the variance of a value, or 0 for an exact
-    function with ripples. ``window``, to make a query cheaper: its time grows with the cube of the window.
-    ``docs/trust_region.md`` has the formulas, the rules and what each of them gains.
+    the distance within which you expect the minimum. ``noise``, if you know the variance of a value's noise; with 0 the
+    center is never evaluated twice, and small-scale variation is smoothed over as ripples. ``window``, to make a query
+    cheaper: its time grows with the cube of the window. ``docs/trust_region.md`` has the formulas, the rules and what
+    each of them gains.
 
     Args:
         x0: the initial point, shape ``d``. With a prox, a point outside ψ's domain is moved into it.
         radius: the first Δ in search units: a finite box is searched as [0, 10]^d, and without one these are x's units.
-            At most half of the largest side (more for d > 20). None: a fifth of the least side, 2 in a finite box, and
-            at most 1 where a side is infinite.
+            At most half of the largest side (more for d > 20). None: a fifth of the least side (2 in a finite box),
+            times √(d/20) for d > 20; at most 1 where a side is infinite.
         window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, and 100 for more than 60
-            variables; where values are noisy also half of all queries, up to 300.
+            variables; where values are noisy at least half of all queries, up to 300.
         noise: the variance of a value's noise, in f's units squared; None: estimated.
         rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``.
         **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
@@ -116,8 +140,8 @@ class SurrogateTrustRegion(Optimizer):
         self._opening, self._placed = self.rules.radius.first(self._box, center, self.radius), (center, self._x)
         noisy, none, spanning = None if self.noise is None else self.noise > 0.0, center.new_empty(0, d), self._spans(d)
         basis = none if spanning else torch.eye(d, dtype=torch.float64)
-        data, run = known.Data(none, none[:, 0], none), known.Run(self._opening, center, noisy, bool(noisy))
-        fit = known.Fit(basis, torch.eye(len(basis) + 1, dtype=torch.float64), spanning)
+        data, run = Data(none, none[:, 0], none), Run(self._opening, center, noisy, self.rules.noise.smooths(noisy))
+        fit = Fit(basis, torch.eye(len(basis) + 1, dtype=torch.float64), spanning)
         self.state = TrustRegionState(data, run, fit, Design(center[None]))
 
     def _spans(self, d: int) -> bool:
@@ -128,8 +152,9 @@ class SurrogateTrustRegion(Optimizer):
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         ours = {name: value for name, value in state.items() if name != "plan_kind"}
-        fit, plan = replace(self.state.fit, shape=Shape()), known.PLANS[state["plan_kind"]](self.state.plan.points)
-        self.state = load_fields(replace(self.state, fit=fit, plan=plan), ours, torch.device("cpu"))
+        plan = PLANS[state["plan_kind"]](self.state.plan.points)
+        like = replace(self.state, fit=replace(self.state.fit, params=Hyperparameters()), plan=plan)
+        self.state = load_fields(like, ours, torch.device("cpu"))
 
     def _options(self) -> dict[str, Any]:
         return super()._options() | {"rules": repr(self.rules)}
@@ -175,7 +200,7 @@ class SurrogateTrustRegion(Optimizer):
         except NotPositiveDefiniteError:
             return None
         for point in points:
-            if not self._is_known(state, point[None]) and not bool((out == point).all(dim=1).any()):
+            if not self._is_evaluated(state, point[None]) and not bool((out == point).all(dim=1).any()):
                 return self._points_batch(box.whole(point[None]), info={"kind": "Beside", "plan_id": -1})
         return None
 
@@ -190,21 +215,22 @@ class SurrogateTrustRegion(Optimizer):
         state, values = self.state.copied(), values.cpu()
         plan = self._planned() if batch.info["plan_id"] == state.plan_id else None
         asked, succeeded = self._box.part(cast(Tensor, batch.explicit)), torch.isfinite(values)
-        # A point that has succeeded before and fails now is at no border.
+        # A point that once succeeded does not mark an infeasible region.
         failed = asked[:0] if isinstance(plan, Repeat) else asked[~succeeded]
-        state.data = known.Data(
+        state.data = Data(
             torch.cat([state.data.points, asked[succeeded]]),
             torch.cat([state.data.values, values[succeeded]]),
             torch.cat([state.data.failed, failed]),
         )
+        # Plan anew when the planned query is answered, or was waited for too long.
         if plan is not None or not self._is_awaited():
             with small_algebra(self._models.flops):
-                outcome = self._learned(state, plan, asked, values)
+                outcome = self._update_run(state, plan, asked, values)
                 state.plan, state.plan_id = self._next_plan(state, plan, outcome), state.plan_id + 1
             self._x = self._iterate(state)
         self.state = state
 
-    def _learned(self, state: TrustRegionState, plan: Plan | None, asked: Tensor, values: Tensor) -> Outcome:
+    def _update_run(self, state: TrustRegionState, plan: Plan | None, asked: Tensor, values: Tensor) -> StepOutcome:
         """Takes what the answers to a plan say into the run: its beginning, its radius, and whether it has noise."""
         run, data, succeeded = state.run, state.data, bool(torch.isfinite(values).all())
         match plan:
@@ -212,101 +238,107 @@ class SurrogateTrustRegion(Optimizer):
                 self._begin(state, plan, values)
             case Repeat():
                 run.noisy = not succeeded or bool(values[0] != data.values[run.center_index])
-                run.smoothing, state.fit.count = self.rules.noise.smooths(run.noisy), 0
+                run.smoothing, state.fit.fitted_at = self.rules.noise.smooths(run.noisy), 0  # a fit is due
                 if not run.noisy:
                     state.data = replace(data, points=data.points[:-1], values=data.values[:-1])
+            # With noise in the model, ``_settle_by_mean`` judges a step, by the posterior mean of the next model.
             case Step() if not (run.smoothing and succeeded):
-                return self._judged(state, plan, asked[0], succeeded)
+                return self._update_radius(state, plan, asked[0], succeeded)
             case GeometryQuery() if not succeeded:
                 # A lone value, or failures that no plane separates from the others: the radius is too large.
                 if len(data.values) == 1 or self._models.half_space(state, self._models.center(state)) is None:
                     run.radius = self.rules.radius.after(run.radius, math.nan, run.radius.delta)
-        return NOTHING
+        return NO_STEP
 
     def _begin(self, state: TrustRegionState, plan: Design | Restart, values: Tensor) -> None:
         """Begins a run at the first point of a design, or at a random one."""
         run, data = state.run, state.data
-        run.first = len(data.values) - int(torch.isfinite(values).sum())
-        run.radius, run.teaching, state.fit.shape = self._opening, 0, None
-        run.smoothing, reached = self.rules.noise.smooths(run.noisy), math.inf
+        run.run_start = len(data.values) - int(torch.isfinite(values).sum())
+        run.radius, run.model_queries, state.fit.params = self._opening, 0, None
+        run.smoothing, value_at_start = self.rules.noise.smooths(run.noisy), math.inf
         if bool(torch.isfinite(values[0])):
-            reached = float(self._models.totals(data, torch.tensor([run.first])))
+            value_at_start = float(self._models.totals(data, torch.tensor([run.run_start])))
         if isinstance(plan, Design):
-            run.start_value = reached
-        elif len(data.values) and self.rules.restart.begins_at_best(reached, run.start_value, state.fit.spanning):
-            run.first, run.center_index = 0, self._models.best(data)
+            run.start_value = value_at_start
+        elif len(data.values) and self.rules.restart.begins_at_best(
+            value_at_start, run.start_value, state.fit.spanning
+        ):
+            # The run continues from the best query: all queries belong to it.
+            run.run_start, run.center_index = 0, self._models.best(data)
 
-    def _judged(self, state: TrustRegionState, plan: Step, point: Tensor, succeeded: bool) -> Outcome:
+    def _update_radius(self, state: TrustRegionState, plan: Step, point: Tensor, succeeded: bool) -> StepOutcome:
         """Moves the radius by the ratio of a step's actual to its predicted decrease."""
-        run, data, rules, teaching = state.run, state.data, self.rules, state.run.teaching
+        run, data, rules, model_queries = state.run, state.data, self.rules, state.run.model_queries
+        # After a failed query the last value is another's: its ratio is NaN, and it is not used.
         before, after = self._models.totals(data, torch.tensor([run.center_index, -1])).tolist()
-        ratio, run.teaching = _ratio(before, after if succeeded else math.nan, plan.predicted), 0
+        ratio, run.model_queries = _ratio(before, after if succeeded else math.nan, plan.predicted), 0
         by_chance = after - before + plan.predicted <= rules.exploration.deviations * plan.exploration_std
         # Chance explains a step that explores and falls short by little, but not several in a row.
-        if ratio <= rules.radius.failed and by_chance and teaching < rules.exploration.limit:
-            ratio, run.teaching = rules.exploration.ratio, teaching + 1
+        if ratio <= rules.radius.failed and by_chance and model_queries < rules.exploration.limit:
+            ratio, run.model_queries = rules.exploration.ratio, model_queries + 1
         plane = None if succeeded else self._models.half_space(state, run.center_index)
-        # Before a plane that is far, shorter steps do not fail: the scale stays.
-        settled = succeeded or (plane is not None and rules.failures.is_near(plane, run.radius.delta))
-        outcome = (not ratio > rules.radius.failed, settled and run.radius.delta <= run.radius.rho)
+        # With a plane, which excludes the point, Δ falls and ρ stays (a ratio of −∞); without one (NaN) ρ falls too.
+        may_lower_rho = succeeded or (plane is not None and rules.failures.is_near(plane, run.radius.delta))
+        outcome = StepOutcome(not ratio > rules.radius.failed, may_lower_rho and run.radius.delta <= run.radius.rho)
         length = float((point - data.points[run.center_index]).norm())
         run.radius = rules.radius.after(run.radius, ratio if plane is None else -math.inf, length)
         return outcome
 
     # Planning.
 
-    def _next_plan(self, state: TrustRegionState, told: Plan | None, outcome: Outcome) -> Plan:
+    def _next_plan(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> Plan:
         """Sets the center, fits the model, and plans the next batch."""
         run, models = state.run, self._models
-        if run.first == len(state.data.values):
-            return self._restarted(state)
+        if run.run_start == len(state.data.values):  # no query of this run has succeeded
+            return self._plan_restart(state)
         models.forget(state)
         if isinstance(told, Restart):
             self._center(state, models.center(state))
             return Design(self._design(run.center, run.radius.delta)[1:], begins=False)
-        normal = torch.from_numpy(self._generator(4).standard_normal(self._box.d))
+        outside_direction = torch.from_numpy(self._generator(4).standard_normal(self._box.d))
         while True:
             center = models.center(state)
-            model = models.model(state, center, normal)
+            model = models.model(state, center, outside_direction)
             if run.smoothing and model is not None:
-                center, model, outcome = self._settled(state, center, model, told, outcome, normal)
+                center, model, outcome = self._settle_by_mean(state, center, model, told, outcome, outside_direction)
             self._center(state, center)
-            if model is None:
+            if model is None:  # no other query is in the window, or the covariance is singular
                 query = self._random_query(state)
-                return self._restarted(state) if self._is_known(state, query.points) else query
-            if run.noisy is None and model.region.pinned.shape.noise > 0.0:
+                return self._plan_restart(state) if self._is_evaluated(state, query.points) else query
+            if run.noisy is None and model.region.pinned.params.noise > 0.0:
                 return Repeat(run.center[None])
             if (plan := self._by_powell(state, model, *outcome)) is not None:
                 return plan
-            told, outcome = None, NOTHING  # ripples are followed from here on: the model is fitted without noise
+            told, outcome = None, NO_STEP  # ripples are followed from here on: the model is fitted without noise
 
     def _by_powell(self, state: TrustRegionState, model: LocalModel, failed: bool, at_rho: bool) -> Plan | None:
         """Plans a step, a geometry-improving query or, at the end of the finest scale, a restart.
 
-        Powell's loop: a step that is long enough for its scale is queried; after one that failed, or where it would be
-        too short, a query improves the model; where nothing improves it, the scale becomes finer. None: the model is to
-        be fitted again without noise.
+        Powell's loop: a step that is long enough for its scale is queried. After one that failed, or where it is too
+        short, a query improves the model. Where none does, the scale becomes finer if the step is too short or failed
+        at Δ = ρ; else the step within the reduced Δ is queried. None: the model is to be fitted again without noise.
         """
         run, rules, box, newton = state.run, self.rules, self._box, self.rules.model.newton
-        # Noise hides what f does within ρ: a coarser scale.
-        if self._is_blind(state, model):
+        # If noise hides what f does within ρ, the search goes on at a coarser scale.
+        if self._noise_hides_rho(state, model):
             run.radius = rules.radius.raised(run.radius)
         region = self._region(state)
         step, mean = (model.composite or model.region).step(region, newton)
         while True:
             length, point = float(step.norm()), box.clamped(run.center + step)[None]
-            short = rules.radius.is_short(run.radius, length) or not mean < 0.0 or self._is_known(state, point)
-            if not short and not failed:
+            too_short = rules.radius.is_short(run.radius, length)
+            not_worthwhile = too_short or not mean < 0.0 or self._is_evaluated(state, point)
+            if not not_worthwhile and not failed:
                 return self._step(state, model, region, step, -mean)
             if (query := self._geometry_query(state, model, region)) is not None:
                 return query
-            if short or at_rho:
-                # Where noise hides more, a finer scale would only follow it.
-                if self._is_blind(state, model):
+            if not_worthwhile or at_rho:
+                # A finer scale would only fit the noise: the query is made at this one.
+                if self._noise_hides_rho(state, model):
                     return self._at_noise(state, model, point)
                 run.radius = rules.radius.lowered(run.radius)
                 if rules.radius.ends(run.radius, self._opening, box.resolution(run.center)):
-                    return self._restarted(state)
+                    return self._plan_restart(state)
                 region = replace(region, delta=run.radius.delta)
                 # A step that fits into the smaller ball is still the best one, unless it may now go nearer to a plane.
                 if length > region.delta or region.half_space is not None:
@@ -321,17 +353,17 @@ class SurrogateTrustRegion(Optimizer):
         return Step(self._box.clamped(state.run.center + step)[None], predicted, std)
 
     def _geometry_query(self, state: TrustRegionState, model: LocalModel, region: Region) -> GeometryQuery | None:
-        """The query that the geometry rule asks for, unless there were enough in a row or it is known."""
+        """The query that the geometry rule asks for; None at its limit, where the gradient or the point is known."""
         run, rule = state.run, self.rules.geometry
-        if run.teaching >= rule.limit:
+        if run.model_queries >= rule.limit:
             return None
         slope = None if model.composite is None else model.composite.slope(region.delta)
         if (direction := model.region.geometry_direction(rule, slope, region)) is None:
             return None
         point = self._box.along(run.center, direction, region.delta)
-        if self._is_known(state, point):
+        if self._is_evaluated(state, point):
             return None
-        run.teaching += 1
+        run.model_queries += 1
         return GeometryQuery(point)
 
     def _random_query(self, state: TrustRegionState) -> GeometryQuery:
@@ -341,36 +373,36 @@ class SurrogateTrustRegion(Optimizer):
     def _at_noise(self, state: TrustRegionState, model: LocalModel, point: Tensor) -> GeometryQuery | None:
         """Queries the short step, because noise averages out; None where only ripples are left, which are followed."""
         run, rule = state.run, self.rules.noise
-        early, run.teaching = self.queries < min(rule.early * self._box.d, self.remaining), 0
+        early, run.model_queries = self.queries < min(rule.early * self._box.d, self.remaining), 0
         if run.noisy or (early and rule.needs(model.region.pinned, self.rules.model.search)):
-            return self._random_query(state) if self._is_known(state, point) else GeometryQuery(point)
-        run.smoothing, state.fit.count = False, 0
+            return self._random_query(state) if self._is_evaluated(state, point) else GeometryQuery(point)
+        run.smoothing, state.fit.fitted_at = False, 0
         return None
 
-    def _settled(
+    def _settle_by_mean(
         self,
         state: TrustRegionState,
         center: int,
         model: LocalModel,
         told: Plan | None,
-        outcome: Outcome,
-        normal: Tensor,
-    ) -> tuple[int, LocalModel, Outcome]:
-        """With noise, moves the center to the query of least posterior mean, and the radius by the fall of the mean.
+        outcome: StepOutcome,
+        outside_direction: Tensor,
+    ) -> tuple[int, LocalModel, StepOutcome]:
+        """Moves the radii by the ratio of the posterior mean's decrease to the predicted one, and then the center.
 
-        The ratio is that of the mean's fall, given the new value, to the predicted one.
+        The center moves to the run's query of least posterior mean. A step that failed was judged before.
         """
         run, data, rule = state.run, state.data, self.rules.radius
         last = model.means[model.numbers == len(data.values) - 1]
-        if isinstance(told, Step) and not outcome[0] and len(last):
-            ratio, run.teaching = -float(last) / max(told.predicted, 1e-300), 0
+        if isinstance(told, Step) and not outcome.failed and len(last):
+            ratio, run.model_queries = -float(last) / max(told.predicted, 1e-300), 0
             if not ratio > rule.failed:
-                outcome = (True, run.radius.delta <= run.radius.rho)
+                outcome = StepOutcome(True, run.radius.delta <= run.radius.rho)
             run.radius = rule.after(run.radius, ratio, float((data.points[-1] - data.points[center]).norm()))
-        means = torch.where(model.numbers >= run.first, model.means, math.inf)
-        lower = int(model.numbers[means.argmin()])
-        found = self._models.model(state, lower, normal) if float(means.min()) < 0.0 else None
-        return (center, model, outcome) if found is None else (lower, found, outcome)
+        means = torch.where(model.numbers >= run.run_start, model.means, math.inf)
+        lowest = int(model.numbers[means.argmin()])
+        new_model = self._models.model(state, lowest, outside_direction) if float(means.min()) < 0.0 else None
+        return (center, model, outcome) if new_model is None else (lowest, new_model, outcome)
 
     def _center(self, state: TrustRegionState, center: int) -> None:
         state.run.center, state.run.center_index = state.data.points[center], center
@@ -380,22 +412,25 @@ class SurrogateTrustRegion(Optimizer):
         half_space = self._models.half_space(state, run.center_index)
         return Region(run.radius.delta, box.lower - run.center, box.upper - run.center, half_space)
 
-    def _restarted(self, state: TrustRegionState) -> Restart:
+    def _plan_restart(self, state: TrustRegionState) -> Restart:
         """A random point, moved into ψ's domain, at which a new run begins."""
         data, box = state.data, self._box
         where = (box, state.run.center, self._opening.delta, data.points, data.failed)
         point = self.rules.restart.point(*where, self._generator(2))
         return Restart(point if self.prox is None else box.part(self._prox(box.whole(point), 1.0)))
 
-    def _is_blind(self, state: TrustRegionState, model: LocalModel) -> bool:
-        """Whether noise hides what f does within ρ, and nothing has failed near: then ρ does not fall."""
+    def _noise_hides_rho(self, state: TrustRegionState, model: LocalModel) -> bool:
+        """Whether noise exceeds the mean's variation over ρ/2, the shortest step, and no query within 2ρ has failed.
+
+        Near failed queries ρ falls all the same: they say more about f than its noise hides.
+        """
         run, rule, region = state.run, self.rules.noise, model.region
         if not run.smoothing or rule.sees(region.hessian, region.pinned.noise, 0.5 * run.radius.rho):
             return False
         distances = torch.linalg.vector_norm(state.data.failed - run.center, dim=1)
         return not bool((distances <= 2.0 * run.radius.rho).any())
 
-    def _is_known(self, state: TrustRegionState, point: Tensor) -> bool:
+    def _is_evaluated(self, state: TrustRegionState, point: Tensor) -> bool:
         """Whether a point, rounded to the run's dtype, has failed before, or would give the same value again."""
         rounded, data = self._box.rounded(point), state.data
         asked = (data.failed,) if state.run.noisy else (data.failed, data.points)

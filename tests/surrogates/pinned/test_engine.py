@@ -6,9 +6,9 @@ import torch
 from scipy.stats import multivariate_normal
 
 from surrogates.pinned.engine import Conditioned, PinnedData, ShapeSearch
-from surrogates.pinned.prior import PinnedPrior, Shape
+from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
-SHAPES = [Shape(1.0), Shape(30.0), Shape(900.0), Shape(200.0, 5.0)]
+SHAPES = [Hyperparameters(1.0), Hyperparameters(30.0), Hyperparameters(900.0), Hyperparameters(200.0, 5.0)]
 
 
 def points(n, d, seed=0):
@@ -72,7 +72,7 @@ def test_likelihoods_differ_as_the_densities_of_the_values_at_their_best_scales(
 def test_the_search_finds_a_shape_as_likely_as_a_grids_best():
     U = points(25, 2)
     data = PinnedData.of(U, smooth(2.0 * U) - smooth(torch.zeros(2, dtype=torch.float64)))
-    grid = [Shape(a) for a in np.logspace(-6, 4, 101)]
+    grid = [Hyperparameters(a) for a in np.logspace(-6, 4, 101)]
     best = min(map(data.loss, grid))
     found = ShapeSearch().fitted(data, None)
     assert data.loss(found) <= best + 4.0
@@ -137,14 +137,17 @@ def test_noise_is_found_where_it_is_and_only_there():
     assert known.model(search.fitted(known, None, True)).noise == pytest.approx(0.5)
     again = torch.cat([U, torch.zeros(1, 2, dtype=torch.float64)])
     repeated = PinnedData.of(again, torch.cat([data.unit * data.y, -noise[:1]]))
-    assert repeated.loss(Shape()) > data.loss(Shape()) and search.fitted(repeated, None, True).noise > 0.0
+    assert (
+        repeated.loss(Hyperparameters()) > data.loss(Hyperparameters())
+        and search.fitted(repeated, None, True).noise > 0.0
+    )
 
 
 def test_likelihoods_with_a_known_noise_differ_as_the_densities_with_it():
     U = points(9, 2)
     y = smooth(U) - smooth(torch.zeros(2, dtype=torch.float64))
     data = PinnedData.of(U, y, 0.3)
-    shapes = [Shape(1.0, 0.5), Shape(300.0, 20.0), Shape(0.1, 3.0)]
+    shapes = [Hyperparameters(1.0, 0.5), Hyperparameters(300.0, 20.0), Hyperparameters(0.1, 3.0)]
     scaled = [0.3 / shape.noise * covariance(U, shape) for shape in shapes]
     densities = [multivariate_normal(cov=K).logpdf(y.numpy()) for K in scaled]
     np.testing.assert_allclose(np.diff([data.loss(shape) for shape in shapes]), -2.0 * np.diff(densities), rtol=1e-7)
@@ -156,7 +159,7 @@ def test_the_excess_without_noise_is_that_of_a_grids_best(ripples):
     U, axes = points(40, 2), torch.tensor([[57.0, 83.0], [91.0, -64.0]], dtype=torch.float64)
     U = U / U.square().sum(1).mean().sqrt()
     y = smooth(U) + ripples * torch.sin(U @ axes).sum(-1) - smooth(torch.zeros(2, dtype=torch.float64))
-    data, shape = PinnedData.of(U, y), Shape(1.0, 0.1)
+    data, shape = PinnedData.of(U, y), Hyperparameters(1.0, 0.1)
 
     def least(shape):
         K = covariance(U, shape)
@@ -164,7 +167,7 @@ def test_the_excess_without_noise_is_that_of_a_grids_best(ripples):
         K, z = K / np.outer(size, size) + 1e-12 * np.eye(len(K)), data.y.numpy() / size
         return np.linalg.slogdet(K)[1] + 2.0 * np.log(size).sum() + len(K) * np.log(z @ np.linalg.solve(K, z))
 
-    excess = min(least(Shape(a)) for a in 10.0 ** np.arange(-6, 5)) - least(shape)
+    excess = min(least(Hyperparameters(a)) for a in 10.0 ** np.arange(-6, 5)) - least(shape)
     assert ShapeSearch().excess(data, shape) < excess + 1.0
     assert (ShapeSearch().excess(data, shape) > 0.2 * 40) is bool(excess > 0.2 * 40) is (ripples > 0.0)
 

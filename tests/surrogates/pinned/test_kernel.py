@@ -10,7 +10,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from surrogates import DerivedGP, gaussian_likelihood, kernel_blocks
 from surrogates.pinned.engine import PinnedData
 from surrogates.pinned.kernel import PinnedKernel
-from surrogates.pinned.prior import PinnedPrior, Shape
+from surrogates.pinned.prior import Hyperparameters, PinnedPrior
 
 UNIT = 1e6
 """What makes a likelihood's least noise nothing beside the values."""
@@ -43,7 +43,9 @@ def both(shape, metric, pin, seed=0, d=3, n=12):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("shape", [Shape(100.0, 0.5), Shape(3000.0, 1e-4), Shape(1e4, 0.0)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [Hyperparameters(100.0, 0.5), Hyperparameters(3000.0, 1e-4), Hyperparameters(1e4, 0.0)], ids=str
+)
 def test_the_engine_is_the_derived_gp_of_the_kernel(shape, seed):
     """Gradients and Hessians, and values and covariances as differences to the pin, in the prior's deviation."""
     pin, metric = points(1, 3, 7)[0], torch.linalg.qr(points(3, 3, 8)).Q

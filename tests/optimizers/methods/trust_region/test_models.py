@@ -11,7 +11,7 @@ from optimizers.methods.trust_region.models import CompositeModel
 from optimizers.methods.trust_region.rules import ExplorationRule, GeometryRule, ModelRule
 from optimizers.subproblems.region import HalfSpace, Region
 from optimizers.subproblems.span import covering, unit_outside
-from surrogates.pinned.prior import Shape
+from surrogates.pinned.prior import Hyperparameters
 from tests.optimizers.methods.trust_region.models import ball, region_model
 
 GEOMETRY, NEWTON = GeometryRule(), ModelRule().newton
@@ -34,7 +34,7 @@ def heights(rows):
 @pytest.fixture
 def pair():
     """A model of 9 rows in 15 variables in their span, and the same in all variables."""
-    rows, shape = normal(9, 15), Shape(30.0)
+    rows, shape = normal(9, 15), Hyperparameters(30.0)
     basis, y = covering(rows.new_empty(0, 15), rows)[0], heights(rows)
     metric = torch.block_diag(normal(9, 9, seed=1) + 3.0 * torch.eye(9), torch.tensor([[1.3]], dtype=torch.float64))
     model = region_model(rows, y, metric, shape, basis, unit_outside(basis, normal(15, seed=2)))
@@ -42,7 +42,7 @@ def pair():
 
 
 def test_a_model_does_not_depend_on_the_metrics_scale_and_is_in_the_variables_units():
-    S, A, shape = normal(20, 3), normal(3, 3, seed=2), Shape(300.0)
+    S, A, shape = normal(20, 3), normal(3, 3, seed=2), Hyperparameters(300.0)
     model, scaled = (region_model(S, heights(S), factor * A, shape) for factor in (1.0, 7.0))
     x, h = 0.5 * normal(3, seed=3), 1e-5
     assert model.mean(x) == pytest.approx(scaled.mean(x), rel=1e-9)
@@ -137,9 +137,9 @@ def test_a_geometry_direction_goes_along_what_the_queries_do_not_span_and_downhi
     S = normal(30, 3)
     S[:, 2] *= 1e-3
     y = (S**2).sum(1) + 1e-3 * S[:, 0]
-    e = region_model(S, y, shape=Shape()).geometry_direction(GEOMETRY, None, ball(1.0, 3))
+    e = region_model(S, y, shape=Hyperparameters()).geometry_direction(GEOMETRY, None, ball(1.0, 3))
     assert abs(float(e[2])) > 0.99
-    steep = region_model(normal(30, 3), 1e3 * normal(30, 3).sum(1), shape=Shape())
+    steep = region_model(normal(30, 3), 1e3 * normal(30, 3).sum(1), shape=Hyperparameters())
     assert steep.geometry_direction(GEOMETRY, None, ball(1.0, 3)) is None
 
 
@@ -148,7 +148,7 @@ def test_a_geometry_direction_is_about_the_slope_that_may_gain_most(length):
     """No direction has more eᵀCe/eᵀ(|H| + ‖g‖/δ)e, C = cov ∇f(x_b): not the one of most variance, up a steep wall."""
     S, delta = 0.1 * normal(8, 3), 0.5
     y = 1e4 * S[:, 0] ** 2 + S[:, 1] ** 2
-    model = region_model(S, y, shape=Shape(1e3))
+    model = region_model(S, y, shape=Hyperparameters(1e3))
     H, C = model.hessian[:-1, :-1].numpy(), model.gradient_covariance()[:-1, :-1].numpy()
     size = np.real(sqrtm(H @ H))
     B = size + length / delta * np.eye(3)
@@ -174,7 +174,7 @@ def test_in_a_span_of_all_variables_the_coordinate_outside_takes_no_geometry_que
     y = rows.square().sum(1) + 1e-3 * rows[:, 0]
     basis = covering(rows.new_empty(0, 3), rows)[0]
     e, expected = (
-        region_model(rows, y, shape=Shape(), basis=B).geometry_direction(GEOMETRY, None, ball(1.0, 3))
+        region_model(rows, y, shape=Hyperparameters(), basis=B).geometry_direction(GEOMETRY, None, ball(1.0, 3))
         for B in (basis, None)
     )
     np.testing.assert_allclose(e.abs(), expected.abs(), rtol=1e-5, atol=1e-7)

@@ -104,7 +104,7 @@ def test_a_new_run_has_no_shape_of_the_last_one():
         batch = opt.ask()
         kinds.append(batch.info["kind"])
         opt.tell(batch, [float(smooth(x)) for x in batch])
-    assert opt.state.fit.shape is None and opt.ask().info["kind"] == "Design"
+    assert opt.state.fit.params is None and opt.ask().info["kind"] == "Design"
 
 
 @pytest.mark.parametrize("noise", [None, 1.0])
@@ -282,7 +282,7 @@ def test_a_smaller_radius_steps_nearer_to_the_plane_before_failed_queries():
 def test_new_runs_begin_where_queries_have_not_failed():
     opt = SurrogateTrustRegion([0.5, 0.0], bounds=[(-5.0, 5.0)] * 2, max_queries=150)
     run(opt, lambda x: math.nan if float(x[0]) > 1.0 else float((x - 0.3).square().sum()))
-    assert opt.state.run.first > 0 and opt.failures < 40
+    assert opt.state.run.run_start > 0 and opt.failures < 40
 
 
 EDGES = {
@@ -318,7 +318,7 @@ def test_edges_are_survived_and_the_known_least_value_reached(name, dtype, d):
 def test_restarts_begin_elsewhere_and_keep_the_best():
     opt = SurrogateTrustRegion([1.0, 2.0], bounds=[(-5.0, 5.0)] * 2, max_queries=200, store_points=True)
     result = run(opt, lambda x: float((x - 0.3).square().sum()))
-    assert result.fun < 1e-12 and opt.state.run.first > 0
+    assert result.fun < 1e-12 and opt.state.run.run_start > 0
     assert float((result.history.x[60:] - 0.3).norm(dim=1).max()) > 1.0
 
 

@@ -95,9 +95,9 @@ def test_the_best_query_is_kept_whatever_is_forgotten():
     points, values = normal(40, 100), normal(40)
     points[3], values[3] = 1e3, -9.0
     state = opt.state.copied()
-    state.data, state.run.first = Data(points, values, points[:0]), 20
+    state.data, state.run.run_start = Data(points, values, points[:0]), 20
     opt._models.forget(state)
-    kept, first = state.data, state.run.first
+    kept, first = state.data, state.run.run_start
     assert len(kept.values) < 20 and float(kept.values.min()) == -9.0
     assert 1e3 in kept.points[:first] and 1e3 not in kept.points[first:]
 
@@ -122,7 +122,7 @@ def test_geometry_queries_count_among_those_that_only_improve_the_model(taught):
     opt = SurrogateTrustRegion(torch.zeros(100, dtype=torch.float64), bounds=[(-5.0, 5.0)] * 100, max_queries=150)
     opt.tell(design := opt.ask(), design.points() @ slope)
     step = opt.ask()
-    opt.state.plan, opt.state.run.teaching = replace(opt.state.plan, exploration_std=1e9), taught
+    opt.state.plan, opt.state.run.model_queries = replace(opt.state.plan, exploration_std=1e9), taught
     before = opt.state.run.radius.delta
     opt.tell(step, [opt.best_y + 1e-3])
     assert (opt.state.run.radius.delta <= 0.5 * before) is (taught == 3)
