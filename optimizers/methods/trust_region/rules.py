@@ -207,7 +207,7 @@ class NoiseRule:
     needed: float = 0.2
 
     def smooths(self, noisy: bool | None) -> bool:
-        """Whether the model has noise: once it is known whether values have. If they have not, it stands for ripples."""
+        """Whether the model has noise: once it is known whether values have. If not, it stands for ripples."""
         return noisy is not None
 
     def sees(self, hessian: Tensor, variance: float, length: float) -> bool:

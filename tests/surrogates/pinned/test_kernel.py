@@ -39,7 +39,7 @@ def both(shape, metric, pin, seed=0, d=3, n=12):
     correlation = kernel(X).to_dense() + scale * shape.noise * torch.eye(n)
     size = correlation.diagonal().sqrt()
     assert torch.linalg.cond(correlation / size / size[:, None]) < 1e6
-    return model, gp, (scale * (100.0 + shape.amplitude * PinnedPrior().bend)) ** 0.5
+    return model, gp, (scale * (100.0 + shape.amplitude * PinnedPrior().curvature)) ** 0.5
 
 
 @pytest.mark.parametrize("seed", range(3))
