@@ -149,6 +149,9 @@ def test_descent_probability_is_the_share_of_gradients_that_the_mean_agrees_with
         p = posterior.descent_probability()[0]
         assert (share - p).abs() <= 5 * (p * (1 - p) / SAMPLES).sqrt() + 1e-4
         assert p > 0.5
+    batch = 2 * torch.stack([points(3, d, seed=9), points(3, d, seed=10)])
+    one_by_one = torch.stack([gp.gradient_posterior(X).descent_probability() for X in batch])
+    torch.testing.assert_close(gp.gradient_posterior(batch).descent_probability(), one_by_one)
 
 
 def test_descent_probability_without_a_gradient_is_a_half_and_never_nan():
