@@ -1,5 +1,6 @@
 import csv
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_a_run_leaves_its_results(tmp_path):
 
 def test_results_that_fit_on_the_disk_are_written_and_the_other_is_named(tmp_path):
     made = in_process(run_config("fedzo"), fun=True)
-    made.server.x = torch.ones(20_000, dtype=torch.float64)
+    made.server.state = replace(made.server.state, x=torch.ones(20_000, dtype=torch.float64))
 
     def write():
         with pytest.raises(OSError, match=str(tmp_path / "model.pt")):
