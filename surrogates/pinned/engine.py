@@ -140,6 +140,8 @@ class PinnedData:
 class ShapeSearch:
     """A pattern search for a and s²: a few likelihoods, to a factor of 10^(1/8).
 
+    BFGS (``surrogates.window.box_descent``) finds likelier ones, but needs derivatives, and runs end no lower by it.
+
     Attributes:
         amplitudes: the limits of a. Beyond them differences of m cancel to nothing.
         noises: the limits of s² where it is not 0.
