@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from surrogates.kernels.stationary import RadialProfile, StationaryKernel
-from surrogates.reordered_numba import reordered
+from surrogates.reordered_numba import exact, reordered
 
 _TILE = 1024
 _WIDE = 4096
@@ -107,7 +107,7 @@ def h(profile, exponent, r2):  # type: ignore[no-untyped-def]
     return (1 + a + a * a / 3) * exp(-a)
 
 
-@numba.njit(cache=True, nogil=True)
+@exact
 def h1(profile, exponent, r2):  # type: ignore[no-untyped-def]
     """h'(r²)."""
     if profile == 0:

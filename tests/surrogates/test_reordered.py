@@ -42,6 +42,9 @@ one_pass._isotropic_given(*kernel, x, mean, vectors)
 show("pass with distances", mean, vectors)
 one_pass._isotropic(*kernel, x, mean, vectors)
 show("pass", mean, vectors)
+few = np.ascontiguousarray(X[:k, :10])
+one_pass._isotropic(few, alpha, 4, 1.0, 1.0, 0.1, 0.1, x[:, :10].copy(), short := np.empty((1, 10)), vectors)
+show("pass of few inputs", short, vectors)
 inverse = np.linalg.inv(A)
 now = np.concatenate((slots[:-5], np.arange(k, k + 5)))
 shared = (vectors[2], vectors[1], inverse, inverse * D)
@@ -61,15 +64,33 @@ show("features", gradient)
 """
 
 
-def test_sums_have_the_same_bits_when_compiled_and_when_read_from_the_cache(tmp_path):
-    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    compiling, reading = (
-        subprocess.run([sys.executable, "-c", DIGESTS], env=env, check=True, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+REORDERED_FIRST = """
+import numpy as np
+from surrogates.kernels import one_pass_numba as one_pass
+
+X, x, ones = np.ones((3, 2)), np.ones((1, 2)), np.ones(2)
+one_pass._ard(X, np.ones(3), 4, 1.0, 1.0, ones, ones, x, np.empty((1, 2)), np.empty((3, 1, 3)))
+"""
+
+
+def run(script, folder):
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(folder)},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    assert len(list(tmp_path.rglob("*.nbc"))) > 10
-    assert compiling.stdout.count("\n") == 9
-    assert reading.stdout == compiling.stdout
+    return done.stdout
+
+
+def test_sums_have_the_same_bits_when_compiled_and_when_read_from_the_cache(tmp_path):
+    compiled = run(DIGESTS, tmp_path / "whole")
+    assert len(list((tmp_path / "whole").rglob("*.nbc"))) > 10
+    assert compiled.count("\n") == 10
+    assert run(DIGESTS, tmp_path / "whole") == compiled
+    run(REORDERED_FIRST, tmp_path / "other")
+    assert run(DIGESTS, tmp_path / "other") == compiled, "what a reordered sum has called first is not reordered"
 
 
 def test_all_functions_of_such_sums_are_compiled_into_their_callers():
