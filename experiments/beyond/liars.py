@@ -222,7 +222,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
     lies = {f"lie: {lie}": lie for lie in list(LIES)[1:]}
     return plotting.grid(
-        lies, draw_lie, xlabel="method", ylabel="log₁₀ of the gap over its bound", columns=2, sharey=True
+        lies, draw_lie, xlabel="method", ylabel="log₁₀(gap / bound)", columns=2, sharey=True, height=2.1
     )
 
 
