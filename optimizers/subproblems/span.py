@@ -70,6 +70,8 @@ def unit_outside(basis: Tensor, s: Tensor) -> Tensor:
 def coordinates(basis: Tensor, rows: Tensor) -> Tensor:
     """Computes Bs of rows s, and their distance from the span, ``... x k + 1``."""
     inside = rows @ basis.mT
+    if len(basis) == basis.shape[1]:
+        return torch.cat([inside, torch.zeros_like(inside[..., :1])], dim=-1)
     return torch.cat([inside, torch.linalg.vector_norm(rows - inside @ basis, dim=-1, keepdim=True)], dim=-1)
 
 
@@ -153,7 +155,9 @@ def _minimize_beside(
     base, square = basis @ fixed, float(fixed.square().sum())
 
     def place(t: Tensor) -> Tensor:
-        inside = C @ t + base if some else t
+        if not some:
+            return torch.cat([t, torch.zeros(1, dtype=t.dtype)])
+        inside = C @ t + base
         return torch.cat([inside, (t @ t + square - inside @ inside).clamp_min(0.0).sqrt()[None]])
 
     def within(t: Tensor) -> tuple[Tensor, Tensor]:

@@ -136,16 +136,18 @@ class SurrogateTrustRegion(Optimizer):
         if self._box.d == 0:
             raise ValueError("SurrogateTrustRegion has nothing to search: every coordinate has equal bounds")
         self._models = ModelBuilder(self._box, self.rules, self.window, self.noise, psi)
-        center, d = self._box.part(self._x), self._box.d
+        center = self._box.part(self._x)
         self._opening, self._placed = self.rules.radius.first(self._box, center, self.radius), (center, self._x)
-        noisy, none, spanning = None if self.noise is None else self.noise > 0.0, center.new_empty(0, d), self._spans(d)
-        basis = none if spanning else torch.eye(d, dtype=torch.float64)
+        noisy, none = None if self.noise is None else self.noise > 0.0, center.new_empty(0, self._box.d)
         data, run = Data(none, none[:, 0], none), Run(self._opening, center, noisy, self.rules.noise.smooths(noisy))
-        fit = Fit(basis, torch.eye(len(basis) + 1, dtype=torch.float64), spanning)
+        fit = Fit(none, torch.eye(1, dtype=torch.float64), False)
         self.state = TrustRegionState(data, run, fit, Design(center[None]))
 
-    def _spans(self, d: int) -> bool:
-        return self.rules.design.is_spanning(d, self.max_queries)
+    def _is_spanning(self) -> bool:
+        """Whether the model is of a subspace, which the budget decides at the first batch."""
+        if self.state.plan_id:
+            return self.state.fit.spanning
+        return self.rules.design.is_spanning(self._box.d, self.max_queries)
 
     def _state(self) -> dict[str, Any]:
         return {"plan_kind": type(self.state.plan).__name__} | save_fields(self.state)
@@ -174,9 +176,7 @@ class SurrogateTrustRegion(Optimizer):
         return self._placed[1]
 
     def _design(self, center: Tensor, delta: float) -> Tensor:
-        return self.rules.design.points(
-            self._box, center, delta, self._generator(3) if self.state.fit.spanning else None
-        )
+        return self.rules.design.points(self._box, center, delta, self._generator(3) if self._is_spanning() else None)
 
     def _next_queries(self) -> int:
         plan = self._planned()
@@ -185,7 +185,7 @@ class SurrogateTrustRegion(Optimizer):
     def _ask(self) -> Batch:
         plan = self._planned()
         info: dict[str, Any] = {"kind": type(plan).__name__, "plan_id": self.state.plan_id, "told": self.queries}
-        info["design"] = isinstance(plan, Design) and plan.begins
+        info |= {"design": isinstance(plan, Design) and plan.begins, "spanning": self._is_spanning()}
         return self._points_batch(self._box.whole(plan.points[: self._next_queries()]), info=info)
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
@@ -215,6 +215,10 @@ class SurrogateTrustRegion(Optimizer):
         state, values = self.state.copied(), values.cpu()
         plan = self._planned() if batch.info["plan_id"] == state.plan_id else None
         asked, succeeded = self._box.part(cast(Tensor, batch.explicit)), torch.isfinite(values)
+        if state.plan_id == 0:
+            state.fit.spanning = batch.info["spanning"]
+            state.fit.basis = asked[:0] if state.fit.spanning else torch.eye(self._box.d, dtype=torch.float64)
+            state.fit.metric = torch.eye(len(state.fit.basis) + 1, dtype=torch.float64)
         # A point that once succeeded does not mark an infeasible region.
         failed = asked[:0] if isinstance(plan, Repeat) else asked[~succeeded]
         state.data = Data(
