@@ -81,10 +81,15 @@ def main() -> None:
             status, said = run_tests(root, sorted({test for _, tests, _ in sample for test in tests}), compiled)
             if status:
                 sys.exit(f"Without a mutant the tests must pass: {said}")
-            survived = 0
+            made = survived = 0
             for number, (path, tests, (name, occurrence)) in enumerate(sample, start=1):
                 whole = (root / path).read_text(encoding="utf-8")
                 mutant = mutate_code(whole, OPERATORS[name], occurrence)
+                try:
+                    compile(mutant, path, "exec")
+                except SyntaxError:  # cosmic-ray takes the ``*`` before keyword arguments for a product
+                    continue
+                made += 1
                 (root / path).write_text(mutant, encoding="utf-8")
                 cache = Path(folder) / f"{package}-{number}" if "numba" in whole else compiled
                 status, said = run_tests(root, tests, cache)
@@ -95,7 +100,7 @@ def main() -> None:
                     lines = difflib.unified_diff(whole.splitlines(), mutant.splitlines(), str(path), name, n=0)
                     said = "\n    ".join(line.rstrip() for line in lines)
                 print(f"{number:3d}  {'caught' if caught else 'SURVIVED'}  {path}  {said}", flush=True)
-            print(f"{package}: {options.count - survived} of {options.count} caught", flush=True)
+            print(f"{package}: {made - survived} of {made} caught", flush=True)
 
 
 if __name__ == "__main__":
