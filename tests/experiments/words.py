@@ -24,6 +24,7 @@ NOT_SETTINGS = {
     "hiso-table2": {1024},
     "hiso-table5": {1024},
     "beyond-gamma": {0.25, 1},
+    "beyond-liars": {3},
     "beyond-zord": {0.3, 3},
     "beyond-curvature": {1e-10, 0.75},
     "beyond-parallel": {0.3, 0.5},
