@@ -20,7 +20,7 @@ FEW, MANY = 4, 150
 """d where n grows, and n where d grows."""
 
 MARGIN = 0.5
-"""What an exponent may be above the documented one: caches end, and small sizes are all overhead."""
+"""The allowed excess over the documented exponent: caches end, and small sizes are mostly overhead."""
 
 
 @dataclass(frozen=True)

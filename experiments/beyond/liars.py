@@ -51,7 +51,7 @@ RECOMMENDED = "trimmed mean"
 """The mean that the guide recommends where a client may lie by ordinary numbers."""
 
 MULTIPLE, OFFSET = 3.0, 0.2
-"""A run is harmed where its gap exceeds so many times the clean one's, and so much more."""
+"""A run is harmed if its gap exceeds the clean run's gap times the first number plus the second."""
 
 FLOOR, CEILING = 1e-16, 1e300
 FIRST_SEED = 200
@@ -59,7 +59,7 @@ FIRST_SEED = 200
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is compared, and where.
+    """The methods, lies and means that are compared, and the problem.
 
     Attributes:
         methods: names of algorithms.
