@@ -67,8 +67,7 @@ def python_texts(path: Path) -> Iterator[Text]:
 
 def _walk(node: ast.AST, owner: tuple[str, ...]) -> Iterator[tuple[ast.AST, tuple[str, ...]]]:
     for child in ast.iter_child_nodes(node):
-        named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        inner = (*owner, child.name) if named else owner
+        inner = (*owner, child.name) if isinstance(child, ast.ClassDef | ast.FunctionDef) else owner
         yield child, inner
         yield from _walk(child, inner)
 
@@ -80,8 +79,7 @@ def _message(node: ast.AST) -> str:
         return ""
     called = ast.unparse(call.func)
     if isinstance(node, ast.Raise) or re.search(r"\b(warn|warning|info|error)$", called):
-        parts = [part for part in ast.walk(call.args[0]) if isinstance(part, ast.JoinedStr)] or [call.args[0]]
-        text = parts[0]
+        text = next((part for part in ast.walk(call.args[0]) if isinstance(part, ast.JoinedStr)), call.args[0])
         if isinstance(text, ast.JoinedStr):
             return "".join(str(p.value) if isinstance(p, ast.Constant) else "{...}" for p in text.values)
         if isinstance(text, ast.Constant) and isinstance(text.value, str) and " " in text.value:
