@@ -1,4 +1,4 @@
-"""The state of a run over Flower: a file in its folder, and what a person reads of it."""
+"""The state of a run over Flower: the file ``status.json`` in its folder, and a summary of it."""
 
 from __future__ import annotations
 
@@ -25,37 +25,30 @@ except ImportError:  # Windows
 logger = logging.getLogger(__name__)
 
 NAME, LOCK = "status.json", "status.lock"
-"""The file's name, and that of the file which the run's process holds locked as long as it lives."""
+"""The state's file, and a file that the run's process keeps locked until it ends."""
 
-ALWAYS = ("state", "algorithm", "clients", "rounds", "round", "began")
-"""What every state has, beside ``said``, when it was written."""
-
+REQUIRED = {"state", "algorithm", "clients", "rounds", "round", "began", "said"}
 UNDER_WAY = ("connecting", "running")
-"""The states of a run that has not ended."""
-
-SILENT = 10 * SAYS
-"""Seconds without a word after which a run is taken for one that has ended without one."""
+"""States of a run that has not ended."""
 
 
 class Status:
-    """Writes the state of a run whenever it changes, and at least every 30 s while something is waited for.
+    """A context that writes a run's state when it changes, and at least every 30 s while clients are awaited.
 
-    A block under it is the run, whose end or failure is its last state; Flower ends a run that it is told to stop by
-    ``SystemExit``. The run's process holds a lock meanwhile, which its end releases whatever it dies of, so that a
-    reader on the server's machine can tell a run that was killed from one that is silent. A file that cannot be written
-    is no reason to end the run.
+    The lock is released even if the run's process is killed, so that ``read`` can tell a killed run from a silent one.
+    A file that cannot be written does not end the run.
 
     Args:
-        folder: the run's folder; None: nothing is written.
+        folder: the run's folder; None writes nothing.
         config: the run's configuration.
-        rounds: the rounds that were made before.
+        rounds: number of rounds before this run.
     """
 
     def __init__(self, folder: Path | None, config: RunConfig, rounds: int) -> None:
         self._path = None if folder is None else folder / NAME
         self._lock: BinaryIO | None = None
-        self._held: dict[str, Any] = {"state": "connecting", "algorithm": config.algorithm, "clients": config.clients}
-        self._held |= {"rounds": config.rounds, "round": rounds, "began": time.time()}
+        self._state: dict[str, Any] = {"state": "connecting", "algorithm": config.algorithm, "clients": config.clients}
+        self._state |= {"rounds": config.rounds, "round": rounds, "began": time.time()}
 
     def __enter__(self) -> Status:
         if fcntl is not None and self._path is not None:
@@ -67,86 +60,77 @@ class Status:
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         state = "finished" if failure is None else f"failed ({plain(f'{type(failure).__name__}: {failure}')})"
-        if isinstance(failure, SystemExit | KeyboardInterrupt):
-            state = "stopped"
-        self._held |= {"state": state, "waiting": ""}
-        self._write()
+        # Flower stops a run by SystemExit.
+        self._write(state="stopped" if isinstance(failure, SystemExit | KeyboardInterrupt) else state, waiting="")
         if self._lock is not None:
             Path(self._lock.name).unlink(missing_ok=True)
             self._lock.close()
 
     def waiting(self, line: str) -> None:
-        """Takes a line that says what is waited for."""
-        self._held["waiting"] = line
-        self._write()
+        """Records which clients are awaited."""
+        self._write(waiting=line)
 
     def round(self, record: RoundRecord) -> None:
-        """Takes a round that has ended."""
+        """Records a completed round."""
+        refused = [f"client {client}, phase {phase}: {reason}" for client, phase, reason in record.refused]
         fun = None if math.isnan(record.fun) else record.fun
-        self._held |= {"state": "running", "round": record.round, "queries": record.queries, "fun": fun, "waiting": ""}
-        self._held |= {"refused": [f"client {c}, phase {phase}: {why}" for c, phase, why in record.refused]}
-        self._write()
+        self._write(state="running", round=record.round, queries=record.queries, fun=fun, waiting="", refused=refused)
 
-    def _write(self) -> None:
-        if self._path is None:
-            return
-        try:
-            with replacing(self._path) as file:
-                file.write(json.dumps(self._held | {"said": time.time()}).encode())
-        except OSError as error:
-            logger.warning("the state of the run is not written any more: %s", error)
-            self._path = None
+    def _write(self, **changes: Any) -> None:
+        self._state |= changes
+        if self._path is not None:
+            try:
+                with replacing(self._path) as file:
+                    file.write(json.dumps(self._state | {"said": time.time()}).encode())
+            except OSError as error:
+                logger.warning("the state of the run is no longer written: %s", error)
+                self._path = None
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The state of the run whose folder this is; ``"killed in round r"`` where its process died without a word.
+    """Returns the state of the run in a folder; ``"killed in round r"`` if its process ended without writing one.
 
     Raises:
-        ValueError: if there is none, or it cannot be read.
+        ValueError: if there is no state, or it cannot be read.
     """
     path = folder / NAME
     try:
         killed = not _is_locked(folder / LOCK)
-        held = json.loads(path.read_bytes())
-        held = dict(held) | {name: held[name] for name in ALWAYS} | {"said": float(held["said"])}
-        if held["state"] in UNDER_WAY and killed:
-            held |= {"state": f"killed in round {held['round'] + 1}", "waiting": ""}
-        return held
+        state: dict[str, Any] = json.loads(path.read_bytes())
+        if missing := REQUIRED - state.keys():
+            raise KeyError(*missing)
+        state["said"] = float(state["said"])
+        if state["state"] in UNDER_WAY and killed:
+            state |= {"state": f"killed in round {state['round'] + 1}", "waiting": ""}
+        return state
     except FileNotFoundError:
         raise ValueError(
-            f'{path} is not there: give the folder that the run has as output="FOLDER", which is relative to where the '
-            "SuperLink was started. A run that was refused, or has not begun, has none: status without a folder, as "
-            "status --insecure, lists the runs and how they ended"
+            f"{path} does not exist: give the run's output folder, relative to where the SuperLink was started; "
+            "'status --insecure' lists all runs, also those that were refused or have not begun"
         ) from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock; True too where that cannot be said."""
-    try:
-        with path.open("rb") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False
-    except OSError:
-        pass
+    """Whether a living process holds the lock, or this cannot be determined."""
+    with suppress(OSError), path.open("rb") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
     return True
 
 
-def text(held: Mapping[str, Any], now: float) -> str:
-    """The state in two or three lines, at a time in seconds since the epoch."""
-    ago = max(0.0, now - held["said"])
-    done = f"round {held['round']} of {held['rounds']}"
-    if held.get("fun") is not None:
-        done += f", F {held['fun']:.6g}"
-    if "queries" in held:
-        done += f", {held['queries']} queries"
-    lines = [f"{held['algorithm']} with {held['clients']} clients, {held['state']}: {done} ({ago:.0f} s ago)"]
-    lines += [held["waiting"]] if held.get("waiting") else []
-    lines += held.get("refused", [])
-    if held["state"].startswith(("stopped", "killed")):
-        lines.append('To go on: the same run config with resume="FOLDER/federation.pt".')
-    if held["state"] in UNDER_WAY and ago > SILENT:
-        lines.append("It has said nothing since: the server's process may have ended. See superlink.log.")
+def text(state: Mapping[str, Any], now: float) -> str:
+    """Summarizes a state in a few lines, at a time in seconds since the epoch."""
+    age = max(0.0, now - state["said"])
+    done = f"round {state['round']} of {state['rounds']}"
+    done += f", F {state['fun']:.6g}" if state.get("fun") is not None else ""
+    done += f", {state['queries']} queries" if "queries" in state else ""
+    lines = [f"{state['algorithm']} with {state['clients']} clients, {state['state']}: {done} ({age:.0f} s ago)"]
+    lines += [*filter(None, [state.get("waiting")]), *state.get("refused", [])]
+    if state["state"].startswith(("stopped", "killed")):
+        lines.append('To resume it, run the same run config with resume="FOLDER/federation.pt".')
+    if state["state"] in UNDER_WAY and age > 10 * SAYS:
+        lines.append("The server's process may have ended, as it has written nothing since: see superlink.log.")
     return "\n".join(lines)
