@@ -9,7 +9,8 @@ from optimizers.adapters.scipy_method import scipy_method
 from optimizers.comparison.compare import compare
 from optimizers.comparison.comparison import Comparison
 from optimizers.core.batch import Batch
-from optimizers.core.optimizer import CommonOptions, Optimizer
+from optimizers.core.optimizer import Optimizer
+from optimizers.core.options import CommonOptions
 from optimizers.core.result import Result
 from optimizers.core.stopping import StopReason
 from optimizers.designs import latin_hypercube, local_cloud, sobol

@@ -28,6 +28,11 @@ class Answers:
     told: dict[int, float] = field(default_factory=dict)
 
     @property
+    def complete(self) -> bool:
+        """Whether all values are told."""
+        return len(self.told) == len(self.batch)
+
+    @property
     def missing(self) -> list[int]:
         """The numbers of the points whose values have not come."""
         return [i for i in range(len(self.batch)) if i not in self.told]
@@ -48,14 +53,9 @@ class Answers:
             seen.add(i)
         return rows
 
-    def add(self, rows: Sequence[int], values: Tensor) -> None:
-        """Adds the values of further points, shape ``len(rows)``."""
-        self.told.update(zip(rows, values.tolist(), strict=True))
-
-    def remove(self, rows: Sequence[int]) -> None:
-        """Removes the values of points, those that are there."""
-        for i in rows:
-            self.told.pop(i, None)
+    def with_values(self, rows: Sequence[int], values: Tensor) -> Answers:
+        """A copy that also holds the values of the points ``rows``, shape ``len(rows)``."""
+        return Answers(self.batch, self.told | dict(zip(rows, values.tolist(), strict=True)))
 
     def values(self, like: Tensor) -> Tensor:
         """The values of all points, shape ``q``, NaN where they have not come, of a tensor's dtype and device."""
@@ -120,9 +120,10 @@ class Pending:
         """These and one more batch."""
         return Pending((*self.answers, Answers(batch)))
 
-    def without(self, told: Answers) -> Pending:
-        """These but the batch of some answers."""
-        return Pending(tuple(answers for answers in self.answers if answers is not told))
+    def updated(self, answers: Answers) -> Pending:
+        """These with newer answers of one batch; a batch whose answers are complete is no longer pending."""
+        newer = (answers if held.batch.id == answers.batch.id else held for held in self.answers)
+        return Pending(tuple(held for held in newer if not held.complete))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """The state of each batch's answers."""

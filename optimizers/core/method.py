@@ -61,6 +61,7 @@ from optimizers.core.bounds import Domain
 from optimizers.core.options import ProxLike, option_names, prox_description
 from optimizers.core.record import Record
 from optimizers.core.state import load_fields, save_fields
+from optimizers.core.stopping import StopReason
 from optimizers.core.values import parse_point
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
@@ -78,6 +79,8 @@ class MethodTools(ABC):
         iterations: the number of batches told.
     """
 
+    method: ClassVar[str]
+    version: ClassVar[int] = 1
     seed: int
     max_queries: int
     prox: ProxLike | None
@@ -86,6 +89,8 @@ class MethodTools(ABC):
     _x: Tensor
     _record: Record
     _out: Pending
+    _broken: BaseException | None = None
+    _stop_reason: StopReason | None = None
     state: Any = None
     follows_estimates: ClassVar[bool] = False
 
@@ -146,6 +151,11 @@ class MethodTools(ABC):
             "prox": prox_description(self.prox),
             "bounds": None if box is None else [box.lower.tolist(), box.upper.tolist()],
         }
+
+    def description(self) -> dict[str, Any]:
+        """What determines the run except x0, the objective and the stopping rules: plain values by name."""
+        about = {"method": self.method, "version": self.version, "dimension": self.dimension}
+        return about | {"dtype": str(self._x.dtype), "seed": self.seed} | self._options()
 
     @property
     def dimension(self) -> int:

@@ -1,8 +1,8 @@
-"""The ask/tell optimizer: what a user of any method calls; ``optimizers.core.method`` says how to write a method."""
+"""The ask/tell interface that users of every method call; ``optimizers.core.method`` says how to write a method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,31 +10,20 @@ import torch
 from scipy.optimize import OptimizeResult
 from torch import Tensor
 
-from optimizers.core.answers import Answers, Pending
+from optimizers.core.answers import Pending
 from optimizers.core.batch import Batch
 from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, parse_bounds
 from optimizers.core.method import MethodTools
-from optimizers.core.options import (
-    CommonOptions,
-    ProxLike,
-    check_boolean,
-    check_integer,
-    check_prox,
-    check_run,
-    optional,
-    refuse_unknown,
-)
+from optimizers.core.options import ProxLike, check_integer, check_prox, check_run, refuse_unknown
 from optimizers.core.record import Record
 from optimizers.core.result import Result
 from optimizers.core.state import check_complete, check_match, marked
 from optimizers.core.stopping import MostFailures, StopReason, describe, reason_to_stop
 from optimizers.core.values import parse_point, parse_values
 
-__all__ = ["CommonOptions", "Optimizer"]
-
 
 class Optimizer(MethodTools):
-    """Minimizes f + ψ from values of f by ask and tell.
+    """Minimizes f + ψ from values of f, through ``ask`` and ``tell``.
 
     Example::
 
@@ -44,35 +33,32 @@ class Optimizer(MethodTools):
             opt.tell(batch, f(batch.points()))
         result = opt.result()
 
-    ``state_dict()`` may be saved between any two calls. An optimizer that is made with the same arguments and loads
-    it continues the run bitwise; its ``max_queries``, ``target`` and ``stagnation`` may differ.
+    ``state_dict()`` can be called between any two calls. An optimizer that is made with the same arguments and loads
+    the state continues the run bitwise; its ``max_queries``, ``target`` and ``stagnation`` may differ.
 
     Args:
-        x0: initial point, shape ``d``; the run has its floating dtype (float64 for integers) and its device.
+        x0: initial point, shape ``d``. The run uses its device and its floating dtype (float64 for integers).
         bounds: the box on which f is defined, ``scipy.optimize.Bounds`` or d pairs; it must contain x0.
-        prox: proximal operator of ψ, called ``prox(z, step)``. ``best_y`` includes ψ if the operator has a method
-            ``value(x)``; a point at which ψ is inf is infeasible and never the best. With bounds the projection
-            follows the prox, which is exact only for separable ψ; other ψ are refused.
+        prox: proximal operator of ψ, called as ``prox(z, step)``. ``best_y`` includes ψ if the operator has a method
+            ``value(x)``; a point where ψ is inf is infeasible. With bounds, ψ must be separable, so that projecting
+            after the prox is exact.
         max_queries: query budget, never exceeded.
-        seed: seed of every random number of the run, 0 ≤ seed < 2⁶⁴.
-        target: the run stops at f + ψ ≤ target.
-        stagnation: the run stops after so many queries without a new best value.
-        max_failures: the run stops after so many failed queries in a row; None: never. ``"auto"`` stops it after 1500
-            where no query has succeeded, and never once one has.
+        seed: seed of all random numbers, 0 ≤ seed < 2⁶⁴.
+        target: stop when f + ψ ≤ target.
+        stagnation: stop after this many queries without a new best value.
+        max_failures: stop after this many failed queries in a row; None: never; ``"auto"``: 1500, until one succeeds.
         rescale: whether a finite box is searched as [0, 10]^d (ZoRD, Appx. C.1), to which step sizes and radii then
-            refer; None: the method's own default, and False with a prox.
+            refer; None: the method's default, and False with a prox.
         confine_queries: whether queried points are projected onto the box.
-        track_best: whether the best point and x0 are kept; if not, ``best_x`` is the current iterate.
-        store_points: whether every queried point is kept, for ``result().history.x``.
-        store_values: whether the value of every query is kept, for ``result().history``; if not, it is empty.
+        track_best: whether the best point and x0 are kept; if not, ``best_x`` is the current iterate, ``x0`` empty.
+        store_points: whether ``result().history.x`` holds every queried point.
+        store_values: whether ``result().history`` holds every value; if not, it is empty.
 
     Raises:
-        TypeError: for a misspelt option, with the nearest name.
-        ValueError: for x0, bounds or numbers out of range, or a budget too small for the method.
+        TypeError: for an unknown option; the message names the nearest one.
+        ValueError: for x0, bounds or numbers out of range, or a budget smaller than the first batch.
     """
 
-    method: ClassVar[str]
-    version: ClassVar[int] = 1
     rescale_by_default: ClassVar[bool] = True
     search_width: ClassVar[float] = SEARCH_WIDTH
 
@@ -96,31 +82,22 @@ class Optimizer(MethodTools):
     ) -> None:
         refuse_unknown(type(self), unknown)
         x = self._parse_x0(x0)
-        check_run(max_queries, seed, target, stagnation, max_failures)
+        kept = {"track_best": track_best, "store_points": store_points, "store_values": store_values}
+        check_run(max_queries, seed, target, stagnation, max_failures, confine_queries=confine_queries, **kept)
         check_prox(prox, bounds is not None, rescale)
         self.max_queries, self.seed, self.target = int(max_queries), int(seed), target
-        self.stagnation, self.max_failures = stagnation, max_failures
-        self.confine_queries = check_boolean("confine_queries", confine_queries)
-        self.track_best = check_boolean("track_best", track_best)
-        self.store_points = check_boolean("store_points", store_points)
-        self.store_values = check_boolean("store_values", store_values)
-        rescale = optional(check_boolean, "rescale", rescale)
-        self.rescale = (prox is None and self.rescale_by_default) if rescale is None else rescale
-        self.prox = prox
-        self.domain: Domain | None = None
+        self.stagnation, self.max_failures, self.confine_queries = stagnation, max_failures, bool(confine_queries)
+        self.track_best, self.store_points, self.store_values = map(bool, kept.values())
+        self.rescale = (prox is None and self.rescale_by_default) if rescale is None else bool(rescale)
+        self.prox, self.domain = prox, None
         if bounds is not None:
             box, width = parse_bounds(bounds, x), self.search_width
             self.domain = Domain.of(*box, rescale=self.rescale, confine=confine_queries, width=width)
-        self._x0 = x if track_best else x.new_empty(0)
+        self.x0 = x if track_best else x.new_empty(0)
         self._x = x if self.domain is None else self.domain.to_search(x)
-        self.iterations = 0
-        self._record = Record()
-        self._out = Pending()
-        self._broken: BaseException | None = None
-        self._stop_reason: StopReason | None = None
+        self.iterations, self._record, self._out = 0, Record(), Pending()
         self._start()
-        needed = self._next_queries()
-        if needed > self.max_queries:
+        if (needed := self._next_queries()) > self.max_queries:
             raise ValueError(
                 f"{type(self).__name__} needs at least {needed} queries for its first batch in "
                 f"{self.dimension} dimensions, got max_queries={self.max_queries}"
@@ -132,16 +109,11 @@ class Optimizer(MethodTools):
         return self._to_user(self._x)
 
     @property
-    def x0(self) -> Tensor:
-        """The initial point, shape ``d``; of none without ``track_best``, which does not keep it."""
-        return self._x0
-
-    @property
     def best_x(self) -> Tensor:
-        """The queried point of least f + ψ, shape ``d``; x0 before the first success."""
+        """The best queried point, of least f + ψ, shape ``d``; x0 before the first success."""
         if not self.track_best:
             return self.x
-        return self._x0 if self._record.best_x is None else self._record.best_x
+        return self.x0 if self._record.best_x is None else self._record.best_x
 
     @property
     def best_y(self) -> float:
@@ -150,7 +122,7 @@ class Optimizer(MethodTools):
 
     @property
     def queries(self) -> int:
-        """The number of queries told, with failed ones and retries."""
+        """The number of evaluations told, failed ones and retries included."""
         return self._record.queries
 
     @property
@@ -160,20 +132,16 @@ class Optimizer(MethodTools):
 
     @property
     def pending(self) -> tuple[Batch, ...]:
-        """The batches that were asked and are not told whole yet, the oldest first."""
+        """The batches whose values are not all told yet, the oldest first."""
         return self._out.batches
 
     def untold(self, batch: Batch) -> list[int]:
-        """The numbers of the points of a pending batch whose values have not come yet.
-
-        Raises:
-            ValueError: if the batch is not pending.
-        """
+        """The indices of a pending batch's points whose values are not told yet; ``ValueError`` for another batch."""
         return self._out.of(batch).missing
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """The reason why the run is over, or None; each reason equals its string, as in ``== "budget"``."""
+        """Why the run is over, or None; a reason equals its string, as in ``== "budget"``."""
         if self._stop_reason is not None:
             return self._stop_reason
         if not self._out and not 0 < self._next_queries() <= self.remaining:
@@ -187,21 +155,16 @@ class Optimizer(MethodTools):
         return self.stop_reason is not None
 
     def cancel(self) -> None:
-        """Drops what is pending, and ``ask`` makes a new batch; what has been told stays counted."""
+        """Drops the pending batches, so that ``ask`` makes a new one; values already told stay counted."""
         if len(self._out) > 1 or any(batch.id != self.iterations for batch in self.pending):
             self.iterations = self.number
         self._out = Pending()
 
     def restart(self, x: Any) -> None:
-        """Moves the iterate to another point and cancels what is pending.
-
-        Counts, history, best point and the method's state stay as they are.
-
-        Args:
-            x: the new iterate in user units, shape ``d``.
+        """Moves the iterate to x, in user units, and drops the pending batches; all else stays as it is.
 
         Raises:
-            ValueError: if x has another dimension, is not finite, or is outside of the bounds.
+            ValueError: if x has another dimension, is not finite, or lies outside the bounds.
         """
         point = parse_point(x, "x").to(self._x)
         if point.shape != self._x.shape:
@@ -212,28 +175,27 @@ class Optimizer(MethodTools):
         self._x = self._to_search(point)
 
     def stop(self, reason: str | StopReason = StopReason.CALLBACK) -> None:
-        """Ends the run for a reason, unless it has ended for another before."""
+        """Ends the run for a reason, unless it has ended already."""
         self._stop_reason = self._stop_reason or StopReason(reason)
 
     def reconsider(self) -> None:
-        """Forgets why the run ended, and ends it again where target, failures or stagnation say so now."""
+        """Clears the stop reason, then applies ``target``, ``max_failures`` and ``stagnation`` as they are now."""
         self._stop_reason = None
         if self.queries:
-            self._check_stop()
+            self._stop_if_due()
 
     def ask(self) -> Batch:
-        """The batch to evaluate, which is the same until it is told; of several that are pending the oldest.
+        """The batch to evaluate: the oldest pending one, or a new one if none is pending.
 
         Raises:
             RuntimeError: if the run is over.
         """
-        self._check_whole()
+        self._check_intact()
         if not self._out:
             if self.stopped:
                 raise RuntimeError(f"the run is over ({self.stop_reason}): there is nothing to ask")
-            promised = self._next_queries()
+            promised, name = self._next_queries(), type(self).__name__
             batch = self._ask()
-            name = type(self).__name__
             if not isinstance(batch, Batch):
                 raise TypeError(f"{name}._ask must return a Batch, as _points_batch makes one, got {batch!r:.80}")
             if len(batch) != promised:
@@ -242,15 +204,14 @@ class Optimizer(MethodTools):
         return self.pending[0]
 
     def ask_another(self) -> Batch | None:
-        """One more batch to evaluate, chosen given those that are pending; the first one is ``ask``'s.
+        """A further batch to evaluate while others are pending; the first one is ``ask``'s.
 
-        None says that the method waits for pending values, that the budget holds no more, or that the run is over.
-        Batches may be told in any order, and each is the method's when it is whole. The run is a function of the order
-        of asking and telling.
+        None: the method waits for pending values, the budget holds no more, or the run is over. Batches may be told in
+        any order; the method uses a batch when all its values are told. The run is a function of the order of calls.
         """
         if not self._out:
             return None if self.stopped else self.ask()
-        self._check_whole()
+        self._check_intact()
         spare = self.spare
         if self._stop_reason is not None or spare < 1:
             return None
@@ -264,27 +225,26 @@ class Optimizer(MethodTools):
         return batch
 
     def tell(self, batch: Batch, values: Any, *, which: Sequence[int] | None = None, retries: int = 0) -> None:
-        """Takes values of a pending batch, all at once or as they come.
+        """Records values of a pending batch, all at once or as they arrive.
 
-        Each value is counted, and may be the best or end the run, the moment that it is told, and ``state_dict``
-        holds it. The method takes a batch in when all its values have come; their order does not change what it does.
-        Telling is atomic: where the method raises or is interrupted in the middle, record and method are as before
-        (but for ``HiSo`` with ``in_place``, see there).
+        Each value is counted at once: it may become the best or end the run, and ``state_dict`` includes it. The method
+        uses a batch when all its values are told, in whatever order they came. If the method raises or is interrupted,
+        record and method are as before the call (except ``HiSo`` with ``in_place``, see there).
 
         Args:
             batch: a batch that ``ask`` or ``ask_another`` returned.
             values: k real numbers in the order of ``which`` (tensor, array or list). NaN and ±inf are failed queries,
-                which are counted and not used.
-            which: the numbers of the k points of the batch whose values these are, none of which has been told. None
-                stands for all q. It may be empty where there are retries.
-            retries: the number of failed queries beyond these k, which count against the budget.
+                which are counted but not used.
+            which: the indices of the k points that the values belong to, none of them told before; None: all q. It may
+                be empty if there are retries.
+            retries: the number of failed evaluations beyond these k, which count against the budget.
 
         Raises:
-            ValueError: if the batch is not pending, for numbers that are no points of it or have been told, values
-                of a wrong shape or number, or more retries than the budget holds. The state stays as it was.
-            TypeError: for complex or non-numeric values, and tensors that carry a gradient.
+            ValueError: if the batch is not pending, an index is out of range or told before, values have a wrong shape,
+                or retries exceed the budget. The state does not change.
+            TypeError: for complex or non-numeric values, and tensors that require a gradient.
         """
-        self._check_whole()
+        self._check_intact()
         answers = self._out.of(batch)
         rows = answers.rows(which)
         check_integer("retries", retries, 0)
@@ -294,79 +254,57 @@ class Optimizer(MethodTools):
             raise ValueError(f"{retries} retries exceed the budget: {self.spare} are left")
         y = parse_values(values, len(rows)).to(self._x.device)
         totals = self._composite(batch, y, rows)
-        whole = len(answers.told) + len(rows) == len(batch)
-        back = self._marked(answers, rows, whole)
+        answers = answers.with_values(rows, y)
+        changed = ["_record", "_out", "iterations", "_stop_reason"]
+        if answers.complete and not self._moves_in_place:
+            changed += ["_x", "state"]
+        undo = {name: marked(getattr(self, name)) for name in changed}
         try:
             kept = {"keep_values": self.store_values, "keep_points": self.store_points and self.store_values}
             self._record.add(batch, rows, y, totals, retries, track_best=self.track_best, **kept)
-            answers.add(rows, y)
-            if whole:
-                self._out = self._out.without(answers)
+            self._out = self._out.updated(answers)
+            if answers.complete:
                 before = self._x
                 self._tell(batch, answers.values(y))
                 self.iterations += 1
-                record = self._record
-                record.moved = record.moved or self._moves_in_place or not torch.equal(before, self._x)
-            self._check_stop()
+                self._record.moved |= self._moves_in_place or not torch.equal(before, self._x)
+            self._stop_if_due()
         except BaseException as error:
-            back(error)
+            for name, restored in undo.items():
+                setattr(self, name, restored())
+            if answers.complete and self._moves_in_place:
+                self._broken = error
             raise
 
     @property
     def spare(self) -> int:
-        """The number of queries that the budget holds beyond those that are pending."""
+        """The number of queries left in the budget after the pending ones."""
         return self.remaining - self._out.untold
 
-    def _marked(self, answers: Answers, rows: Sequence[int], whole: bool) -> Callable[[BaseException], None]:
-        """What undoes a tell: of the record, and where the batch is ``whole`` then of the method too."""
-        record, out, iterations, x, reason = self._record.mark(), self._out, self.iterations, self._x, self._stop_reason
-        state = marked(self.state) if whole and not self._moves_in_place else None
-
-        def back(error: BaseException) -> None:
-            self._record.roll_back(record)
-            answers.remove(rows)
-            self._out, self.iterations, self._stop_reason = out, iterations, reason
-            if state is not None:
-                self._x, self.state = x, state()
-            elif whole:
-                self._broken = error
-
-        return back
-
     @property
-    def whole(self) -> bool:
-        """Whether no step ended in the middle, which only those can that move x in place."""
+    def intact(self) -> bool:
+        """Whether the state is consistent: False if a step that moves x in place was interrupted."""
         return self._broken is None
 
-    def _check_whole(self) -> None:
+    def _check_intact(self) -> None:
         if self._broken is not None:
             raise RuntimeError(
-                "a step that moves x in place ended in the middle, by "
-                f"{type(self._broken).__name__}: {self._broken}; x is lost, load a state"
+                f"a step that moves x in place was interrupted by {type(self._broken).__name__}: {self._broken}; "
+                "x is lost, load a saved state"
             )
 
-    def _check_stop(self) -> None:
-        reason = reason_to_stop(self._record, self.target, self.stagnation, self.max_failures)
-        if reason is not None:
-            self.stop(reason)
+    def _stop_if_due(self) -> None:
+        rules = self.target, self.stagnation, self.max_failures
+        self._stop_reason = self._stop_reason or reason_to_stop(self._record, *rules)
 
     def intermediate_result(self) -> OptimizeResult:
-        """The entries x, fun, nfev, nit and nfail of the run so far; callbacks get them."""
-        # A callback may change what it gets. Without a record x is the iterate, of which there may be no room for two.
+        """The entries x, fun, nfev, nit and nfail of the run so far, which callbacks receive."""
+        # A callback may modify x, hence the copy; without track_best memory may not hold a second iterate.
         x = self.best_x.clone() if self.track_best else self.x
         return OptimizeResult(x=x, fun=self.best_y, nfev=self.queries, nit=self.iterations, nfail=self.failures)
 
     def result(self, reason: StopReason | None = None) -> Result:
-        """The run so far.
-
-        Its entries are x, fun, nfev, nit, nfail; status (0 target, 1 budget, 2 stagnation, 3 all failed, 4
-        time, 98 interrupted, 99 callback or function, −1 running), success, message, stop_reason; and history, which
-        holds for the queries in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, with
-        ``store_points``, ``x``, ``queries x d``.
-
-        Args:
-            reason: why the run was left where it is not over.
-        """
+        """The run so far; ``reason`` says why the caller ended a run that is not over."""
         reason, record = self.stop_reason or reason, self._record
         history = OptimizeResult(record.history())
         if self.store_points and not record.points:
@@ -376,33 +314,28 @@ class Optimizer(MethodTools):
         return Result(self.intermediate_result() | ending | {"history": history})
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the run depends on, as tensors and plain values that ``torch.save`` takes.
+        """The state that determines the rest of the run: tensors and plain values that ``torch.save`` takes.
 
         Raises:
-            RuntimeError: if a step that moves x in place ended in the middle.
+            RuntimeError: if a step that moves x in place was interrupted.
         """
-        self._check_whole()
-        return {
-            "method": self.method,
-            "version": self.version,
-            "options": self._options(),
-            "seed": self.seed,
-            "iterations": self.iterations,
-            "x0": self._x0.clone(),
-            "x": self._x.clone(),
-            "record": self._record.state_dict(),
-            "stop_reason": None if self._stop_reason is None else str(self._stop_reason),
-            "pending": self._out.state_dict(),
-            "state": self._state(),
-        }
+        self._check_intact()
+        about = {"method": self.method, "version": self.version, "options": self._options(), "seed": self.seed}
+        points = {"x0": self.x0.clone(), "x": self._x.clone(), "state": self._state()}
+        reason = None if self._stop_reason is None else str(self._stop_reason)
+        told = {"iterations": self.iterations, "record": self._record.state_dict(), "pending": self._out.state_dict()}
+        return about | points | told | {"stop_reason": reason}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues the run of a ``state_dict``.
+        """Restores a state, so that this optimizer continues its run.
 
         Raises:
-            ValueError: if method, version, dimension, dtype or options differ; this optimizer stays as it was.
+            ValueError: if method, version, dimension, dtype or options differ; this optimizer does not change.
         """
-        self._check_state(state)
+        check_complete(state, ("method", "version", "options", "x", "x0", "record", "pending", "state"))
+        theirs = {name: state[name] for name in ("method", "version")} | state["options"]
+        theirs |= {"dimension": state["x"].numel(), "dtype": str(state["x"].dtype)}
+        check_match(theirs, {name: value for name, value in self.description().items() if name != "seed"})
         device = self._x.device
         out = Pending.from_state_dict(state["pending"], self.domain, device)
         record = Record.from_state_dict(state["record"], device)
@@ -411,15 +344,4 @@ class Optimizer(MethodTools):
         self._load_state(state["state"])
         self._record, self._out, self._broken = record, out, None
         self.seed, self.iterations, self._stop_reason = seed, iterations, reason
-        self._x0, self._x = (state[name].to(device).clone() for name in ("x0", "x"))
-
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        check_complete(state, ("method", "version", "options", "x", "x0", "record", "pending", "state"))
-        theirs = {name: state[name] for name in ("method", "version")} | state["options"]
-        theirs |= {"dimension": state["x"].numel(), "dtype": str(state["x"].dtype)}
-        check_match(theirs, {name: value for name, value in self.description().items() if name != "seed"})
-
-    def description(self) -> dict[str, Any]:
-        """What determines the run but x0, the objective and when to stop: plain values by name."""
-        about = {"method": self.method, "version": self.version, "dimension": self.dimension}
-        return about | {"dtype": str(self._x.dtype), "seed": self.seed} | self._options()
+        self.x0, self._x = (state[name].to(device).clone() for name in ("x0", "x"))

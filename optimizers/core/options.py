@@ -146,9 +146,16 @@ def refuse_misspelt(
 
 
 def check_run(
-    max_queries: int, seed: int, target: float | None, stagnation: int | None, max_failures: MostFailures
+    max_queries: int,
+    seed: int,
+    target: float | None,
+    stagnation: int | None,
+    max_failures: MostFailures,
+    **flags: bool,
 ) -> None:
-    """Raises ``TypeError`` or ``ValueError`` for a budget, a seed or a stopping rule that is out of range."""
+    """Raises ``TypeError`` or ``ValueError`` for a budget, seed, stopping rule or flag that is not allowed."""
+    for name, flag in flags.items():
+        check_boolean(name, flag)
     positive_integer("max_queries", max_queries)
     check_integer("seed", seed, 0, 2**64)
     optional(positive_integer, "stagnation", stagnation)
@@ -163,6 +170,7 @@ def check_run(
 
 def check_prox(prox: Any, bounded: bool, rescale: bool | None) -> None:
     """Raises ``TypeError`` for a prox that is not callable, ``ValueError`` for one that bounds or rescaling exclude."""
+    optional(check_boolean, "rescale", rescale)
     if prox is None:
         return
     if not callable(prox):

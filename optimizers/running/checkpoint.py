@@ -145,7 +145,7 @@ class Checkpoint:
 
     def save(self) -> None:
         """Saves the state; where it cannot be written, or a step ended in the middle, the old file stays."""
-        if self._saved_events == self._journal.count or not self._optimizer.whole or self._between:
+        if self._saved_events == self._journal.count or not self._optimizer.intact or self._between:
             return
         begun = time.monotonic()
         state = {

@@ -319,7 +319,7 @@ class HiSo(Optimizer):
         if self.in_place:
             self._x = own.copy_(self._x)
             if self.track_best:
-                self._x0 = self._x
+                self.x0 = self._x
 
     def _options(self) -> dict[str, Any]:
         given = {f.name: getattr(self.curvature, f.name) for f in fields(self.curvature)}
