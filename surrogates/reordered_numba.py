@@ -1,4 +1,4 @@
-"""How loops are compiled whose sums may be reordered for the vector units; NaN and inf keep their meaning."""
+"""Decorators that compile loops, with and without reordering of sums for vector units; NaN and inf keep their meaning."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ reordered = numba.njit(
     fastmath={"reassoc", "nsz", "contract"},
     forceinline=True,
 )
-"""Compiles such a function, always as a part of its callers.
+"""Compiles a function whose sums may be reordered; it is always inlined into its callers.
 
-A function of its own is optimized once by itself and once more in the code of a caller that numba's cache keeps. Sums
-have another order after the second time, so that the process that compiles would differ from the next one, which reads
-the cache, in last bits.
+Without inlining, a function would be optimized on its own and again within a cached caller, with another order of sums.
+The compiling process would then differ in the last bits from a later one that reads numba's cache.
 """
 
 exact = numba.njit(cache=True, nogil=True, error_model="python", fastmath=False)
-"""Compiles a function whose operations keep their order, also where the first to call it is ``reordered``.
+"""Compiles a function whose operations keep their order, even if its first caller is ``reordered``.
 
-Where a function's own options do not say otherwise, numba compiles it under those of its first caller, and keeps that.
+Without explicit options, numba would compile it with the options of its first caller.
 """

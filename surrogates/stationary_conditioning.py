@@ -1,8 +1,8 @@
-"""Conditioning under one stationary kernel o h(r²), without a Jacobian for what is most often asked for.
+"""Conditioning under one stationary kernel o h(r²); the mean and the trace need no Jacobian.
 
 With J = diag(c) Δ diag(v) (``surrogates.kernels.stationary``) the mean is v ∘ Σ_τ c_τ α_τ Δ_τ, and
 (J Jᵀ)_ij = ½ c_i c_j (q_i + q_j − E_ij), where q_i and E are the squared distances of x to the data and among the
-data in the metric v². Hence, whatever d is, in two ``n x n`` products:
+data in the metric v². For any d the trace takes two ``n x n`` products:
 
     trace(∂σ²(x)) = −2 o h'(0) Σₖ (dzₖ/dxₖ)²/ℓₖ² − [(c∘q)ᵀ A⁻¹ c − ½ cᵀ (A⁻¹∘E) c]
 """
@@ -31,7 +31,7 @@ from surrogates.threads import small_algebra
 if TYPE_CHECKING:
     from surrogates.kernels.one_pass_numba import Arrays
 
-# Under this share of the prior's trace the identity loses more digits than triangular solves do.
+# Below this share of the prior's trace, the identity loses more digits than triangular solves.
 _CANCELLATION = 1e-2
 _COLUMN_ELEMENTS = 1 << 20
 
@@ -41,8 +41,8 @@ class StationaryConditioning(Conditioning):
     """One data set under one stationary kernel, isotropic or ARD, scaled, on any ``active_dims``.
 
     Attributes:
-        gradient_squared_distances: Gives E, ``batch x n x n``, float64, where it is known already. The first trace
-            asks for it, or computes it.
+        gradient_squared_distances: Returns E, ``batch x n x n``, float64, if the caller has it; None: it is computed
+            for the first trace.
     """
 
     gradient_squared_distances: Callable[[], Tensor] | None = None
@@ -51,7 +51,7 @@ class StationaryConditioning(Conditioning):
     def over(
         self, X: Tensor, factor: Tensor, alpha: Tensor, gradient_squared_distances: Callable[[], Tensor] | None = None
     ) -> StationaryConditioning:
-        """The conditioning of other data of the same batch, which shares what depends on the kernel alone."""
+        """Returns the conditioning on other data of the same batch; quantities of the kernel alone are shared."""
         other = StationaryConditioning(
             self.kernel, self.prior_mean, X, factor, alpha, self.slope, gradient_squared_distances
         )
@@ -68,7 +68,7 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def inputs(self) -> Tensor:
-        """The inputs that the kernel sees, ``batch x n x d'``: X itself where it sees them all."""
+        """The inputs on the kernel's active dimensions, ``batch x n x d'``; X itself if all are active."""
         return self.stationary.seen_inputs(self.X)
 
     @cached_property
@@ -89,7 +89,7 @@ class StationaryConditioning(Conditioning):
         """The prior variance of every partial derivative, ``batch x d``, float64.
 
         Raises:
-            ValueError: For Matérn 1/2, whose sample paths have no gradient.
+            ValueError: For Matérn 1/2, whose sample paths have no derivative.
         """
         return self._uniform_prior_variance()
 
@@ -103,17 +103,17 @@ class StationaryConditioning(Conditioning):
 
     @cached_property
     def matrices(self) -> tuple[np.ndarray, np.ndarray]:
-        """A⁻¹ and A⁻¹ ∘ E, which are symmetric, as arrays with their rows in one piece."""
+        """The symmetric matrices A⁻¹ and A⁻¹ ∘ E as arrays with contiguous rows."""
         matrices = (self.inverse.numpy(), self.inverse_times_distances.numpy())
         first, second = (matrix if matrix.flags.c_contiguous else matrix.T for matrix in matrices)
         return first, second
 
     def pass_over_data(self, x: Tensor, distances: Tensor | None = None) -> Pass:
-        """J(x)ᵀ α and the distances to the data at the points, ``... x q x d``.
+        """Computes J(x)ᵀ α and the distances to the data at points ``... x q x d``.
 
         Args:
             x: The points.
-            distances: Σₗ (xₗ − Xᵢₗ)² of one point, ``n``, float64, where they are known and the kernel is isotropic.
+            distances: Σₗ (xₗ − Xᵢₗ)² of one point, ``n``, float64, for an isotropic kernel; None: computed.
 
         Raises:
             ValueError: If a point coincides with a datum under Matérn 1/2.
@@ -125,14 +125,14 @@ class StationaryConditioning(Conditioning):
         return known
 
     def mean(self, x: Tensor, known: Pass | None = None) -> Tensor:
-        """The gradient mean ∇m(x) + J(x)ᵀ α at the points x, ``... x q x d``; errors as ``pass_over_data``."""
+        """Computes the gradient's mean ∇m(x) + J(x)ᵀ α at points ``... x q x d``; raises as ``pass_over_data``."""
         return self._plus_prior_mean_gradient(x, self._over_all_inputs((known or self.pass_over_data(x)).mean))
 
     def trace(self, x: Tensor, known: Pass | None = None) -> Tensor:
-        """The trace of the gradient covariance at every point, ``... x q``, float64.
+        """Computes the trace of the gradient covariance at every point, ``... x q``, float64.
 
-        It is the identity at the head of this module, which needs A⁻¹ and E once, O(n³ + n²d), or triangular solves,
-        O(n²d) a point: where the identity would cancel (n ≫ d), and until the solves would have cost as much as A⁻¹.
+        The identity in the module's docstring needs A⁻¹ and E once, O(n³ + n²d). Triangular solves, O(n²d) a point, are
+        used if the identity cancels (n ≫ d), and until they have cost as much as A⁻¹.
 
         Raises:
             ValueError: For Matérn 1/2.
@@ -157,9 +157,9 @@ class StationaryConditioning(Conditioning):
         return result
 
     def _solves_cost_less(self, x: Tensor) -> bool:
-        """Whether all columns that have been solved for, x's included, cost less than the inverse that they save.
+        """Whether the triangular solves so far, those for x included, cost less than the inverse would.
 
-        Where E is given, as for a window, many points are to come.
+        A caller that passes E, such as a window, has many points.
         """
         if self.gradient_squared_distances is not None or "inverse" in self.__dict__:
             return False
@@ -167,10 +167,10 @@ class StationaryConditioning(Conditioning):
         return self._columns < self.inputs.shape[-2]
 
     def explained_trace(self, known: Pass) -> Tensor | float:
-        """What the data take from the prior's trace, by the identity above, ``... x q``: a number for one point.
+        """The prior's trace minus the posterior's, by the identity, ``... x q``; a float for one point.
 
         Args:
-            known: The pass over the data at the points, of which the distances and the scales count.
+            known: The pass over the data at the points; its distances and scales are used.
         """
         point = known.of_one_point()
         if one_pass.compiled is not None and point is not None:
@@ -179,10 +179,10 @@ class StationaryConditioning(Conditioning):
         return explained - 0.5 * (known.c @ self.inverse_times_distances * known.c).sum(-1)
 
     def value_gradient_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """The covariance of f(x) and ∂f(x')/∂x'ⱼ for every pair, ``... x q x q' x d``, float64.
+        """Computes the covariance of f(x) and ∂f(x')/∂x'ⱼ for every pair, ``... x q x q' x d``, float64.
 
-        J(x')ᵀ A⁻¹ k(X, x) is v ∘ Σ_τ w_τ (x' − x_τ) with w = c(x') ∘ A⁻¹ k(X, x), so that no Jacobian is formed.
-        Arguments and errors are those of ``Conditioning.value_gradient_covariance``.
+        J(x')ᵀ A⁻¹ k(X, x) is v ∘ Σ_τ w_τ (x' − x_τ) with w = c(x') ∘ A⁻¹ k(X, x), so no Jacobian is formed.
+        Arguments and errors are as in ``Conditioning.value_gradient_covariance``.
         """
         _ = self.prior_variance
         if not x2.shape[-2]:
@@ -200,7 +200,7 @@ class StationaryConditioning(Conditioning):
         return self._over_all_inputs(torch.stack(columns, dim=-2))
 
     def jacobian_times(self, x: Tensor, u: Tensor) -> Tensor:
-        """J(x) u, ``... x q x n``, float64, for u of ``... x q x d``, without J."""
+        """Computes J(x) u, ``... x q x n``, float64, for u of shape ``... x q x d``, without forming J."""
         if not x.shape[-2]:
             return super().jacobian_times(x, u)
         kernel = self.stationary
@@ -228,7 +228,7 @@ class StationaryConditioning(Conditioning):
         return self._over_all_inputs(torch.cat(parts, dim=-1))
 
     def _over_all_inputs(self, gradient: Tensor) -> Tensor:
-        """The gradient over all d inputs, zero along those that the kernel does not see."""
+        """The gradient over all d inputs, zero along inactive ones."""
         active_dims = self.stationary.active_dims
         if active_dims is None:
             return gradient
@@ -243,9 +243,9 @@ def make_conditioning(
     alpha: Tensor,
     slope: Tensor | None = None,
 ) -> Conditioning:
-    """The kind of conditioning that serves the kernel best; the arguments are ``Conditioning``'s.
+    """Returns the fastest kind of conditioning for a kernel; the arguments are those of ``Conditioning``.
 
-    Derivatives in hyper-parameters and data go through the dense Jacobian.
+    If hyperparameters or data require gradients, it is the one with a dense Jacobian.
     """
     number = not (factor.requires_grad or alpha.requires_grad)
     cls = StationaryConditioning if isinstance(kernel, StationaryKernel) and number else Conditioning
