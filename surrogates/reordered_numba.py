@@ -1,4 +1,4 @@
-"""Decorators that compile loops, with and without reordering of sums for vector units; NaN and inf keep their meaning."""
+"""Decorators that compile loops, with and without reordering of sums; NaN and inf keep their meaning."""
 
 from __future__ import annotations
 
