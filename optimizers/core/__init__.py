@@ -1,1 +1,1 @@
-"""What every method stands on: the ask/tell optimizer, batches, records, states, options."""
+"""The foundations of every method: the ask/tell optimizer, batches, records, states, options."""

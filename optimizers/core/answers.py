@@ -1,4 +1,4 @@
-"""The batches that are out, and the values of their points that have come so far."""
+"""The pending batches, and the values of their points that have been told."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from optimizers.core.options import check_integer
 
 @dataclass(frozen=True)
 class Answers:
-    """Values of some points of a batch, in the order in which they came.
+    """The values told so far for a batch, in order of arrival.
 
     Attributes:
         batch: the batch.
-        told: each point's number and its value, NaN for a failed query.
+        told: each point's index and its value, NaN for a failed query.
     """
 
     batch: Batch
@@ -34,15 +34,15 @@ class Answers:
 
     @property
     def missing(self) -> list[int]:
-        """The numbers of the points whose values have not come."""
+        """The indices of the points whose values are not told yet."""
         return [i for i in range(len(self.batch)) if i not in self.told]
 
     def rows(self, which: Sequence[int] | None) -> list[int]:
-        """The numbers of points whose values come now, checked; None stands for all q.
+        """The indices of the points whose values are told now, checked; None means all q.
 
         Raises:
-            ValueError: if one is no point of the batch or is told twice.
-            TypeError: if one is no integer.
+            ValueError: if an index is out of range or told twice.
+            TypeError: if an index is not an integer.
         """
         q = len(self.batch)
         rows = list(range(q)) if which is None else [check_integer("which", i, 0, q) for i in which]
@@ -58,7 +58,7 @@ class Answers:
         return Answers(self.batch, self.told | dict(zip(rows, values.tolist(), strict=True)))
 
     def values(self, like: Tensor) -> Tensor:
-        """The values of all points, shape ``q``, NaN where they have not come, of a tensor's dtype and device."""
+        """The values of all points, shape ``q``, NaN where not told, with the dtype and device of ``like``."""
         return like.new_tensor([self.told.get(i, math.nan) for i in range(len(self.batch))])
 
     def state_dict(self) -> dict[str, Any]:
@@ -68,17 +68,17 @@ class Answers:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], domain: Domain | None, device: torch.device) -> Self:
-        """What ``state_dict`` described, on a device."""
+        """Restores the answers of a ``state_dict`` on a device."""
         told = dict(zip(state["which"], state["values"].tolist(), strict=True))
         return cls(Batch.from_state_dict(state["batch"], domain, device), told)
 
 
 @dataclass(frozen=True)
 class Pending:
-    """The batches that are out, the oldest first; a change makes another one.
+    """The pending batches, the oldest first. It is immutable: a change returns a new object.
 
     Attributes:
-        answers: each batch with the values that have come.
+        answers: each batch with its values told so far.
     """
 
     answers: tuple[Answers, ...] = ()
@@ -94,14 +94,14 @@ class Pending:
 
     @property
     def untold(self) -> int:
-        """The number of points whose values have not come."""
+        """The number of points whose values are not told yet."""
         return sum(len(answers.batch) - len(answers.told) for answers in self.answers)
 
     def of(self, batch: Batch) -> Answers:
-        """The values of a batch that have come.
+        """The values told so far for a batch.
 
         Raises:
-            TypeError: if it is no batch.
+            TypeError: if it is not a ``Batch``.
             ValueError: if it is not pending.
         """
         if not self.answers:
@@ -117,11 +117,11 @@ class Pending:
         raise ValueError(f"batch {batch.id} is not pending: batch {numbers} is")
 
     def with_batch(self, batch: Batch) -> Pending:
-        """These and one more batch."""
+        """Adds a batch."""
         return Pending((*self.answers, Answers(batch)))
 
     def updated(self, answers: Answers) -> Pending:
-        """These with newer answers of one batch; a batch whose answers are complete is no longer pending."""
+        """Replaces the answers of a batch; a batch whose answers are complete is no longer pending."""
         newer = (answers if held.batch.id == answers.batch.id else held for held in self.answers)
         return Pending(tuple(held for held in newer if not held.complete))
 
@@ -131,5 +131,5 @@ class Pending:
 
     @classmethod
     def from_state_dict(cls, state: Sequence[Mapping[str, Any]], domain: Domain | None, device: torch.device) -> Self:
-        """What ``state_dict`` described, on a device."""
+        """Restores the pending batches of a ``state_dict`` on a device."""
         return cls(tuple(Answers.from_state_dict(answers, domain, device) for answers in state))

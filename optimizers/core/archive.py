@@ -1,7 +1,7 @@
-"""Archives: mappings of tensors, arrays and plain values in one file, of which nothing is pickled.
+"""Archives: nested mappings of tensors, arrays and plain values in one file, without pickling.
 
-An archive is a zip file, and ``numpy.load`` opens it: a member ``NAME.npy`` for each tensor and array, named by its
-keys, and ``content.json`` with all else and with the places of the members. The same content gives the same bytes.
+An archive is a zip file that ``numpy.load`` opens: a member ``NAME.npy`` for each tensor and array, named by its keys,
+and ``content.json`` with everything else and references to the members. The same content gives the same bytes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ OF_THE_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def save_archive(path: str | os.PathLike[str], kind: str, content: Mapping[str, Any]) -> None:
-    """Writes an archive under another name and renames it, so that a failed save leaves an older file as it was.
+    """Writes an archive atomically: if it fails, an existing file is unchanged.
 
     Args:
         path: the file.
-        kind: what it holds, which ``load_archive`` asks for.
+        kind: a name for the kind of content, which ``load_archive`` checks.
         content: tensors, arrays, numbers, strings, booleans and None, in mappings with string keys, lists and tuples.
-            Tensors of dtypes that NumPy lacks are stored as the integers of their bits.
+            Tensors of dtypes that NumPy lacks are stored bitwise as integers.
 
     Raises:
-        TypeError: for anything else, with its keys.
+        TypeError: for a value of any other type; the message has its keys.
     """
     arrays = dict[str, np.ndarray]()
     described = {"kind": kind, "version": VERSION, "content": _encoded(dict(content), "", arrays)}
@@ -54,11 +54,11 @@ def save_archive(path: str | os.PathLike[str], kind: str, content: Mapping[str, 
 
 
 def load_archive(path: str | os.PathLike[str], kind: str, made: Callable[[dict[str, Any]], T]) -> T:
-    """What ``made`` makes of an archive's content: tensors on the CPU, arrays and plain values of the types saved.
+    """Reads an archive and returns ``made(content)``; tensors are on the CPU, all types are those that were saved.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is none of ``save_archive``, is damaged, holds another kind, or nothing can be made of it.
+        ValueError: if it is not an archive, is damaged, holds another kind, or ``made`` rejects its content.
     """
     data = Path(path).read_bytes()
     try:
@@ -72,14 +72,14 @@ def load_archive(path: str | os.PathLike[str], kind: str, made: Callable[[dict[s
                 raise ValueError(f"its format has version {described['version']}, accepted is {VERSION}")
             content = _decoded(described["content"], archive)
             if not isinstance(content, dict):
-                raise ValueError("its content is no mapping")
+                raise ValueError("its content is not a mapping")
             return made(content)
     except Exception as error:
-        raise ValueError(f"{path} is no saved {kind}: {error}".splitlines()[0]) from error
+        raise ValueError(f"{path} is not a saved {kind}: {error}".splitlines()[0]) from error
 
 
 def _encoded(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """The value as JSON has it; ``arrays`` takes the arrays in it."""
+    """The value in JSON form; its arrays are added to ``arrays``."""
     if isinstance(value, Tensor):
         array, dtype = _bits(value, place), str(value.dtype).removeprefix("torch.")
         return {"type": "tensor", "dtype": dtype, "member": _add(array, place, arrays)}
@@ -124,7 +124,7 @@ def _decoded(value: Any, archive: zipfile.ZipFile) -> Any:
 
 
 def _bits(tensor: Tensor, place: str) -> np.ndarray:
-    """A tensor as an array; as one of integers of the same bits if NumPy lacks its dtype."""
+    """A tensor as an array, or as integers of the same bits if NumPy lacks its dtype."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise TypeError(f"{place} is a tensor without plain numbers ({tensor.layout}), which cannot be saved")
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
@@ -132,7 +132,7 @@ def _bits(tensor: Tensor, place: str) -> np.ndarray:
 
 
 def has_numpy_dtype(tensor: Tensor) -> bool:
-    """Whether NumPy has the tensor's dtype; it lacks bfloat16 and those of 8 bits and less."""
+    """Whether NumPy has the tensor's dtype; it lacks bfloat16 and floating dtypes of 8 bits."""
     try:
         tensor.new_empty(0, device="cpu").numpy()
     except TypeError:

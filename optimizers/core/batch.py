@@ -1,4 +1,4 @@
-"""A batch of query points, held as a base point, scales and addresses of directions; dense only on request."""
+"""A batch of query points: a base point plus scaled directions given by their addresses, made dense only on request."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import CHUNK, add_over_root, compute_dtype, over_root
 
 SMALL = 1 << 14
-"""A block of directions of at most so many numbers is made at once: the same bits as row by row, in fewer calls."""
+"""Blocks of at most this many numbers are made at once, in fewer calls and with the same bits as row by row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """q points to evaluate, in the order in which ``Optimizer.tell`` takes their values.
 
-    Point i is base + scaleᵢ · H^(−1/2) direction(seed, stepᵢ, rowᵢ), or row i of explicit points, mapped to
-    user coordinates by the domain. H^(−1/2) is computed chunk by chunk from the metric H and not stored. Nobody
-    changes a batch's tensors: ``base`` may be the optimizer's own iterate.
+    Point i is base + scaleᵢ · H^(−1/2) direction(seed, stepᵢ, rowᵢ), or row i of explicit points, mapped to user
+    coordinates by the domain. H^(−1/2) is computed chunk by chunk and never stored. A batch's tensors must not be
+    modified: ``base`` may be the optimizer's own iterate.
 
     Attributes:
         id: number of the batch in its run, from 0.
         base: base point in search coordinates, shape ``d``.
-        scales: multiples of the directions, shape ``q``; the point of scale 0 is the base.
+        scales: multiples of the directions, shape ``q``; a point of scale 0 is the base.
         addresses: (step, row) of each point's direction; empty if the points are explicit.
         directions: the addressed directions; None if the points are explicit.
-        metric: the diagonal H > 0, or None for H = 1: shape ``d``, in float64 or, for a narrower base, in float32;
-            or one number for each group of coordinates.
+        metric: the diagonal H > 0, or None for H = 1: shape ``d``, float64 (float32 for a narrower base), or one number
+            for each group of coordinates.
         explicit: explicit points in search coordinates, shape ``q x d``, or None.
         domain: the box and the search coordinates; None if the search is in user coordinates without a box.
-        info: what a method's ``_tell`` needs again of the asking (tensors, numbers, strings); saved with the batch.
+        info: tensors, numbers and strings that a method's ``_tell`` needs from ``_ask``; saved with the batch.
     """
 
     id: int
@@ -61,7 +61,7 @@ class Batch:
         return self.scales.numel()
 
     def __getitem__(self, i: int) -> Tensor:
-        """Point i in user coordinates, a new tensor of shape ``d``; −1 is the last.
+        """Point i in user coordinates, a new tensor of shape ``d``; negative indices count from the end.
 
         Raises:
             IndexError: if there is no such point.
@@ -73,7 +73,7 @@ class Batch:
         return (x for _, x in self.each(range(len(self))))
 
     def each(self, which: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-        """Yields (i, point i) for the given i; points are made in blocks of at most ``CHUNK`` numbers."""
+        """Yields (i, point i) for the given indices; points are made in blocks of at most ``CHUNK`` numbers."""
         rows = CHUNK // self.dimension
         if rows < 2:
             yield from ((i, self.point(i)) for i in which)
@@ -93,22 +93,22 @@ class Batch:
         return self._to_user(self.search_point(i, start, stop), start, stop)
 
     def search_point(self, i: int | None, start: int = 0, stop: int | None = None) -> Tensor:
-        """Coordinates ``start:stop`` of point i in search coordinates, not projected onto the box, a new tensor."""
+        """Coordinates ``start:stop`` of point i (None: the base) in search coordinates, before projection; a copy."""
         part = slice(start, stop)
         if self.explicit is not None and i is not None:
             return self.explicit[i, part].clone()
         return self._move(self.base[part].clone(), i, start)
 
     def write_point(self, i: int | None, out: Tensor, start: int = 0) -> Tensor:
-        """Writes coordinates ``start``, ``start + 1``, … of point i, in user coordinates, over ``out``, and returns it.
+        """Overwrites ``out`` with coordinates ``start``, ``start + 1``, … of point i in user coordinates; returns it.
 
-        With it a module's parameters are set tensor by tensor. Its temporaries are a few chunks, and there are none
-        if ``out`` has the base's dtype (no narrow one) and device and the batch has no domain.
+        This sets a module's parameters tensor by tensor. Temporaries have the size of a few chunks; there are none if
+        ``out`` has the base's dtype (float32 or wider) and device and the batch has no domain.
 
         Args:
-            i: number of the point; None: the base.
-            out: contiguous vector of any floating dtype on any device; values are rounded to its dtype.
-            start: the coordinate that the first element of ``out`` gets.
+            i: index of the point; None: the base.
+            out: contiguous vector of any floating dtype and device; values are rounded to its dtype.
+            start: the coordinate of the first element of ``out``.
         """
         plain = self.explicit is None and self.domain is None
         if plain and (out.dtype, out.device) == (self.base.dtype, self.base.device):
@@ -123,7 +123,7 @@ class Batch:
         return z if self.domain is None else self.domain.to_user(z, start, stop)
 
     def _move(self, z: Tensor, i: int | None, start: int) -> Tensor:
-        """Adds scale · direction to z in place; product and sum are rounded once each, and once to a narrow dtype."""
+        """Adds scale · direction to z in place; product and sum are rounded once each, and again to a narrow dtype."""
         if i is None or (scale := float(self.scales[i])) == 0.0:
             return z
         (step, row), directions = self.addresses[i], self._drawn_from()
@@ -135,7 +135,7 @@ class Batch:
         return z
 
     def points(self, which: Sequence[int] | None = None) -> Tensor:
-        """All points, or those with the given numbers, in user coordinates, a new tensor of shape ``q x d``."""
+        """All points, or those with the given indices, in user coordinates, a new tensor of shape ``q x d``."""
         chosen = list(range(len(self)) if which is None else which)
         if self.explicit is not None:
             return self._to_user(self.explicit[chosen])
@@ -149,7 +149,7 @@ class Batch:
         return self._to_user(z)
 
     def direction_rows(self, points: Sequence[int]) -> Tensor:
-        """The directions of the points with the given numbers, multiplied by H^(−1/2), shape ``len(points) x d``."""
+        """The directions of the points with the given indices, multiplied by H^(−1/2), shape ``len(points) x d``."""
         directions, dtype, device = self._drawn_from(), self.base.dtype, self.base.device
         addresses = [self.addresses[i] for i in points]
         steps = {step for step, _ in addresses}
@@ -165,10 +165,9 @@ class Batch:
         return block
 
     def combine(self, coefficients: Tensor) -> Tensor:
-        """The sum Σᵢ cᵢ H^(−1/2) uᵢ over the points' directions, shape ``d``.
+        """The sum Σᵢ cᵢ H^(−1/2) uᵢ over the points' directions, shape ``d``; NaN if a coefficient is not finite.
 
-        Directions of coefficient 0 are skipped; the others are added one at a time, in one d-vector and one chunk of
-        memory. The sum is NaN in every coordinate if a coefficient is not finite.
+        Directions are added one at a time, without a ``q x d`` temporary, and skipped if their coefficient is 0.
         """
         directions = self._drawn_from()
         if not bool(torch.isfinite(coefficients).all()):
@@ -193,7 +192,7 @@ class Batch:
         return self.directions
 
     def same_as(self, other: Batch) -> bool:
-        """Whether both batches have the same number and, bit for bit, the same points from the same directions."""
+        """Whether both batches have the same number and bitwise the same points from the same directions."""
         if self is other:
             return True
         if (self.id, self.addresses, self._origin()) != (other.id, other.addresses, other._origin()):
@@ -202,20 +201,20 @@ class Batch:
         return all(_equal(getattr(self, name), getattr(other, name)) for name in tensors)
 
     def _origin(self) -> dict[str, Any] | None:
-        """The numbers and names that the directions are a function of."""
+        """The arguments of the directions, by name."""
         if (u := self.directions) is None:
             return None
         return {"seed": u.seed, "d": u.d, "distribution": u.distribution, "generator": u.generator}
 
     def state_dict(self) -> dict[str, Any]:
-        """The batch as tensors and plain values, without its domain."""
+        """The batch without its domain, as tensors and plain values."""
         tensors = {name: getattr(self, name) for name in ("base", "scales", "metric", "explicit", "info")}
         addresses = [list(address) for address in self.addresses]
         return {"id": self.id, "addresses": addresses, "directions": self._origin(), **save(tensors)}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], domain: Domain | None, device: torch.device) -> Batch:
-        """The batch that ``state_dict`` described, on a device.
+        """Restores the batch of a ``state_dict`` on a device.
 
         Raises:
             ValueError: if its directions came from another generator or another version of it.
@@ -225,7 +224,7 @@ class Batch:
             directions = Directions(origin["seed"], origin["d"], origin["distribution"])
             if directions.generator != origin["generator"]:
                 raise ValueError(
-                    f"the batch's directions are of generator {origin['generator']}, this is {directions.generator}"
+                    f"the batch's directions need generator {origin['generator']}, not {directions.generator}"
                 )
         grouped = isinstance(metric, Mapping)
         return cls(

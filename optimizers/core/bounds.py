@@ -1,4 +1,4 @@
-"""Bounds as users give them, and the box and coordinates that methods search."""
+"""Parsing of bounds, and the box and coordinates that methods search in."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SEARCH_WIDTH = 10.0
 class Domain:
     """A box and the coordinates in which it is searched.
 
-    A rescaled box has search coordinates z with x = lower + unit ∘ z, x the user coordinates; otherwise z = x.
+    The search coordinates z of a rescaled box satisfy x = lower + unit ∘ z, with user coordinates x; otherwise z = x.
 
     Attributes:
-        lower: lower bounds in user units, shape ``d``; −inf for no bound.
-        upper: upper bounds in user units, shape ``d``; inf for no bound.
+        lower: lower bounds in user units, shape ``d``; −inf if there is none.
+        upper: upper bounds in user units, shape ``d``; inf if there is none.
         unit: user units per search unit, shape ``d``; None if the box is not rescaled.
         confine: whether ``to_user`` projects onto the box.
         width: the side of a rescaled box in search coordinates.
@@ -42,9 +42,9 @@ class Domain:
     def of(
         cls, lower: Tensor, upper: Tensor, *, rescale: bool, confine: bool = True, width: float = SEARCH_WIDTH
     ) -> Domain:
-        """The domain of a box, which is rescaled to [0, width]^d if ``rescale`` is set and every side is finite.
+        """The domain of a box; it is rescaled to [0, width]^d if ``rescale`` is set and all sides are finite.
 
-        A coordinate with equal bounds keeps its unit, and its interval in search coordinates is [0, 0].
+        A coordinate with equal bounds keeps its unit; in search coordinates its interval is [0, 0].
         """
         sides = upper - lower
         if not rescale or not bool(torch.isfinite(sides).all()):
@@ -84,13 +84,13 @@ def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds as tensors of x0's shape, dtype and device.
 
     Args:
-        bounds: ``scipy.optimize.Bounds``, whose scalars are broadcast and whose ``keep_feasible`` is not read (queries
-            stay in the box in any case), or d pairs (lower, upper), in which None and ±inf mean no bound.
+        bounds: ``scipy.optimize.Bounds`` (scalars are broadcast; ``keep_feasible`` is ignored, since queries always
+            stay in the box), or d pairs (lower, upper), where None and ±inf mean no bound.
         x0: the initial point, shape ``d``.
 
     Raises:
-        TypeError: if the bounds are given as something else.
-        ValueError: for a wrong length, NaN, reversed bounds, an empty interval, or x0 outside of the box.
+        TypeError: if the bounds have another type.
+        ValueError: for a wrong length, NaN, reversed bounds, an empty interval, or x0 outside the box.
     """
     d = x0.numel()
     lower, upper = _pairs(bounds, d)
@@ -148,7 +148,7 @@ def _pairs(bounds: Any, d: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _hint(lower: np.ndarray, upper: np.ndarray, x0: np.ndarray) -> str:
-    """What to say where two pairs make sense, and hold x0, if they are a row of lower and a row of upper bounds."""
+    """A hint for two pairs that contain x0 if they are read as a row of lower and a row of upper bounds."""
     if x0.size != 2:
         return ""
     (low, high), (other_low, other_high) = zip(lower, upper, strict=True)
@@ -157,11 +157,7 @@ def _hint(lower: np.ndarray, upper: np.ndarray, x0: np.ndarray) -> str:
 
 
 def search_width(domain: Domain | None) -> float | None:
-    """The mean of the box's sides in search coordinates, those of length 0 left out; None where there is no finite box.
-
-    Returns:
-        10 for a rescaled box.
-    """
+    """The mean nonzero side of the box in search coordinates, 10 for a rescaled box; None without a finite box."""
     if domain is None:
         return None
     sides = domain.search_upper.double() - domain.search_lower.double()

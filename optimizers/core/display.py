@@ -1,4 +1,4 @@
-"""What results show themselves with: axes, data frames, lines of text."""
+"""Helpers with which results are shown: axes, data frames, lines of text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ SHOWN = 3
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
-    """The axes given, or those of a new figure, which pyplot shows but does not take for its current one.
-
-    A new figure becomes pyplot's current one only if there was none.
-    """
+    """Returns ``ax``, or axes of a new figure if it is None; pyplot's current figure stays current."""
     if ax is not None:
         return ax
     from matplotlib import pyplot as plt
@@ -28,7 +25,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def mark_failures(ax: Axes, at: Any, label: str) -> None:
-    """Marks places of the horizontal axis, on the axis itself: what failed has no value."""
+    """Marks failures on the horizontal axis at the positions ``at``, because they have no value."""
     if len(at):
         ax.plot(
             at, [0.0] * len(at), "x", color="tab:red", transform=ax.get_xaxis_transform(), clip_on=False, label=label
@@ -36,20 +33,20 @@ def mark_failures(ax: Axes, at: Any, label: str) -> None:
 
 
 def import_pandas() -> ModuleType:
-    """Pandas.
+    """Imports pandas.
 
     Raises:
-        ImportError: if it is not installed, saying how to install it.
+        ImportError: if it is not installed; the message says how to install it.
     """
     try:
         import pandas
     except ImportError as error:
-        raise ImportError("to_dataframe needs pandas, not installed here; pip install pandas") from error
+        raise ImportError("to_dataframe needs pandas, which is not installed: pip install pandas") from error
     return pandas
 
 
 def in_one_line(value: Any) -> str:
-    """A value in one line, long vectors by their first numbers, and strings without line breaks."""
+    """A value in one line; vectors are shown by their first entries, line breaks in strings become blanks."""
     if not hasattr(value, "shape"):
         return " ".join(str(value).split())
     dtype = str(value.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, states in them, and files that only grow."""
+"""Atomic writing of files, files that hold a state, and append-only files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write to under another name, ``<path>.partial``, which takes the path's place at the end of the block.
+    """Opens ``<path>.partial`` for writing and renames it to ``path`` at the end of the block.
 
-    At the end it is on the device, and so is its name. Where the block or the writing fails, an older file stays, and
-    nothing of the new one.
+    File and name are flushed to the device. If the block fails, an existing file is unchanged and the new one is
+    removed.
 
     Raises:
-        OSError: if the file cannot be written, with its path.
+        OSError: if the file cannot be written; the error has its path.
     """
     target = Path(path)
     partial = target.with_name(target.name + ".partial")
@@ -40,9 +40,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(path: Path) -> None:
-    """Brings the names in a file's folder to the device, without which a power cut may bring an older file back.
+    """Flushes a file's folder to the device; otherwise a power cut may bring an older file back.
 
-    Systems that open no folders, and file systems that do not synchronise them, are left alone.
+    Systems that cannot open or synchronise folders are ignored.
     """
     with suppress(OSError):
         folder = os.open(path.absolute().parent, os.O_RDONLY)
@@ -53,21 +53,20 @@ def _sync_folder(path: Path) -> None:
 
 
 def _named(error: OSError, path: Path) -> OSError:
-    """The error of a device, which knows no path, with one."""
+    """The error with a path, which a device's error lacks."""
     return OSError(error.errno, os.strerror(error.errno or 0), str(path))
 
 
 class GrowingFile:
-    """A file that is appended to, and of which is known what it holds: so many bytes, with this SHA-256.
+    """An append-only file with the size and SHA-256 of its content.
 
-    What stands in it beyond these, such as the beginning of a line that could not be written whole, is cut off when
-    more is appended, and is not read.
+    Bytes beyond that size, such as a partly written line, are ignored on reading and cut off by the next append.
 
     Args:
-        path: the file, which is made anew by what is appended first.
+        path: the file; the first append creates or overwrites it.
 
     Attributes:
-        size: bytes that it holds.
+        size: the number of bytes appended.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -75,19 +74,19 @@ class GrowingFile:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of what it holds, in hexadecimal."""
+        """The SHA-256 of the appended bytes, in hexadecimal."""
         return self._digest.hexdigest()
 
     @property
     def there(self) -> bool:
-        """Whether the file is where it was, and no shorter."""
+        """Whether the file exists and has at least ``size`` bytes."""
         return self.path.is_file() and self.path.stat().st_size >= self.size
 
     def append(self, data: bytes) -> None:
-        """Appends bytes, which are on the device at the end.
+        """Appends bytes and flushes them to the device.
 
         Raises:
-            OSError: if they cannot be written, with the path; the file then holds what it held.
+            OSError: if they cannot be written, with the path; the content then stays as it was.
         """
         try:
             with self.path.open("r+b" if self.size else "wb") as file:
@@ -107,11 +106,11 @@ class GrowingFile:
 
     @classmethod
     def opened(cls, path: str | os.PathLike[str], size: int, sha256: str) -> tuple[Self, bytes]:
-        """The file as it was when it held so many bytes, to be appended to, and these bytes.
+        """Opens the file as it was when it had ``size`` bytes; returns it and these bytes.
 
         Raises:
             OSError: if it cannot be read.
-            ValueError: if it does not begin with bytes of this SHA-256.
+            ValueError: if its first ``size`` bytes have another SHA-256.
         """
         made = cls(path)
         with made.path.open("rb") as file:
@@ -124,11 +123,11 @@ class GrowingFile:
 
 
 def save_tensors(value: Any, file: BinaryIO) -> str:
-    """Writes what ``torch.save`` makes of a value; returns its SHA-256 in hexadecimal.
+    """Writes a value by ``torch.save``; returns the SHA-256 in hexadecimal.
 
     Raises:
-        OSError: if the file cannot be written. ``torch.save`` itself hides the error of the device, such as a full
-            disk's, behind a ``RuntimeError`` about positions.
+        OSError: if the file cannot be written, e.g. on a full disk. ``torch.save`` alone would raise a ``RuntimeError``
+            about positions.
     """
     written = _Written(file)
     try:
@@ -141,7 +140,7 @@ def save_tensors(value: Any, file: BinaryIO) -> str:
 
 
 def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: int) -> None:
-    """Writes a ``state_dict``: a line with its format and a SHA-256, and what ``torch.save`` makes of it.
+    """Writes a ``state_dict`` atomically: a line with the format and a SHA-256, then the output of ``torch.save``.
 
     Raises:
         OSError: as ``replacing``.
@@ -154,7 +153,7 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Any], form: in
 
 
 class _Written(io.RawIOBase):
-    """What is written to a file: its SHA-256, and the error of a write that failed."""
+    """A file wrapper that keeps the SHA-256 of what is written, and the error of a failed write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -178,19 +177,19 @@ def read_state(path: str | os.PathLike[str], form: int) -> dict[str, Any]:
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is damaged, or of another format.
+        ValueError: if it is damaged or has another format.
     """
     with Path(path).open("rb") as file:
         mark, given, sha256 = [*file.readline(200).split(), b"", b"", b""][:3]
         data = file.read()
     if mark != b"checkpoint" or sha256 != hashlib.sha256(data).hexdigest().encode():
-        raise ValueError("it is no checkpoint, or its digest is wrong")
+        raise ValueError("it is not a checkpoint, or its digest is wrong")
     if given != str(form).encode():
         raise ValueError(f"its format is {given.decode(errors='replace')}, not {form}")
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ValueError(f"it holds no state: {error}".splitlines()[0]) from error
+        raise ValueError(f"it cannot be loaded: {error}".splitlines()[0]) from error
     if not isinstance(state, dict):
-        raise ValueError(f"it holds a {type(state).__name__}, not a state")
+        raise ValueError(f"it holds a {type(state).__name__}, not a dict")
     return state

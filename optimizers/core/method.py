@@ -1,9 +1,9 @@
-"""What the author of a method implements, and what the hooks may call.
+"""What a method must implement, and the tools it may use.
 
 **A new method** is a subclass in a file of its own and a line in ``optimizers/registry.py``::
 
     class RandomSearch(Optimizer):
-        method = "random_search"          # its name; `version` is raised when the state's meaning changes
+        method = "random_search"          # its name; raise `version` when the state's meaning changes
 
         def __init__(self, x0, *, radius: float = 1.0, **common: Unpack[CommonOptions]):
             self.radius = radius          # an attribute of the option's name, before super().__init__
@@ -14,34 +14,34 @@
         def _ask(self): return self._directions_batch([0], [self.radius])     # CHANGES NO STATE
         def _tell(self, batch, values): ...                # values: float64, shape q, NaN = failed
 
-- **Asking.** ``_ask`` is a pure function of the state, because the base may drop the batch. Virtual steps, model
-  fits and everything else that changes the state belong in ``_tell``, and ``Batch.info`` holds what ``_tell`` needs
-  again of the asking. The base keeps the pending batch, so that ``ask`` gives the same batch until it is told.
-- **Asking another.** ``_ask_another(pending, spare)`` may give idle workers a further batch, of at most ``spare``
-  points, chosen given those that are pending; None, as by default, waits for these. Batches may then be told in any
-  order. ``self.number`` is the number of the next batch: all told and pending ones.
+- **Asking.** ``_ask`` is a pure function of the state, because the base class may drop the batch. Virtual steps, model
+  fits and other changes of the state belong in ``_tell``; ``Batch.info`` holds what ``_tell`` needs from ``_ask``. The
+  base class keeps the pending batch, so that ``ask`` returns it until it is told.
+- **Asking another.** ``_ask_another(pending, spare)`` may return a further batch of at most ``spare`` points for idle
+  workers, chosen given the pending ones; None, the default, waits for these. Batches may then be told in any order.
+  ``self.number`` is the number of the next batch: the count of all told and pending ones.
 - **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
-  its next batch does not fit; no method is ever told a part of a batch, also where values come one by one. A
-  constructor whose first batch exceeds ``max_queries`` raises an error that names the number needed.
-- **Coordinates.** ``self._x`` and all that a hook sees are in *search* coordinates: [0, 10]^d if all bounds are
+  its next batch does not fit. ``_tell`` always gets whole batches, even if values arrive one by one. A constructor
+  whose first batch exceeds ``max_queries`` raises an error with the number needed.
+- **Coordinates.** ``self._x`` and all arguments of hooks are in *search* coordinates: [0, 10]^d if all bounds are
   finite and ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
   ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
 - **Queries and the box.** ``bounds`` are the domain of f: iterates and, with ``confine_queries``, queried points are
-  projected onto it. ``prox`` is that of ψ, a part of the problem: it is applied to iterates, not to queried points.
+  projected onto it. ``prox`` belongs to ψ, a part of the problem: it is applied to iterates, not to queried points.
   ``self._prox(z, step)`` does both after a step; ``self._descend(rule, g)`` is a first-order step with it.
-- **What results say.** A batch of an initial design has ``info={"design": True}``, so that a run which could pay no
-  more says so. A class whose iterate moves along every estimate that is not 0 sets ``follows_estimates``: a run of it
-  that never moves is no ``success``.
+- **Messages of results.** A batch of an initial design has ``info={"design": True}``, so that the result says when the
+  budget was too small for anything else. A class whose iterate moves along every nonzero estimate sets
+  ``follows_estimates``: its run is no ``success`` if the iterate never moved.
 - **Failures.** ``_tell`` is also called when some or all values are NaN. ``retreat()`` moves an iterate at which f
-  failed to the best point. A hook that raises has not changed the state.
+  failed to the best point. A hook that raises must not have changed the state.
 - **State.** ``self.state`` is one dataclass. Its fields are tensors, numbers, strings, None, lists, tuples and dicts
-  of these, dataclasses, or objects with ``state_dict`` and ``load_state_dict`` (``FirstOrder``); the base saves and
-  restores them. Other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place, because
+  of these, dataclasses, or objects with ``state_dict`` and ``load_state_dict`` (``FirstOrder``); the base class saves
+  and restores them. Other state needs ``_state`` and ``_load_state``. ``self._x`` is never modified in place, because
   batches share it.
-- **Random numbers** have no stream, hence no state. The directions of ``self._directions_batch(rows, scales)`` are
-  those of ``step = self.number``, which rises with each batch, also after failures; other numbers come from
-  ``self._generator(stream)``, which is a pure function of (seed, number, stream).
-- **Tests.** ``optimizers.testing.check_optimizer`` checks that a method does all of this.
+- **Random numbers** are addressed, so that there is no generator state. ``self._directions_batch(rows, scales)`` uses
+  the directions of ``step = self.number``, which grows with each batch, also after failures; other numbers come from
+  ``self._generator(stream)``, a pure function of (seed, number, stream).
+- **Tests.** ``optimizers.testing.check_optimizer`` checks all of this.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from optimizers.first_order import FirstOrder
 
 
 class MethodTools(ABC):
-    """The part of ``Optimizer`` that is for its subclasses: hooks, and what they call.
+    """The part of ``Optimizer`` for its subclasses: hooks, and the tools they call.
 
     Attributes:
         seed: seed of the run.
@@ -95,7 +95,7 @@ class MethodTools(ABC):
     follows_estimates: ClassVar[bool] = False
 
     def _parse_x0(self, x0: Any) -> Tensor:
-        """The initial point, checked; a new tensor, except in a method that moves the user's tensor in place."""
+        """The initial point, checked and copied; a method that moves the user's tensor in place overrides this."""
         return parse_point(x0)
 
     def _start(self) -> None:
@@ -106,7 +106,7 @@ class MethodTools(ABC):
     def _next_queries(self) -> int:
         """The number of queries of the next batch; a pure and cheap function of the state and ``self.remaining``.
 
-        A number that the budget does not hold, and 0, end the run with "budget".
+        The run ends with "budget" if it exceeds the remaining budget or is 0.
         """
 
     @abstractmethod
@@ -114,7 +114,7 @@ class MethodTools(ABC):
         """The next batch of ``_next_queries()`` points; a pure function of the state."""
 
     def _ask_another(self, pending: Sequence[Batch], spare: int) -> Batch | None:
-        """One more batch of at most ``spare`` points beside the pending ones, or None; a pure function of the state."""
+        """A further batch of at most ``spare`` points beside the pending ones, or None; pure, as ``_ask``."""
         return None
 
     @abstractmethod
@@ -130,19 +130,19 @@ class MethodTools(ABC):
 
     @property
     def _moves_in_place(self) -> bool:
-        """Whether ``_tell`` changes the iterate or the state in place, so that it cannot be undone."""
+        """Whether ``_tell`` changes the iterate or state in place, so that it cannot be undone."""
         return False
 
     @property
     def _must_move(self) -> bool:
-        """Whether an estimate that is not 0 moves the iterate: neither a prox nor a side of the box may hold it."""
+        """Whether every nonzero estimate should move the iterate: no prox and no bound may hold it back."""
         if not self.follows_estimates or self.prox is not None:
             return False
         box = self.domain
         return box is None or bool(((box.search_lower < self._x) & (self._x < box.search_upper)).all())
 
     def _options(self) -> dict[str, Any]:
-        """The bounds, the prox and the options of plain values that determine a run, by name."""
+        """The bounds, the prox and the plain-valued options that determine a run, by name."""
         free = {"seed", "max_queries", "target", "stagnation", "max_failures"}
         values = {name: getattr(self, name, None) for name in option_names(type(self)) - free}
         plain = {k: v for k, v in sorted(values.items()) if isinstance(v, bool | int | float | str)}
@@ -164,12 +164,12 @@ class MethodTools(ABC):
 
     @property
     def remaining(self) -> int:
-        """The number of queries that the budget still holds, those of pending batches included."""
+        """The budget left, including the queries of pending batches."""
         return self.max_queries - self._record.queries
 
     @property
     def number(self) -> int:
-        """The number of the batch that is asked next: of all told and pending ones."""
+        """The number of the next batch: the count of all told and pending ones."""
         return self.iterations + len(self._out)
 
     def _to_user(self, z: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ class MethodTools(ABC):
         return x if self.domain is None else self.domain.to_search(x)
 
     def _prox(self, z: Tensor, step: float | Tensor) -> Tensor:
-        """prox_{step·ψ}(z), if there is a ψ, and then the projection onto the box, if there is one.
+        """prox_{step·ψ}(z), if there is a ψ, then the projection onto the box, if there is one.
 
         The step may have shape ``d`` for a separable ψ.
         """
@@ -192,7 +192,7 @@ class MethodTools(ABC):
         return z
 
     def _descend(self, rule: FirstOrder, gradient: Tensor) -> None:
-        """Moves the iterate by a step of the rule and the prox; it stays where it is if the step is not finite."""
+        """Moves the iterate by a step of the rule and the prox; a step that is not finite is skipped."""
         if not bool(torch.isfinite(gradient).all()):
             return
         z, step_size = rule.step(self._x, gradient)
@@ -212,15 +212,15 @@ class MethodTools(ABC):
     ) -> Batch:
         """A batch of the points base + scaleᵢ · H^(−1/2) direction(seed, step, rowᵢ).
 
-        The base is the iterate, the step ``number`` and H = 1 unless they are given.
+        The defaults are the iterate as base, ``number`` as step, and H = 1.
         """
         step = self.number if step is None else step
         base = self._x if base is None else base
         lengths = torch.as_tensor(scales, dtype=torch.float64)
         if lengths.shape != (len(rows),):
             raise ValueError(
-                f"{type(self).__name__} asks directions of {len(rows)} rows with scales of shape "
-                f"{tuple(lengths.shape)}: _ask and _ask_another give one scale for each row, shape ({len(rows)},)"
+                f"{type(self).__name__} asks for directions of {len(rows)} rows with scales of shape "
+                f"{tuple(lengths.shape)}; pass one scale for each row, shape ({len(rows)},)"
             )
         return Batch(
             id=self.number,
@@ -237,25 +237,25 @@ class MethodTools(ABC):
         """A batch of explicit points in search coordinates, shape ``q x d``."""
         if points.ndim != 2 or points.shape[1] != self.dimension:
             raise ValueError(
-                f"{type(self).__name__} asks points of shape {tuple(points.shape)}: _ask and _ask_another give "
-                f"q x d, here ({self.dimension} variables) q x {self.dimension}"
+                f"{type(self).__name__} asks for points of shape {tuple(points.shape)}: _ask and _ask_another must "
+                f"give q x d, here q x {self.dimension}"
             )
         scales = torch.zeros(points.shape[0], dtype=torch.float64)
         return Batch(self.number, self._x, scales, explicit=points, domain=self.domain, info=info or {})
 
     def _generator(self, stream: int = 0, step: int | None = None) -> np.random.Generator:
-        """The NumPy generator of (seed, step, stream); the step is ``number`` unless it is given."""
+        """The NumPy generator of (seed, step, stream); by default the step is ``number``."""
         step = self.number if step is None else step
         philox = np.random.Philox(key=[self.seed, 2 * stream + 1], counter=[0, 0, 0, step])
         return np.random.Generator(philox)
 
     def retreat(self) -> None:
-        """Moves the iterate to the best point, if there is one; for iterates at which f failed."""
+        """Moves the iterate to the best point, if there is one; called where f failed at the iterate."""
         if self._record.best_x is not None:
             self._x = self._to_search(self._record.best_x)
 
     def _composite(self, batch: Batch, values: Tensor, which: Sequence[int] | None = None) -> Tensor:
-        """f + ψ at all points of a batch, or at those of the given numbers; inf outside of the box and where ψ is."""
+        """f + ψ at the points of a batch with these indices (None: all); inf outside the box and where ψ is inf."""
         psi = getattr(self.prox, "value", None)
         outside = self.domain is not None and not self.domain.confine
         if psi is None and not outside:

@@ -1,4 +1,4 @@
-"""The options that every method takes, and the checks of options that methods share."""
+"""The options that every method takes, and checks of options that methods share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 Checked = TypeVar("Checked")
 
 ProxLike = Callable[[Tensor, Any], Tensor]
-"""``prox(z, step)``: a ``Prox``, or any function of that signature. HiSo gives it a step of shape ``d``."""
+"""A ``Prox``, or any function ``prox(z, step)``. HiSo calls it with a step of shape ``d``."""
 
 
 class CommonOptions(TypedDict, total=False):
@@ -70,7 +70,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:
-    """None for None, and what the check returns for any other value.
+    """Applies ``check`` unless the value is None.
 
     Example::
 
@@ -81,7 +81,7 @@ def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any)
 
 
 def option_names(cls: type) -> set[str]:
-    """Names of the keyword-only options that a class and its bases accept, or the dataclasses in ``option_sets``."""
+    """Names of the keyword-only options of a class, its bases, and the dataclasses in its ``option_sets``."""
     names = {name for kind in getattr(cls, "option_sets", ()) for name in option_names(kind)}
     for base in cls.__mro__:
         if "__init__" in vars(base) and base is not object:
@@ -90,7 +90,7 @@ def option_names(cls: type) -> set[str]:
 
 
 def take_options(kind: type[Checked], options: dict[str, Any]) -> Checked:
-    """A dataclass of options, made from those of its names that are given, which are taken out of ``options``."""
+    """Makes a dataclass of options from those of its names that are in ``options``, and removes them there."""
     return kind(**{name: options.pop(name) for name in option_names(kind) & options.keys()})
 
 
@@ -101,7 +101,7 @@ def keyword_names(function: Callable[..., Any]) -> set[str]:
 
 
 def check_takes(name: str, function: Any, *arguments: str) -> None:
-    """Raises ``TypeError`` unless a function can be called with as many arguments as have these names."""
+    """Raises ``TypeError`` unless a function can be called with these arguments."""
     if not callable(function):
         raise TypeError(f"{name} must be callable, got {type(function).__name__}")
     try:
@@ -115,7 +115,7 @@ def check_takes(name: str, function: Any, *arguments: str) -> None:
 
 
 def refuse_unknown(cls: type, unknown: Iterable[str]) -> None:
-    """Raises ``TypeError`` for an option that a class does not have, with the nearest name, or its ``option_hints``."""
+    """Raises ``TypeError`` for an unknown option, with the nearest name or the class's hint in ``option_hints``."""
     hints = getattr(cls, "option_hints", {})
     for name in unknown:
         raise TypeError(f"{cls.__name__} has no option {name!r}{nearest_name(name, option_names(cls), hints)}")
@@ -128,14 +128,14 @@ def refuse_misspelt(
     options: Iterable[str],
     elsewhere: Mapping[str, str],
 ) -> None:
-    """Raises ``TypeError`` for options that are not known, where they are nearer to a function's own arguments.
+    """Raises ``TypeError`` for unknown options that resemble one of the function's own arguments.
 
     Args:
         function: the function that was called.
         own: its own arguments by name.
-        known: the options that it hands on.
+        known: the options that it passes on.
         options: the options that it was given.
-        elsewhere: what takes the place of arguments that other functions of its kind have, by their names.
+        elsewhere: hints for arguments of similar functions, by name.
     """
     for name in set(options) - known:
         if name in elsewhere:
@@ -176,13 +176,13 @@ def check_prox(prox: Any, bounded: bool, rescale: bool | None) -> None:
     if not callable(prox):
         raise TypeError(f"prox must be callable as prox(z, step), got {type(prox).__name__}")
     if bounded and not getattr(prox, "separable", False):
-        raise ValueError("bounds go with a separable prox only: intersect the two in the prox itself")
+        raise ValueError("bounds need a separable prox; otherwise include the box in the prox itself")
     if rescale:
-        raise ValueError("rescale=True does not go with a prox, which is in the user's units")
+        raise ValueError("rescale=True cannot be combined with a prox, which is in the user's units")
 
 
 def prox_description(prox: Any) -> str | None:
-    """The name of a prox's class and, for a dataclass such as ``L1``, its numbers: states name their prox by it."""
+    """The class name of a prox and, for a dataclass such as ``L1``, its numbers; states identify their prox by it."""
     if prox is None:
         return None
     fields = dataclasses.fields(prox) if dataclasses.is_dataclass(prox) else ()

@@ -19,19 +19,19 @@ class Record:
     """Counts and history of a run.
 
     Attributes:
-        queries: the number of queries told, with failed ones and retries.
+        queries: the number of queries told, failed ones and retries included.
         failures: the number of failed queries.
-        failed_in_a_row: the number of failed queries since the last that succeeded.
+        failed_in_a_row: the number of failed queries since the last success.
         last_improvement: the number of the query that gave ``best_y``.
         best_x: the point of least f + ψ in user units, shape ``d``; None before the first success.
         best_y: the least f + ψ.
-        best_place: the batch and the number in it of that point.
-        values: f of each query, NaN for a failed one, in the order in which they came; empty unless values are kept.
+        best_place: the batch of that point and its index there.
+        values: f of each query, NaN for a failed one, in order of arrival; empty unless values are kept.
         totals: f + ψ of each query, NaN for a failed one.
-        places: the batch of each query, and the point's number in it; q for a retry in a batch of q.
-        points: the points that were told together, ``k x d``; empty unless points are kept.
-        searched: whether a value beyond those of an initial design has come.
-        fell: whether such a value was below the best one before it.
+        places: the batch of each query and its index there; index q marks a retry in a batch of q.
+        points: the points of each call of ``add``, ``k x d``; empty unless points are kept.
+        searched: whether a value after the initial design has been told.
+        fell: whether such a value improved on the best before it.
         moved: whether the iterate has moved, or may have.
     """
 
@@ -62,19 +62,17 @@ class Record:
         keep_values: bool = True,
         keep_points: bool = False,
     ) -> None:
-        """Adds some of the queries of a batch.
-
-        Of equal totals the one that was asked first is the best, in whatever order the values come.
+        """Adds queries of a batch. Among equal totals the point asked first is the best, in any order of arrival.
 
         Args:
             batch: the batch.
-            which: the numbers of k of its points, in the order in which their values came.
+            which: the indices of k of its points, in the order of their values.
             values: f at these points, shape ``k``, NaN for a failed query.
             totals: f + ψ at these points, shape ``k``; inf at an infeasible point, NaN for a failed query.
-            retries: the number of failed queries beyond k.
+            retries: the number of failed evaluations beyond k.
             track_best: whether the best point is kept.
-            keep_values: whether each query has an entry.
-            keep_points: whether all points are kept.
+            keep_values: whether the values are kept.
+            keep_points: whether the points are kept.
         """
         searching = not batch.info.get("design", False)
         self.searched = self.searched or searching
@@ -105,11 +103,11 @@ class Record:
         self.places.append(place)
 
     def mark(self) -> dict[str, Any]:
-        """A mark at which ``roll_back`` restores the record, whatever is added later."""
+        """The present extent of the record, to which ``roll_back`` returns."""
         return {name: len(value) if isinstance(value, list) else value for name, value in vars(self).items()}
 
     def roll_back(self, mark: dict[str, Any]) -> None:
-        """Removes what was added since the mark."""
+        """Removes everything that was added since the mark."""
         for name, value in mark.items():
             entries = getattr(self, name)
             if isinstance(entries, list):
@@ -118,9 +116,9 @@ class Record:
                 setattr(self, name, value)
 
     def history(self) -> dict[str, Tensor]:
-        """The queries in the order asked: ``y`` and ``best_y``, float64, shape ``queries``, and kept points as ``x``.
+        """The queries in the order asked: ``y`` and ``best_y``, float64, shape ``queries``; kept points as ``x``.
 
-        ``best_y`` is the least f + ψ of a query and those before it.
+        ``best_y`` is the least f + ψ up to and including each query.
         """
         order = sorted(range(len(self.places)), key=self.places.__getitem__)
         y, totals = (torch.tensor(v, dtype=torch.float64)[order] for v in (self.values, self.totals))
@@ -129,14 +127,14 @@ class Record:
         return history | ({"x": torch.cat(self.points)[order]} if self.points else {})
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it holds, the entries of queries as tensors."""
+        """All fields, with the history as tensors."""
         values, totals = (torch.tensor(v, dtype=torch.float64) for v in (self.values, self.totals))
         places = torch.tensor(self.places, dtype=torch.int64).reshape(-1, 2)
         return save_fields(self) | {"values": values, "totals": totals, "places": places}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], device: torch.device) -> Record:
-        """What ``state_dict`` described, with its points on a device."""
+        """Restores the record of a ``state_dict``, with its points on a device."""
         record: Record = load_fields(cls(), state, device)
         record.values, record.totals = record.values.tolist(), record.totals.tolist()  # type: ignore[attr-defined]
         record.places = [(number, i) for number, i in record.places.tolist()]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The result of a run, to be seen and kept."""
+"""The result of a run: shown, drawn, saved and loaded."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class Result(OptimizeResult):
-    """A run, or what there is of it so far: scipy's ``OptimizeResult`` that can be drawn, saved and printed.
+    """The result of a run, or of the run so far: scipy's ``OptimizeResult`` with printing, plotting and saving.
 
-    It is made from a mapping of its entries, which are also its attributes. Tensors are arrays where the run took and
-    gave NumPy arrays.
+    It is made from a mapping of its entries. Its arrays are NumPy's if the run was made with NumPy arrays, tensors
+    otherwise.
 
     Attributes:
         x: the best point, shape ``d``; x0 before the first success.
         fun: f + ψ at x.
         nfev: the number of queries, failed ones and retries included.
-        nit: the number of batches that were told whole.
+        nit: the number of batches whose values are all told.
         nfail: the number of failed queries.
-        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 98 interrupted, 99 callback or function,
-            −1 running.
-        success: whether the run ended as planned; not where all queries failed, or all but one, nor where it did
-            nothing: all values are the same, or the iterate never moved.
+        status: 0 target, 1 budget, 2 stagnation, 3 all failed, 4 time, 98 interrupted, 99 callback or function, −1
+            running.
+        success: whether the run ended as planned; False if fewer than two queries succeeded, all values are equal, or
+            the iterate never moved.
         message: why it ended.
-        stop_reason: the same as ``StopReason`` has it; None while running.
-        history: for the queries in the order asked ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, where
+        stop_reason: the same as a ``StopReason``; None while running.
+        history: for the queries in the order asked: ``y`` (NaN: failed), ``best_y`` (the least f + ψ so far) and, if
             points were stored, ``x``, ``queries x d``.
     """
 
@@ -65,13 +65,13 @@ class Result(OptimizeResult):
         )
 
     def numpy(self) -> Self:
-        """The result with arrays in the places of tensors; see ``to_numpy``."""
+        """The result with arrays instead of tensors; see ``to_numpy``."""
         return to_numpy(self)
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """One row a query, in the order asked: y, best_y, failed and, where points were stored, x0 to x(d-1).
+        """A data frame with a row for each query, in the order asked; the index is the query's number, from 1.
 
-        The index is the query's number, from 1.
+        The columns are y, best_y, failed and, if points were stored, x0 to x(d-1).
 
         Raises:
             ImportError: if pandas is not installed.
@@ -86,11 +86,10 @@ class Result(OptimizeResult):
         return pd.concat([frame, points], axis=1)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draws the best value against the queries, and marks failed queries on the horizontal axis.
+        """Plots the best value against the queries; failed queries are marked on the horizontal axis.
 
         Args:
-            ax: the axes to draw on. None makes a figure, which pyplot shows; pyplot's current figure, where there is
-                one, stays so.
+            ax: the axes; None: those of a new figure, which does not become pyplot's current one if there is one.
         """
         history, ax = to_numpy(self.history), axes_or_new(ax)
         queries = np.arange(1, len(history.y) + 1)
@@ -101,33 +100,34 @@ class Result(OptimizeResult):
         return ax
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the result to a file, exactly and without pickling; ``load`` reads it.
+        """Saves the result exactly, without pickling; ``load`` reads it.
 
-        The file is a zip archive of JSON and, for each tensor and array, an npy file, which ``numpy.load`` opens too.
+        The file is a zip archive of JSON and npy files, which ``numpy.load`` opens too.
 
         Args:
-            path: the file, which keeps the name given.
+            path: the file; no suffix is added.
 
         Raises:
-            TypeError: for an entry that is no tensor, array or plain value, or nest of these; the file stays as it was.
+            TypeError: for an entry that is not a tensor, array, plain value or a nest of these; an existing file is
+                unchanged.
         """
         save_archive(path, "Result", self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The result in a file of ``save``, bitwise; tensors come to the CPU.
+        """Loads a result from a file of ``save``, bitwise; tensors are on the CPU.
 
         Raises:
             OSError: if the file cannot be read.
-            ValueError: if it is none of ``save`` or damaged.
+            ValueError: if it is damaged or not a saved result.
         """
         return load_archive(path, "Result", cls)
 
 
 def to_numpy(value: Any) -> Any:
-    """A tensor as an array of its own; a mapping with all its tensors as arrays; anything else as it is.
+    """Converts a tensor, or all tensors in a mapping, to arrays; anything else is returned unchanged.
 
-    Floating dtypes that NumPy lacks, as bfloat16, become float32, which holds their numbers exactly.
+    Floating dtypes that NumPy lacks, such as bfloat16, become float32, which is exact.
     """
     if isinstance(value, dict):
         return type(value)({name: to_numpy(entry) for name, entry in value.items()})

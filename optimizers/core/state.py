@@ -1,4 +1,4 @@
-"""A dataclass as plain values and back, for ``state_dict``."""
+"""Conversion of a dataclass to plain values and back, for ``state_dict``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def save_fields(state: Any) -> dict[str, Any]:
 
 
 def load_fields(state: Any, saved: Mapping[str, Any], device: torch.device) -> Any:
-    """A copy of a dataclass whose fields have the saved values; tensors are copied to the device.
+    """A copy of a dataclass with the saved values as fields; tensors are copied to the device.
 
     Raises:
         ValueError: if the saved names are not those of the dataclass's fields.
@@ -34,10 +34,10 @@ def load_fields(state: Any, saved: Mapping[str, Any], device: torch.device) -> A
 
 
 def save(value: Any) -> Any:
-    """A value as plain values that share nothing with it: an object's ``state_dict``, a dataclass's fields by name.
+    """A copy of a value as plain values: an object's ``state_dict``, a dataclass's fields by name.
 
     Raises:
-        TypeError: for a value that is neither plain nor has such a form.
+        TypeError: for a value that cannot be converted.
     """
     if isinstance(value, Tensor):
         return value.detach().clone()
@@ -55,7 +55,7 @@ def save(value: Any) -> Any:
 
 
 def load(current: Any, value: Any, device: torch.device) -> Any:
-    """The value that was saved; an object or a dataclass is a copy of ``current`` that holds what was saved."""
+    """The inverse of ``save``; an object or dataclass becomes a copy of ``current`` with the saved content."""
     if hasattr(current, "load_state_dict"):
         loaded = copy.deepcopy(current)
         loaded.load_state_dict(value)
@@ -73,10 +73,10 @@ def load(current: Any, value: Any, device: torch.device) -> Any:
 
 
 def marked(value: Any) -> Callable[[], Any]:
-    """A function that gives a value back as it is now, whatever a method does to it until then.
+    """A function that returns the value as it is now, even after a method has modified it.
 
-    Tensors are taken to be replaced and never changed in place; objects that change have ``mark()`` and
-    ``roll_back(mark)``, or are restored by a copy of their ``state_dict``.
+    Tensors must be replaced, not changed in place. Objects that change are restored by ``mark()`` and
+    ``roll_back(mark)``, or by their ``state_dict``.
     """
     if hasattr(value, "roll_back"):
         return _then(partial(value.roll_back, value.mark()), value)
@@ -109,15 +109,15 @@ def _restore(state: Any, parts: Mapping[str, Callable[[], Any]]) -> None:
 
 
 def check_complete(state: Any, names: Iterable[str]) -> None:
-    """Raises ``TypeError`` for a state that is not a mapping, ``ValueError`` for one in which a name is missing."""
+    """Raises ``TypeError`` if a state is not a mapping, ``ValueError`` if one of the names is missing."""
     if not isinstance(state, Mapping):
-        raise TypeError(f"a state is what state_dict returned, a mapping, got {type(state).__name__}")
+        raise TypeError(f"a state must be a mapping, as state_dict returns it, got {type(state).__name__}")
     if missing := set(names) - set(state):
         raise ValueError(f"not a state of an optimizer: {', '.join(sorted(missing))} missing")
 
 
 def check_match(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` with the first name whose value in a state is not the optimizer's."""
+    """Raises ``ValueError`` with the first name whose value differs between a state and the optimizer."""
     for name in [*theirs, *ours]:
         if theirs.get(name) != ours.get(name):
             given, accepted = (f"{d.get(name)!r:.200}" for d in (theirs, ours))

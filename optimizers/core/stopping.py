@@ -1,4 +1,4 @@
-"""When a run stops, and what its result says of it."""
+"""When a run stops, and how its result describes the end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Literal, TypeAlias
 from optimizers.core.record import Record
 
 MostFailures: TypeAlias = int | Literal["auto"] | None
-"""The most failed queries in a row; None: no limit; ``"auto"``: ``FIRST_FAILURES`` before the first finite value."""
+"""The limit of failed queries in a row; None: no limit; ``"auto"``: ``FIRST_FAILURES`` until a query succeeds."""
 
 FIRST_FAILURES = 1500
-"""The most failed queries before the first finite value: a point of which 0.2% are feasible is found with 95%."""
+"""The limit of ``"auto"``: if 0.2% of the box is feasible, 1500 uniform points hit it with probability 95%."""
 
 FEW = 0.1
-"""The least share of distinct values in a run whose best value does not fall."""
+"""A run whose best value does not fall is suspicious if a smaller share of its values is distinct."""
 
 
 class StopReason(StrEnum):
@@ -42,13 +42,13 @@ ENDINGS: dict[StopReason | None, tuple[int, str]] = {
     StopReason.FUNCTION: (99, "Stopped by the function, which raised StopIteration, {count}."),
     StopReason.INTERRUPTED: (98, "Interrupted {count}."),
 }
-"""The status and the message of a run that stopped for a reason, or, under None, that has not stopped."""
+"""Status and message for each stop reason; None: the run is not over."""
 
 
 def reason_to_stop(
     record: Record, target: float | None, stagnation: int | None, max_failures: MostFailures
 ) -> StopReason | None:
-    """The reason for which a run with this record stops before its budget is spent, or None."""
+    """The reason to stop before the budget is spent, or None."""
     if target is not None and record.best_y <= target:
         return StopReason.TARGET
     if record.failed_in_a_row >= _most_failures(record, max_failures):
@@ -75,16 +75,17 @@ def describe(
 ) -> dict[str, Any]:
     """The entries status, success, message and stop_reason of a run's ``OptimizeResult``.
 
-    A run succeeds if it reaches its target; or if it stagnates, or has no target and spends its budget or time, more
-    than one query did not fail (one is x0's as a rule), and it has not stood still (see ``stood_still``).
+    A run succeeds if it reaches its target. It also succeeds if it stagnates, or spends its budget or time without
+    having a target, provided that at least two queries succeeded (x0's is one, as a rule) and ``stood_still`` finds
+    nothing.
 
     Args:
         reason: why the run stopped.
         record: its record.
-        target: the value that ends it.
-        max_queries: its budget.
-        max_failures: the failed queries that end it.
-        follows_estimates: whether each estimate of a gradient that is not 0 is to move the iterate.
+        target: the target value.
+        max_queries: the budget.
+        max_failures: the limit of failed queries in a row.
+        follows_estimates: whether every nonzero gradient estimate should move the iterate.
     """
     planned = {StopReason.TARGET, StopReason.STAGNATION}
     planned |= {StopReason.BUDGET, StopReason.TIME} if target is None else set()
@@ -98,11 +99,11 @@ def describe(
         budget=max_queries,
         how=how,
         row=record.failed_in_a_row or queries,
-        limit=f" max_failures={max_failures!r} ends a run then; a larger number or None goes on." if limited else "",
+        limit=f" This is the limit max_failures={max_failures!r}; None removes it." if limited else "",
     )
     still = stood_still(record, follows_estimates) if reason in planned - {StopReason.TARGET} else ""
     if reason is StopReason.BUDGET and queries and not record.searched:
-        message += " They paid the initial design alone, and no step: give a larger max_queries."
+        message += " The initial design used them all, before any step: pass a larger max_queries."
     return {
         "status": status,
         "success": reason in planned
@@ -113,22 +114,21 @@ def describe(
 
 
 def stood_still(record: Record, follows_estimates: bool) -> str:
-    """What shows that a run did nothing, as a sentence of its message; empty where nothing does.
+    """A sentence for the message if the run seems to have done nothing; otherwise empty.
 
-    A run did nothing where all its values are the same; where fewer than ``FEW`` of its values are distinct and none
-    was below those of its start and initial design; or where its iterate never moved although it follows estimates,
-    each of which then was 0 or was lost in rounding. Values that are not kept are not compared, and a run that was all
-    design is let be.
+    That is the case if all values are equal; if fewer than the share ``FEW`` of them are distinct and none improved on
+    the start and initial design; or if the iterate of a method that follows estimates never moved, because they were 0
+    or lost in rounding. A run that only evaluated its design, and values that are not kept, are not judged.
     """
     values = [value for value in record.values if not math.isnan(value)]
     distinct = len(set(values))
     if not record.searched:
         return ""
     if len(values) > 1 and distinct == 1:
-        return f" All values are {values[0]:g}: they do not say where the function falls."
-    remedy = "Subtract a constant from the function, or take larger steps or a wider dtype."
+        return f" All values are {values[0]:g}: they do not show where the function decreases."
+    remedy = "Subtract a constant from the function, or use larger steps or a wider dtype."
     if not record.fell and distinct < FEW * len(values):
-        return f" {distinct} of {len(values)} values are distinct, and none fell: differences are lost. {remedy}"
+        return f" {distinct} of {len(values)} values are distinct and none improved: rounding hides them. {remedy}"
     if follows_estimates and not record.moved:
-        return f" The iterate never moved: estimates, or steps, are lost in rounding. {remedy}"
+        return f" The iterate never moved: estimates or steps are lost in rounding. {remedy}"
     return ""

@@ -1,4 +1,4 @@
-"""Points and values as users give them, checked and converted to tensors."""
+"""Checks and conversions of points and values from users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class InvalidValueError(TypeError, ValueError):
-    """A value that no objective should give: a mistake in the program, and not a failed query."""
+    """A value that no objective should return: an error in the program, not a failed query."""
 
 
 def parse_point(x0: Any, name: str = "x0") -> Tensor:
@@ -20,7 +20,7 @@ def parse_point(x0: Any, name: str = "x0") -> Tensor:
 
     Args:
         x0: the point.
-        name: the name of the point in messages.
+        name: its name in messages.
 
     Raises:
         TypeError: for complex or non-numeric entries.
@@ -38,20 +38,20 @@ def parse_values(values: Any, count: int) -> Tensor:
     """The values of a batch as a float64 tensor of shape ``q``, with NaN for values that are not finite.
 
     Args:
-        values: real numbers of shape ``q`` or ``q x 1``, or, if q = 1, one number in any shape. They may be integers
-            and booleans, plain, of NumPy or of torch, and a list may hold them in one-element arrays and tensors.
+        values: real numbers of shape ``q`` or ``q x 1``, or, if q = 1, one number in any shape. Integers and booleans
+            are allowed, and a list may hold one-element arrays and tensors.
         count: q.
 
     Raises:
-        InvalidValueError: for another shape; for complex or non-numeric values, and tensors that carry a gradient,
-            which would keep a graph that grows with the run.
+        InvalidValueError: for another shape, complex or non-numeric values, and tensors that require a gradient, whose
+            graph would grow with the run.
     """
     plain = _plain(values, count)
     if plain is not None:
         return torch.tensor(plain, dtype=torch.float64, device="cpu")
     parts = values if isinstance(values, list | tuple) else [values]
     if any(isinstance(v, Tensor) and v.requires_grad for v in parts):
-        raise InvalidValueError("values carry a gradient: detach them first, y.detach() or y.item()")
+        raise InvalidValueError("values carry a gradient; detach them first, by y.detach() or y.item()")
     if isinstance(values, list | tuple):
         values = [_unwrapped(v) for v in values]
     try:
@@ -66,13 +66,13 @@ def parse_values(values: Any, count: int) -> Tensor:
 
 
 def parse_numbers(values: Any, count: int) -> list[float]:
-    """The numbers of ``parse_values``."""
+    """The values of ``parse_values`` as a list."""
     plain = _plain(values, count)
     return parse_values(values, count).tolist() if plain is None else plain
 
 
 def _plain(values: Any, count: int) -> list[float] | None:
-    """The values where they are Python's floats, as most are, in a tenth of the time; None where they are others."""
+    """A fast path for Python floats, the most frequent case (a tenth of the time); None for anything else."""
     given = [values] if type(values) is float else values
     if type(given) is not list or len(given) != count or any(type(v) is not float for v in given):
         return None
@@ -80,7 +80,7 @@ def _plain(values: Any, count: int) -> list[float] | None:
 
 
 def _unwrapped(value: Any) -> Any:
-    """The number in a tensor or an array of one element; anything else as it is."""
+    """The number in a one-element tensor or array; anything else unchanged."""
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else value
     return value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
@@ -90,9 +90,9 @@ def numeric(name: str, given: Any, *, booleans: bool = False) -> Tensor:
     """Numbers of any shape as a floating tensor without a gradient; integers become float64.
 
     Args:
-        name: what messages call them.
+        name: their name in messages.
         given: the numbers.
-        booleans: whether booleans are 0 and 1, and not refused.
+        booleans: whether booleans count as 0 and 1; otherwise they raise.
 
     Raises:
         TypeError: for complex, non-numeric or, unless ``booleans``, boolean entries.

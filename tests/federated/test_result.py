@@ -67,13 +67,13 @@ def test_saved_results_come_back_bitwise(dtype, fun, tmp_path):
 def test_other_files_are_refused(tmp_path):
     path, result = tmp_path / "run", made(rounds=1)
     result.ledger.save(path)
-    with pytest.raises(ValueError, match="run is no saved FederatedResult: it holds a Ledger"):
+    with pytest.raises(ValueError, match="run is not a saved FederatedResult: it holds a Ledger"):
         FederatedResult.load(path)
     result.save(path)
-    with pytest.raises(ValueError, match="run is no saved Ledger: it holds a FederatedResult"):
+    with pytest.raises(ValueError, match="run is not a saved Ledger: it holds a FederatedResult"):
         Ledger.load(path)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match="run is no saved FederatedResult"):
+    with pytest.raises(ValueError, match="run is not a saved FederatedResult"):
         FederatedResult.load(path)
 
 

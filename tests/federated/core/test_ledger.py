@@ -145,7 +145,7 @@ def test_files_come_back(tmp_path):
     assert loaded.to_rows() == ledger.to_rows() and list(loaded.state_dict()["round"]) == [2, 1, 3]
     assert loaded.to_rows()[0]["wire_down"] is None
     save_archive(path, "Ledger", {"round": []})
-    with pytest.raises(ValueError, match="kosten is no saved Ledger: the ledger's columns"):
+    with pytest.raises(ValueError, match="kosten is not a saved Ledger: the ledger's columns"):
         Ledger.load(path)
 
 

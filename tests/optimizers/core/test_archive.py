@@ -142,7 +142,7 @@ def test_a_save_that_fails_leaves_the_older_file(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def refused(path, match="is no saved Thing: "):
+def refused(path, match="is not a saved Thing: "):
     with pytest.raises(ValueError, match=match) as caught:
         load_archive(path, "Thing", dict)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
@@ -183,7 +183,7 @@ def test_other_files_are_refused(tmp_path):
             archive.writestr("content.json", content)
         refused(path)
     save_archive(path, "Thing", {"y": 1})
-    with pytest.raises(ValueError, match="is no saved Thing: 'x'"):
+    with pytest.raises(ValueError, match="is not a saved Thing: 'x'"):
         load_archive(path, "Thing", lambda content: content["x"])
     with pytest.raises(FileNotFoundError):
         load_archive(tmp_path / "none", "Thing", dict)

@@ -101,7 +101,7 @@ def test_a_damaged_file_is_named(tmp_path):
     path = tmp_path / "run.npz"
     made().save(path)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(ValueError, match=r"run\.npz is no saved Result"):
+    with pytest.raises(ValueError, match=r"run\.npz is not a saved Result"):
         Result.load(path)
 
 
