@@ -8,63 +8,52 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import Experiment, natural
 
-MODULES = {
-    "zord-fig1": "experiments.papers.zord.fig1_fig10",
-    "zord-fig2a": "experiments.papers.zord.fig2a_fig6",
-    "zord-fig2b": "experiments.papers.zord.fig2b",
-    "zord-fig6a": "experiments.papers.zord.fig2a_fig6",
-    "zord-fig6b": "experiments.papers.zord.fig2a_fig6",
-    "zord-fig10": "experiments.papers.zord.fig1_fig10",
-    "fourier-features": "experiments.studies.fourier_features",
-    "calibration": "experiments.studies.calibration",
+_ESTIMATION_ERROR = {
+    "papers.zord.fig1_fig10": ("zord-fig1", "zord-fig10"),
+    "papers.zord.fig2a_fig6": ("zord-fig2a", "zord-fig6a", "zord-fig6b"),
+    "papers.zord.fig2b": ("zord-fig2b",),
+    "studies.fourier_features": ("fourier-features",),
+    "studies.calibration": ("calibration",),
+}
+_OTHERS = {
+    "papers.zord.fig3_fig8": ("zord-fig3", "zord-fig8"),
+    "papers.zord.fig4": ("zord-fig4",),
+    "papers.zord.fig5": ("zord-fig5",),
+    "papers.zord.fig7": ("zord-fig7",),
+    "papers.zord.fig9_table1": ("zord-fig9", "zord-table1"),
+    "papers.zord.table2": ("zord-table2",),
+    "papers.zord.table3": ("zord-table3",),
+    "papers.katyusha.fig1": ("katyusha-fig1",),
+    "papers.katyusha.fig2": ("katyusha-fig2",),
+    "papers.fzoos.convergence": ("fzoos-fig1", "fzoos-fig4", "fzoos-fig5a", "fzoos-fig5b"),
+    "papers.fzoos.fig3": ("fzoos-fig3",),
+    "papers.fzoos.attacks": ("fzoos-fig2", "fzoos-fig6", "fzoos-fig7"),
+    "papers.fzoos.metrics": ("fzoos-fig8", "fzoos-fig9", "fzoos-fig10", "fzoos-fig11", "fzoos-fig12"),
+    "papers.hiso.fig4": ("hiso-fig4",),
+    "papers.hiso.fig5_fig8": ("hiso-fig5", "hiso-fig8"),
+    "papers.hiso.bytes": ("hiso-bytes",),
+    "papers.hiso.table2": ("hiso-table2",),
+    "papers.hiso.table5_fig6": ("hiso-fig6", "hiso-table5"),
+    **{
+        f"beyond.{name}": (f"beyond-{name}",) for name in ("gamma", "plateau", "zord", "parallel", "curvature", "liars")
+    },
 }
 
-ESTIMATION_ERROR = tuple(MODULES)
-"""What ``python -m experiments figures`` draws."""
 
-MODULES |= {
-    "zord-fig3": "experiments.papers.zord.fig3_fig8",
-    "zord-fig5": "experiments.papers.zord.fig5",
-    "zord-fig7": "experiments.papers.zord.fig7",
-    "zord-fig8": "experiments.papers.zord.fig3_fig8",
-    "zord-table1": "experiments.papers.zord.fig9_table1",
-    "zord-fig9": "experiments.papers.zord.fig9_table1",
-    "zord-fig4": "experiments.papers.zord.fig4",
-    "zord-table2": "experiments.papers.zord.table2",
-    "zord-table3": "experiments.papers.zord.table3",
-    "katyusha-fig1": "experiments.papers.katyusha.fig1",
-    "katyusha-fig2": "experiments.papers.katyusha.fig2",
-    "fzoos-fig1": "experiments.papers.fzoos.convergence",
-    "fzoos-fig3": "experiments.papers.fzoos.fig3",
-    "fzoos-fig4": "experiments.papers.fzoos.convergence",
-    "fzoos-fig5a": "experiments.papers.fzoos.convergence",
-    "fzoos-fig5b": "experiments.papers.fzoos.convergence",
-    "fzoos-fig2": "experiments.papers.fzoos.attacks",
-    "fzoos-fig6": "experiments.papers.fzoos.attacks",
-    "fzoos-fig7": "experiments.papers.fzoos.attacks",
-    "fzoos-fig8": "experiments.papers.fzoos.metrics",
-    "fzoos-fig9": "experiments.papers.fzoos.metrics",
-    "fzoos-fig10": "experiments.papers.fzoos.metrics",
-    "fzoos-fig11": "experiments.papers.fzoos.metrics",
-    "fzoos-fig12": "experiments.papers.fzoos.metrics",
-    "hiso-fig4": "experiments.papers.hiso.fig4",
-    "hiso-fig5": "experiments.papers.hiso.fig5_fig8",
-    "hiso-fig8": "experiments.papers.hiso.fig5_fig8",
-    "hiso-bytes": "experiments.papers.hiso.bytes",
-    "hiso-table2": "experiments.papers.hiso.table2",
-    "hiso-table5": "experiments.papers.hiso.table5_fig6",
-    "hiso-fig6": "experiments.papers.hiso.table5_fig6",
-    "beyond-gamma": "experiments.beyond.gamma",
-    "beyond-plateau": "experiments.beyond.plateau",
-    "beyond-zord": "experiments.beyond.zord",
-    "beyond-parallel": "experiments.beyond.parallel",
-    "beyond-curvature": "experiments.beyond.curvature",
-    "beyond-liars": "experiments.beyond.liars",
-}
+def _by_id(modules: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    found = {name: f"experiments.{module}" for module, names in modules.items() for name in names}
+    return {name: found[name] for name in sorted(found, key=natural)}
+
+
+MODULES = _by_id(_ESTIMATION_ERROR | _OTHERS)
+"""The module of each experiment, by id."""
+
+ESTIMATION_ERROR = tuple(_by_id(_ESTIMATION_ERROR))
+"""The experiments that ``python -m experiments figures`` draws."""
 
 EXTRAS = {
     "rl": ("gymnasium", "mujoco", "Box2D"),

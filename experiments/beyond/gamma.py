@@ -25,6 +25,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.beyond.gamma_rules import AdaptiveAlong, EmpiricalBayes
+from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import final
 from experiments.harness.verdicts import Table, Verdict, judge
@@ -244,10 +245,7 @@ def _drawn(settings: Settings, rows: Rows, size: Size) -> Figure:
             _draw(panel, size.rules, own, (size.dim, c, noise))
         panel.set_title(f"d = {size.dim}, C = {c:g}, noise {noise:g}")
         panel.set_xlim(-0.06, 1.06)
-    for panel in axes[-1]:
-        panel.set_xlabel("γ, mean over rounds")
-    for panel in axes[:, 0]:
-        panel.set_ylabel("log₁₀ of the last gap")
+    label_panels(axes, xlabels="γ, mean over rounds", ylabels="log₁₀ of the last gap")
     plotting.shared_legend(figure, axes[0, 0])
     return figure
 

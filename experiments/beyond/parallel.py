@@ -16,14 +16,15 @@ import dataclasses
 import heapq
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
 from experiments.beyond import zord
 from experiments.beyond.query_rules import RandomBatch
+from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import checkpoints, final, log10_gap
 from experiments.harness.verdicts import Table, Verdict, judge
@@ -31,6 +32,7 @@ from experiments.papers.zord import descent
 from optimizers import Batch, Optimizer, ZoRD
 from optimizers.comparison.interval import with_interval
 from optimizers.comparison.records import Row, Rows, curve, seeds_of
+from optimizers.first_order import adam
 from surrogates import plotting
 
 MARGIN = 0.3
@@ -132,7 +134,7 @@ def run_one(settings: Settings, name: str, rule: str, q: int, drawn: int) -> tup
         bounds=descent.box(problem),
         max_queries=settings.queries,
         seed=drawn,
-        update_rule=lambda p: torch.optim.Adam([p], lr=step),
+        update_rule=partial(adam, lr=step),
         queries_per_step=1 if rule == "workers" else q,
     )
     times = told(opt, recorder, q, drawn if rule == "workers" else None)
@@ -184,10 +186,8 @@ def _drawn(settings: Settings, rows: Rows, shown: list[tuple[str, int]]) -> Figu
             plotting.draw(panel, look(rule, q), curve(rows, "x", axis=axis, problem=name, method=rule, q=q))
         panel.set_xlabel(axis)
         panel.locator_params(axis="x", nbins=3)
-    for panel, name in zip(panels[0], settings.problems, strict=True):
-        panel.set_title(title(settings, name).replace(", d", ",\nd"))
-    for row in panels:
-        row[0].set_ylabel("log₁₀ of the gap")
+    titles = [title(settings, name).replace(", d", ",\nd") for name in settings.problems]
+    label_panels(panels, titles=titles, ylabels="log₁₀ of the gap")
     plotting.shared_legend(figure, panels[0, 0])
     return figure
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ from experiments.papers.zord import descent
 from experiments.workloads.problems import Problem, quadratic, standard_problem
 from optimizers.comparison.interval import with_interval
 from optimizers.comparison.records import Row, Rows, seeds_of
+from optimizers.first_order import adam
 from surrogates import plotting
 
 NOISE = {"noisy": 10.0}
@@ -168,10 +170,7 @@ def problem_of(settings: Settings, name: str, seed: int) -> Problem:
 
 def _stepping(method: Callable[..., list[float]], **options: Any) -> Callable[..., list[float]]:
     def descend(problem: Problem, start: descent.Start, queries: int, seed: int, step: float) -> list[float]:
-        def rule(p: Tensor) -> torch.optim.Optimizer:
-            return torch.optim.Adam([p], lr=step)
-
-        return method(problem, start, queries, seed, update_rule=rule, **options)
+        return method(problem, start, queries, seed, update_rule=partial(adam, lr=step), **options)
 
     return descend
 

@@ -34,6 +34,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any
@@ -64,6 +65,11 @@ def paper_of(name: str) -> str:
     """The paper that an id begins with, or whose theorem it is on, else ``ours``."""
     prefix = name.partition("-")[0]
     return OF_THEOREMS.get(name, prefix if prefix in PAPERS else "ours")
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts fig2 before fig10."""
+    return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)]
 
 
 MEANS = "Lines are means over the seeds, bands one standard error to either side."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from experiments.harness.experiment import PAPERS
+from experiments.harness.experiment import PAPERS, natural
 from experiments.harness.verdicts import ON_STAND_IN, Verdict
 from experiments.program import program
 from experiments.running import results
@@ -78,11 +77,6 @@ def names_in(folder: Path) -> list[str]:
     if not found:
         raise ResultsError(f"{folder} holds no results; make some: {program()} run ID --out {folder}")
     return sorted(found, key=natural)
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key that puts fig2 before fig10."""
-    return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)]
 
 
 def read(folder: Path, name: str) -> Entry:

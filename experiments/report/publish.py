@@ -17,8 +17,8 @@ from typing import Any
 from PIL import Image
 
 from experiments import registry
-from experiments.harness.experiment import MORE, SCALES, Experiment
-from experiments.report.entries import names_in, natural, read_all
+from experiments.harness.experiment import MORE, SCALES, Experiment, natural
+from experiments.report.entries import names_in, read_all
 from experiments.report.pages import with_counts, write_pages
 from experiments.running import results
 from experiments.running.results import ResultsError

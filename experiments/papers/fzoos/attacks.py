@@ -36,6 +36,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment, counted
 from experiments.harness.verdicts import Verdict
 from experiments.papers.fzoos import comparison
@@ -238,8 +239,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         else:
             panel.set(xlim=(0.0, 1.4 * most), title=f"P = {count}, T = {local_steps}")
             panel.locator_params(axis="x", nbins=3, integer=True)
-    for row in axes:
-        row[0].set_ylabel("method")
+    label_panels(axes, ylabels="method")
     return figure
 
 

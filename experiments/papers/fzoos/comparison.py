@@ -12,11 +12,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.harness.curves import label_panels
 from experiments.harness.experiment import MEANS
 from experiments.harness.records import final
 from experiments.harness.verdicts import Verdict, judge
@@ -25,7 +26,6 @@ from experiments.workloads.unit_box import UnitBoxProblem
 from federated import Federation, make_federation
 from optimizers.comparison.records import Row, Rows, curve, seeds_of, where
 from surrogates import plotting
-from surrogates.plotting import Curve
 
 FZOOS: dict[str, dict[str, Any]] = {
     "fzoos": {"gamma": "inverse"},
@@ -166,33 +166,6 @@ def over(settings: Settings) -> str:
     return f"{SYMBOLS[settings.varied]} = {', '.join(f'{value:,g}' for value in settings.values)}"
 
 
-def drawn(
-    titles: Sequence[str],
-    methods: Sequence[str],
-    curve_of: Callable[[int, str, str], Curve],
-    label: str,
-    axes_of: Sequence[str] = ("rounds", "total queries"),
-    sharey: bool | Literal["col"] = "col",
-) -> Figure:
-    """A figure with a column for each title and a row for each of what the horizontal axes may be.
-
-    ``curve_of`` takes a column, a method and one of ``axes_of``; ``label`` is of the vertical axes, which the panels of
-    a column share, or with ``sharey`` all panels.
-    """
-    figure, axes = plotting.panels(len(axes_of), len(titles), height=1.8, width=plotting.PAGE, sharey=sharey)
-    for (row, column), panel in np.ndenumerate(axes):
-        for method in methods:
-            plotting.draw(panel, method, curve_of(column, method, axes_of[row]))
-        panel.set_xlabel(axes_of[row])
-        panel.locator_params(axis="x", nbins=4)
-    for panel, title in zip(axes[0], titles, strict=True):
-        panel.set_title(title)
-    for panel in axes[:, 0]:
-        panel.set_ylabel(label)
-    plotting.shared_legend(figure, axes[0, 0])
-    return figure
-
-
 def shown(methods: Sequence[str]) -> list[str]:
     """The methods of a first figure: all, or where baselines are among them FZooS under two γ and the baselines."""
     few = [method for method in methods if method in APPLIED]
@@ -207,17 +180,13 @@ def plot(
     FZooS's variants make as many queries a round: alone, they are drawn over the rounds only. ``height`` is what is
     drawn of a gap, and ``label`` says what that is.
     """
-    methods = shown(settings.methods)
-    against_queries = any(method in BASELINES for method in methods)
-    axes_of = ["rounds", "total queries"][: 1 + against_queries]
-
-    def curve_of(column: int, method: str, x: str) -> Curve:
-        directions = settings.directions[0] if method in BASELINES else 0
-        return _curve(settings, rows, height, column, method, directions, x)
-
-    figure = drawn(_titles(settings), methods, curve_of, label, axes_of, _shared(settings))
-    for column, panel in enumerate(figure.axes[len(settings.values) :]):
-        most = max(curve_of(column, method, axes_of[1]).x[-1] for method in methods if method in FZOOS)
+    methods, directions = shown(settings.methods), settings.directions[0]
+    axes_of = {"rounds": ("round", directions)}
+    if any(method in BASELINES for method in methods):
+        axes_of["total queries"] = ("num_queries", directions)
+    figure = _drawn(settings, rows, methods, axes_of, height, label)
+    for value, panel in zip(settings.values, figure.axes[len(settings.values) :], strict=False):
+        most = max(total_queries(rows, settings, value, method) for method in methods if method in FZOOS)
         panel.set_xlim(-0.05 * most, BEYOND * most)
     return figure
 
@@ -228,38 +197,36 @@ def plot_more(
     """FZooS under 1/t and under the γ that the first figure has not, and the baselines with each other Q."""
     other = [method for method in settings.methods if method in FZOOS and method not in APPLIED]
     methods = [m for m in settings.methods if m in ("fzoos", *(other or ("fzoos_adaptive",)), *BASELINES)]
-    rows_of = {f"total queries, Q = {q}": q for q in settings.directions[1:]}
-    if not rows_of or not any(method in BASELINES for method in methods):
+    axes_of = {f"total queries, Q = {q}": ("num_queries", q) for q in settings.directions[1:]}
+    if not axes_of or not any(method in BASELINES for method in methods):
         return None
-
-    def curve_of(column: int, method: str, x: str) -> Curve:
-        directions = rows_of[x] if method in BASELINES else 0
-        return _curve(settings, rows, height, column, method, directions, "total queries")
-
-    return drawn(_titles(settings), methods, curve_of, label, tuple(rows_of), _shared(settings))
+    return _drawn(settings, rows, methods, axes_of, height, label)
 
 
-def _titles(settings: Settings) -> list[str]:
-    return [f"{SYMBOLS[settings.varied]} = {value:,g}" for value in settings.values]
-
-
-def _shared(settings: Settings) -> bool | Literal["col"]:
-    """Columns have one vertical axis where they have one problem; what makes another F begins elsewhere."""
-    return "col" if settings.varied in ANOTHER_PROBLEM else True
-
-
-def _curve(
+def _drawn(
     settings: Settings,
     rows: Rows,
+    methods: Sequence[str],
+    axes_of: Mapping[str, tuple[str, int]],
     height: Callable[[float], Any],
-    column: int,
-    method: str,
-    directions: int,
-    x: str,
-) -> Curve:
-    chosen = where(rows, method=method, directions=directions, **{settings.varied: settings.values[column]})
-    heights = [row | {"value": float(height(float(row["value"])))} for row in chosen]
-    return curve(heights, {"rounds": "round", "total queries": "num_queries"}[x])
+    label: str,
+) -> Figure:
+    """A row of panels for each horizontal axis, given by its label: its column in the records and the baselines' Q."""
+    sharey: Any = "col" if settings.varied in ANOTHER_PROBLEM else True  # what makes another F begins elsewhere
+    titles = [f"{SYMBOLS[settings.varied]} = {value:,g}" for value in settings.values]
+    figure, axes = plotting.panels(len(axes_of), len(titles), height=1.8, width=plotting.PAGE, sharey=sharey)
+    for line, (xlabel, (x, directions)) in zip(axes, axes_of.items(), strict=True):
+        for panel, value in zip(line, settings.values, strict=True):
+            for method in methods:
+                q = directions if method in BASELINES else 0
+                found = where(rows, method=method, directions=q, **{settings.varied: value})
+                heights = [row | {"value": float(height(float(row["value"])))} for row in found]
+                plotting.draw(panel, method, curve(heights, x))
+            panel.set_xlabel(xlabel)
+            panel.locator_params(axis="x", nbins=4)
+    label_panels(axes, titles=titles, ylabels=label)
+    plotting.shared_legend(figure, axes[0, 0])
+    return figure
 
 
 def caption(settings: Settings) -> str:

@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from scipy.stats import spearmanr
 
-from experiments.harness.curves import draw_methods
+from experiments.harness.curves import draw_methods, label_panels
 from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.hiso.accounting import bytes_a_round
@@ -198,8 +198,7 @@ def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
             plotting.draw(over_bytes, look, found._replace(x=found.x * cost))
         over_rounds.set(title=plotting.METHODS[method].label, xlabel="rounds")
         over_bytes.set(xlabel="bytes of a client in every round")
-    for row in axes:
-        row[0].set_ylabel("test accuracy")
+    label_panels(axes, ylabels="test accuracy")
     plotting.shared_legend(figure, axes[0, 0])
     return figure
 

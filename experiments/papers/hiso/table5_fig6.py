@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import distinct
 from experiments.harness.verdicts import Table, Verdict, judge
@@ -71,15 +72,12 @@ def plot_scores(settings: Settings, rows: Rows) -> Figure:
                 panel.plot(found, np.full(len(found), -i), ls="", marker="o", alpha=0.5, color=look.color)
                 panel.plot(found.mean(), -i, ls="", marker="|", ms=8, mew=1.6, color=look.color)
         spent.set_xscale("log")
-        if not line:
-            scores.set_title(f"{TASKS[task]}: best score")
-            spent.set_title(f"{TASKS[task]}: bytes until it")
-    for row, model in zip(axes, models, strict=True):
+    for row in axes:
         row[0].set_yticks(-np.arange(len(looks)), [look.label for look in looks])
         row[0].set_ylim(0.6 - len(looks), 0.4)
-        row[0].set_ylabel(MODELS[model])
-    for column, panel in enumerate(axes[-1]):
-        panel.set_xlabel("bytes of a client" if column % 2 else "score")
+    titles = [f"{TASKS[task]}: {what}" for task in tasks for what in ("best score", "bytes until it")]
+    xlabels = ("score", "bytes of a client") * len(tasks)
+    label_panels(axes, titles=titles, xlabels=xlabels, ylabels=[MODELS[model] for model in models])
     return figure
 
 

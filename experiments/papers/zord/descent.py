@@ -27,10 +27,15 @@ from experiments.harness.records import checkpoints, log10_gap
 from experiments.workloads.cache import cached
 from experiments.workloads.problems import Problem, standard_problem
 from optimizers import Optimizer, TuRBO, registry, run
-from optimizers.comparison.records import best_so_far
+from optimizers.comparison.records import Rows, best_so_far, where
 from optimizers.evaluation import Evaluator
 from optimizers.first_order import adam
 from optimizers.registry import method_class, named_class
+
+RELATIVE = "log₁₀ of gap / first gap"
+CAPTION = (
+    "Lines are means over the seeds of the log₁₀ of the gap over that of x₀, bands one standard error to either side."
+)
 
 LENGTHSCALE = 0.67
 """ℓ over √d of the paper's ZoRD, in [0, 10]^d."""
@@ -239,6 +244,13 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "cobyqa": _cobyqa,
 }
 """Methods by their name in ``surrogates.plotting``: the values of f in the order they are queried."""
+
+
+def relative_to_first(rows: Rows) -> Rows:
+    """The records of ``log_gaps`` with log₁₀ of the gap over the gap of x₀, which is not the same for all seeds."""
+    names = ("problem", "dim", "seed")
+    first = {tuple(row.get(name) for name in names): float(row["value"]) for row in where(rows, queries=0)}
+    return [row | {"value": float(row["value"]) - first[tuple(row.get(name) for name in names)]} for row in rows]
 
 
 def log_gaps(

@@ -25,6 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import points
 from experiments.harness.verdicts import Verdict, judge, never
@@ -185,10 +186,8 @@ def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
         queries = points(chosen, "query")
         upper.plot(*queries, "o", color=plotting.BLACK, ms=4, label="noisy query")
         lower.plot(queries[0], np.zeros(n), "|", color=plotting.BLACK, ms=9)
-        upper.set_title(f"n = {n} queries")
-        lower.set_xlabel("x (in lengthscales)")
-    axes[0, 0].set_ylabel("f(x)")
-    axes[1, 0].set_ylabel("f′(x), per lengthscale")
+    titles, ylabels = [f"n = {n} queries" for n in settings.num_queries], ("f(x)", "f′(x), per lengthscale")
+    label_panels(axes, titles=titles, xlabels="x (in lengthscales)", ylabels=ylabels)
     plotting.shared_legend(figure, axes[0, 0])
     return figure
 

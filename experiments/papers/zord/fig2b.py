@@ -18,6 +18,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict
 from experiments.papers.zord import gradient_error as errors
@@ -98,17 +99,15 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     figure, axes = plotting.panels(2, len(cells), height=1.7, sharex=True, sharey="row")
     for column, (kind, radius) in enumerate(cells):
         chosen = where(rows, trajectory=kind, smoothing_radius=radius)
-        for row, (metric, label) in enumerate(errors.METRICS.items()):
-            panel = axes[row, column]
+        for panel, metric in zip(axes[:, column], errors.METRICS, strict=True):
             for method in FROM_TRAJECTORY:
                 _, mean, error = curve(chosen, "additional", method=method, metric=metric)
                 level = Curve(np.array([0, max(settings.additional)]), mean.repeat(2), error.repeat(2))
                 name = f"{plotting.METHODS[method].label}, {settings.trajectory} trajectory queries"
                 plotting.draw(panel, plotting.METHODS[method]._replace(marker=""), level, name)
             errors.draw_metric(panel, chosen, metric, "additional", WITH_MORE)
-            axes[row, 0].set_ylabel(label)
-        axes[0, column].set_title(f"{kind}, λ = {radius:g}")
-        axes[1, column].set_xlabel("additional queries")
+    titles = [f"{kind}, λ = {radius:g}" for kind, radius in cells]
+    label_panels(axes, titles=titles, xlabels="additional queries", ylabels=[*errors.METRICS.values()])
     plotting.shared_legend(figure, axes[0, 0])
     return figure
 

@@ -26,7 +26,7 @@ from experiments.harness.records import final
 from experiments.harness.verdicts import Table, Verdict, judge_pairs
 from experiments.papers.zord import descent
 from optimizers.comparison.interval import with_interval
-from optimizers.comparison.records import Row, Rows, seeds_of, where
+from optimizers.comparison.records import Row, Rows, seeds_of
 from surrogates import plotting
 
 BASELINES = ("rgf", "prgf", "gld", "turbo1")
@@ -46,11 +46,6 @@ COBBO_PAIRS = (("zord", "cobbo", False), ("zord_kept", "cobbo", True), ("zord_ga
 
 MAIN = ("zord", "zord_last", "zord_kept", "rgf", "prgf", "gld", "turbo1", "cobbo")
 """What the first figure draws of them; the second has the others beside ZoRD."""
-
-RELATIVE = "log₁₀ of gap / first gap"
-CAPTION = (
-    "Lines are means over the seeds of the log₁₀ of the gap over that of x₀, bands one standard error to either side."
-)
 
 MARGIN = -0.3
 """What ZoRD's log10 gap is to be below RGF's on Ackley's function, d = 20."""
@@ -107,17 +102,9 @@ def _many(settings: Settings) -> bool:
 
 
 def _drawn(settings: Settings, rows: Rows, methods: Sequence[str]) -> Figure:
-    """The gap over that of x₀, which takes from the bands what the seeds' starts differ in."""
-    first = {
-        (row["problem"], row["dim"], row["method"], row["seed"]): float(row["value"]) for row in where(rows, queries=0)
-    }
-    relative = [
-        row | {"value": float(row["value"]) - first[row["problem"], row["dim"], row["method"], row["seed"]]}
-        for row in rows
-        if row["method"] in methods
-    ]
     size: dict[str, Any] = {"columns": len(settings.budgets), "height": 1.9, "sharey": "row"}
-    return grid_of_methods(relative, "queries", methods, settings.cells(), ylabel=RELATIVE, **size)
+    relative = descent.relative_to_first(rows)
+    return grid_of_methods(relative, "queries", methods, settings.cells(), ylabel=descent.RELATIVE, **size)
 
 
 def compared(
@@ -195,7 +182,7 @@ EXPERIMENTS = (
         run_seed=run_seed,
         plot=plot,
         plot_more=plot_more,
-        caption=CAPTION,
+        caption=descent.CAPTION,
         claims=claims_of_fig3,
         table=table,
     ),
@@ -212,7 +199,7 @@ EXPERIMENTS = (
         run_seed=run_seed,
         plot=plot,
         plot_more=plot_more,
-        caption=CAPTION,
+        caption=descent.CAPTION,
         claims=claims_of_fig8,
         table=table,
         seeds={"reduced": 5, "paper": 10},

@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.records import final
 from experiments.harness.verdicts import Verdict, judge
@@ -77,17 +78,11 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def relative_to_first(rows: Rows) -> Rows:
-    """The records with the log₁₀ of the gap over that of x₀, which the seeds differ in."""
-    first = {(row["problem"], row["seed"]): float(row["value"]) for row in where(rows, queries=0)}
-    return [row | {"value": float(row["value"]) - first[row["problem"], row["seed"]]} for row in rows]
-
-
 def plot(settings: Settings, rows: Rows) -> Figure:
     """Curves of the spectral norm's thresholds."""
     paper, thresholds = settings.thresholds[0]
     shades = colormaps["Purples"](np.linspace(0.4, 1.0, len(thresholds)))
-    relative = relative_to_first(where(rows, uncertainty=paper))
+    relative = descent.relative_to_first(where(rows, uncertainty=paper))
 
     def draw(panel: Axes, name: str) -> None:
         for threshold, shade, marker in zip(thresholds, shades, MARKERS, strict=False):
@@ -96,29 +91,25 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
     cells = {f"{name.capitalize()}, d = {settings.dim}": name for name in dict(settings.problems)}
     options: dict[str, Any] = {"height": 2.0, "sharey": True}
-    return plotting.grid(cells, draw, xlabel="queries", ylabel="log₁₀ of gap / first gap", **options)
+    return plotting.grid(cells, draw, xlabel="queries", ylabel=descent.RELATIVE, **options)
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure:
     """Final gaps of every measure at its thresholds, a row for each problem and a column for each measure."""
-    names, relative = list(dict(settings.problems)), relative_to_first(rows)
+    names, relative = list(dict(settings.problems)), descent.relative_to_first(rows)
     figure, axes = plotting.panels(
         len(names), len(settings.thresholds), height=1.6, width=plotting.PAGE, sharex="col", sharey="row"
     )
     for (line, name), (column, (uncertainty, chosen)) in itertools.product(
         enumerate(names), enumerate(settings.thresholds)
     ):
-        panel, title = axes[line, column], uncertainty.replace("_", " ")
         finals = [final(relative, problem=name, uncertainty=uncertainty, threshold=c) for c in chosen]
-        look = MethodStyle(title, COLORS[column], MARKERS[column])
+        panel, look = axes[line, column], MethodStyle(uncertainty, COLORS[column], MARKERS[column])
         plotting.draw(panel, look, mean_curve(range(len(chosen)), finals))
         panel.set_xticks(range(len(chosen)), [f"{c:g}".removeprefix("0") or "0" for c in chosen])
-        if not line:
-            panel.set_title(title)
-    for row, name in zip(axes, names, strict=True):
-        row[0].set_ylabel(f"{name.capitalize()}\nlog₁₀ of last / first")
-    for panel in axes[-1]:
-        panel.set_xlabel("threshold")
+    titles = [uncertainty.replace("_", " ") for uncertainty, _ in settings.thresholds]
+    ylabels = [f"{name.capitalize()}\nlog₁₀ of last / first" for name in names]
+    label_panels(axes, titles=titles, xlabels="threshold", ylabels=ylabels)
     return figure
 
 
@@ -161,8 +152,7 @@ EXPERIMENT = Experiment(
     run_seed=run_seed,
     plot=plot,
     plot_more=plot_more,
-    caption="Lines are means over the seeds of the log₁₀ of the gap over that of x₀, bands one standard error to "
-    "either side.",
+    caption=descent.CAPTION,
     claims=claims,
     seeds={"reduced": 4, "paper": 10},
 )
