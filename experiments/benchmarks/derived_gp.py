@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -34,7 +33,6 @@ from experiments.benchmarks.timing import (
     peak_memory,
     threads,
 )
-from surrogates import plotting
 
 Row = dict[str, Any]
 COVARIANCE_ROWS = 3
@@ -124,8 +122,6 @@ def main(arguments: Sequence[str]) -> int:
             rows, reached = measure(options.seconds)
             changes, targets = [*changes, *rows], [*targets, *reached]
     lines = [*_table([*grid, *changes]), "", *output.target_lines([*_targets(grid), *targets])]
-    if grid:
-        _plot(grid, options.out)
     return output.write(options.out, "derived-gp", lines, rows=[*grid, *changes])
 
 
@@ -211,32 +207,3 @@ def _targets(rows: list[Row]) -> list[Target]:
     if row := _find(rows, BOTH, 150, 100_000):
         targets.append(Target("mean+trace: megabytes above the data, 150 x 100000", row["megabytes"], 50))
     return targets
-
-
-def _plot(rows: list[Row], out: Path) -> None:
-    """Time of mean, of mean and trace, and of the covariance against d, at n = 150 (or the nearest n) for one point."""
-    timed = [row for row in rows if row["repetitions"] and row["q"] == 1 and row["threads"] == 1]
-    sizes = sorted({row["n"] for row in timed}, key=lambda n: abs(n - 150))
-    if not sizes:
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    with plotting.applied():
-        figure, axes = plotting.panels(1, 3, height=3.0, sharey=True)
-        for axis, gives in zip(axes[0], ("mean", "mean+trace", "covariance"), strict=True):
-            shown = [row for row in timed if row["n"] == sizes[0] and row["gives"] in (gives, "–")]
-            for i, name in enumerate(dict.fromkeys(row["name"] for row in shown)):
-                line = sorted((row["d"], row["median"]) for row in shown if row["name"] == name)
-                ours, floor = name == "DerivedGP", name == "matrix-vector product"
-                axis.plot(
-                    *zip(*line, strict=True),
-                    marker="" if floor else "os^DvP"[i % 6],
-                    color="black" if ours else "0.6" if floor else f"C{i}",
-                    linestyle="--" if floor else "-",
-                    linewidth=2.2 if ours else 1.2,
-                    label=name,
-                )
-            axis.set(xscale="log", yscale="log", xlabel="dimension d", title=f"{gives}, n = {sizes[0]}, one point")
-            axis.legend()
-        axes[0, 0].set_ylabel("seconds, median, one thread")
-        for suffix in ("png", "pdf"):
-            figure.savefig(out / f"benchmark-derived-gp.{suffix}", dpi=150)

@@ -19,19 +19,19 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from experiments.benchmarks import output
+from experiments.benchmarks.flower_simulation import seconds_of_a_round
 from experiments.benchmarks.output import Target
+from experiments.benchmarks.timing import timed_parts
 from federated import make_federation
 from federated.core.algorithm import Algorithm
 from federated.core.codec import encode, opened
@@ -45,7 +45,7 @@ from federated.registry import algorithm_class
 SAMPLED = 20
 """Clients of a round that does not ask all."""
 
-LEDGER: list[tuple[type, str]] = [(Ledger, "add"), (Ledger, "refuse"), (Ledger, "total")]
+LEDGER: list[tuple[object, str]] = [(Ledger, "add"), (Ledger, "refuse"), (Ledger, "total")]
 LINEAR, MOST_GB, MOST_BOOKKEEPING = 2.0, 2.0, 0.05
 ROUNDS = 3
 MOST_PROFILED = 1000
@@ -183,12 +183,11 @@ def main(arguments: Sequence[str]) -> int:
     share = apart(bookkeeping, options.entries, options.steps)
     largest = max(cases, key=lambda case: (case.features, -case.d))
     profile = apart(profiled, largest, min(MOST_PROFILED, max(options.clients)), options.steps)
-    ray = [apart(simulated, n, min(options.dimensions)) for n in options.clients] if options.ray else []
+    d = min(options.dimensions)
+    ray = [(n, d, apart(seconds_of_a_round, n, d)) for n in options.clients] if options.ray else []
     text = summary(rows, clients, share, profile, ray, options)
     numbers = {"rows": [asdict(row) for row in rows], "clients": [asdict(c) | {"s": s} for c, s in clients.items()]}
-    return output.write(
-        options.out, "federation", text, **numbers, bookkeeping=share, profile=profile, ray=[list(r) for r in ray]
-    )
+    return output.write(options.out, "federation", text, **numbers, bookkeeping=share, profile=profile, ray=ray)
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -278,7 +277,7 @@ def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
     """Milliseconds of the parts of a round that asks all clients, the clients' own work left out."""
     federation = standing(case, clients, clients, steps)
     federation.run_round()
-    parts: dict[str, list[tuple[type, str]]] = {
+    parts: dict[str, list[tuple[object, str]]] = {
         "broadcasts made, checked, encoded and entered": [(Federation, "_requests")],
         "reports opened and checked": [(Server, "check")],
         "reports entered": [(Federation, "_count")],
@@ -291,33 +290,11 @@ def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
     return {"a round": whole} | found | {"all else": whole - sum(found.values())}
 
 
-def _parts(federation: Federation, parts: Mapping[str, Sequence[tuple[type, str]]]) -> dict[str, float]:
+def _parts(federation: Federation, parts: Mapping[str, Sequence[tuple[object, str]]]) -> dict[str, float]:
     """The processor's seconds in methods, with what they call, of a round."""
-    spent = dict.fromkeys(parts, 0.0)
-
-    def timed(part: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any, **named: Any) -> Any:
-            start = time.process_time()
-            try:
-                return method(*given, **named)
-            finally:
-                spent[part] += time.process_time() - start
-
-        return called
-
-    with ExitStack() as patches:
-        for part, methods in parts.items():
-            for owner, name in methods:
-                patches.enter_context(patch.object(owner, name, timed(part, getattr(owner, name))))
+    with timed_parts(parts) as spent:
         federation.run_round()
     return spent
-
-
-def simulated(clients: int, d: int) -> tuple[int, int, float]:
-    """Seconds of a round of Flower's simulation in which clients return the vector that they were sent."""
-    from experiments.benchmarks.flower_simulation import seconds_of_a_round
-
-    return clients, d, seconds_of_a_round(clients, d)
 
 
 def summary(

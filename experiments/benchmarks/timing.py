@@ -8,8 +8,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -136,6 +137,38 @@ def clocked(call: Call, clock: Clock = time.process_time) -> float:
     start = clock()
     call()
     return clock() - start
+
+
+@contextmanager
+def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[dict[str, float]]:
+    """Adds up the processor seconds spent in functions or properties while the block runs, calls within included.
+
+    Args:
+        parts: name of a part to its functions and properties, each by its owner and name.
+
+    Yields:
+        Seconds of each part so far.
+    """
+    spent = dict.fromkeys(parts, 0.0)
+
+    def timed(part: str, call: Callable[..., object]) -> Callable[..., object]:
+        def timing(*arguments: object, **named: object) -> object:
+            start = time.process_time()
+            try:
+                return call(*arguments, **named)
+            finally:
+                spent[part] += time.process_time() - start
+
+        return timing
+
+    with ExitStack() as patches:
+        for part, members in parts.items():
+            for owner, name in members:
+                found: Any = getattr(owner, name)
+                is_property = isinstance(found, property)
+                replaced = property(timed(part, found.__get__)) if is_property else timed(part, found)
+                patches.enter_context(patch.object(owner, name, replaced))
+        yield spent
 
 
 def peak_memory(call: Call) -> float:

@@ -9,11 +9,7 @@ timed inside; the steps are what is left.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
-from unittest.mock import patch
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -22,16 +18,16 @@ from tqdm import tqdm
 
 from experiments.benchmarks import output
 from experiments.benchmarks.output import Target
-from experiments.benchmarks.timing import Timing, clocked
+from experiments.benchmarks.timing import Timing, clocked, timed_parts
 from optimizers import ZoRD
 from surrogates import NearestWindow
 from surrogates.window import window_surrogate
 from surrogates.window.window_surrogate import WindowSurrogate
 
-PARTS: dict[str, tuple[object, str]] = {
-    "selection": (NearestWindow, "move_to"),
-    "conditioning": (WindowSurrogate, "conditioning"),
-    "fit": (window_surrogate, "fit_isotropic"),
+PARTS: dict[str, list[tuple[object, str]]] = {
+    "selection": [(NearestWindow, "move_to")],
+    "conditioning": [(WindowSurrogate, "conditioning")],
+    "fit": [(window_surrogate, "fit_isotropic")],
 }
 """What is timed inside an iteration: a function or property, by its owner and name."""
 MOST_RATIO, MOST_MILLISECONDS = 2.0, 5.0
@@ -57,15 +53,13 @@ def main(arguments: Sequence[str]) -> int:
 def measure(optimizer: ZoRD, iterations: int) -> list[dict[str, float]]:
     """Seconds of each iteration: ``whole`` and, within it, ``PARTS``."""
     rows = []
-    with ExitStack() as stack:
-        spent = {name: stack.enter_context(_timed(*part)) for name, part in PARTS.items()}
+    with timed_parts(PARTS) as spent:
         for _ in range(iterations):
             batch = optimizer.ask()
             values = objective(batch.points())
-            for times in spent.values():
-                times.clear()
+            spent.update(dict.fromkeys(PARTS, 0.0))
             whole = clocked(lambda: optimizer.tell(batch, values))  # noqa: B023
-            rows.append({"whole": whole} | {name: sum(times) for name, times in spent.items()})
+            rows.append({"whole": whole} | spent)
     return rows
 
 
@@ -112,24 +106,3 @@ def _run_to(d: int, queries: int, steps: int, further: int) -> ZoRD:
             optimizer.tell(batch, objective(batch.points()))
             bar.update(len(batch))
     return optimizer
-
-
-@contextmanager
-def _timed(owner: object, name: str) -> Iterator[list[float]]:
-    """Processor seconds of every call of a function, or access of a property, while the block runs."""
-    spent: list[float] = []
-
-    def timed(call: Callable[..., object]) -> Callable[..., object]:
-        def timing(*arguments: object, **named: object) -> object:
-            start = time.process_time()
-            try:
-                return call(*arguments, **named)
-            finally:
-                spent.append(time.process_time() - start)
-
-        return timing
-
-    found: Any = getattr(owner, name)
-    replaced = property(timed(found.__get__)) if isinstance(found, property) else timed(found)
-    with patch.object(owner, name, replaced):
-        yield spent

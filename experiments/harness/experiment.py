@@ -25,7 +25,7 @@ What every experiment promises, and ``tests/experiments/test_figures.py`` asks o
 * Numbers in ``shows``, in verdicts and in a table's caption are those of the settings: where they name one that the
   scales differ in, they are made from it (``tests/experiments/test_words.py``). The docstring is of the paper's scale.
 * ``table`` has a caption, and a name and a value in each row.
-* With ``data`` there is a ``stand_in``. ``draw`` puts its name above the figure; ``plot`` need not.
+* With ``data`` there is a ``stand_in``. ``figures`` puts its name above the figure; ``plot`` need not.
 * ``check(settings)`` raises ``ValueError``, before any seed runs, where the data are not what the loader expects.
 """
 
@@ -173,26 +173,15 @@ class Experiment:
         """What lines, bands and marks are in the figure of a run with these settings."""
         return self.caption(settings) if callable(self.caption) else self.caption
 
-    def draw(self, settings: Any, rows: Rows) -> Figure:
-        """``plot`` with the stand-in's name above it.
-
-        Raises:
-            ValueError: if the source has no figure here, a table alone.
-        """
-        if self.plot is None:
-            raise ValueError(f"{self.id} has no figure")
-        return self._titled(self.plot(settings, rows), settings)
-
     def figures(self, settings: Any, rows: Rows) -> dict[str, Figure]:
-        """The figures by what the names of their files have after the id: none, one, or a second one too."""
+        """The figures by what the names of their files have after the id, with the stand-in's name above each."""
         plots = {"": self.plot, MORE: self.plot_more}
         drawn = {name: plot(settings, rows) for name, plot in plots.items() if plot is not None}
-        return {name: self._titled(figure, settings) for name, figure in drawn.items() if figure is not None}
-
-    def _titled(self, figure: Figure, settings: Any) -> Figure:
-        if name := self.stands_in(settings):
-            plotting.head(figure, f"stand-in: {name}")
-        return figure
+        found = {name: figure for name, figure in drawn.items() if figure is not None}
+        if stand_in := self.stands_in(settings):
+            for figure in found.values():
+                plotting.head(figure, f"stand-in: {stand_in}")
+        return found
 
     def run(self, settings: Any, seeds: Iterable[int]) -> Rows:
         """The records of all seeds, one seed after another."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from experiments import registry
 from experiments.harness.experiment import Experiment
@@ -48,10 +49,10 @@ class ResultsError(ValueError):
     """A results folder that cannot be read or gone on with."""
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, of this project and of the libraries that the numbers depend on."""
+def versions(*further: str) -> dict[str, str]:
+    """Versions of Python, of this project and of the libraries that the numbers depend on, and of further packages."""
     found = {"python": platform.python_version()}
-    for name in ("gradient-surrogates", *_LIBRARIES):
+    for name in ("gradient-surrogates", *_LIBRARIES, *further):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -215,10 +216,7 @@ def render(
         figures = experiment.figures(settings, rows)
         for suffix, figure in figures.items():
             for kind in kinds:
-                picture = io.BytesIO()
-                metadata = {"Software": None} if kind == "png" else {"CreationDate": None}
-                figure.savefig(picture, format=kind, metadata=metadata, dpi=dpi)
-                replace(out / f"{experiment.id}{suffix}.{kind}", picture.getvalue())
+                save_figure(figure, out / f"{experiment.id}{suffix}.{kind}", dpi)
     about = {
         "format": FORMAT,
         "paper": experiment.paper,
@@ -232,9 +230,25 @@ def render(
         "stand_in": experiment.stands_in(settings),
         "table": dataclasses.asdict(experiment.table(settings, rows)) if experiment.table else None,
     }
-    replace(out / f"{experiment.id}.settings.json", _pretty({**facts, **about}))
-    replace(out / f"{experiment.id}.verdicts.json", _pretty([dataclasses.asdict(verdict) for verdict in verdicts]))
+    write_facts(out, experiment.id, {**facts, **about}, verdicts)
     return verdicts
+
+
+def write_facts(out: Path, name: str, facts: Mapping[str, Any], verdicts: Sequence[Verdict]) -> None:
+    """Write ``ID.settings.json`` and ``ID.verdicts.json``."""
+    judged = [dataclasses.asdict(verdict) for verdict in verdicts]
+    for kind, value in (("settings", facts), ("verdicts", judged)):
+        text = json.dumps(value, indent=2, ensure_ascii=False, default=lambda number: number.item())
+        replace(out / f"{name}.{kind}.json", f"{text}\n".encode())
+
+
+def save_figure(figure: Figure, path: Path, dpi: int | None = None) -> None:
+    """Write a figure as the path's suffix says, ``.png`` or ``.pdf``, the same bytes at every call."""
+    picture, kind = io.BytesIO(), path.suffix.removeprefix(".")
+    figure.savefig(
+        picture, format=kind, metadata={"png": {"Software": None}, "pdf": {"CreationDate": None}}[kind], dpi=dpi
+    )
+    replace(path, picture.getvalue())
 
 
 def read_json(path: Path) -> Any:
@@ -289,7 +303,3 @@ def replace(path: Path, content: bytes) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _pretty(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -50,7 +50,6 @@ def test_every_competitor_has_a_row_or_a_reason(tmp_path, capsys, monkeypatch):
         assert {row["megabytes"] == 1.0 for row in measured} == {running == 1}
     out = capsys.readouterr().out
     assert "for one point only" in out and "needs about 0 GB" in out and "3 of 5 rows, scaled" in out
-    assert (tmp_path / "benchmark-derived-gp.png").exists()
     assert main(["benchmark", "derived-gp", "--only", "nothing"]) == 2
     assert "--only takes all, grid, updates, growth, got 'nothing'" in capsys.readouterr().err
 

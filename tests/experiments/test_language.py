@@ -381,7 +381,7 @@ def test_real_models_and_data_go_through_the_whole_experiment(data):
     assert {row["value"] for row in where(rows, quantity="bytes")} <= {40, 8 * d}
     assert to_csv(experiment.run(settings, [1])) == to_csv([row for row in rows if row["seed"] == 1])
     assert all(np.isfinite(verdict.estimate) for verdict in experiment.claims(settings, rows))
-    assert "stand-in" not in experiment.draw(settings, rows).get_suptitle()
+    assert "stand-in" not in experiment.figures(settings, rows)[""].get_suptitle()
 
 
 def test_data_that_are_not_what_is_expected_are_refused_by_name(data, tmp_path):

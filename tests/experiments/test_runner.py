@@ -253,7 +253,7 @@ def test_device_and_data_reach_the_settings_that_have_them(tmp_path, monkeypatch
 def test_a_stand_in_is_named_above_the_figure():
     experiment = dataclasses.replace(toy.experiment(), stand_in="digits for MNIST")
     settings = experiment.settings("quick")
-    figure = experiment.draw(settings, experiment.run(settings, range(2)))
+    figure = experiment.figures(settings, experiment.run(settings, range(2)))[""]
     assert figure.get_suptitle() == "stand-in: digits for MNIST"
 
 

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from experiments.benchmarks.problems import board as boards
 from experiments.benchmarks.problems import local_entropy, newton_step, rivals, suites
 from experiments.benchmarks.problems.board import BETTER_COBYQA, EIGHT, OURS, Board, Difference
@@ -80,7 +78,7 @@ def write(name: str, records: Sequence[Record], out: Path, command: str) -> list
     """Write the files of one id, and give its tables as text."""
     facts = {
         "experiment": name,
-        "versions": versions(),
+        "versions": results.versions("cma", "coco-experiment"),
         "command": command,
         "machine": results.machine(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -114,12 +112,9 @@ def render(
         "tables": [dataclasses.asdict(table) for table in shown[1:]],
     }
     out.mkdir(parents=True, exist_ok=True)
-    _replace_json(out / f"{name}.settings.json", {**facts, **about})
-    _replace_json(out / f"{name}.verdicts.json", [dataclasses.asdict(verdict) for verdict in verdicts(ordered)])
+    results.write_facts(out, name, {**facts, **about}, verdicts(ordered))
     with plotting.applied():
-        made, picture = figure(ordered), io.BytesIO()
-        made.savefig(picture, format="png", metadata={"Software": None}, dpi=dpi)
-    results.replace(out / f"{name}.png", picture.getvalue())
+        results.save_figure(figure(ordered), out / f"{name}.png", dpi)
     lines = "".join(json.dumps(record.as_json(), separators=(",", ":")) + "\n" for record in ordered)
     results.replace(out / f"{name}{PACKED}", lzma.compress(lines.encode(), preset=9))
     text = [line for table in shown for line in as_text(table)]
@@ -253,24 +248,6 @@ def _verdict(board: Board, found: Difference, what: str, claim: str, most: float
     )
 
 
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on, the rivals' packages among them."""
-    found = results.versions()
-    for package in ("cma", "coco-experiment"):
-        try:
-            found[package] = results.importlib.metadata.version(package)
-        except results.importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
 def _in_table_order(records: Sequence[Record]) -> list[Record]:
     order = {method: number for number, method in enumerate(rivals.RIVALS)}
     return sorted(records, key=lambda record: (order.get(record.run.method, len(order)), record.run))
-
-
-def _replace_json(path: Path, value: Any) -> None:
-    def plain(number: Any) -> Any:
-        return number.item() if isinstance(number, np.generic) else str(number)
-
-    results.replace(path, (json.dumps(value, indent=2, ensure_ascii=False, default=plain) + "\n").encode())
