@@ -331,10 +331,7 @@ EXPERIMENT = Experiment(
         "paper": Settings(),
         "reduced": Settings(sizes=(Size(50, 1000, 10, (*ONE_POINT, ORACLE)), Size(300, 5000, 15, ONE_POINT, seeds=5))),
         "quick": Settings(
-            sizes=(Size(6, 40, 3, noises=(0.0, 1e-2)),),
-            heterogeneities=(5.0,),
-            clients=2,
-            local_steps=2,
+            sizes=(Size(6, 40, 3, noises=(0.0, 1e-2)),), heterogeneities=(5.0,), clients=2, local_steps=2
         ),
     },
     run_seed=run_seed,

@@ -223,13 +223,7 @@ EXPERIMENT = Experiment(
     scales={
         "paper": Settings(),
         "reduced": Settings(sizes=((50, 1000, 1000),), rounds=40),
-        "quick": Settings(
-            sizes=((6, 40, 1000),),
-            heterogeneities=(5.0,),
-            rounds=4,
-            clients=2,
-            local_steps=2,
-        ),
+        "quick": Settings(sizes=((6, 40, 1000),), heterogeneities=(5.0,), rounds=4, clients=2, local_steps=2),
     },
     run_seed=run_seed,
     plot=plot,

@@ -39,10 +39,7 @@ def guide(entries: Sequence[Entry]) -> str:
 
 
 def _part(
-    heading: str,
-    columns: Sequence[str],
-    items: Sequence[tuple[Advice | Default, str, str]],
-    entries: Sequence[Entry],
+    heading: str, columns: Sequence[str], items: Sequence[tuple[Advice | Default, str, str]], entries: Sequence[Entry]
 ) -> list[str]:
     """Returns a table of items with what it says of each and the results that decide it, then each with its verdicts.
 

@@ -115,10 +115,7 @@ SUMMARIES = {
     ),
     "ours": Summary(
         (
-            Point(
-                "Active queries and several queries at a time help ZoRD.",
-                ("beyond-zord", "beyond-parallel"),
-            ),
+            Point("Active queries and several queries at a time help ZoRD.", ("beyond-zord", "beyond-parallel")),
             Point("A γ that is found in each round is close to the best fixed γ.", ("beyond-gamma",)),
             Point("Local steps that shrink when the model turns back let the gap go on falling.", ("beyond-plateau",)),
             Point(

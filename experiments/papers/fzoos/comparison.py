@@ -277,11 +277,7 @@ def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, 
 
 
 def against_baselines(
-    methods: Sequence[str],
-    rows: Rows,
-    lead: Callable[[str, str], Mapping[str, np.ndarray]],
-    claim: str,
-    statistic: str,
+    methods: Sequence[str], rows: Rows, lead: Callable[[str, str], Mapping[str, np.ndarray]], claim: str, statistic: str
 ) -> list[Verdict]:
     """A verdict on each of FZooS's variants at equal queries and at equal rounds.
 

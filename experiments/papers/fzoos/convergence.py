@@ -45,11 +45,7 @@ CORRECTIONS = {
 """What Figure 5b says is better up to ``MODERATE``, the two variants, and whether the claim is ours."""
 
 HIGH_CORRECTIONS = {
-    "γ = 1, corrected at x_{r−1}, ends below γ = 1/t, corrected at the iterate": (
-        "fzoos_one_start",
-        "fzoos",
-        False,
-    ),
+    "γ = 1, corrected at x_{r−1}, ends below γ = 1/t, corrected at the iterate": ("fzoos_one_start", "fzoos", False),
     "with γ = 1/t a correction at x_{r−1} ends below one at the iterate": ("fzoos_start", "fzoos", True),
     "γ = 1/t ends below γ = 1": ("fzoos", "fzoos_one", True),
     "the adaptive γ ends below γ = 1/t": ("fzoos_adaptive", "fzoos", True),
@@ -184,9 +180,7 @@ EXPERIMENTS = (
         shows=lambda settings: f"gap of FZooS with other γ and with corrections at other places, {over(settings)}",
         claim="Corrections that adapt, in length and place, do better than fixed ones, but for C = 50.",
         scales=scales(
-            Settings("heterogeneity", (0.5, 5.0, 50.0), methods=tuple(FZOOS), num_features=1000),
-            (0.5, 50.0),
-            rounds=25,
+            Settings("heterogeneity", (0.5, 5.0, 50.0), methods=tuple(FZOOS), num_features=1000), (0.5, 50.0), rounds=25
         ),
         claims=claims_on_corrections,
         seeds=SEEDS,

@@ -115,12 +115,7 @@ class Settings:
     cache: str = FOLDER
 
 
-REDUCED: dict[str, Any] = {
-    "rounds": 200,
-    "first_order_rounds": 60,
-    "client_prompts": 16,
-    "test_prompts": 300,
-}
+REDUCED: dict[str, Any] = {"rounds": 200, "first_order_rounds": 60, "client_prompts": 16, "test_prompts": 300}
 QUICK: dict[str, Any] = {
     "tasks": ("sst2", "squad"),
     "models": ("opt-125m",),
