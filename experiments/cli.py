@@ -15,19 +15,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from experiments import __version__, registry
 from experiments.harness.experiment import PAPERS, SCALES, counted, paper_of
-from experiments.harness.verdicts import Status, Verdict
+from experiments.harness.verdicts import STATUSES, Status, Verdict
 from experiments.program import SCRIPT, program
 
 if TYPE_CHECKING:
     from experiments.running.runner import Outcome
 
-_CLAIMS: dict[Status, str] = {status: status for status in get_args(Status)}
 SHELLS = ("bash", "zsh", "tcsh")
 _CONTROLS: dict[Status, str] = {
     "reproduced": "hold",
@@ -260,8 +259,8 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
     terminal.print()
     terminal.print(finished(outcomes, arguments.out))
     verdicts = [verdict for outcome in outcomes for verdict in outcome.verdicts]
-    claims = _tally((verdict for verdict in verdicts if not verdict.control), _CLAIMS)
-    controls = _tally((verdict for verdict in verdicts if verdict.control), _CONTROLS)
+    claims = _tally(verdicts, False, {status: status for status in STATUSES})
+    controls = _tally(verdicts, True, _CONTROLS)
     failed = [outcome.experiment.id for outcome in outcomes if outcome.failure]
     ended = len(outcomes) - len(failed)
     print(f"\n{counted(ended, 'experiment')} in {time.perf_counter() - start:.0f} s")
@@ -285,6 +284,6 @@ def _print_outcome(outcome: Outcome) -> None:
             print(textwrap.indent(outcome.failure, "    "), file=sys.stderr)
 
 
-def _tally(verdicts: Iterable[Verdict], words: Mapping[Status, str]) -> str:
-    counts = Counter(verdict.status for verdict in verdicts)
+def _tally(verdicts: Iterable[Verdict], control: bool, words: Mapping[Status, str]) -> str:
+    counts = Counter(verdict.status for verdict in verdicts if verdict.control == control)
     return ", ".join(f"{counts[status]} {word}" for status, word in words.items())

@@ -95,14 +95,20 @@ class MissingExtraError(ValueError):
         )
 
 
+def missing_extra(extra: str, name: str) -> MissingExtraError | None:
+    """The error for an experiment whose extra is not installed; None if nothing is missing."""
+    missing = [module for module in EXTRAS.get(extra, ()) if importlib.util.find_spec(module) is None]
+    return MissingExtraError(name, missing, extra) if missing else None
+
+
 def require(extra: str, name: str) -> None:
     """Refuse an experiment whose extra is not installed; nothing where it needs none.
 
     Raises:
         MissingExtraError: with the pip command.
     """
-    if missing := [module for module in EXTRAS.get(extra, ()) if importlib.util.find_spec(module) is None]:
-        raise MissingExtraError(name, missing, extra)
+    if error := missing_extra(extra, name):
+        raise error
 
 
 def get(name: str) -> Experiment:

@@ -95,13 +95,8 @@ class Settings:
             few = {"active_queries": 2, "candidates": 10, "initial_queries": 2}
             return few | {"num_features": self.num_features, "update_rule": partial(adam, lr=self.step)}
         if algorithm_class(method).needs_gradient:
-            return {"update_rule": gradient_step} if method == "fedavg" else {}
+            return {"update_rule": lambda p: torch.optim.SGD([p], lr=0.1)} if method == "fedavg" else {}
         return {"directions": self.directions, "update_rule": partial(adam, lr=self.step)}
-
-
-def gradient_step(parameters: Any) -> torch.optim.Optimizer:
-    """The local rule of FedAvg: gradient descent with the rate 0.1."""
-    return torch.optim.SGD([parameters], lr=0.1)
 
 
 @dataclasses.dataclass

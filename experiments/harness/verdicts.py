@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from surrogates.plotting import METHODS
 Cell = TypeVar("Cell")
 
 Status = Literal["reproduced", "partly", "undecided", "not reproduced"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 CONTROL_WORDS: dict[Status, str] = {
     "reproduced": "holds",

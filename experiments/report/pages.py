@@ -12,12 +12,12 @@ from pathlib import Path
 
 from experiments import registry
 from experiments.harness.experiment import PAPERS, counted, in_words
-from experiments.harness.verdicts import ON_STAND_IN
+from experiments.harness.verdicts import ON_STAND_IN, STATUSES
 from experiments.report.entries import Entry, read_all, tallies
 from experiments.report.guide import TITLE, guide
 from experiments.report.markdown import page, table, text
 from experiments.report.section import link, section, verdict_table
-from experiments.report.summary import RULE, STATUSES, SUMMARIES, Summary
+from experiments.report.summary import RULE, SUMMARIES, Summary
 from experiments.running import results
 from experiments.running.results import ResultsError
 

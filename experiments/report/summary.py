@@ -6,11 +6,7 @@ same points.
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
-
-from experiments.harness.verdicts import Status
-
-STATUSES: tuple[Status, ...] = get_args(Status)
+from typing import NamedTuple
 
 RULE = (
     "A claim is judged over the seeds that all methods share, in each setting by the bootstrap 95% interval of its "

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments import registry
-from experiments.harness.experiment import PAPERS, SCALES, Experiment, cost_of, paper_of
-from experiments.harness.verdicts import Status
+from experiments.harness.experiment import PAPERS, SCALES, cost_of, paper_of
+from experiments.harness.verdicts import STATUSES
 from experiments.running.runner import Outcome
 
 PUBLISHED = Path(__file__).parents[1] / "published"
@@ -55,17 +55,8 @@ def _described(name: str, data: Path | None) -> dict[str, Any]:
         "data": folders,
         "stand_in": experiment.stands_in(experiment.settings()) if experiment.stand_in else "",
         "extra": experiment.extra,
-        "missing": _missing(experiment),
+        "missing": str(registry.missing_extra(experiment.extra, name) or ""),
     }
-
-
-def _missing(experiment: Experiment) -> str:
-    """What is not installed of an experiment's extra, with the command that installs it; empty where nothing is."""
-    try:
-        registry.require(experiment.extra, experiment.id)
-    except registry.MissingExtraError as error:
-        return str(error)
-    return ""
 
 
 def listing(found: dict[str, Any]) -> list[Table]:
@@ -123,11 +114,10 @@ def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
 
     Of the pictures the files' names alone are there: that all are in the folder ``out`` is said once, below the table.
     """
-    statuses: tuple[Status, ...] = get_args(Status)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("experiment", no_wrap=True)
     table.add_column("seeds", justify="right")
-    for status in statuses:
+    for status in STATUSES:
         table.add_column(status, justify="right")
     table.add_column("controls hold", justify="right")
     table.add_column("figure", no_wrap=True)
@@ -139,7 +129,7 @@ def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
         table.add_row(
             outcome.experiment.id,
             str(outcome.finished),
-            *(str(claims[status] or "") for status in statuses),
+            *(str(claims[status] or "") for status in STATUSES),
             held,
             "failed" if outcome.failure else _linked(picture.name, picture),
         )

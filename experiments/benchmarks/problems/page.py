@@ -177,23 +177,21 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
             if _met(board, few):
                 found += _first(board.shared(OURS, few), f"over the black boxes that {label(few)} takes")
         for name, chosen in by_function(board):
-            found += _before_all(board.where(chosen), name)
+            own = board.where(chosen)
+            if best := _next_to_ours(own, own.mean_scores()):
+                found.append(_below(own, best, f"on {name} ends lower than the best of the others, {label(best)}"))
     found += [_below(board, m, f"ends lower than {label(m)}") for m in (BETTER_COBYQA, *MET) if _met(board, m)]
     multimodal = board.where(lambda p: suite.group(p.function) in MULTIMODAL)
     if len(multimodal.problems) > 1 and "cma" in multimodal.everywhere and _met(multimodal, "cma"):
         found.append(_below(multimodal, "cma", "ends lower than CMA-ES on the multimodal groups"))
     if _met(board, EIGHT):
-        found.append(_at_a_time(board.shared(EIGHT, OURS)))
+        both = board.shared(EIGHT, OURS)
+        claim = f"with 8 queries at a time ends at most {MARGIN} above one at a time, at equal queries"
+        found.append(_verdict(both, both.difference(EIGHT, OURS), "log10 gap", claim, MARGIN))
         if board.has("cma") and (together := board.shared(EIGHT, "cma")).problems:
             claim = "with 8 queries at a time ends lower than CMA-ES, at equal queries"
             found.append(_verdict(together, together.difference(EIGHT, "cma"), "log10 gap", claim))
     return found
-
-
-def _at_a_time(board: Board) -> Verdict:
-    """Whether eight queries at a time lose less than ``MARGIN`` by coming in batches."""
-    claim = f"with 8 queries at a time ends at most {MARGIN} above one at a time, at equal queries"
-    return _verdict(board, board.difference(EIGHT, OURS), "log10 gap", claim, MARGIN)
 
 
 def _first(board: Board, where: str) -> list[Verdict]:
@@ -203,12 +201,6 @@ def _first(board: Board, where: str) -> list[Verdict]:
         return []
     found = board.rank_difference(OURS, second)
     return [_verdict(board, found, "rank", f"is first in mean rank {where}, before {label(second)}")]
-
-
-def _before_all(board: Board, box: str) -> list[Verdict]:
-    """Whether our method leaves less of a black box than whichever other one leaves least of it."""
-    best = _next_to_ours(board, board.mean_scores())
-    return [_below(board, best, f"on {box} ends lower than the best of the others, {label(best)}")] if best else []
 
 
 def _next_to_ours(board: Board, values: Mapping[str, float]) -> str | None:

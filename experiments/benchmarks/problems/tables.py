@@ -27,23 +27,23 @@ def tables(records: Sequence[Record]) -> list[Table]:
     """All tables of one suite's records."""
     board = Board.of(records)
     suite = SUITES[board.problems[0].suite]
+    whole: Part = "all", lambda problem: True
     if suite.name == "real":
-        parts = by_function(board)
+        parts = [*by_function(board), whole]
         found = [ranks(board, parts, "problem"), scores(board, parts), differences(board, parts, "problem")]
         found += [values(records)]
     else:
-        parts = by_dimension(board)
-        groups: list[Part] = [(name, _in_group(suite, name)) for name in suite.groups]
-        groups = [part for part in groups if any(map(part[1], board.problems))]
+        parts = [*by_dimension(board), whole]
+        known = dict.fromkeys(suite.group(problem.function) for problem in board.problems)
+        groups = [(name, _in_group(suite, name)) for name in suite.groups if name in known]
         found = [ranks(board, parts), scores(board, parts), differences(board, parts)]
-        found += [ranks(board, groups, "group"), differences(board, groups, "group")]
+        found += [ranks(board, [*groups, whole], "group"), differences(board, [*groups, whole], "group")]
     found += [table for table in [on_fewer(board)] if table]
     return [*found, times(records), what_was_run(records)]
 
 
-def ranks(board: Board, parts: Sequence[Part], by: str = "dimension") -> Table:
+def ranks(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table:
     """Mean ranks, those of all problems best first."""
-    columns = [*parts, ("all", lambda problem: True)]
     main = [board.where(chosen) for _, chosen in columns]
     found = [part.mean_ranks() for part in main]
     rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
@@ -56,9 +56,8 @@ def ranks(board: Board, parts: Sequence[Part], by: str = "dimension") -> Table:
     return Table(("mean rank", *(name for name, _ in columns)), tuple(rows), caption)
 
 
-def scores(board: Board, parts: Sequence[Part]) -> Table:
+def scores(board: Board, columns: Sequence[Part]) -> Table:
     """Mean gaps, or shares that were left."""
-    columns = [*parts, ("all", lambda problem: True)]
     found = [board.where(chosen).mean_scores() for _, chosen in columns]
     rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
     return Table((_measure(board), *(name for name, _ in columns)), tuple(rows), f"{_meaning(board)} {_asked(board)}")
@@ -81,9 +80,8 @@ def _mean(finals: Sequence[float]) -> str:
     return f"{np.mean(finals):.4g} ± {np.std(finals, ddof=1) / np.sqrt(len(finals)):.2g}"
 
 
-def differences(board: Board, parts: Sequence[Part], by: str = "dimension") -> Table:
+def differences(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table:
     """Paired differences of our method to each rival, over the problems that both were run on."""
-    columns = [*parts, ("all", lambda problem: True)]
     others = [m for m in (BETTER_COBYQA, *board.methods) if m != OURS and board.has(m)] if board.has(OURS) else []
     rows = []
     for other in others:
@@ -98,7 +96,7 @@ def differences(board: Board, parts: Sequence[Part], by: str = "dimension") -> T
 
 def on_fewer(board: Board) -> Table | None:
     """All methods on the problems that the slow ones were run on too; None where all were run on all."""
-    parts = [board.where(_at(d)) for d in _dimensions(board)]
+    parts = [board.where(_with("dimension", d)) for d in _dimensions(board)]
     slow = [m for m in board.methods if any(0 < (~np.isnan(p.score(m))).sum() < len(p.problems) for p in parts)]
     if not slow:
         return None
@@ -174,13 +172,13 @@ def _dimensions(board: Board) -> list[int]:
 
 def by_dimension(board: Board) -> list[Part]:
     """A part for each dimension."""
-    return [(f"d = {d}", _at(d)) for d in _dimensions(board)]
+    return [(f"d = {d}", _with("dimension", d)) for d in _dimensions(board)]
 
 
 def by_function(board: Board) -> list[Part]:
     """A part for each function, or black box."""
     names = list(dict.fromkeys(problem.function for problem in board.problems))
-    return [(str(name), _of_function(name)) for name in names]
+    return [(str(name), _with("function", name)) for name in names]
 
 
 def _in_order(found: Sequence[dict[str, float]]) -> list[str]:
@@ -230,12 +228,8 @@ def _listed(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
 
 
-def _at(d: int) -> Chosen:
-    return lambda problem: problem.dimension == d
-
-
-def _of_function(function: int | str) -> Chosen:
-    return lambda problem: problem.function == function
+def _with(field: str, value: object) -> Chosen:
+    return lambda problem: getattr(problem, field) == value
 
 
 def _in_group(suite: Suite, group: str) -> Chosen:

@@ -183,10 +183,6 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
     return method_class(CLASSES.get(method, method))(x0, **given | options)
 
 
-def _paper(problem: Problem, start: Start) -> dict[str, Any]:
-    return as_printed(problem.dim)
-
-
 def _go_on(problem: Problem, start: Start, queries: int, seed: int) -> list[float]:
     """TuRBO from where the start left it."""
     told = len(start.y)
@@ -227,9 +223,9 @@ def _cobyqa(problem: Problem, start: Start, queries: int, seed: int, radius: flo
 
 
 METHODS: dict[str, Callable[..., list[float]]] = {
-    "zord": ours("zord", _paper),
-    "zord_last": ours("zord", lambda problem, start: {**_paper(problem, start), "start": "last"}),
-    "zord_history": ours("zord", lambda problem, start: {**_paper(problem, start), "history": (start.X, start.y)}),
+    "zord": ours("zord", lambda problem, start: as_printed(problem.dim)),
+    "zord_last": ours("zord", lambda problem, start: {**as_printed(problem.dim), "start": "last"}),
+    "zord_history": ours("zord", lambda problem, start: {**as_printed(problem.dim), "history": (start.X, start.y)}),
     "zord_kept": ours("zord", lambda problem, start: {}),
     "zord_gated": ours("zord_probability_gate", lambda problem, start: {"active": "gated"}),
     "least_squares_gradient": ours("least_squares", lambda problem, start: {}),

@@ -73,7 +73,8 @@ def plot(settings: Settings, rows: Rows) -> Figure:
     for (whole, part), (name, half_width) in zip(axes.T, settings.problems, strict=True):
         problem = standard_problem(name, 2, (-half_width, half_width)).scaled(0.0, 10.0)
         found = where(rows, seed=seed, problem=name)
-        paths = {method: _path(where(found, method=method)) for method in METHODS}
+        rows_of = {method: [row for row in where(found, method=method) if "x1" in row] for method in METHODS}
+        paths = {m: np.array([[row["x1"], row["x2"]] for row in own], dtype=float) for m, own in rows_of.items()}
         lower, side = _square(np.concatenate([*paths.values()]))
         _draw_surface(figure, whole, problem, np.zeros(2), 10.0, settings.grid)
         whole.add_patch(Rectangle((lower[0], lower[1]), side, side, fill=False, color="white", lw=1.2))
@@ -86,11 +87,6 @@ def plot(settings: Settings, rows: Rows) -> Figure:
         whole.set_title(f"{name.capitalize()}, d = 2")
     plotting.shared_legend(figure, axes[1, 0])
     return figure
-
-
-def _path(rows: Rows) -> np.ndarray:
-    """The best queries of a run, ``n x 2``."""
-    return np.array([[float(row["x1"]), float(row["x2"])] for row in rows if "x1" in row])
 
 
 def _square(points: np.ndarray) -> tuple[np.ndarray, float]:

@@ -276,12 +276,6 @@ def table(settings: Settings, rows: Rows) -> Table:
     return Table(tuple(columns), tuple(cells), caption)
 
 
-def check(settings: Settings) -> None:
-    """Read the data; raises ``DataError`` where they are not what is expected."""
-    for name in settings.datasets:
-        load_images(name, settings.data, settings.side)
-
-
 def per_seed(settings: Settings) -> str:
     """How many images are attacked."""
     return f"{counted(settings.images, 'image')} a seed"
@@ -295,7 +289,7 @@ def experiment(images: int, quick: Settings, **what: Any) -> Experiment:
         seeds=5,
         data=("mnist", "cifar10"),
         stand_in=lambda settings: stand_in(settings.datasets, settings.data, settings.side),
-        check=check,
+        check=lambda settings: [load_images(name, settings.data, settings.side) for name in settings.datasets],
         **what,
     )
 
