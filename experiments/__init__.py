@@ -1,4 +1,4 @@
-"""The papers' figures and tables, each with a verdict on its claim: ``python -m experiments list``."""
+"""Experiments that repeat the papers' figures and tables and judge their claims: ``python -m experiments list``."""
 
 from importlib.metadata import version as _version
 

@@ -10,7 +10,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 
 
 def main() -> int:
-    """Run the command that was typed."""
+    """Runs the command line."""
     from experiments.cli import main as command_line
 
     return command_line(sys.argv[1:])

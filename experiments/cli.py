@@ -1,4 +1,4 @@
-"""The command line: ``gradient-surrogates``, or ``python -m experiments``, and its commands."""
+"""The command line ``gradient-surrogates`` (``python -m experiments``)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONTROLS: dict[Status, str] = {
 
 
 class _Command(argparse.ArgumentParser):
-    """A command's parser, which names the choice that is nearest to one that there is not."""
+    """An argument parser that suggests the closest valid choice."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
@@ -53,7 +53,7 @@ def _nearest(given: str | None, known: Iterable[str]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command; exit status 0, 1 where something failed, 2 for bad input, 130 on an interrupt."""
+    """Runs one command; returns 0 on success, 1 if something failed, 2 for bad input, 130 on an interrupt."""
     from experiments.running.runner import FULL_DISK
 
     parser = _parser()
@@ -124,7 +124,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _completion(shell: str) -> str:
-    """A script after which a shell completes commands, options, ids and paths."""
+    """Returns a shell script that completes commands, options, ids and paths."""
     import shtab
 
     parser = _parser(SCRIPT, complete=True)
@@ -137,17 +137,17 @@ def _completion(shell: str) -> str:
 
 
 def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of the commands, by name."""
+    """Returns the commands' parsers by name."""
     (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return dict(found)
 
 
 def _parser(name: str | None = None, complete: bool = False) -> argparse.ArgumentParser:
-    """The parser.
+    """Builds the argument parser.
 
     Args:
-        name: the program's; by default what the user typed.
-        complete: for a shell's completion: ids are choices, which are looked up with a better answer elsewhere.
+        name: program name; by default the one that the user typed.
+        complete: build the parser for shell completion, which needs the ids as choices.
     """
     parser = argparse.ArgumentParser(
         prog=name or program(),
@@ -198,7 +198,7 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
 
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
-    """The ids asked for; of a paper or of all, those that can run here, the others being named."""
+    """Returns the ids that the user selected."""
     if arguments.names and (arguments.paper or arguments.all):
         raise ValueError("run takes ids, or --paper, or --all, not several of them")
     if arguments.names:
@@ -209,7 +209,7 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 
 
 def _available(names: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """The ids that can run here, and for the others the reason."""
+    """Returns the ids that can run here, and a reason for each that cannot."""
     from experiments.running.runner import available, configured
 
     can, cannot = list[str](), list[str]()

@@ -1,4 +1,4 @@
-"""The program as its user knows it: the name it was started by, and what its pages of help say."""
+"""The name under which the program was started, and its help texts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MODULE = "python -m experiments"
 
 
 def program() -> str:
-    """The name that the user typed: the installed command's, or else the module's."""
+    """Returns the name that the user typed: the installed command, or ``python -m experiments``."""
     return SCRIPT if Path(sys.argv[0]).stem == SCRIPT else MODULE
 
 
 def plain(docstring: str | None) -> str:
-    """A docstring as a terminal shows it: without marks around its code, and with the name that the user typed."""
+    """Formats a docstring for a terminal: without backticks, and with the program name that the user typed."""
     return (docstring or "").replace("``", "").replace(MODULE, program())

@@ -1,6 +1,7 @@
-"""The experiments by id: one line here and one module make one, as ``experiments.harness.experiment`` describes.
+"""Experiments and benchmarks by id.
 
-Figures that differ in a setting are rows of one module, whose name stands here once for each of their ids.
+A module with one experiment defines ``EXPERIMENT``; figures that differ only in their settings share a module, which
+defines ``EXPERIMENTS`` (``experiments.harness.experiment``).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ EXTRAS = {
     "llm": ("transformers", "datasets"),
     "problems": ("cocoex",),
 }
-"""Modules that each extra of this distribution installs, by the names under which they are imported."""
+"""The import names of the packages that each extra installs."""
 
 BENCHMARKS = {
     "derived-gp": "experiments.benchmarks.derived_gp",
@@ -72,11 +73,11 @@ BENCHMARKS = {
 }
 
 SCOREBOARDS = "problems-"
-"""How the ids of results begin that the benchmark ``problems`` writes."""
+"""Prefix of the ids of results that the benchmark ``problems`` writes."""
 
 
 class UnknownNameError(ValueError):
-    """A name that is not registered, with the nearest ones that are."""
+    """Raised for a name that is not registered; the message suggests the closest registered names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = list(known)
@@ -86,7 +87,7 @@ class UnknownNameError(ValueError):
 
 
 class MissingExtraError(ValueError):
-    """A package that an experiment needs is not installed, with the command that installs it."""
+    """Raised if a package that an experiment needs is not installed; the message has the pip command."""
 
     def __init__(self, name: str, modules: Iterable[str], extra: str) -> None:
         super().__init__(
@@ -96,26 +97,26 @@ class MissingExtraError(ValueError):
 
 
 def missing_extra(extra: str, name: str) -> MissingExtraError | None:
-    """The error for an experiment whose extra is not installed; None if nothing is missing."""
+    """Returns the error for an extra that is not installed, or None if nothing is missing."""
     missing = [module for module in EXTRAS.get(extra, ()) if importlib.util.find_spec(module) is None]
     return MissingExtraError(name, missing, extra) if missing else None
 
 
 def require(extra: str, name: str) -> None:
-    """Refuse an experiment whose extra is not installed; nothing where it needs none.
+    """Checks that an extra is installed; an empty name needs nothing.
 
     Raises:
-        MissingExtraError: with the pip command.
+        MissingExtraError: if a package of the extra is missing.
     """
     if error := missing_extra(extra, name):
         raise error
 
 
 def get(name: str) -> Experiment:
-    """The experiment with this id; its module is imported now.
+    """Imports and returns the experiment with an id.
 
     Raises:
-        UnknownNameError: if the registry has no such id, or its module no experiment with it.
+        UnknownNameError: if no module is registered for the id, or the module has no experiment with it.
         MissingExtraError: if the module imports a package that is not installed.
     """
     if name not in MODULES:

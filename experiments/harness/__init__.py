@@ -1,1 +1,1 @@
-"""What an experiment is made of: settings, records, verdicts, tables, and one look for all figures."""
+"""The parts of an experiment: settings, records, curves and verdicts."""

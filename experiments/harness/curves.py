@@ -1,4 +1,4 @@
-"""Curves of methods drawn from records: mean and standard error over seeds, a line for each method."""
+"""Draws records as curves: mean and standard error over seeds, one line per method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from surrogates import plotting
 
 
 def draw_methods(axes: Axes, rows: Rows, x: str, methods: Iterable[str], /, **conditions: Value) -> None:
-    """``draw`` for each method: its ``value`` over seeds at each ``x``, from the records under the conditions."""
+    """Draws ``value`` against ``x``, one line per method, from the records that meet the conditions."""
     for method in methods:
         plotting.draw(axes, method, curve(rows, x, method=method, **conditions))
 
@@ -26,13 +26,13 @@ def label_panels(
     xlabels: str | Sequence[str] = (),
     ylabels: str | Sequence[str] = (),
 ) -> None:
-    """Sets titles above the first row, x labels below the last row, y labels left of the first column.
+    """Sets titles above the first row, x labels below the last row and y labels left of the first column.
 
     Args:
         axes: the ``rows x columns`` panels.
-        titles: one text for each column, or one for all.
+        titles: one text per column, or one text for all.
         xlabels: likewise.
-        ylabels: one text for each row, or one for all.
+        ylabels: one text per row, or one text for all.
     """
     for edge, kind, texts in (
         (axes[0], "title", titles),
@@ -47,14 +47,14 @@ def label_panels(
 def grid_of_methods(
     rows: Rows, x: str, methods: Sequence[str], cells: Mapping[str, Mapping[str, Value]], **options: Any
 ) -> Figure:
-    """``grid`` whose panels hold a line for each method, from the records under the panel's conditions.
+    """Draws a panel for each set of conditions, with one line per method.
 
     Args:
         rows: the records.
-        x: the column of the horizontal axis; its label is ``xlabel``, else the same.
+        x: the column on the horizontal axis; also its label unless ``xlabel`` is given.
         methods: the methods.
-        cells: a panel's title to its conditions.
-        **options: for ``grid``.
+        cells: each panel's title and the conditions on its records.
+        **options: passed to ``surrogates.plotting.grid``.
     """
 
     def draw_cell(panel: Axes, conditions: Mapping[str, Value]) -> None:

@@ -1,32 +1,32 @@
-"""What an experiment is: settings, a run for each seed, a picture, verdicts, and where there is one a table.
+"""The interface of an experiment: settings, a run per seed, figures, verdicts and an optional table.
 
-A new experiment is one module and one line in ``registry.MODULES``; nothing else knows of it. The module defines
-``EXPERIMENT``, or, where figures differ in a setting, ``EXPERIMENTS``, one for each id whose line names the module. Its
-docstring says how the source was read; the page shows it.
+To add an experiment, write one module and register it in ``experiments.registry``. The module defines ``EXPERIMENT``,
+or ``EXPERIMENTS`` if several figures differ only in their settings. The published page shows the module's docstring,
+which explains how the source was interpreted.
 
-Settings are a frozen dataclass, one object a scale: ``paper`` is what the paper ran, ``reduced`` fits a night on two
-cores together with all others (where a module has none: the paper's), ``quick`` takes seconds and is in the tests.
-Two fields of the settings mean the same everywhere and are set from the command line where they exist:
+Settings are frozen dataclasses, one object per scale: ``paper`` repeats the paper's run; ``reduced`` runs in one night
+on two cores together with all other experiments (by default it equals ``paper``); ``quick`` takes seconds and is used
+by the tests. Two fields have the same meaning everywhere and are set from the command line:
 
 * ``device: str = "cpu"`` is ``--device``;
-* ``data: str = ""`` is ``--data DIR``, the folder in which data set NAME is ``DIR/NAME``; empty: the stand-in.
+* ``data: str = ""`` is ``--data DIR``: data set NAME is in ``DIR/NAME``. An empty string selects the stand-in.
 
-What every experiment promises, and ``tests/experiments/test_figures.py`` asks of it at its quick scale:
+Every experiment satisfies these conditions, which ``tests/experiments/test_figures.py`` checks at the quick scale:
 
-* ``run_seed`` draws from its seed alone: the same records whatever ran before, others for another seed. A record has
-  ``seed``, a finite ``value``, and text or numbers that tell it apart; a method stands in the column ``method``, under
-  a name whose look is in ``plotting.METHODS`` (methods of one experiment have colours of their own) or any other name.
-* ``plot`` labels its axes: below where x is the panels' own or in the last row, at the left in the first column. The
-  figure has a legend (``plotting.grid`` and ``plotting.shared_legend`` make it), is 3.4 or 7 inches wide
-  (``plotting.panels``), has no text under 7 points at that size and no more than seven methods in a panel;
-  ``plot_more`` draws the others. What bands and bars are is said in ``caption``.
-* ``claims`` gives verdicts over all seeds with finite numbers, at least one of them no control where the source claims
-  what can be measured. A claim that fails is reported as it came out.
-* Numbers in ``shows``, in verdicts and in a table's caption are those of the settings: where they name one that the
-  scales differ in, they are made from it (``tests/experiments/test_words.py``). The docstring is of the paper's scale.
-* ``table`` has a caption, and a name and a value in each row.
-* With ``data`` there is a ``stand_in``. ``figures`` puts its name above the figure; ``plot`` need not.
-* ``check(settings)`` raises ``ValueError``, before any seed runs, where the data are not what the loader expects.
+* ``run_seed`` depends on its seed alone. A record has a ``seed``, a finite ``value`` and columns that identify it. The
+  column ``method`` names the method; ``plotting.METHODS`` gives its style.
+* ``plot`` labels the x axis of the last row (or of every panel, if they differ) and the y axis of the first column. The
+  figure has a legend (``plotting.grid``, ``plotting.shared_legend``), is 3.4 or 7 inches wide (``plotting.panels``),
+  has no text below 7 points and at most seven methods per panel; ``plot_more`` draws the rest. ``caption`` explains
+  bands and bars.
+* ``claims`` returns verdicts with finite numbers over all seeds. At least one is not a control if the source makes a
+  measurable claim. A claim that fails is reported as it is.
+* Every number in ``shows``, in a verdict or in a table's caption is one of the settings. Numbers that differ between
+  scales are computed from the settings (``tests/experiments/test_words.py``). The module docstring describes the
+  paper's scale.
+* ``table`` has a caption, and each row has a name and a value.
+* An experiment with ``data`` has a ``stand_in``, whose name ``figures`` writes above each figure.
+* ``check(settings)`` raises ``ValueError`` before any seed runs if the data are not as expected.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ PAPERS = {
     "ours": "Beside the papers",
 }
 OF_THEOREMS = {"calibration": "zord", "fourier-features": "fzoos"}
-"""Experiments on what a paper proves, in no figure of it, and the paper."""
+"""Experiments on a theorem of a paper rather than on one of its figures, with that paper."""
 
 SCALES = ("quick", "reduced", "paper")
 MORE = "-more"
-"""What the name of a second figure has after the id."""
+"""Suffix of the file name of a second figure."""
 
 
 def paper_of(name: str) -> str:
-    """The paper that an id begins with, or whose theorem it is on, else ``ours``."""
+    """Returns the paper that an id belongs to, or ``ours``."""
     prefix = name.partition("-")[0]
     return OF_THEOREMS.get(name, prefix if prefix in PAPERS else "ours")
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts fig2 before fig10."""
+    """Returns a sort key that puts fig2 before fig10."""
     return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)]
 
 
 MEANS = "Lines are means over the seeds, bands one standard error to either side."
-"""The caption of most figures."""
+"""Caption of most figures."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,27 +82,27 @@ class Experiment:
 
     Attributes:
         id: paper, then figure or table, such as ``zord-fig2a``.
-        source: where it stands, such as ``ZoRD, Fig. 2a``.
-        shows: what it shows, one line; or a function of the settings where it names what these decide.
-        claim: what its source claims, with the source's numbers.
-        scales: a frozen dataclass of settings for each scale: ``paper``, ``quick`` for tests, and ``reduced``
-            where the paper's takes more than its share of a night.
-        run_seed: settings and a seed to long-form records. A seed is the unit of repetition, of parallel work and of
-            the bootstrap.
-        plot: settings and records to a figure; None where a table says all.
-        claims: settings and records of at least two seeds to verdicts.
-        seeds: how many seeds by default, or that for some scales, ``{"reduced": 5, "paper": 10}``; where quick
-            is not named, at most 3.
-        data: names of the data sets that it needs beyond what ships, such as ``("mnist",)``.
-        stand_in: what takes their place without ``--data``, such as ``scikit-learn's digits for MNIST``; or a function
-            of the settings, empty where the real data are used.
+        source: place in the paper, such as ``ZoRD, Fig. 2a``.
+        shows: one line on what is shown; a function of the settings if it mentions their numbers.
+        claim: the claim of the source, with its numbers.
+        scales: a frozen dataclass of settings for ``paper``, ``quick`` and, if the paper's scale takes too long for one
+            night, ``reduced``.
+        run_seed: maps settings and a seed to records. A seed is the unit of repetition, of parallel work and of the
+            bootstrap.
+        plot: maps settings and records to a figure; None if there is only a table.
+        claims: maps settings and the records of at least two seeds to verdicts.
+        seeds: default number of seeds, for all scales or by scale, such as ``{"reduced": 5, "paper": 10}``. The quick
+            scale uses at most 3 unless it is named.
+        data: names of the external data sets, such as ``("mnist",)``.
+        stand_in: what replaces them without ``--data``, such as ``scikit-learn's digits for MNIST``; or a function of
+            the settings that returns an empty string if the real data are used.
         check: raises ``ValueError`` for settings that cannot run; called once, before any seed.
-        cost: processor time at a scale, in words, such as ``{"paper": "3 h"}``; measured times go before it.
-        table: settings and records to the paper's table with our values beside the printed ones.
+        cost: processor time by scale, such as ``{"paper": "3 h"}``; measured times take precedence.
+        table: maps settings and records to the paper's table, our values beside the printed ones.
         extra: the pip extra that it needs, a key of ``registry.EXTRAS``.
-        caption: what lines, bands and marks of the figure are, one sentence or two; or a function of the settings.
-        plot_more: settings and records to a second figure, of controls or what else would crowd the first; None where a
-            scale has nothing for it.
+        caption: explains lines, bands and marks in one or two sentences; or a function of the settings.
+        plot_more: maps settings and records to a second figure, for controls or crowded panels; returns None if the
+            settings need none.
     """
 
     id: str
@@ -125,11 +125,11 @@ class Experiment:
 
     @property
     def paper(self) -> str:
-        """One of ``PAPERS``, see ``paper_of``."""
+        """The key of ``PAPERS`` that the id belongs to."""
         return paper_of(self.id)
 
     def settings(self, scale: str = "paper") -> Any:
-        """The settings at a scale; ``reduced`` is the paper's where there are none of its own.
+        """Returns the settings of a scale; ``reduced`` falls back to ``paper``.
 
         Raises:
             ValueError: for a scale that this experiment does not have.
@@ -141,7 +141,7 @@ class Experiment:
         return self.scales[scale]
 
     def num_seeds(self, scale: str = "paper") -> int:
-        """How many seeds a run has by default at a scale: where it names none the paper's, at quick scale 3 of them."""
+        """Returns the default number of seeds at a scale; the quick scale uses at most 3 unless it is named."""
         known = {"paper": self.seeds} if isinstance(self.seeds, int) else self.seeds
         if scale in known:
             return known[scale]
@@ -149,32 +149,32 @@ class Experiment:
         return min(paper, 3) if scale == "quick" else paper
 
     def shown(self, settings: Any) -> str:
-        """What a run with these settings shows."""
+        """Returns one line on what a run with these settings shows."""
         return self.shows(settings) if callable(self.shows) else self.shows
 
     def differences(self, settings: Any) -> list[str]:
-        """What these settings have that the paper's scale has not, a text for each field."""
+        """Returns one text for each field in which the settings differ from the paper's scale."""
         paper = self.settings("paper")
         pairs = [(f.name, getattr(settings, f.name), getattr(paper, f.name)) for f in dataclasses.fields(settings)]
         return [f"{name}: {_short(ours)} instead of {_short(theirs)}" for name, ours, theirs in pairs if ours != theirs]
 
     def judged(self, settings: Any, rows: Rows) -> list[Verdict]:
-        """The verdicts of ``claims``, which say what stood in for the paper's data."""
+        """Returns the verdicts of ``claims``, each with the stand-in that it rests on."""
         name = self.stands_in(settings)
         return [dataclasses.replace(verdict, stand_in=name) for verdict in self.claims(settings, rows)]
 
     def stands_in(self, settings: Any) -> str:
-        """What stands in for data that are not used under these settings; empty where nothing does."""
+        """Returns the stand-in that a run with these settings uses; an empty string if it uses none."""
         if callable(self.stand_in):
             return self.stand_in(settings)
         return "" if getattr(settings, "data", "") else self.stand_in
 
     def captioned(self, settings: Any) -> str:
-        """What lines, bands and marks are in the figure of a run with these settings."""
+        """Returns the caption of the figure of a run with these settings."""
         return self.caption(settings) if callable(self.caption) else self.caption
 
     def figures(self, settings: Any, rows: Rows) -> dict[str, Figure]:
-        """The figures by what the names of their files have after the id, with the stand-in's name above each."""
+        """Draws the figures, keyed by file-name suffix, each with the stand-in's name above it."""
         plots = {"": self.plot, MORE: self.plot_more}
         drawn = {name: plot(settings, rows) for name, plot in plots.items() if plot is not None}
         found = {name: figure for name, figure in drawn.items() if figure is not None}
@@ -184,12 +184,12 @@ class Experiment:
         return found
 
     def run(self, settings: Any, seeds: Iterable[int]) -> Rows:
-        """The records of all seeds, one seed after another."""
+        """Returns the records of all seeds."""
         return [plain(row) for seed in seeds for row in self.run_seed(settings, seed)]
 
 
 def _short(value: Any) -> str:
-    """A value of a settings field, to be read."""
+    """Formats the value of a settings field."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_short, value))})" if value else "none"
     if dataclasses.is_dataclass(value):
@@ -204,17 +204,17 @@ def _measured() -> dict[str, dict[str, float]]:
 
 
 def seconds_a_seed(name: str, scale: str) -> float | None:
-    """Processor seconds of one seed, as measured when the committed results were made; None where they were not."""
+    """Returns the published processor seconds per seed, or None if they were not measured."""
     return _measured().get(name, {}).get(scale)
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: ``1 seed``, ``2 seeds``."""
+    """Returns a number with its noun: ``1 seed``, ``2 seeds``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def in_words(seconds: float) -> str:
-    """A time to be read: ``8 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
+    """Formats a time: ``8 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
     for limit, unit, name in ((100, 1, "s"), (6000, 60, "min"), (48 * 3600, 3600, "h")):
         if seconds < limit:
             count = seconds / unit
@@ -223,7 +223,7 @@ def in_words(seconds: float) -> str:
 
 
 def cost_of(experiment: Experiment, scale: str) -> str:
-    """Processor time of a run with the default seeds, in words; empty where nobody knows."""
+    """Formats the processor time of a run with the default seeds; an empty string if it is unknown."""
     measured = seconds_a_seed(experiment.id, scale)
     if measured is None and "reduced" not in experiment.scales and scale in ("reduced", "paper"):
         measured = seconds_a_seed(experiment.id, "paper" if scale == "reduced" else "reduced")

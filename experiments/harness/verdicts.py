@@ -1,16 +1,16 @@
-"""Verdicts on a paper's claims: paired over shared seeds, with bootstrap intervals.
+"""Verdicts on claims: paired over shared seeds, with bootstrap intervals.
 
-A claim that fails is reported as it came out; it is never an exception and never a failing test.
+A claim that fails is reported as a result; it raises no exception and fails no test.
 
-A claim is judged in cells, the settings of an experiment. A cell *holds* where its 95% interval lies wholly in the
-claimed region, *fails* where it lies wholly outside, and is *undecided* where it has a part of both, or touches the
-threshold. The status of the claim follows:
+A claim is judged in cells, the settings of an experiment. A cell *holds* if its 95% interval lies entirely in the
+claimed region, *fails* if it lies entirely outside, and is *undecided* if it contains the threshold. The status of the
+claim follows:
 
 * ``reproduced``: every cell holds;
-* ``partly``: some hold;
-* ``undecided``: none holds, and either every cell is undecided, or the interval of the mean over cells has the
-  threshold in it;
-* ``not reproduced``: none holds otherwise.
+* ``partly``: some cells hold;
+* ``undecided``: no cell holds, and every cell is undecided or the interval of the mean over cells contains the
+  threshold;
+* ``not reproduced``: no cell holds otherwise.
 """
 
 from __future__ import annotations
@@ -36,30 +36,29 @@ CONTROL_WORDS: dict[Status, str] = {
     "undecided": "undecided",
     "not reproduced": "does not hold",
 }
-"""What a status says of a control."""
+"""The words for each status of a control."""
 
 ON_STAND_IN = " on the stand-in"
-"""What is added to every status where the data are not the paper's."""
+"""Suffix of a status that rests on a stand-in for the paper's data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What came out for one claim.
+    """The verdict on one claim.
 
     Attributes:
         claim: the claim in one sentence.
         status: ``reproduced``, ``partly``, ``undecided`` or ``not reproduced``.
-        statistic: what ``estimate`` measures, with its unit or scale.
-        estimate: the mean over seeds.
-        interval: its 95% bootstrap interval over seeds.
-        seeds: the seeds that it rests on.
-        detail: what a reader should know besides: the settings that failed or are undecided, the tightest one.
-        held: in how many settings the claim holds.
-        settings: of how many.
-        control: whether the claim is ours, a baseline or a check beside the paper's claims; for a control
-            ``reproduced`` says that it holds.
-        undecided: in how many settings it is undecided.
-        stand_in: what took the place of the paper's data; empty where they were used, or none were needed.
+        statistic: the quantity that ``estimate`` measures, with its unit or scale.
+        estimate: its mean over seeds.
+        interval: 95% bootstrap interval of the mean over seeds.
+        seeds: the seeds.
+        detail: the thresholds, the cell nearest to them, and the cells that fail or are undecided.
+        held: number of cells in which the claim holds.
+        settings: number of cells.
+        control: whether the claim is our own rather than the paper's; ``reproduced`` then means that it holds.
+        undecided: number of undecided cells.
+        stand_in: what replaced the paper's data; empty if nothing did.
     """
 
     claim: str
@@ -76,19 +75,19 @@ class Verdict:
     stand_in: str = ""
 
     def said(self, words: Mapping[Status, str] | None = None) -> str:
-        """The status in words: its own, a control's, or others; on what, and where partly in how many settings."""
+        """Describes the status in the given words, with the stand-in and, for ``partly``, the number of cells."""
         word = (words or CONTROL_WORDS)[self.status] if words or self.control else self.status
         if self.stand_in:
             word += ON_STAND_IN
         return f"{word}, in {self.held} of {self.settings} settings" if self.status == "partly" else word
 
     def measured(self) -> str:
-        """Statistic, estimate and interval."""
+        """Formats statistic, estimate and interval."""
         low, high = self.interval
         return f"{self.statistic}: {self.estimate:.3g} ({low:.3g} to {high:.3g})"
 
     def line(self) -> str:
-        """One line for a terminal."""
+        """Formats the verdict as one line."""
         status = f"control, {self.said()}" if self.control else self.said()
         return f"{status}: {self.claim}; {self.measured()}"
 
@@ -103,22 +102,22 @@ def judge(
     below: float = math.inf,
     control: bool = False,
 ) -> Verdict:
-    """Verdict on "the mean over seeds lies between two bars in every cell", by the module's rule.
+    """Judges the claim "the mean over seeds lies between two thresholds in every cell" by the module's rule.
 
-    A cell is one setting of the experiment: a smoothing radius and a number of queries, say. The estimate is the mean
-    over cells, its interval the bootstrap over seeds of each seed's mean over cells.
+    A cell is one setting of the experiment, such as a smoothing radius and a number of queries. The estimate is the
+    mean over cells; its interval is the bootstrap over seeds of each seed's mean over cells.
 
     Args:
         claim: the claim in one sentence.
-        statistic: what a cell's numbers measure.
-        cells: label of a cell to one number a seed, all in the same order of ``seeds``.
+        statistic: the quantity that the cells' numbers measure.
+        cells: label of each cell and its numbers, one per seed in the order of ``seeds``.
         seeds: the seeds.
-        above: the lower bar.
-        below: the upper bar.
-        control: whether the claim is ours rather than the paper's.
+        above: lower threshold.
+        below: upper threshold.
+        control: whether the claim is our own rather than the paper's.
 
     Raises:
-        ValueError: without a bar or cells, or with cells that do not have one number a seed.
+        ValueError: without a threshold or cells, or if a cell does not have one number per seed.
     """
     if math.isinf(above) and math.isinf(below):
         raise ValueError(f"{claim!r}: a verdict needs a bar, above or below")
@@ -160,7 +159,7 @@ def judge(
 
 
 def at_least(verdict: Verdict, enough: int, claim: str) -> Verdict:
-    """A verdict in every cell, judged anew as one in so many of them: undecided while undecided cells could decide."""
+    """Judges a verdict anew as "the claim holds in at least ``enough`` cells"."""
     held, possible = verdict.held, verdict.held + verdict.undecided
     status: Status = "reproduced" if held >= enough else "undecided" if possible >= enough else "not reproduced"
     return dataclasses.replace(verdict, claim=claim, status=status)
@@ -177,17 +176,17 @@ def judge_pairs(
     above: float = -math.inf,
     below: float = math.inf,
 ) -> list[Verdict]:
-    """A verdict for each pair of methods on "the one's measure minus the other's lies between two bars in every cell".
+    """Judges for each pair of methods the difference of their measures in every cell.
 
     Args:
-        pairs: a method, another one, and whether the claim is a control.
-        claim: formats the labels of both methods, such as ``{} ends lower than {}``.
-        statistic: what the difference of their measures is.
-        measure: of a cell and a method, one number a seed.
-        cells: label of a cell to what ``measure`` takes for it.
+        pairs: a method, another method, and whether the claim is a control.
+        claim: format string for the two labels, such as ``{} ends lower than {}``.
+        statistic: the quantity that the difference measures.
+        measure: maps a cell and a method to one number per seed.
+        cells: label of each cell and the first argument of ``measure``.
         seeds: the seeds.
-        above: the lower bar.
-        below: the upper bar.
+        above: lower threshold of the difference.
+        below: upper threshold.
     """
     verdicts = []
     for method, other, control in pairs:
@@ -198,10 +197,10 @@ def judge_pairs(
 
 
 def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray, seeds: Sequence[int]) -> Verdict:
-    """Verdict on "it never happens": the share of trials that violate, one count a seed; a setting is a seed.
+    """Judges the claim "it never happens" by the share of trials that violate it; each seed is a cell.
 
-    ``reproduced`` without a violation, ``partly`` while under 5% of the trials violate; never ``undecided``, as one
-    violation decides.
+    The status is ``reproduced`` without a violation and ``partly`` below 5% of violations. It is never ``undecided``,
+    since one violation decides.
     """
     share = np.asarray(violations, dtype=float) / np.asarray(trials, dtype=float)
     total = float(np.sum(violations) / np.sum(trials))
@@ -220,12 +219,12 @@ def never(claim: str, statistic: str, violations: np.ndarray, trials: np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Cells as they are to be read; the page escapes and sets them.
+    """A table of plain texts, which the page escapes.
 
     Attributes:
-        columns: headings; the first is that of the rows' names.
-        rows: one text a column each.
-        caption: what a cell is: its unit, what stands beside what.
+        columns: headings; the first column names the rows.
+        rows: one text per column.
+        caption: explains the cells: unit, interval, printed values.
     """
 
     columns: tuple[str, ...]
@@ -238,6 +237,6 @@ class Table:
 
 
 def with_sd(values: Sequence[float] | np.ndarray, mean: str = ".4g", sd: str = ".2g") -> str:
-    """Mean of one number a seed with its standard deviation, such as ``0.93 ± 0.02``; the formats of both."""
+    """Formats mean and standard deviation over seeds, such as ``0.93 ± 0.02``."""
     values = np.asarray(values, dtype=float)
     return f"{values.mean():{mean}} ± {values.std(ddof=1) if len(values) > 1 else 0.0:{sd}}"

@@ -1,4 +1,4 @@
-"""What is advised in which case, and why defaults are what they are; the guide sets it beside results."""
+"""The advice of the guide: which method to use in which case, and the reasons for the defaults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Ground(NamedTuple):
-    """What an advice rests on: an experiment's id, and how one of its claims begins."""
+    """A verdict that supports an advice: the id of the experiment, and how the claim begins."""
 
     experiment: str
     claim: str
@@ -15,13 +15,13 @@ class Ground(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What to use in one case.
+    """The method to use in one case.
 
     Attributes:
-        title: what the user has: dimension, budget, noise, clients, bandwidth, constraints.
+        title: dimension, budget, noise, clients, bandwidth or constraints of the case.
         use: the call.
         why: one or two sentences.
-        grounds: what it rests on.
+        grounds: the verdicts that support it.
     """
 
     title: str
@@ -35,11 +35,11 @@ class Default:
     """The default of a method's option.
 
     Attributes:
-        method: a class.
-        option: the name of an argument.
+        method: name of a class.
+        option: name of an argument.
         value: its default.
         why: one or two sentences.
-        grounds: what it rests on.
+        grounds: the verdicts that support it.
     """
 
     method: str
@@ -50,7 +50,7 @@ class Default:
 
     @property
     def title(self) -> str:
-        """The option as it would be given."""
+        """The option as an argument of the class."""
         return f"{self.method}({self.option}={self.value!r})"
 
 
@@ -71,7 +71,7 @@ INTRODUCTION = (
 )
 
 DIMENSIONS = (2, 3, 5, 10, 20, 40)
-"""Of COCO's problems on the scoreboard."""
+"""Dimensions of COCO's problems on the scoreboard."""
 
 BOXES = (
     *("kernel_ridge_diabetes", "perceptron_digits", "lightgbm_breast_cancer", "rocket", "wind_farm"),

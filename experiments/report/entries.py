@@ -1,4 +1,4 @@
-"""The results of a folder: what was run, what came out, and the pictures."""
+"""Reads the results of a folder: settings, verdicts and figures."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NEEDED = ("format", "experiment", "paper", "source", "shows", "claim", "settings
 
 
 class Picture(NamedTuple):
-    """A picture beside the results.
+    """A figure's file.
 
     Attributes:
-        name: its file, in the folder of the results.
-        inches: its printed width.
+        name: file name in the results folder.
+        inches: printed width.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Picture(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One experiment's results.
+    """The results of one experiment.
 
     Attributes:
         id: its id.
-        facts: what ``ID.settings.json`` holds.
-        verdicts: what came out.
-        pictures: the figure, and a second one where there is one; none where a table says all.
+        facts: contents of ``ID.settings.json``.
+        verdicts: its verdicts.
+        pictures: its figures; empty if there is only a table.
     """
 
     id: str
@@ -53,12 +53,12 @@ class Entry:
         return str(self.facts["paper"])
 
     def tally(self) -> Counter[str]:
-        """Counts the verdicts on the source's claims by status, without controls."""
+        """Counts the verdicts by status, without controls."""
         return Counter(verdict.status for verdict in self.verdicts if not verdict.control)
 
 
 def tallies(entries: Sequence[Entry]) -> dict[str, Counter[str]]:
-    """Counts verdicts by status, those on a paper's data under an empty key and those on stand-ins under a suffix."""
+    """Counts verdicts by status, under an empty key for the paper's data and under a suffix for stand-ins."""
     found = {where: Counter[str]() for where in ("", ON_STAND_IN)}
     for entry in entries:
         found[ON_STAND_IN if entry.facts.get("stand_in") else ""] += entry.tally()
@@ -66,10 +66,10 @@ def tallies(entries: Sequence[Entry]) -> dict[str, Counter[str]]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Ids that have results in a folder, paper by paper.
+    """Returns the ids that have results in a folder.
 
     Raises:
-        ResultsError: if there is no such folder, or nothing in it.
+        ResultsError: if the folder does not exist or has no results.
     """
     if not folder.is_dir():
         raise ResultsError(f"{folder} is no folder; results are made by: {program()} run ID --out {folder}")
@@ -80,10 +80,10 @@ def names_in(folder: Path) -> list[str]:
 
 
 def read(folder: Path, name: str) -> Entry:
-    """One experiment's results.
+    """Reads the results of one experiment.
 
     Raises:
-        ResultsError: if a file is missing, cut, or of another version.
+        ResultsError: if a file is missing, truncated or from another version.
     """
     path = folder / f"{name}.settings.json"
     facts = results.read_json(path)
@@ -103,7 +103,7 @@ def read(folder: Path, name: str) -> Entry:
 
 
 def read_all(folder: Path) -> tuple[list[Entry], list[str]]:
-    """Reads a folder's results in the order of the pages; also returns what is wrong with those it cannot read."""
+    """Reads all results of a folder in the order of the pages; also returns the reasons for unreadable ones."""
     entries, wrong = [], []
     for name in names_in(folder):
         try:

@@ -1,7 +1,6 @@
-"""Which method to use when, as Markdown: each advice beside the verdicts that support it.
+"""Builds the page "Which method to use when" from the advice and the verdicts that support it.
 
-``experiments.report.advice`` has the advice. Its verdicts are looked up among the results by experiment and claim, so
-that other results show other numbers beside the same advice.
+The verdicts are looked up by experiment and claim, so the page shows the numbers of the folder that it is built from.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ TITLE = "Which method to use when"
 
 
 def look_up(grounds: Sequence[Ground], entries: Sequence[Entry]) -> list[Judged]:
-    """Returns the verdicts that the results have on some grounds, in the order of the grounds."""
+    """Returns the results' verdicts for some grounds, in the order of the grounds."""
     found: list[Judged] = []
     for ground in grounds:
         for entry in entries:
@@ -28,7 +27,7 @@ def look_up(grounds: Sequence[Ground], entries: Sequence[Entry]) -> list[Judged]
 
 
 def guide(entries: Sequence[Entry]) -> str:
-    """Returns the page: a table of cases, one of defaults, and the verdicts of each; empty without any verdict."""
+    """Returns the page: a table of cases, a table of defaults, and the verdicts of each; empty without verdicts."""
     cases = [(item, f"``{item.use}``", f"``{item.use}``. {item.why}") for item in ADVICE]
     defaults = [(item, item.why, item.why) for item in DEFAULTS]
     parts = [
@@ -41,11 +40,11 @@ def guide(entries: Sequence[Entry]) -> str:
 def _part(
     heading: str, columns: Sequence[str], items: Sequence[tuple[Advice | Default, str, str]], entries: Sequence[Entry]
 ) -> list[str]:
-    """Returns a table of items with what it says of each and the results that decide it, then each with its verdicts.
+    """Returns the blocks of one part: a table of its items, then each item with its verdicts.
 
     Args:
-        heading: of the part.
-        columns: of the table.
+        heading: heading of the part.
+        columns: headings of the table.
         items: an advice or a default, its cell in the table, and its paragraph.
         entries: the results.
     """

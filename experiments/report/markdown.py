@@ -1,4 +1,4 @@
-"""Pieces of Markdown that GitHub and MyST render alike."""
+"""Markdown that GitHub and MyST render alike."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 SPECIAL = re.compile(r"[\\`$]|<(?=[\w/!?])|~(?=\S)|&(?=#?\w+;)|(?<=\w)\*(?=\w)|(?<!\w)_(?=\S)|\](?=[(\[])")
-"""What Markdown would read as markup in a text that has lists and *emphasis* at most."""
+"""Characters that Markdown would read as markup."""
 
 NUMBERS = re.compile(r"[\d.,e+−-]*")
 
@@ -15,13 +15,13 @@ PIXELS_AN_INCH = 120
 
 
 def text(value: object) -> str:
-    """Escapes a text, in which ``code`` is marked as in docstrings."""
+    """Escapes a text in which code stands between double backticks."""
     pieces = re.split(r"``(.+?)``", str(value), flags=re.S)
     return "".join(f"`{piece}`" if i % 2 else SPECIAL.sub(r"\\\g<0>", piece) for i, piece in enumerate(pieces))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of cells that are Markdown already; columns of numbers are aligned to the right."""
+    """Formats a table of Markdown cells; columns of numbers are aligned to the right."""
     head, *cells = [
         [re.sub(r"\s*\n\s*", " ", str(cell)).replace("|", "\\|") for cell in row] for row in (columns, *rows)
     ]
@@ -30,15 +30,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def picture(name: str, inches: float, alternative: str) -> str:
-    """A picture beside the page at its printed width, where the screen is wide enough."""
+    """Formats an image at its printed width, or narrower on small screens."""
     return f'<img src="{name}" alt="{html.escape(alternative)}" width="{round(PIXELS_AN_INCH * inches)}">'
 
 
 def folded(title: str, *blocks: str) -> str:
-    """Blocks that are hidden until the reader opens them."""
+    """Formats blocks that are hidden until the reader opens them."""
     return "\n\n".join([f"<details><summary>{title}</summary>", *blocks, "</details>"])
 
 
 def page(*blocks: str) -> str:
-    """A page of the blocks that are not empty."""
+    """Joins the blocks that are not empty."""
     return "\n\n".join(filter(None, blocks)) + "\n"

@@ -1,7 +1,7 @@
-"""A folder's results as Markdown in that folder: an index, a page for each paper, and which method to use when.
+"""Builds the pages of a results folder: an index, a page for each paper, and the guide.
 
-The pages are functions of the folder's files alone, byte for byte. They link to each other and to the pictures and
-settings beside them, and can be read on GitHub, in an editor's preview, or in Sphinx with MyST.
+The pages depend on the files of the folder alone, byte for byte. They link to each other and to the figures and
+settings next to them, and can be read on GitHub, in an editor's preview, or in Sphinx with MyST.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from experiments.running.results import ResultsError
 INDEX = "index.md"
 GUIDE = "which-method.md"
 MARKS = ("<!-- reproduced -->\n", "<!-- /reproduced -->")
-"""What a text has before and after the counts of each paper."""
+"""The lines around the counts of each paper in a text."""
 
 
 def build(folder: Path) -> tuple[dict[str, str], list[str]]:
-    """Returns the pages of a folder's results by the names of their files, and what was left out and why.
+    """Returns the pages by file name, and a reason for each result that was left out.
 
     Raises:
-        ResultsError: if nothing in the folder can be read.
+        ResultsError: if no result in the folder can be read.
     """
     entries, wrong = read_all(folder)
     if not entries:
@@ -49,7 +49,7 @@ def build(folder: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def write_pages(folder: Path) -> tuple[Path, list[str]]:
-    """Writes the pages beside a folder's results; returns where the index is, and what was left out and why."""
+    """Writes the pages into the folder; returns the path of the index and the reasons for what was left out."""
     pages, left_out = build(folder)
     for name, written in pages.items():
         results.replace(folder / name, written.encode())
@@ -57,12 +57,12 @@ def write_pages(folder: Path) -> tuple[Path, list[str]]:
 
 
 def by_paper(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Returns the results of each paper, in their order."""
+    """Groups the results by paper."""
     return {paper: [e for e in entries if e.paper == paper] for paper in dict.fromkeys(e.paper for e in entries)}
 
 
 def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
-    """Returns the first page: counts and points of each paper, the rule of judgement, and every figure and table."""
+    """Returns the index: counts and main points of each paper, the rule of judgement, all figures and tables."""
     dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
     seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
     run = f"{counted(len(entries), 'result')}, {in_words(seconds)} of processor time"
@@ -81,7 +81,7 @@ def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
 
 
 def _paper(paper: str, own: Sequence[Entry]) -> str:
-    """Returns a paper's page: its points, the claims that did not hold, its figures and tables."""
+    """Returns the page of a paper: main points, claims that did not hold, figures and tables."""
     blocks = [f"# {paper_title(paper)}", f"[All results]({INDEX})", *_points(paper, own)]
     judged = [(e, v) for e in own for v in e.verdicts if v.status in ("not reproduced", "undecided") and not v.control]
     if judged:
@@ -97,7 +97,7 @@ def _paper(paper: str, own: Sequence[Entry]) -> str:
 
 
 def _points(paper: str, own: Sequence[Entry]) -> list[str]:
-    """Returns a paper's claims with their outcomes among some results, and what the library does about them."""
+    """Returns the main claims of a paper with their outcomes, and the consequences for the library."""
     one = SUMMARIES.get(paper, Summary((), ""))
     shown = [(point.claim, [e for e in own if e.id in point.experiments]) for point in one.points]
     lines = [f"- {text(claim)} **{_counts(found)}**" for claim, found in shown if found]
@@ -105,13 +105,13 @@ def _points(paper: str, own: Sequence[Entry]) -> list[str]:
 
 
 def _counts(entries: Sequence[Entry]) -> str:
-    """Returns the outcomes in words, such as ``2 reproduced, 1 partly on the stand-in``."""
+    """Formats the outcomes, such as ``2 reproduced, 1 partly on the stand-in``."""
     said = [f"{tally[s]} {s}{where}" for where, tally in tallies(entries).items() for s in STATUSES if tally[s]]
     return ", ".join(said) or "controls only"
 
 
 def _figures(entries: Sequence[Entry], place: str) -> str:
-    """Returns a row for each figure or table with its outcomes, scale, seeds and stand-in, and a last one for all."""
+    """Returns the table of figures with outcomes, scale, seeds and stand-in, and a row for all of them."""
     rows = []
     for entry in entries:
         facts = entry.facts
@@ -123,12 +123,12 @@ def _figures(entries: Sequence[Entry], place: str) -> str:
 
 
 def paper_title(paper: str) -> str:
-    """Returns a paper's name, authors and year; the key itself for what is no paper."""
+    """Returns the name, authors and year of a paper."""
     return PAPERS.get(paper, paper)
 
 
 def paper_table(entries: Sequence[Entry]) -> str:
-    """Returns the counts of each paper's claims, and a command that runs it again."""
+    """Returns the table of outcomes by paper, each with the command that runs it again."""
     rows = []
     for paper, own in by_paper(entries).items():
         found: Mapping[str, Counter[str]] = tallies(own)
@@ -141,7 +141,7 @@ def paper_table(entries: Sequence[Entry]) -> str:
 
 
 def with_counts(readme: str, entries: Sequence[Entry]) -> str:
-    """Returns a text with each paper's counts between its ``MARKS``; unchanged without them."""
+    """Inserts the table of outcomes between the ``MARKS`` of a text; returns a text without marks unchanged."""
     begin, end = MARKS
     head, begun, rest = readme.partition(begin)
     _, ended, tail = rest.partition(end)

@@ -1,7 +1,7 @@
-"""Copy results into a folder that is to be committed: small files, and the pages built from them.
+"""Copies results into a folder under version control, and builds the pages.
 
-Verdicts, tables and pictures are made anew from the records, so that they are what this version makes of them.
-Settings, seeds, versions, machine and date stay as the run wrote them.
+Verdicts, tables and figures are computed again from the records. Settings, seeds, versions, machine and date remain as
+the run wrote them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from experiments.running.results import ResultsError
 DPI = 200
 COLOURS = 256
 PACKED_FROM = 100_000
-"""Bytes from which on records are kept compressed."""
+"""Size in bytes from which records are compressed."""
 
 
 def publish(folder: Path, target: Path, names: Sequence[str] = (), readme: Path | None = None) -> list[str]:
-    """Copies finished results and builds pages and costs anew; of results at quick scale only the cost is noted.
+    """Copies finished results and builds pages and costs; for results at the quick scale it records only the cost.
 
-    If folder and target are the same, all that follows from the records there is made anew in its place.
+    If both folders are the same, everything that follows from the records is rebuilt there.
 
     Args:
-        folder: what ``run`` wrote to.
-        target: where the published results are; made if need be.
-        names: ids; by default all that are finished in the folder.
-        readme: a file that receives the counts of each paper between its marks.
+        folder: the folder that ``run`` wrote to.
+        target: the folder of published results, created if it does not exist.
+        names: ids; by default all finished results.
+        readme: a file whose counts are updated.
 
     Returns:
-        A line for each experiment: what was copied, or why not.
+        One line per experiment: what was copied, or why it was not.
 
     Raises:
-        UnknownNameError: for a name that is no id; nothing is written then.
-        ResultsError: if the folder holds no results.
+        UnknownNameError: for an unknown id; nothing is written then.
+        ResultsError: if the folder has no results.
     """
     from experiments.benchmarks.problems import page as scoreboard
 
@@ -73,10 +73,10 @@ def publish(folder: Path, target: Path, names: Sequence[str] = (), readme: Path 
 
 
 def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
-    """Copies one experiment's records and makes anew what follows from them; returns what was done, in words.
+    """Copies the records of one experiment and rebuilds what follows from them; returns a one-line summary.
 
     Raises:
-        ResultsError: if the results cannot be read, or were made with settings of another shape.
+        ResultsError: if the results cannot be read, or their settings have other fields.
     """
     name = experiment.id
     facts = results.read_json(folder / f"{name}.settings.json")
@@ -104,10 +104,10 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
 
 
 def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, str]:
-    """The settings that a run had, rebuilt from what it wrote, and the name of their scale.
+    """Rebuilds the settings of a run from its files; also returns the name of their scale.
 
     Raises:
-        ResultsError: if this version's settings have other fields.
+        ResultsError: if the settings of this version have other fields.
     """
     named = facts.get("scale")
     known = sorted(experiment.scales, key=lambda scale: (scale != named, scale == "quick"))
@@ -123,7 +123,7 @@ def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, 
 
 
 def _rebuilt(template: Any, found: Any) -> Any:
-    """A settings object like the template with the values of a JSON object."""
+    """Returns a copy of the template with the values of a JSON object."""
     if dataclasses.is_dataclass(template) and not isinstance(template, type) and isinstance(found, dict):
         names = {field.name for field in dataclasses.fields(template) if field.init} & set(found)
         return dataclasses.replace(template, **{name: _rebuilt(getattr(template, name), found[name]) for name in names})
@@ -133,7 +133,7 @@ def _rebuilt(template: Any, found: Any) -> Any:
 
 
 def _small(picture: bytes) -> bytes:
-    """The PNG with a palette, which line drawings do not tell from the original."""
+    """Reduces a PNG to a palette of 256 colours."""
     text = io.BytesIO()
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     small = image.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)

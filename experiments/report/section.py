@@ -1,4 +1,4 @@
-"""One figure or table as Markdown: claim, pictures, numbers, verdicts, and how it was run."""
+"""Formats the section of one figure or table: claim, figures, numbers, verdicts, and how it was run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Judged = tuple[Entry, Verdict]
 
 
 def section(entry: Entry, reading: str) -> list[str]:
-    """Returns the blocks of one experiment, whose anchor is its id; ``reading`` is how its paper was read."""
+    """Returns the blocks of one experiment; ``reading`` explains how its source was interpreted."""
     facts = entry.facts
     seeds = counted(len(facts["seeds"]), "seed")
     said = f"{facts['source']}: {facts['shows']}"
@@ -36,12 +36,12 @@ def section(entry: Entry, reading: str) -> list[str]:
 
 
 def verdict_table(judged: Sequence[Judged], words: Mapping[Status, str] | None = None, see: str | None = None) -> str:
-    """Returns a row for each verdict.
+    """Formats a table with a row for each verdict.
 
     Args:
         judged: the verdicts.
-        words: the word for each status; by default the status, or that of a control.
-        see: the page to whose sections a last column leads, with ``{}`` for the paper; no such column by default.
+        words: the word for each status; by default the status itself, or the word for a control.
+        see: page that the last column links to, with ``{}`` for the paper; by default there is no such column.
     """
     rows = []
     for entry, verdict in judged:
@@ -55,12 +55,12 @@ def verdict_table(judged: Sequence[Judged], words: Mapping[Status, str] | None =
 
 
 def link(entry: Entry, page: str, name: str = "") -> str:
-    """Links to the section of some results, by their id unless a name is given."""
+    """Formats a link to the section of some results, by default with their id as text."""
     return f"[{text(name or entry.id)}]({page.format(entry.paper)}#{entry.id})"
 
 
 def _provenance(name: str, facts: Mapping[str, Any], reading: str) -> list[str]:
-    """Returns how the paper was read, and what is needed to repeat the run."""
+    """Returns how the source was interpreted, and what is needed to repeat the run."""
     machine = [f"{value} cores" if key == "cores" else str(value) for key, value in facts["machine"].items()]
     run = [
         f"at scale {facts.get('scale', 'other')}",

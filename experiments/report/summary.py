@@ -1,7 +1,6 @@
-"""What each paper claims in a few points, what the library does about the outcome, and how a claim is judged.
+"""The main claims of each paper, their consequences for the library, and the rule of judgement.
 
-``experiments.report.pages`` counts the outcomes among the results, so that other results show other numbers beside the
-same points.
+``experiments.report.pages`` adds the outcomes of the results that it shows.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ RULE = (
     "what the paper ran; ``reduced`` fits in one night on two cores. Nothing was tuned to the claims, and what failed "
     "is shown as it came out."
 )
-"""How a claim is judged; ``code`` between double backticks."""
+"""The rule of judgement."""
 
 
 class Point(NamedTuple):
-    """One thing that a paper claims, and the ids of the figures and tables that show it."""
+    """One main claim of a paper, and the ids of the figures and tables that show it."""
 
     claim: str
     experiments: tuple[str, ...]
 
 
 class Summary(NamedTuple):
-    """What a paper claims, and what the library does about the outcome."""
+    """The main claims of a paper, and their consequences for the library."""
 
     points: tuple[Point, ...]
     doing: str
@@ -123,4 +122,4 @@ SUMMARIES = {
         "and can be run again.",
     ),
 }
-"""The summary of each key of ``PAPERS``."""
+"""The summary for each key of ``PAPERS``."""

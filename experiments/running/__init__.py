@@ -1,1 +1,1 @@
-"""What runs experiments: seeds over processes, the files that a run leaves, what experiments cost, their list."""
+"""Running experiments: seeds over processes, result files, and the list of experiments."""

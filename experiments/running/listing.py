@@ -1,4 +1,4 @@
-"""What can be run, and what has been: each experiment with what it shows, costs and needs, and each result's claims."""
+"""Tables for the terminal: the experiments with their costs and needs, and the outcomes of a run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from experiments.running.runner import Outcome
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 PIPED = 120
-"""Columns where standard output is no terminal."""
+"""Width in columns if standard output is not a terminal."""
 
 
 def console() -> Console:
-    """Standard output as rich writes to it: links and colours on a terminal, plain text of a fixed width elsewhere."""
+    """Returns a rich console for standard output; without a terminal it writes plain text of a fixed width."""
     return Console(width=None if sys.stdout.isatty() else PIPED, highlight=False, markup=False)
 
 
 def described(paper: str | None = None, data: Path | None = None) -> dict[str, Any]:
-    """The experiments and benchmarks, as JSON has them; what they show is the paper scale's.
+    """Describes the experiments and benchmarks as JSON data, at the paper's scale.
 
     Args:
-        paper: only this one's.
-        data: the folder in which data sets are looked for.
+        paper: only the experiments of this paper.
+        data: folder in which to look for data sets.
     """
     names = [name for name in registry.MODULES if paper in (None, paper_of(name))]
     return {"experiments": [_described(name, data) for name in names], "benchmarks": list(registry.BENCHMARKS)}
@@ -60,10 +60,10 @@ def _described(name: str, data: Path | None) -> dict[str, Any]:
 
 
 def listing(found: dict[str, Any]) -> list[Table]:
-    """A table for each paper, whose ids are links to the committed figures where these are here.
+    """Returns a table for each paper; ids link to the published figures if these are present.
 
     Args:
-        found: what ``described`` gives.
+        found: the result of ``described``.
     """
     tables = []
     for paper, title in PAPERS.items():
@@ -82,7 +82,7 @@ def listing(found: dict[str, Any]) -> list[Table]:
 
 
 def _brief(cost: str) -> str:
-    """A cost that is a time; one that says more stands below what the experiment shows."""
+    """Returns a cost that is a time; a longer one is printed below the experiment's description."""
     return cost if cost[:1].isdigit() else "see left" if cost else "–"
 
 
@@ -105,15 +105,12 @@ def _whereabouts(name: str, here: bool | None) -> str:
 
 
 def _linked(text: str, path: Path) -> Text:
-    """A text that a terminal which can opens a file from; plain where there is no such file."""
+    """Returns a text that links to a file on terminals that support it; plain text if there is no such file."""
     return Text(text, style=f"link {path.absolute().as_uri()}") if path.exists() else Text(text)
 
 
 def finished(outcomes: Sequence[Outcome], out: Path) -> Table:
-    """What a run came to: how many claims of each experiment came out which way, controls apart, and the picture.
-
-    Of the pictures the files' names alone are there: that all are in the folder ``out`` is said once, below the table.
-    """
+    """Returns the table of a run: the outcomes of each experiment's claims and controls, and its figure's file name."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("experiment", no_wrap=True)
     table.add_column("seeds", justify="right")

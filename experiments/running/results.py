@@ -1,9 +1,9 @@
-"""What a run leaves behind: picture, data, settings and verdicts, and the seeds of a run that was cut short.
+"""The files of a run: figures, data, settings and verdicts, and the finished seeds of an interrupted run.
 
-``ID.png``, ``ID.pdf``, ``ID.csv``, ``ID.settings.json``, ``ID.verdicts.json``, and where there is a second figure
-``ID-more.png`` and ``ID-more.pdf``. A file is complete or is not there: each is written beside its place and moved.
-While a run goes on, ``ID.partial.jsonl`` has its finished seeds; it stays if the run is cut short, and the run can
-resume from it.
+A finished run leaves ``ID.png``, ``ID.pdf``, ``ID.csv``, ``ID.settings.json`` and ``ID.verdicts.json``, and for a
+second figure ``ID-more.png`` and ``ID-more.pdf``. Each file is written under a temporary name and renamed, so that it
+is complete or absent. During a run ``ID.partial.jsonl`` holds the finished seeds; after an interrupt the run resumes
+from it.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from optimizers.running.finished import FinishedUnits, differences
 from surrogates import plotting
 
 FORMAT = 1
-"""Of the files; counted up when one that was written before can no longer be read."""
+"""Format number of the files; incremented when earlier files can no longer be read."""
 
 _LIBRARIES = ("torch", "gpytorch", "linear_operator", "botorch", "numpy", "scipy", "numba", "matplotlib")
 
 
 PARTIAL = ".partial.jsonl"
-"""How the names of files with the finished seeds of a run under way end."""
+"""Suffix of the files with the finished seeds of a run."""
 
 _OTHERWISE = "run without --resume to start over, or write elsewhere with --out"
 
 
 class ResultsError(ValueError):
-    """A results folder that cannot be read or gone on with."""
+    """Raised for a results folder that cannot be read or resumed."""
 
 
 def versions(*further: str) -> dict[str, str]:
-    """Versions of Python, of this project and of the libraries that the numbers depend on, and of further packages."""
+    """Returns the versions of Python, this project, the numerical libraries and further packages."""
     found = {"python": platform.python_version()}
     for name in ("gradient-surrogates", *_LIBRARIES, *further):
         try:
@@ -61,7 +61,7 @@ def versions(*further: str) -> dict[str, str]:
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """What the numbers and times were made on: processor, cores, system, and the accelerator where one was used."""
+    """Describes the machine: processor, cores, system, and the accelerator if one was used."""
     found = {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
@@ -83,25 +83,24 @@ def _processor() -> str:
 
 
 def as_json(value: Any) -> Any:
-    """A settings dataclass as what JSON can hold."""
+    """Converts a settings dataclass to JSON data."""
     return json.loads(json.dumps(dataclasses.asdict(value), default=str))
 
 
 class PartialRun:
-    """The finished seeds of a run under way, each appended to one file as it ends.
+    """The finished seeds of a run, appended to one file as they finish.
 
     Args:
         path: the file. Without ``resume`` the seeds of an earlier run are moved to ``….bak``.
-        header: what the seeds depend on: experiment, settings and versions.
-        resume: keep the seeds that the file holds, or, without a file, those of finished results.
+        header: everything that the seeds depend on: experiment, settings and versions.
+        resume: keep the seeds in the file or, if there is no file, the seeds of finished results.
 
     Attributes:
         path: the file; it is removed once its seeds are in the results.
-        done: seed to its records and its processor seconds.
+        done: the records and processor seconds of each seed.
 
     Raises:
-        ResultsError: if the seeds there were made with other settings or versions, or the file cannot be read or is in
-            use.
+        ResultsError: if the seeds were computed with other settings or versions, or the file is unreadable or in use.
     """
 
     def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
@@ -138,10 +137,10 @@ class PartialRun:
         return {seed: (where(rows, seed=seed), each) for seed in seeds}
 
     def add(self, seed: int, rows: Rows, seconds: float) -> None:
-        """Keeps a finished seed.
+        """Stores a finished seed.
 
         Raises:
-            OSError: if it cannot be written, such as on a full disk.
+            OSError: if it cannot be written, for example because the disk is full.
         """
         units = self._units or self._open()
         self.done[seed] = rows, seconds
@@ -150,7 +149,7 @@ class PartialRun:
             raise units.journal.error
 
     def close(self, *, remove: bool = False) -> None:
-        """Closes the file, and removes it if its seeds are in the results."""
+        """Closes the file; ``remove`` deletes it."""
         if self._units is not None:
             self._units.close()
             self._units = None
@@ -159,23 +158,23 @@ class PartialRun:
 
 
 def header(experiment: Experiment, settings: Any) -> dict[str, Any]:
-    """What a seed's records depend on."""
+    """Returns everything that the records of a seed depend on."""
     return {"experiment": experiment.id, "settings": as_json(settings), "versions": versions()}
 
 
 def write(
     experiment: Experiment, settings: Any, rows: Rows, out: Path, *, scale: str, command: str, seconds: float
 ) -> list[Verdict]:
-    """Write all files of one finished experiment, and return its verdicts.
+    """Writes all files of a finished experiment and returns its verdicts.
 
     Args:
         experiment: the experiment.
-        settings: the settings of the run.
-        rows: the records of all seeds.
-        out: the folder, made if need be.
-        scale: the name of the settings.
-        command: what was typed.
-        seconds: processor time of the seeds.
+        settings: settings of the run.
+        rows: records of all seeds.
+        out: the folder, created if it does not exist.
+        scale: name of the settings.
+        command: command line of the run.
+        seconds: processor time of all seeds.
     """
     out.mkdir(parents=True, exist_ok=True)
     replace(out / f"{experiment.id}.csv", to_csv(rows).encode())
@@ -200,16 +199,16 @@ def render(
     kinds: Sequence[str] = ("png", "pdf"),
     dpi: int | None = None,
 ) -> list[Verdict]:
-    """Write what follows from the records: settings with table and reading, verdicts, picture; return the verdicts.
+    """Writes the settings, verdicts and figures that follow from the records; returns the verdicts.
 
     Args:
         experiment: the experiment.
-        settings: the settings of the run.
+        settings: settings of the run.
         rows: its records.
         out: an existing folder.
-        facts: what the run was: settings, seeds, versions, command, machine, date.
-        kinds: kinds of pictures.
-        dpi: dots per inch of the PNG; the project's by default.
+        facts: settings, seeds, versions, command, machine and date of the run.
+        kinds: file formats of the figures.
+        dpi: dots per inch of the PNG files; by default the project's.
     """
     verdicts = experiment.judged(settings, rows)
     with plotting.applied():
@@ -235,7 +234,7 @@ def render(
 
 
 def write_facts(out: Path, name: str, facts: Mapping[str, Any], verdicts: Sequence[Verdict]) -> None:
-    """Write ``ID.settings.json`` and ``ID.verdicts.json``."""
+    """Writes ``ID.settings.json`` and ``ID.verdicts.json``."""
     judged = [dataclasses.asdict(verdict) for verdict in verdicts]
     for kind, value in (("settings", facts), ("verdicts", judged)):
         text = json.dumps(value, indent=2, ensure_ascii=False, default=lambda number: number.item())
@@ -243,7 +242,7 @@ def write_facts(out: Path, name: str, facts: Mapping[str, Any], verdicts: Sequen
 
 
 def save_figure(figure: Figure, path: Path, dpi: int | None = None) -> None:
-    """Write a figure as the path's suffix says, ``.png`` or ``.pdf``, the same bytes at every call."""
+    """Writes a figure in the format of the path's suffix, ``.png`` or ``.pdf``; the bytes are reproducible."""
     picture, kind = io.BytesIO(), path.suffix.removeprefix(".")
     figure.savefig(
         picture, format=kind, metadata={"png": {"Software": None}, "pdf": {"CreationDate": None}}[kind], dpi=dpi
@@ -252,10 +251,10 @@ def save_figure(figure: Figure, path: Path, dpi: int | None = None) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file of a results folder holds.
+    """Reads a JSON file of a results folder.
 
     Raises:
-        ResultsError: if it is cut or is not JSON.
+        ResultsError: if the file is truncated or not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -264,10 +263,10 @@ def read_json(path: Path) -> Any:
 
 
 def read_rows(folder: Path, name: str) -> Rows:
-    """The records of a finished experiment, from ``ID.csv`` or ``ID.csv.xz``.
+    """Reads the records of a finished experiment from ``ID.csv`` or ``ID.csv.xz``.
 
     Raises:
-        ResultsError: if neither is there, or a row has no seed.
+        ResultsError: if neither file exists, or a row has no seed.
     """
     plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.xz"
     if not plain.exists() and not packed.exists():
@@ -280,10 +279,10 @@ def read_rows(folder: Path, name: str) -> Rows:
 
 
 def read_verdicts(folder: Path, name: str) -> list[Verdict]:
-    """The verdicts of a finished experiment.
+    """Reads the verdicts of a finished experiment.
 
     Raises:
-        ResultsError: if the file is not there, is cut, or is of another version.
+        ResultsError: if the file is missing, truncated or from another version.
     """
     path = folder / f"{name}.verdicts.json"
     if not path.exists():
@@ -296,7 +295,7 @@ def read_verdicts(folder: Path, name: str) -> list[Verdict]:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Writes a file atomically."""
     beside = path.with_name(f".{path.name}")
     try:
         beside.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Run experiments seed by seed, in this process or in several, with the same records either way."""
+"""Runs experiments seed by seed, in this process or in several, with the same records."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclasses.dataclass
 class Outcome:
-    """How one experiment ended.
+    """The outcome of one experiment.
 
     Attributes:
         experiment: the experiment.
-        settings: the run's.
-        verdicts: empty if it did not finish.
-        failure: the traceback of the first seed that failed, or empty.
-        finished: how many seeds finished.
-        ran: how many of them in this run; the others were there.
+        settings: settings of the run.
+        verdicts: empty if the experiment did not finish.
+        failure: traceback of the first seed that failed, or empty.
+        finished: number of finished seeds.
+        ran: number of seeds that finished in this run rather than an earlier one.
     """
 
     experiment: Experiment
@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Interrupted(Exception):
-    """A run that the user stopped; ``outcomes`` say what was finished."""
+    """Raised when the user stops a run; ``outcomes`` says what has finished."""
 
     def __init__(self, outcomes: list[Outcome]) -> None:
         super().__init__("interrupted")
@@ -58,7 +58,7 @@ class Interrupted(Exception):
 
 
 def default_jobs() -> int:
-    """One process for each core that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -76,30 +76,30 @@ def run_experiments(
     show_progress: bool | None = None,
     report: Callable[[Outcome], object] | None = None,
 ) -> list[Outcome]:
-    """Run experiments and write their results; a seed is one task, and one that fails does not stop the others.
+    """Runs experiments and writes their results; a seed that fails does not stop the others.
 
     Args:
         names: ids of experiments.
-        out: the folder of the results.
-        seeds: seeds 0 to ``seeds`` − 1 of each, at least two; each experiment's own number if None.
-        scale: the scale of the settings.
-        jobs: processes, each with one thread; one for each core by default, 1 stays in this process.
-        resume: keep what is there: the finished seeds of a run that was cut short, and finished results.
-        device: where the experiments that can choose compute, such as ``cuda``.
-        data: folder of the data sets; without it stand-ins take their places.
-        command: what was typed, for the record.
-        show_progress: a progress bar; by default where standard error is a terminal.
-        report: called with each outcome when its experiment ends, well or not.
+        out: folder of the results.
+        seeds: number of seeds, from 0 on, at least two; by default each experiment's own number.
+        scale: scale of the settings.
+        jobs: number of processes, each with one thread; by default one per core. 1 runs in this process.
+        resume: keep finished results and the finished seeds of an interrupted run.
+        device: device of the experiments that have such a setting, such as ``cuda``.
+        data: folder of the data sets; by default stand-ins are used.
+        command: command line, for the record.
+        show_progress: whether to show a progress bar; by default if standard error is a terminal.
+        report: called with each outcome when its experiment ends or fails.
 
     Returns:
         An outcome for each experiment.
 
     Raises:
         UnknownNameError: for an unknown id; this and the next three before anything runs.
-        MissingExtraError: if an experiment needs what is not installed.
-        ValueError: for fewer than two seeds, no job, a device that is not there or data that cannot be read.
-        ResultsError: if what is to be resumed was made with other settings.
-        Interrupted: on an interrupt; finished seeds are on disk.
+        MissingExtraError: if an experiment needs a package that is not installed.
+        ValueError: for fewer than two seeds, no job, an unavailable device or unreadable data.
+        ResultsError: if the results to resume were computed with other settings.
+        Interrupted: on an interrupt; the finished seeds are on disk.
     """
     if seeds is not None and seeds < 2:
         raise ValueError(f"a verdict's interval needs at least two seeds, got {seeds}")
@@ -143,11 +143,11 @@ def _run_all(
 
 
 def available(name: str) -> Experiment:
-    """The experiment with this id, its extra being installed.
+    """Returns the experiment with an id, if its extra is installed.
 
     Raises:
-        UnknownNameError: with the nearest ids.
-        MissingExtraError: with the pip command.
+        UnknownNameError: for an unknown id.
+        MissingExtraError: if its extra is not installed.
     """
     experiment = registry.get(name)
     registry.require(experiment.extra, name)
@@ -155,10 +155,10 @@ def available(name: str) -> Experiment:
 
 
 def configured(experiment: Experiment, scale: str, device: str | None, data: Path | None) -> Any:
-    """The settings at a scale, on a device and with data where the experiment has such settings.
+    """Returns the settings of a scale, with device and data set if the experiment has such settings.
 
     Raises:
-        ValueError: for a scale or device that is not there, or data that the experiment cannot read.
+        ValueError: for a scale or device that does not exist, or data that the experiment cannot read.
     """
     settings = experiment.settings(scale)
     fields = {field.name for field in dataclasses.fields(settings)}
@@ -188,7 +188,7 @@ def _check_device(device: str) -> None:
 
 
 class _Run:
-    """One experiment under way."""
+    """One experiment during a run."""
 
     def __init__(
         self, experiment: Experiment, settings: Any, out: Path, seeds: int | None, scale: str, resume: bool, typed: str
@@ -206,13 +206,13 @@ class _Run:
         return [seed for seed in self.seeds if seed not in self.partial.done]
 
     def expected_seconds(self) -> float | None:
-        """Of one seed: as measured in this run, else as measured before."""
+        """Returns the expected seconds per seed, measured now or from published costs."""
         if self.outcome.ran:
             return sum(seconds for _, seconds in self.partial.done.values()) / len(self.partial.done)
         return seconds_a_seed(self.experiment.id, self.scale)
 
     def take(self, seed: int, rows: Rows, seconds: float, failure: str) -> bool:
-        """Keep a seed's records or its failure; whether that was the last seed."""
+        """Stores the records or the failure of a seed; returns whether it was the last one."""
         if failure:
             self.failed.add(seed)
             self.outcome.failure = self.outcome.failure or f"seed {seed}: {failure}"
@@ -223,7 +223,7 @@ class _Run:
         return self.finish_if_complete() or len(self.failed) == len(self.missing())
 
     def finish_if_complete(self) -> bool:
-        """Write the results once all seeds are there; whether they are."""
+        """Writes the results if all seeds are finished; returns whether they are."""
         if self.missing():
             return False
         if not self.partial.path.exists():
@@ -249,7 +249,7 @@ class _Run:
 
 
 def time_left(runs: Sequence[_Run], jobs: int) -> str:
-    """What the missing seeds will take, each at its experiment's expected time; others at the mean of the known."""
+    """Formats the expected time of the missing seeds; unknown experiments take the mean of the known ones."""
     left = [(run.expected_seconds(), len(run.missing()) - len(run.failed)) for run in runs]
     known = [seconds for seconds, _ in left if seconds is not None]
     if not known:
@@ -260,11 +260,11 @@ def time_left(runs: Sequence[_Run], jobs: int) -> str:
 
 
 _Task = tuple[str, Any, int]
-"""The id of an experiment, its settings and a seed."""
+"""Id of an experiment, its settings and a seed."""
 
 
 def _run_seed(task: _Task) -> tuple[Rows, float, str]:
-    """Records, processor seconds, and the traceback if the seed failed."""
+    """Returns records, processor seconds, and the traceback if the seed failed."""
     name, settings, seed = task
     experiment = registry.get(name)
     start = time.process_time()
