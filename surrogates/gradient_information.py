@@ -1,16 +1,23 @@
-"""How much a query would teach about the gradient at a point, as an acquisition function.
+"""An acquisition function for the gradient at a point: how much an observation would reduce its uncertainty.
 
 References:
-    S. Müller, A. von Rohr and S. Trimpe, Local policy search with Bayesian optimization, NeurIPS 2021 (the drop in
-    the trace as an acquisition). FZooS, Appx. G, queries where the surrogate is least certain instead.
+    S. Müller, A. von Rohr and S. Trimpe, Local policy search with Bayesian optimization, NeurIPS 2021 (the reduction of
+    the trace as an acquisition function). FZooS, Appx. G, queries where the surrogate is least certain instead.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self, cast
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.input_constructors import acqf_input_constructor
+from botorch.acquisition.objective import MCAcquisitionObjective, PosteriorTransform
+from botorch.models.model import Model
+from botorch.posteriors.torch import TorchPosterior
+from botorch.sampling.base import MCSampler
+from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.transforms import average_over_ensemble_models, concatenate_pending_points, t_batch_mode_transform
 from torch import Tensor
 
@@ -22,59 +29,80 @@ from surrogates.linalg.rounding import remaining_covariance
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.moving import move_attributes
 
+Constraint = Callable[[Tensor], Tensor]
+
+SAMPLES = 128
+"""The number of posterior samples that feasibility is averaged over by default."""
+
+TEMPERATURE = 0.1
+"""The width of the smoothed feasibility indicator, in standard deviations of the constraint's samples."""
+
 
 class GradientInformation(AcquisitionFunction):
-    """The drop in the trace of the gradient covariance at x* if f were observed at X.
+    """The expected reduction of the trace of the gradient covariance at x* if f were observed at X.
 
-    With C the ``q x d`` covariance of the q values with ∇f(x*), Σ theirs among themselves and S their noise, all
-    under the present posterior, it is
+    Let C be the ``q x d`` covariance of the q values with ∇f(x*), Σ the covariance of the values, and S the noise
+    covariance, all under the current posterior. The reduction is
 
-        GI(X) = trace ∂σ²(x* | D) − trace ∂σ²(x* | D, X) = tr(Cᵀ (Σ + S)⁻¹ C),
+        GI(X) = trace ∂σ²(x* | D) − trace ∂σ²(x* | D, X) = tr(Cᵀ (Σ + S)⁻¹ C)
 
-    in squared outcome units per squared unit of input; for q = 1: ‖cov(∇f(x*), f(x))‖² / (var(x) + s²). It does not
-    depend on the values to come. Larger is better, and 0 says that a query teaches nothing.
+    in squared outcome units per squared input unit. For q = 1 it is ‖cov(∇f(x*), f(x))‖² / (var f(x) + s²). It does not
+    depend on the values that will be observed. It is never negative, and larger values are better.
 
-    It is used in ``optimize_acqf`` near x*, or to score a candidate set: ``GradientInformation(gp, x)(candidates)``
-    with candidates of ``m x 1 x d`` costs O(n²m + nmd).
+    **Outcome constraints.** With ``constraints``, a point that violates a constraint gives no value of f (the
+    experiment fails), and the result is E_w[tr(C_wᵀ (Σ_w + S)⁻¹ C_w)] over posterior samples of the outcomes. Here
+    w ∈ [0, 1]^q says which points are feasible, C_w = √w ∘ C, and Σ_w has the diagonal of Σ and √(wᵢwⱼ) Σᵢⱼ elsewhere,
+    so that points with wᵢ = 0 drop out. For q = 1 this is P(x is feasible) · GI(x). So that the result is
+    differentiable, w = Π sigmoid(−c / (τ sd(c))) with τ = ``TEMPERATURE`` for constraint values c. Where a value is
+    observed whether or not a constraint holds, pass P(feasible) as a nonlinear constraint to ``optimize_acqf`` instead.
+
+    Use it with ``optimize_acqf`` near x*, or to score a set of candidates: ``GradientInformation(gp, x)(candidates)``
+    for ``m x 1 x d`` candidates costs O(n²m + nmd). It is registered with BoTorch's input constructors, so that Ax can
+    name it among its ``botorch_acqf_classes_with_options``.
 
     Args:
-        model: A ``DerivedGP`` without batch shape.
+        model: A ``DerivedGP`` without batch dimensions, or a model of several outcomes (a ``DerivedGP`` or
+            ``ModelListGP``) in which outcome ``objective_index`` is such a model.
         X_target: The point x*, ``d`` or ``1 x d``.
-        X_pending: The points that are being evaluated, ``m x d``, or None. They count as observed together with X.
-        noise: s² of the new observations in the user's units. None stands for the model's own noise (its mean where
-            every observation has its own).
+        X_pending: The points that are being evaluated, ``m x d``, or None. They are treated as observed with X.
+        noise: The noise variance s² of the new observations in the user's units. None stands for the model's noise (the
+            mean if every observation has its own).
+        objective_index: The index of the outcome f. It is required if the model has several outcomes.
+        constraints: BoTorch's outcome constraints: functions that map samples of the outcomes, ``... x q x m``, to
+            ``... x q``, where values ≤ 0 are feasible.
+        sampler: The sampler of the outcomes for ``constraints``. None stands for ``SAMPLES`` Sobol' samples with
+            seed 0.
 
     Raises:
-        TypeError: If the model is no ``DerivedGP`` or the noise no number.
-        ValueError: If the model is batched, has several outcomes, a nonlinear outcome transform or a Matérn 1/2
-            kernel, x* has the wrong shape, or the noise is negative or not finite.
+        TypeError: If the outcome's model is no ``DerivedGP`` or the noise is no number.
+        ValueError: If the model is batched or has several outcomes and no ``objective_index``, the outcome transform is
+            nonlinear, the kernel is Matérn 1/2, x* has the wrong shape, or the noise is negative or not finite.
     """
 
     def __init__(
-        self, model: DerivedGP, X_target: Tensor, X_pending: Tensor | None = None, noise: float | None = None
+        self,
+        model: Model,
+        X_target: Tensor,
+        X_pending: Tensor | None = None,
+        noise: float | None = None,
+        objective_index: int | None = None,
+        constraints: Sequence[Constraint] | None = None,
+        sampler: MCSampler | None = None,
     ) -> None:
-        if not isinstance(model, DerivedGP):
-            raise TypeError(f"GradientInformation needs a DerivedGP, got {type(model).__name__}.")
-        if len(model.batch_shape):
-            raise ValueError(
-                f"GradientInformation needs a model without batches, got batch {tuple(model.batch_shape)}."
-            )
-        if model.num_outputs > 1:
-            raise ValueError(
-                f"GradientInformation needs a model of one outcome, got {model.num_outputs}: take one of them by "
-                "model.subset_output."
-            )
-        _ = model.conditioning.prior_variance  # which Matérn 1/2 does not have
+        outcome = _outcome_model(model, objective_index)
+        _ = outcome.conditioning.prior_variance  # raises for Matérn 1/2
         super().__init__(model)
-        self.model: DerivedGP
+        self._outcome = outcome
         self.X_target: Tensor
         check_floating("X_target", X_target)
         target = torch.atleast_2d(X_target)
-        check_points(target, model.num_inputs, model.conditioning.X, "X_target")
+        check_points(target, outcome.num_inputs, outcome.conditioning.X, "X_target")
         if target.shape[:-1] != (1,):
             raise ValueError(f"X_target must be one point, shape d or 1 x d, got {tuple(X_target.shape)}.")
         self.register_buffer("X_target", target.clone())
         self.noise = None if noise is None else nonnegative("noise", noise)
+        self.constraints = tuple(constraints or ())
+        self.sampler = sampler
         self.set_X_pending(X_pending)
 
     def _apply(self, fn: Any, *args: Any) -> Self:
@@ -86,9 +114,9 @@ class GradientInformation(AcquisitionFunction):
     @t_batch_mode_transform()
     @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """GI(X), ``batch``, for points X of ``batch x q x d``."""
+        """Computes GI(X), shape ``batch``, for points X of shape ``batch x q x d``."""
         check_points(X, self.X_target.shape[-1], self.X_target)
-        model = self.model
+        model = self._outcome
         scale = model.outcome_scale
         variance = 1.0 if scale is None else scale.double().square().squeeze(-1)
         # In the model's units of outcome, as the values' covariance may be singular to working precision.
@@ -96,13 +124,49 @@ class GradientInformation(AcquisitionFunction):
         flat = X.reshape(-1, X.shape[-1])
         across = model.value_gradient_covariance(flat, self.X_target).reshape(X.shape).double() / variance
         values = _posterior_covariance(model.conditioning, model.transform_inputs(X))
+        eye = torch.eye(X.shape[-2], dtype=values.dtype, device=values.device)
+        if self.constraints:
+            root = self._root_feasibility(X)
+            across = root.unsqueeze(-1) * across
+            values = torch.where(eye > 0, values, root.unsqueeze(-1) * root.unsqueeze(-2) * values)
         if X.shape[-2] == 1:
             information = across.square().sum((-2, -1)) / (values[..., 0, 0] + noise)
         else:
-            eye = torch.eye(X.shape[-2], dtype=values.dtype, device=values.device)
             factor, _ = laddered_factor(values + noise * eye)
             information = torch.linalg.solve_triangular(factor, across, upper=False).square().sum((-2, -1))
+        information = information.mean(0) if self.constraints else information
         return (information * variance).to(X)
+
+    def _root_feasibility(self, X: Tensor) -> Tensor:
+        """√w for the smoothed feasibility indicators w of the points, ``samples x batch x q``, float64."""
+        posterior = cast(TorchPosterior, self.model.posterior(X))
+        self.sampler = self.sampler or get_sampler(posterior, torch.Size([SAMPLES]), seed=0)
+        samples = self.sampler(posterior).double()
+        log_feasibility = torch.zeros_like(samples[..., 0])
+        for constraint in self.constraints:
+            value = constraint(samples)
+            deviation = value.std(0).clamp_min(torch.finfo(value.dtype).tiny)
+            log_feasibility = log_feasibility + torch.nn.functional.logsigmoid(-value / (TEMPERATURE * deviation))
+        # The derivative of a root of w would be infinite where w is rounded to 0.
+        return (0.5 * log_feasibility).exp()
+
+
+def _outcome_model(model: Model, index: int | None) -> DerivedGP:
+    """The model of the outcome whose gradient is meant, checked."""
+    several = model.num_outputs > 1
+    if several and index is None:
+        raise ValueError(
+            f"GradientInformation needs the gradient of one outcome, got a model of {model.num_outputs} outcomes: pass "
+            "objective_index, or a model of one outcome (model.subset_output)."
+        )
+    outcome = model.subset_output([cast(int, index)]) if several else model
+    if not isinstance(outcome, DerivedGP):
+        raise TypeError(f"GradientInformation needs a DerivedGP of the outcome, got {type(outcome).__name__}.")
+    if len(outcome.batch_shape):
+        raise ValueError(
+            f"GradientInformation needs a model without batch dimensions, got batch shape {tuple(outcome.batch_shape)}."
+        )
+    return outcome
 
 
 def _posterior_covariance(conditioning: Conditioning, z: Tensor) -> Tensor:
@@ -111,3 +175,71 @@ def _posterior_covariance(conditioning: Conditioning, z: Tensor) -> Tensor:
     whitened = torch.linalg.solve_triangular(conditioning.factor, data.mT, upper=False)
     whitened = whitened.mT.reshape(*z.shape[:-1], -1)
     return remaining_covariance(kernel_values(conditioning.kernel, z, z), whitened @ whitened.mT)
+
+
+@acqf_input_constructor(GradientInformation)
+def gradient_information_inputs(
+    model: Model,
+    training_data: Any = None,
+    X_baseline: Tensor | None = None,
+    X_target: Tensor | None = None,
+    X_pending: Tensor | None = None,
+    noise: float | None = None,
+    objective_index: int | None = None,
+    objective: MCAcquisitionObjective | None = None,
+    posterior_transform: PosteriorTransform | None = None,
+    constraints: Sequence[Constraint] | None = None,
+    sampler: MCSampler | None = None,
+) -> dict[str, Any]:
+    """Constructs the arguments of ``GradientInformation`` from those that BoTorch's input constructors share.
+
+    Args:
+        model: As for ``GradientInformation``.
+        training_data: The ``SupervisedDataset`` of the model, or a dictionary of them.
+        X_baseline: The points among which x* is chosen, ``n x d``. None stands for those of ``training_data``.
+        X_target: The point x*. None stands for the point of ``X_baseline`` with the largest posterior mean of the
+            objective; points whose posterior mean violates a constraint count only if all do.
+        X_pending: As for ``GradientInformation``.
+        noise: As for ``GradientInformation``.
+        objective_index: As for ``GradientInformation``.
+        objective: The objective, for the default of ``X_target``.
+        posterior_transform: The objective as a posterior transform, for the default of ``X_target``.
+        constraints: As for ``GradientInformation``.
+        sampler: As for ``GradientInformation``.
+
+    Returns:
+        The keyword arguments of ``GradientInformation``.
+
+    Raises:
+        ValueError: If neither ``X_target`` nor points to choose it from are given.
+    """
+    if X_target is None:
+        if X_baseline is None and training_data is None:
+            raise ValueError("X_target has no default without X_baseline or training_data: pass one of the three.")
+        if X_baseline is None:
+            dataset = next(iter(training_data.values())) if isinstance(training_data, dict) else training_data
+            X_baseline = dataset.X
+        with torch.no_grad():
+            mean = cast(TorchPosterior, model.posterior(X_baseline)).mean
+            if posterior_transform is not None:
+                value = posterior_transform.evaluate(mean)
+            else:
+                value = mean[..., objective_index or 0] if objective is None else objective(mean, X_baseline)
+        X_target = X_baseline[_best_feasible(value, mean, constraints or ())]
+    return {
+        "model": model,
+        "X_target": X_target,
+        "X_pending": X_pending,
+        "noise": noise,
+        "objective_index": objective_index,
+        "constraints": constraints,
+        "sampler": sampler,
+    }
+
+
+def _best_feasible(value: Tensor, mean: Tensor, constraints: Sequence[Constraint]) -> int:
+    """The index of the largest value among the feasible rows, or among all rows if none is feasible."""
+    infeasible = torch.zeros_like(value, dtype=torch.bool)
+    for constraint in constraints:
+        infeasible |= constraint(mean) > 0
+    return int(value.masked_fill(infeasible & ~infeasible.all(), -torch.inf).argmax())

@@ -1,4 +1,4 @@
-"""An optimizer as the candidate generator of a BoTorch-style loop, with a DerivedGP of the observations."""
+"""Runs an optimizer as the candidate generator of a BoTorch loop, with a DerivedGP of the observations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from botorch.models.transforms.input import Normalize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
-from optimizers.core.options import check_boolean
+from optimizers.core.options import check_boolean, check_integer, optional
 from optimizers.core.values import numeric, parse_point, parse_values
 from optimizers.registry import method_class
 from optimizers.seeding import seeded
@@ -20,7 +19,7 @@ from surrogates import DerivedGP
 
 
 class CandidateGenerator:
-    """Generates candidates X for a loop that evaluates them, and observes their values Y, as in BoTorch's loops.
+    """Generates candidates X for a BoTorch loop that evaluates them, and observes their values Y.
 
     Example::
 
@@ -33,21 +32,23 @@ class CandidateGenerator:
         X_next, _ = optimize_acqf(acquisition, bounds, q=1, num_restarts=8, raw_samples=64)
         generator.observe(X_next, objective(X_next))
 
-    Values have the loop's own sign: with ``maximize`` (BoTorch's convention) the optimizer is told −Y. Any points may
-    be observed. Rows that the optimizer has asked for may come in any order and in pieces, and are told to it when its
-    batch is complete; other rows enter the model only. Two rows are the same if they are equal in X's own dtype.
+    Values keep the loop's sign. With ``maximize`` (BoTorch's convention) the optimizer minimizes −Y. Any point may be
+    observed. Rows that equal a candidate are told to the optimizer, in any order and as they arrive; all other rows
+    enter only the model. Rows are compared in the dtype of X.
+
+    The acquisition functions of the loop take ``generator.X_pending`` as their pending points.
 
     Args:
-        method: a method's name or an ``Optimizer`` subclass.
-        x0: initial point, shape ``d``.
-        bounds: bounds as BoTorch has them, ``2 x d``, lower ones in the first row; None: no box.
-        max_queries: the optimizer's query budget; rows that it did not ask for do not count.
-        maximize: whether larger Y are better.
-        **options: options of the optimizer, such as ``seed``.
+        method: the name of a method, or an ``Optimizer`` subclass.
+        x0: the initial point, shape ``d``.
+        bounds: the bounds in BoTorch's form, ``2 x d``, with the lower bounds in the first row. None means no bounds.
+        max_queries: the optimizer's evaluation budget. Points that it did not generate do not count.
+        maximize: whether larger values are better.
+        **options: options of the optimizer, such as ``seed``, or ``prox`` for a constraint set with a projection.
 
     Attributes:
         optimizer: the optimizer, which minimizes.
-        bounds: the box, ``2 x d``, or None.
+        bounds: the bounds, ``2 x d``, or None.
     """
 
     def __init__(
@@ -65,10 +66,11 @@ class CandidateGenerator:
         if bounds is not None:
             bounds = torch.as_tensor(bounds)
             if bounds.shape != (2, d):
-                raise ValueError(f"bounds must have BoTorch's shape (2, {d}), got {tuple(bounds.shape)}")
+                raise ValueError(f"bounds must have BoTorch's shape (2, {d}), got shape {tuple(bounds.shape)}")
             if d == 2 and not _within(point, bounds) and _within(point, bounds.mT):
                 raise ValueError(
-                    "bounds must be BoTorch's, lower ones in the first row: x0 is in them if they are pairs"
+                    "bounds must have the lower bounds in the first row and the upper bounds in the second: x0 lies "
+                    "outside of them, and inside if they are pairs; pass their transpose"
                 )
         self.maximize = check_boolean("maximize", maximize)
         box = None if bounds is None else bounds.mT
@@ -76,24 +78,23 @@ class CandidateGenerator:
         self.bounds = None if bounds is None else bounds.to(self.optimizer.x)
         self._X = self.optimizer.x.new_empty(0, d)
         self._Y = self.optimizer.x.new_empty(0, 1)
-        self._answers: dict[int, float] = {}
         self._model: DerivedGP | None = None
         self._modelled = 0
 
     @property
     def stopped(self) -> bool:
-        """Whether the optimizer's run is over; points can still be observed and the model fitted."""
+        """Whether the optimizer's run is over. Points can still be observed, and the model can still be fitted."""
         return self.optimizer.stopped
 
     @property
     def best_f(self) -> float:
-        """The best observed value, in the loop's sign.
+        """The best observed value, with the loop's sign.
 
         Raises:
             RuntimeError: if no finite value has been observed.
         """
         if len(self._Y) == 0:
-            raise RuntimeError("no finite value has been observed")
+            raise RuntimeError("no finite value has been observed; call observe first")
         return float(self._Y.max() if self.maximize else self._Y.min())
 
     @property
@@ -107,38 +108,55 @@ class CandidateGenerator:
 
     @property
     def train_X(self) -> Tensor:
-        """The observed points whose values are finite, in the order of observation, ``n x d``."""
+        """The points with finite values in the order of observation, ``n x d``."""
         return self._X.clone()
 
     @property
     def train_Y(self) -> Tensor:
-        """The values of ``train_X``, in the loop's sign, ``n x 1``."""
+        """The values at ``train_X`` with the loop's sign, ``n x 1``."""
         return self._Y.clone()
 
-    def generate_candidates(self) -> Tensor:
-        """The points of the optimizer's batch that are not observed yet, ``q x d``.
+    @property
+    def X_pending(self) -> Tensor:
+        """The candidates that were generated and have not been observed, ``m x d``, the oldest first."""
+        pending = [batch.points()[self.optimizer.untold(batch)] for batch in self.optimizer.pending]
+        return torch.cat([self._X[:0], *pending])
+
+    def generate_candidates(self, q: int | None = None) -> Tensor:
+        """Returns the candidates that have not been observed, ``q x d``, the oldest first.
+
+        The same candidates are returned until they are observed.
+
+        Args:
+            q: how many candidates to return. Where fewer are pending, the optimizer chooses more, given those that are
+                pending, unless it needs their values first; then fewer are returned. None stands for the optimizer's
+                own batch.
 
         Raises:
             RuntimeError: if the run is over.
+            ValueError: if q is less than 1.
         """
-        points = self.optimizer.ask().points()
-        return points[[i for i in range(len(points)) if i not in self._answers]]
+        q = optional(check_integer, "q", q, 1)
+        batch = self.optimizer.ask()
+        if q is None:
+            return batch.points()[self.optimizer.untold(batch)]
+        while len(self.X_pending) < q and self.optimizer.ask_another() is not None:
+            pass
+        return self.X_pending[:q]
 
     def observe(self, X: Tensor, Y: Tensor) -> None:
         """Adds observations.
 
         Args:
-            X: points, ``n x d``.
-            Y: values of the points in the loop's sign, ``n x 1`` or ``n``; NaN and ±inf are failed queries.
+            X: the points, ``n x d``.
+            Y: their values with the loop's sign, ``n x 1`` or ``n``. NaN and ±inf mark failed evaluations.
 
         Raises:
-            ValueError: for another shape, or points that are not finite.
-            TypeError: for points that are not real numbers, and for values that are complex or not numeric,
-                or carry a gradient.
+            ValueError: if a shape is wrong or a point is not finite.
+            TypeError: if the points are not real numbers, or the values are complex, not numeric, or carry a gradient.
         """
         X, Y = self._checked(X, Y)
-        if self.optimizer.pending:
-            self._match(self.optimizer.ask(), X, Y)
+        self._tell(X, Y)
         finite = torch.isfinite(Y)
         self._X = torch.cat([self._X, X[finite].to(self._X)])
         self._Y = torch.cat([self._Y, Y[finite, None].to(self._Y)])
@@ -154,26 +172,26 @@ class CandidateGenerator:
             raise ValueError(f"Y must have shape ({len(X)}, 1), one value for each row of X, got {tuple(Y.shape)}")
         return X, parse_values(Y, len(X)).to(self._X.device)
 
-    def _match(self, pending: Batch, X: Tensor, Y: Tensor) -> None:
-        """Collects the values of the pending batch's points among the rows, and tells the batch when it has all."""
-        answers, asked = dict(self._answers), pending.points().to(X.dtype)
-        for x, y in zip(X, Y.tolist(), strict=True):
-            for i in (asked == x).all(dim=1).nonzero().flatten().tolist():
-                if i not in answers:
-                    answers[i] = y
-                    break
-        if len(answers) == len(asked):
-            values = torch.tensor([answers[i] for i in range(len(asked))], dtype=torch.float64)
-            self.optimizer.tell(pending, -values if self.maximize else values)
-            answers = {}
-        self._answers = answers
+    def _tell(self, X: Tensor, Y: Tensor) -> None:
+        """Tells the optimizer the values of the rows that equal a pending candidate."""
+        free = torch.ones(len(X), dtype=torch.bool, device=X.device)
+        for batch in self.optimizer.pending:
+            points, which, values = batch.points().to(X.dtype), [], []
+            for i in self.optimizer.untold(batch):
+                equal = (free & (points[i] == X).all(dim=1)).nonzero().flatten().tolist()
+                if equal:
+                    free[equal[0]] = False
+                    which.append(i)
+                    values.append(float(Y[equal[0]]))
+            if which:
+                told = torch.tensor(values, dtype=torch.float64)
+                self.optimizer.tell(batch, -told if self.maximize else told, which=which)
 
     @property
     def model(self) -> DerivedGP:
-        """A DerivedGP of all finite observations, Y in the loop's sign, for BoTorch's acquisition functions.
+        """A DerivedGP of all finite observations with the loop's sign, for BoTorch's acquisition functions.
 
-        New observations are added in place, so that acquisition functions of the model see them; the hyperparameters
-        change only in ``fit``.
+        New observations are added to it in place. Only ``fit`` changes its hyperparameters.
 
         Raises:
             RuntimeError: if fewer than two finite values have been observed.
@@ -186,17 +204,19 @@ class CandidateGenerator:
         return self._model
 
     def fit(self, **options: Any) -> DerivedGP:
-        """Fits a new model to all finite observations by marginal likelihood; it becomes ``model``.
+        """Fits a new model to all finite observations by maximum marginal likelihood, and makes it ``model``.
 
         Args:
-            **options: ``DerivedGP``'s arguments beyond the data, such as its kernel. Its ``input_transform`` is
-                ``Normalize`` of the bounds if there are bounds and none is given.
+            **options: arguments of ``DerivedGP`` other than the data, such as ``covar_module``. If there are bounds,
+                ``input_transform`` defaults to ``Normalize`` with these bounds.
 
         Raises:
             RuntimeError: if fewer than two finite values have been observed.
         """
         if len(self._Y) < 2:
-            raise RuntimeError(f"a model needs at least two finite values, {len(self._Y)} observed")
+            raise RuntimeError(
+                f"a model needs at least two finite values, got {len(self._Y)}; observe more points before model or fit"
+            )
         if self.bounds is not None:
             options.setdefault("input_transform", Normalize(self._X.shape[1], bounds=self.bounds))
         model = DerivedGP(self._X, self._Y, **options)

@@ -243,7 +243,13 @@ def information(units) -> Numbers:
     at = units.inputs(places())
     one, pending = GradientInformation(model, at[0]), GradientInformation(model, at[0], noise=1e-3 * units.y**2)
     pending.set_X_pending(at[1:2])
-    return {"one": (one(at[:, None]), 2, 2), "several": (pending(at[None]), 2, 2)}
+    level = units.outcomes(torch.tensor(3.5, dtype=torch.float64))
+    feasible = GradientInformation(model, at[0], constraints=[lambda Y: level - Y[..., 0]])
+    return {
+        "one": (one(at[:, None]), 2, 2),
+        "several": (pending(at[None]), 2, 2),
+        "constrained": (feasible(at[None, 1:]), 2, 2),
+    }
 
 
 def log_inputs(units) -> Numbers:

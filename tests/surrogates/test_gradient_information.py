@@ -2,9 +2,12 @@ import botorch
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition.input_constructors import get_acqf_input_constructor
+from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Warp
 from botorch.optim import optimize_acqf
+from botorch.utils.datasets import SupervisedDataset
 from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from surrogates import DerivedGP, GradientInformation, gaussian_likelihood, matern_kernel
@@ -130,12 +133,12 @@ def test_float32():
 
 def test_what_it_refuses():
     gp, X = derived_gp(), points(6)
-    with pytest.raises(TypeError, match="needs a DerivedGP, got SingleTaskGP"):
+    with pytest.raises(TypeError, match="needs a DerivedGP of the outcome, got SingleTaskGP"):
         GradientInformation(SingleTaskGP(X, outcomes(X)), TARGET)
-    with pytest.raises(TypeError, match="needs a DerivedGP, got ModelListGP"):
+    with pytest.raises(ValueError, match="one outcome, got a model of 2 outcomes: pass objective_index"):
         GradientInformation(ModelListGP(gp, gp), TARGET)
     batched = points(6, batch=(2,))
-    with pytest.raises(ValueError, match=r"without batches, got batch \(2,\)"):
+    with pytest.raises(ValueError, match=r"without batch dimensions, got batch shape \(2,\)"):
         GradientInformation(DerivedGP(batched, outcomes(batched)), TARGET)
     with pytest.raises(TypeError, match=r"X_target must be a torch.Tensor, got ndarray"):
         GradientInformation(gp, np.zeros((1, 3)))
@@ -181,12 +184,163 @@ def test_it_differentiates_in_data_noise_and_hyperparameters_where_asked(name, q
             assert abs((ends[0] - ends[1]) / (2 * step) - slope.reshape(-1)[i].item()) < 1e-6
 
 
-def test_several_outcomes_are_refused():
-    X = points(6)
-    gp = DerivedGP(X, torch.cat([outcomes(X), outcomes(X)], dim=-1))
-    with pytest.raises(ValueError, match="one outcome, got 2: take one of them"):
+def test_of_several_outcomes_it_is_that_of_the_one_named():
+    gp = two_outcomes()
+    with pytest.raises(ValueError, match="one outcome, got a model of 2 outcomes: pass objective_index"):
         GradientInformation(gp, TARGET)
-    assert GradientInformation(gp.subset_output([1]), TARGET)(X[:1] + 0.1).shape == (1,)
+    X = points(3, seed=8)[:, None]
+    second = GradientInformation(gp.subset_output([1]), TARGET)(X)
+    assert_close(GradientInformation(gp, TARGET, objective_index=1)(X), second, 1e-12)
+    first = derived_gp(noise=1e-2)
+    models = ModelListGP(first, gp.subset_output([1]))
+    assert_close(
+        GradientInformation(models, TARGET, objective_index=0)(X), GradientInformation(first, TARGET)(X), 1e-12
+    )
+
+
+def two_outcomes():
+    X = points(6)
+    Y = torch.cat([outcomes(X), 30 * outcomes(X.flip(-1)) + 5], dim=-1)
+    gp = DerivedGP(X, Y)  # BoTorch takes outcomes apart under its own kernel only
+    gp.likelihood.noise = 1e-2
+    return gp
+
+
+def second_below(threshold):
+    """BoTorch's form of the outcome constraint y₂ ≤ threshold."""
+    return [lambda Y: Y[..., 1] - threshold]
+
+
+def test_one_query_counts_with_the_probability_that_it_is_feasible():
+    gp, X = two_outcomes(), points(5, seed=8)[:, None]
+    posterior = gp.posterior(X)
+    mean, deviation = posterior.mean[..., 0, 1].detach(), posterior.variance[..., 0, 1].sqrt().detach()
+    threshold = mean.median().item()
+    free = GradientInformation(gp, TARGET, objective_index=0)(X).detach()
+    acquisition = GradientInformation(gp, TARGET, objective_index=0, constraints=second_below(threshold))
+    probability = torch.special.ndtr((threshold - mean) / deviation)
+    assert probability.min() < 0.4 and probability.max() > 0.6
+    assert float((acquisition(X).detach() / free - probability).abs().max()) < 0.02
+
+
+def test_of_a_batch_those_that_are_feasible_are_observed():
+    """Against the mean over independent samples of the drop in trace for the subset that is feasible in each."""
+    gp, X = two_outcomes(), points(3, seed=8)
+    threshold = gp.posterior(X).mean[..., 1].mean().item()
+    samples = gp.posterior(X).rsample(torch.Size([4000]))[..., 1] <= threshold
+    first = gp.subset_output([0])
+    drops = {subset: drop(first, TARGET, X[list(subset)]) for subset in SUBSETS[1:]} | {(): torch.zeros(())}
+    sampled = torch.stack([drops[tuple(row.nonzero().flatten().tolist())] for row in samples])
+    arguments = {"objective_index": 0, "constraints": second_below(threshold)}
+    error = float(sampled.std() / len(sampled) ** 0.5)
+    found = GradientInformation(gp, TARGET, **arguments)(X)
+    assert abs(float(found - sampled.mean())) < 4 * error + 0.02 * float(drops[0, 1, 2])
+    pending = GradientInformation(gp, TARGET, X_pending=X[1:], **arguments)(X[:1])
+    assert_close(pending, found, 1e-10)
+
+
+SUBSETS = [tuple(i for i in range(3) if number >> i & 1) for number in range(8)]
+
+
+def test_queries_that_surely_fail_tell_nothing_and_those_that_surely_succeed_all():
+    gp, X = two_outcomes(), points(3, seed=8)
+    free = GradientInformation(gp, TARGET, objective_index=0)(X)
+    succeed, fail = (
+        GradientInformation(gp, TARGET, objective_index=0, constraints=second_below(threshold))(X)
+        for threshold in (1e6, -1e6)
+    )
+    assert_close(succeed, free, 1e-9)
+    assert float(fail) == 0.0
+
+
+def test_derivatives_under_outcome_constraints():
+    gp = two_outcomes()
+    acquisition = GradientInformation(gp, TARGET, objective_index=0, constraints=second_below(5.0))
+    X = points(4, seed=8).reshape(2, 2, D).requires_grad_(True)
+    assert torch.autograd.gradcheck(acquisition, X)
+
+
+BOX = torch.tensor([[-1.0] * D, [1.0] * D], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_optimize_acqf_keeps_a_batch_within_linear_constraints(sequential):
+    """The best feasible pair is at least as good as any pair of many feasible points."""
+    acquisition = GradientInformation(derived_gp(noise=1e-2, input_transform=Normalize(D)), TARGET)
+    weights = torch.tensor([1.0, 1.0], dtype=torch.float64)
+    X, _ = optimize_acqf(
+        acquisition,
+        BOX,
+        q=2,
+        num_restarts=3,
+        raw_samples=32,
+        inequality_constraints=[(torch.tensor([0, 2]), weights, 0.6)],  # x₁ + x₃ ≥ 0.6, which the target does not meet
+        sequential=sequential,
+        options={"seed": 0},
+    )
+    assert bool((X[:, 0] + X[:, 2] >= 0.6 - 1e-9).all())
+    others = 2 * torch.rand(400, 2, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 1
+    others = others[(others[..., 0] + others[..., 2] >= 0.6).all(-1)]
+    acquisition.set_X_pending(None)
+    assert len(others) > 20 and float(acquisition(X)) >= float(acquisition(others).max())
+    assert float(acquisition(X)) > float(acquisition(X[:1]))
+
+
+def test_optimize_acqf_keeps_to_where_feasibility_is_probable():
+    """A chance constraint on another outcome's model, by ``nonlinear_inequality_constraints``."""
+    gp = two_outcomes()
+    first, second = gp.subset_output([0]), gp.subset_output([1])
+    threshold = float(second.posterior(TARGET).mean) - 1.0
+
+    def probability(x):
+        posterior = second.posterior(x.unsqueeze(-2))
+        return torch.special.ndtr((threshold - posterior.mean) / posterior.variance.sqrt()).flatten()
+
+    sampled = 2 * torch.rand(4000, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 1
+    feasible = sampled[probability(sampled) >= 0.9]
+    assert len(feasible) > 20 and float(probability(TARGET)) < 0.9
+    acquisition = GradientInformation(first, TARGET)
+    starts = feasible[: len(feasible) // 4, None]
+    starts = starts[acquisition(starts).argsort(descending=True)[:4]]
+    x, value = optimize_acqf(
+        acquisition,
+        BOX,
+        q=1,
+        num_restarts=4,
+        nonlinear_inequality_constraints=[(lambda x: probability(x).squeeze() - 0.9, True)],
+        batch_initial_conditions=starts,
+        options={"batch_limit": 1},
+    )
+    assert float(probability(x)) >= 0.9 - 1e-6
+    assert float(value) >= float(acquisition(feasible[:, None]).max())
+
+
+def test_botorch_s_registry_constructs_it():
+    """As Ax does: the arguments that all constructors share, of which this one takes its own."""
+    gp = two_outcomes()
+    construct = get_acqf_input_constructor(GradientInformation)
+    minimize = ScalarizedPosteriorTransform(torch.tensor([-1.0, 0.0], dtype=torch.float64))
+    shared = {"model": gp, "training_data": SupervisedDataset(points(6), gp.train_targets.mT, **NAMES), "bounds": BOX}
+    means = gp.posterior(points(6)).mean
+    made = construct(**shared, X_pending=TARGET, posterior_transform=minimize, objective_index=0)
+    assert torch.equal(made["X_target"], points(6)[means[:, 0].argmin()])
+    direct = GradientInformation(gp, made["X_target"], X_pending=TARGET, objective_index=0)
+    X = points(3, seed=8)[:, None]
+    assert_close(GradientInformation(**made)(X), direct(X), 1e-14)
+
+    order = means[:, 0].argsort(descending=True)
+    below = second_below((means[:, 1].min() + 1e-6).item())  # feasible at one point, not the best
+    made = construct(**shared, constraints=below, objective=GenericMCObjective(lambda Y, X: Y[..., 0]))
+    assert torch.equal(made["X_target"], points(6)[means[:, 1].argmin()]) and means[:, 1].argmin() != order[0]
+    assert GradientInformation(**made | {"objective_index": 0}).constraints == tuple(below)
+    made = construct(**shared, X_baseline=points(6)[1:3], constraints=second_below(-1e6), objective_index=1)
+    assert torch.equal(made["X_target"], points(6)[1 + int(means[1:3, 1].argmax())])
+    assert construct(model=gp, X_target=TARGET, noise=0.5)["noise"] == 0.5
+    with pytest.raises(ValueError, match="pass one of the three"):
+        construct(model=gp)
+
+
+NAMES = {"feature_names": ["a", "b", "c"], "outcome_names": ["y", "z"]}
 
 
 def test_through_a_warp_it_is_that_of_the_warped_inputs():

@@ -46,7 +46,8 @@ def test_rows_may_come_in_pieces_in_any_order_with_failures_and_strangers():
     whole.observe(X, Y)
     assert torch.equal(pieces.generate_candidates(), X)
     pieces.observe(X[3:], Y[3:])
-    assert torch.equal(pieces.generate_candidates(), X[:3]) and pieces.optimizer.queries == 0
+    assert torch.equal(pieces.generate_candidates(), X[:3]) and pieces.optimizer.queries == 2
+    assert torch.equal(pieces.X_pending, X[:3])
     stranger = torch.tensor([[0.5, 0.5, 1.0]], dtype=torch.float64)
     pieces.observe(torch.cat([stranger, X[2:3]]), torch.cat([concave(stranger), Y[2:3]]))
     pieces.observe(X[[1, 0]], Y[[1, 0], 0])
@@ -54,6 +55,28 @@ def test_rows_may_come_in_pieces_in_any_order_with_failures_and_strangers():
     assert torch.equal(pieces.generate_candidates(), whole.generate_candidates())
     assert pieces.best_f == 7.0 and len(pieces.train_X) == 5
     assert torch.equal(pieces.best_X, stranger[0])
+
+
+def test_as_many_candidates_as_are_wanted_are_out_at_once():
+    """The optimizer's own points, each chosen given those that are pending, in whatever order their values come."""
+    generator = CandidateGenerator("trust_region", X0, bounds=BOUNDS, max_queries=30, seed=2)
+    driven = generator.optimizer.__class__(X0, bounds=BOUNDS.T, max_queries=30, seed=2)
+    observed = []
+    while not generator.stopped:
+        X = generator.generate_candidates(3)
+        assert len(generator.X_pending) >= len(X) and torch.equal(X, generator.generate_candidates(3))
+        driven.ask()
+        while sum(len(driven.untold(batch)) for batch in driven.pending) < 3 and driven.ask_another() is not None:
+            pass
+        pending = [(batch, i, batch.points()[i]) for batch in driven.pending for i in driven.untold(batch)]
+        assert torch.equal(X, torch.stack([x for _, _, x in pending[:3]]))
+        batch, i, x = pending[len(X) - 1]  # the youngest of them comes first
+        driven.tell(batch, -concave(x), which=[i])
+        generator.observe(X[-1:], concave(X[-1:]))
+        observed.append(x)
+    assert len(observed) == 30 and generator.best_f == -driven.best_y
+    with pytest.raises(ValueError, match="q must be"):
+        CandidateGenerator("rgf", X0, bounds=BOUNDS, max_queries=22).generate_candidates(0)
 
 
 def test_the_model_is_shared_with_botorchs_acquisitions():
@@ -114,7 +137,7 @@ def test_rows_are_matched_in_the_dtype_they_come_in():
 
 
 def test_pairs_in_two_dimensions_are_not_taken_for_rows():
-    with pytest.raises(ValueError, match="lower ones in the first row: x0 is in them if they are pairs"):
+    with pytest.raises(ValueError, match=r"lower bounds in the first row.*inside if they are pairs"):
         CandidateGenerator("rgf", torch.zeros(2).double(), bounds=[(-1.0, 1.0), (-1.0, 1.0)], max_queries=5)
     rows = torch.tensor([[-1.0, -1.0], [1.0, 1.0]])
     assert CandidateGenerator("rgf", torch.zeros(2).double(), bounds=rows, max_queries=5).bounds is not None
