@@ -38,7 +38,10 @@ def test_failures_after_a_finite_value_do_not_end_a_run():
     assert (result.nfev, result.stop_reason) == (2100, "budget") and result.success
     result = call(Counted(fun.of), "gld", max_queries=2100, max_failures=30)
     assert (result.nfev, result.stop_reason, result.success) == (34, "all queries failed", False)
-    assert "The last 30 queries all failed, after 34 queries, 30 of them failed. max_failures=30" in result.message
+    assert (
+        "The last 30 queries all failed, after 34 queries, 30 of them failed. This is the limit max_failures=30"
+        in result.message
+    )
 
 
 def test_a_feasible_share_of_two_thousandths_is_found():
@@ -83,7 +86,7 @@ def test_a_first_query_that_raises_is_retried_first():
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_whose_values_are_all_the_same_is_no_success(method):
     result = call(lambda x: 3.0, method)
-    assert not result.success and "All values are 3: they do not say where" in result.message
+    assert not result.success and "All values are 3: they do not show where" in result.message
 
 
 @pytest.mark.parametrize("method", ["zo_svrg", "projected_zo", "nesterov_spokoiny", "zo_l_katyusha"])
@@ -128,6 +131,6 @@ def test_a_budget_that_only_pays_the_design_says_so(method):
     size = sizes.get(method, 6)
     options = {} if method in sizes else {"initial_points": 6}
     result = call(lambda x: float(quadratic(x)), method, max_queries=size, **options)
-    assert result.nfev == size and "the initial design alone" in result.message
+    assert result.nfev == size and "The initial design used them all" in result.message
     more = call(lambda x: float(quadratic(x)), method, max_queries=40, **options)
     assert "design" not in more.message

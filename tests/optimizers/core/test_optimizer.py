@@ -231,9 +231,9 @@ def test_a_method_that_asks_no_more_ends_with_its_result(workers):
 @pytest.mark.parametrize(
     ("asks", "says"),
     [
-        (lambda o: o._points_batch(o._x), r"Wrong asks for points of shape \(2,\): _ask and _ask_another must give q x d"),
-        (lambda o: o._points_batch(torch.zeros(3, 4)), r"points of shape \(3, 4\): _ask .* \(2 variables\) q x 2"),
-        (lambda o: o._directions_batch([0, 1], [0.5]), r"Wrong asks for directions of 2 rows with scales of shape \(1,\)"),
+        (lambda o: o._points_batch(o._x), r"Wrong asks for points of shape \(2,\): _ask and .* q x d"),
+        (lambda o: o._points_batch(torch.zeros(3, 4)), r"points of shape \(3, 4\): _ask .* q x 2"),
+        (lambda o: o._directions_batch([0, 1], [0.5]), r"Wrong asks for directions of 2 rows .* shape \(1,\)"),
         (lambda o: o._x[None], r"Wrong\._ask must return a Batch, .* got tensor"),
     ],
 )
@@ -341,7 +341,7 @@ def test_refusals_say_what_differs():
     opt.ask()
     with pytest.raises(ValueError, match="batch 0 is not the pending one of that number"):
         opt.tell(RGF(start() + 1, max_queries=50).ask(), torch.zeros(11))
-    with pytest.raises(TypeError, match="mapping, got NoneType"):
+    with pytest.raises(TypeError, match="must be a mapping"):
         opt.load_state_dict(None)
 
 
