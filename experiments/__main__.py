@@ -11,6 +11,12 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 
 def main() -> int:
     """Runs the command line."""
+    if sys.argv[1:] == ["--version"]:  # without the seconds that importing PyTorch takes
+        from experiments import __version__
+        from experiments.program import SCRIPT
+
+        print(SCRIPT, __version__)
+        return 0
     from experiments.cli import main as command_line
 
     return command_line(sys.argv[1:])

@@ -93,6 +93,13 @@ def test_the_version_is_the_packages(capsys):
         assert package.__version__ == metadata.version("gradient-surrogates")
 
 
+def test_the_version_needs_no_torch():
+    code = "import sys; from experiments.__main__ import main; sys.argv = ['', '--version']; main(); "
+    code += "print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == f"gradient-surrogates {metadata.version('gradient-surrogates')}\nFalse\n"
+
+
 def test_bash_completes_commands_ids_options_and_folders(tmp_path, capsys):
     """A real bash, with the script that is printed, asked as its Tab key asks."""
     pytest.importorskip("shtab")
