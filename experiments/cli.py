@@ -124,7 +124,6 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _completion(shell: str) -> str:
-    """Returns a shell script that completes commands, options, ids and paths."""
     import shtab
 
     parser = _parser(SCRIPT, complete=True)
@@ -137,18 +136,11 @@ def _completion(shell: str) -> str:
 
 
 def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Returns the commands' parsers by name."""
     (found,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return dict(found)
 
 
 def _parser(name: str | None = None, complete: bool = False) -> argparse.ArgumentParser:
-    """Builds the argument parser.
-
-    Args:
-        name: program name; by default the one that the user typed.
-        complete: build the parser for shell completion, which needs the ids as choices.
-    """
     parser = argparse.ArgumentParser(
         prog=name or program(),
         description="Run the figures and tables of the papers again, each with a verdict on what its paper claims.",
@@ -198,7 +190,6 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
 
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
-    """Returns the ids that the user selected."""
     if arguments.names and (arguments.paper or arguments.all):
         raise ValueError("run takes ids, or --paper, or --all, not several of them")
     if arguments.names:

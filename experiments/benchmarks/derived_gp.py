@@ -1,10 +1,10 @@
-"""``python -m experiments benchmark derived-gp``: the derived GP against what a user could pick instead.
+"""``python -m experiments benchmark derived-gp``: times the derived GP against its alternatives.
 
-One process, all competitors of a cell in turn, each warm and for a block of calls (``--block``), on one thread and on
-as many as torch takes by itself (``--threads``). Times are those of one call, medians [fastest-slowest] of the blocks:
-processor seconds on one thread, by the clock on the wall on several. Memory is what one call on one thread adds to the
-peak. Where a competitor would need more than ``--memory`` or was slower than ``--patience`` in a smaller cell it is
-left out of the cell, and the table says so.
+One process times all competitors of a cell in turn, each warmed up and for a block of calls (``--block``), on one
+thread and on torch's default number of threads (``--threads``). Times are per call, as the median [fastest-slowest]
+over the blocks: processor seconds on one thread, wall-clock seconds on several. Memory is the increase of the peak
+during one call on one thread. A competitor that would need more than ``--memory``, or that was slower than
+``--patience`` in a smaller cell, is skipped; the table says so.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ PARTS = ("all", "grid", "updates", "growth")
 
 @dataclass(frozen=True)
 class Competitor:
-    """One way to the same numbers.
+    """One way to compute the same numbers.
 
     Attributes:
         name: name in the table.
         gives: ``"mean"``, ``"mean+trace"`` or ``"covariance"``.
-        make: makes its warm call for a problem.
-        numbers: about how many float64 numbers it needs for (n, d, q).
-        scale: factor of its time for (n, d, q), where it runs a part of the work.
+        make: creates its warmed-up call for a problem.
+        numbers: approximate number of float64 values that it needs for (n, d, q).
+        scale: factor on its time for (n, d, q), if it runs only part of the work.
     """
 
     name: str
@@ -90,15 +90,17 @@ RATIOS = (
     ("mean+trace: matrix-vector products", BOTH, GEMV, 2189, 3, False),
     ("mean+trace: matrix-vector products", BOTH, GEMV, 100_000, 2, False),
 )
-"""The targets: what a ratio is, of which two, d (n = 150, one point), the bar, and whether it is to be reached."""
+"""The targets: name of a ratio, its two competitors, d (with n = 150 and one point), limit, and whether it is a lower
+limit.
+"""
 
 HAND = ("autograd by hand", "mean")
 MANY_POINTS = ((500, 2189, 100), (2000, 2189, 100))
-"""n, d and q where the mean is to be as fast as autograd by hand."""
+"""n, d and q at which the mean should be as fast as handwritten autograd."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     options = output.options_of(
         "derived-gp",
         __doc__,
@@ -168,7 +170,6 @@ def _row(
 
 
 def _table(rows: list[Row]) -> list[str]:
-    """One line a competitor and cell, with the ratio to ours that gives the same."""
     lines = [
         f"{'n':>5} {'d':>7} {'q':>4} {'threads':>7}  {'gives':<11} {'competitor':<30} {'median [fastest-slowest]':<32} "
         f"{'x ours':>9} {'MB':>8}"
@@ -193,7 +194,6 @@ def _find(rows: list[Row], what: tuple[str, str], n: int, d: int, q: int = 1, ru
 
 
 def _targets(rows: list[Row]) -> list[Target]:
-    """The project's targets for what was measured here."""
     targets = []
     for text, above, below, d, limit, at_least in RATIOS:
         first, second = _find(rows, above, 150, d), _find(rows, below, 150, d)

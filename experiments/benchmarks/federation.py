@@ -1,14 +1,14 @@
-"""``python -m experiments benchmark federation``: what a round costs a server of 10 to 10,000 clients, and a client.
+"""``python -m experiments benchmark federation``: the cost of a round for a server of many clients, and for a client.
 
-The server is the engine's own, with codec, checks, ledger and history. Its clients answer at once, with reports of
-random numbers that are valid, so that the processor's time of a round is the server's; what they take to answer is not
-counted. Memory is the most that the process has had beyond what it had before the federation was made: reports that
-have arrived, and what is kept of all clients. A round asks all clients where their reports fit into ``--reports-mb``,
-and 20 of them. A client's time is that of two real ones, with an objective that costs nothing. Bytes are those of a
-client and round in the ledger's payload. FZooS is not run where its frequencies are more than ``--features-mb``.
+The server is the engine's own, with codec, checks, ledger and history. Its clients return valid reports of random
+numbers at once, and their time is subtracted, so the processor time is the server's. Memory is the peak of the process
+above its value before the federation was created: received reports and the state kept for all clients. A round samples
+20 clients, and all clients if their reports fit into ``--reports-mb``. The client's time is measured with two real
+clients whose objective costs nothing. Bytes are the payload of a client's round in the ledger. FZooS is skipped if its
+frequencies exceed ``--features-mb``.
 
-With ``--ray`` Flower's simulation runs rounds of the same numbers of clients who return the vector that they were sent
-(``pip install "flwr[simulation]"``).
+With ``--ray`` Flower's simulation runs rounds with the same numbers of clients, which return the vector that they
+receive (``pip install "flwr[simulation]"``).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from federated.engine.host import Host, Request, Service
 from federated.registry import algorithm_class
 
 SAMPLED = 20
-"""Clients of a round that does not ask all."""
+"""Number of clients in a round that does not sample all."""
 
 LEDGER: list[tuple[object, str]] = [(Ledger, "add"), (Ledger, "refuse"), (Ledger, "total")]
 LINEAR, MOST_GB, MOST_BOOKKEEPING = 2.0, 2.0, 0.05
 ROUNDS = 3
 MOST_PROFILED = 1000
-"""Clients of the round whose parts are timed, at most."""
+"""Largest number of clients in the round whose parts are timed."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Case:
     """An algorithm at a size.
 
     Attributes:
-        name: of the algorithm.
+        name: name of the algorithm.
         d: the dimension.
-        features: M of FZooS; 0 of another.
+        features: M of FZooS; 0 for other algorithms.
     """
 
     name: str
@@ -73,15 +73,15 @@ class Case:
 
     @property
     def x0(self) -> Tensor:
-        """Where a run begins, shape ``d``."""
+        """Start of a run, shape ``d``."""
         return torch.full((self.d,), 0.5, dtype=torch.float64)
 
     def options(self, steps: int) -> dict[str, Any]:
-        """The algorithm's options but for the clients'."""
+        """Returns the algorithm's options except those about clients."""
         return {"local_steps": steps} | ({"num_features": self.features} if self.features else {})
 
     def make(self, clients: int, sampled: int, steps: int) -> Algorithm:
-        """The algorithm of so many clients."""
+        """Creates the algorithm for a number of clients."""
         made = algorithm_class(self.name)(self.x0, clients=clients, participation=sampled, **self.options(steps))
         assert isinstance(made, Algorithm)
         return made
@@ -89,14 +89,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """What a round of a case costs.
+    """The cost of a round of a case.
 
     Attributes:
         clients: N.
-        sampled: clients of the round.
-        milliseconds: the processor's time of the server, the median over rounds.
-        megabytes: the most memory beyond that of the process before.
-        up: payload bytes of a client.
+        sampled: number of clients in the round.
+        milliseconds: processor time of the server, median over rounds.
+        megabytes: peak memory above that of the process before.
+        up: payload bytes from a client.
         down: payload bytes to a client.
     """
 
@@ -114,14 +114,14 @@ class AnsweringHost(Host):
     """A host whose clients report random numbers at once.
 
     Attributes:
-        seconds: the processor's time in which reports were made.
+        seconds: processor time spent on the reports.
     """
 
     seconds: float = 0.0
     drawn: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def serve(self, request: Request) -> Service:
-        """A report of the phase, of numbers that are drawn once."""
+        """Returns a report for the phase; its numbers are drawn once."""
         start = time.process_time()
         service = self._answer(request)
         self.seconds += time.process_time() - start
@@ -151,7 +151,7 @@ class AnsweringHost(Host):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     options = output.options_of(
         "federation",
         __doc__,
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a process of its own, whose memory is its own, and which warns of nothing."""
+    """Runs a function in a separate process, which has its own memory and logs no warnings; returns its result."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 
@@ -209,7 +209,7 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
-    """A row of the table: rounds of a server all of whose clients have been there before."""
+    """Measures a row of the table: rounds of a server that already knows all of its clients."""
     before = resident()
     federation = standing(case, clients, sampled, steps)
     host, seconds = federation.host, []
@@ -225,7 +225,7 @@ def measured(case: Case, clients: int, sampled: int, steps: int) -> Row:
 
 
 def standing(case: Case, clients: int, sampled: int, steps: int) -> Federation:
-    """A federation whose server has a surrogate of every client, where the algorithm has surrogates."""
+    """Creates a federation whose server has a surrogate of every client, if the algorithm uses surrogates."""
     algorithm = case.make(clients, sampled, steps)
     federation = Federation(algorithm, AnsweringHost(algorithm, {}))
     if case.features and sampled < clients:
@@ -237,30 +237,30 @@ def standing(case: Case, clients: int, sampled: int, steps: int) -> Federation:
 
 
 def resident() -> float:
-    """Megabytes of the process."""
+    """Returns the resident memory of the process in megabytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
 
 def bytes_up(case: Case) -> int:
-    """Payload bytes of a client's largest report."""
+    """Returns the payload bytes of a client's largest report."""
     algorithm = case.make(1, 1, 1)
     return max(algorithm.reports(phase).max_bytes for phase in algorithm.exchanges)
 
 
 def objective(x: Tensor) -> float:
-    """A function that costs next to nothing."""
+    """Returns the value of a function that costs almost nothing."""
     return float(x[:100].square().sum())
 
 
 def client_seconds(case: Case, steps: int) -> float:
-    """The processor's time of a client's round, the median over two clients and rounds."""
+    """Returns the processor time of a client's round, median over rounds, mean over two clients."""
     federation = make_federation(case.name, [objective] * 2, case.x0, **case.options(steps))
     return median(_parts(federation, {"clients": [(Host, "serve")]})["clients"] / 2 for _ in range(ROUNDS))
 
 
 def bookkeeping(entries: int, steps: int) -> float:
-    """The share of the ledger in a round of 100 real clients with FedZO, d = 100, after so many entries."""
+    """Returns the ledger's share of a FedZO round with 100 real clients and d = 100, after ``entries`` entries."""
     federation = make_federation("fedzo", [objective] * 100, Case("fedzo", 100).x0, local_steps=steps)
     number = entries // 100
     n = 100 * number
@@ -274,7 +274,7 @@ def bookkeeping(entries: int, steps: int) -> float:
 
 
 def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
-    """Milliseconds of the parts of a round that asks all clients, the clients' own work left out."""
+    """Returns the milliseconds of each part of a round that samples all clients, without the clients' own work."""
     federation = standing(case, clients, clients, steps)
     federation.run_round()
     parts: dict[str, list[tuple[object, str]]] = {
@@ -291,7 +291,6 @@ def profiled(case: Case, clients: int, steps: int) -> dict[str, float]:
 
 
 def _parts(federation: Federation, parts: Mapping[str, Sequence[tuple[object, str]]]) -> dict[str, float]:
-    """The processor's seconds in methods, with what they call, of a round."""
     with timed_parts(parts) as spent:
         federation.run_round()
     return spent
@@ -305,7 +304,7 @@ def summary(
     ray: Sequence[tuple[int, int, float]],
     options: Any,
 ) -> list[str]:
-    """The table and the targets, in Markdown."""
+    """Formats the table and the targets as Markdown."""
     lines = [
         f"A round, {options.steps} local steps, float64, one thread.",
         "",
@@ -332,7 +331,7 @@ def _line(row: Row, client: float) -> str:
 
 
 def targets(rows: Sequence[Row], share: float, entries: int) -> list[Target]:
-    """Linear in the clients of a round, whatever N; memory; bookkeeping."""
+    """Returns the targets: time linear in the sampled clients for any N, memory, and bookkeeping."""
     made = [Target(f"the ledger's share of a round after {entries:,} entries", share, MOST_BOOKKEEPING)]
     for case in dict.fromkeys(row.case for row in rows):
         of = {(row.clients, row.sampled): row for row in rows if row.case == case}

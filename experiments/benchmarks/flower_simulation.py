@@ -1,4 +1,4 @@
-"""Flower's simulation (Ray) beside the engine in process: rounds of clients that return the vector they are sent."""
+"""Flower's simulation (Ray), for comparison with the engine in process: clients return the vector that they receive."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ROUNDS = 3
 
 
 def seconds_of_a_round(clients: int, d: int) -> float:
-    """Wall seconds of a round in which all clients are sent a vector of d numbers and return it, the median.
+    """Returns the median wall-clock seconds of a round in which all clients receive and return a vector of d numbers.
 
-    A first round, in which Ray starts its workers, is not counted.
+    The first round, in which Ray starts its workers, is not counted.
     """
     from flwr.app import ArrayRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp

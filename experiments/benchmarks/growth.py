@@ -1,4 +1,4 @@
-"""How the time of every cost that ``DerivedGP`` documents grows with n and with d: the exponents of t ~ nᵃ dᵇ."""
+"""Measures how the time of each documented cost of ``DerivedGP`` grows: the exponents of t ~ nᵃ dᵇ."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from surrogates.stationary_conditioning import StationaryConditioning
 
 N, D = (2000, 3000, 4500), (1000, 2000, 4000)
 FEW, MANY = 4, 150
-"""d where n grows, and n where d grows."""
+"""d while n grows, and n while d grows."""
 
 MARGIN = 0.5
-"""The allowed excess over the documented exponent: caches end, and small sizes are mostly overhead."""
+"""Allowed excess over the documented exponent, because of cache sizes and the overhead of small sizes."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Cost:
     """A documented cost.
 
     Attributes:
-        name: what is computed.
-        make: makes its call for a problem.
-        over_n: exponent of n, where d is ``FEW``.
-        over_d: exponent of d, where n is ``MANY``, or None where another rule holds for d > n.
+        name: the computed quantity.
+        make: creates its call for a problem.
+        over_n: exponent of n, with d = ``FEW``.
+        over_d: exponent of d, with n = ``MANY``; None if another rule holds for d > n.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Cost:
 
 
 def first_trace(problem: Problem) -> Call:
-    """The first trace for new data."""
+    """Returns a call that computes the first trace for new data."""
     known = problem.gp.conditioning
     assert isinstance(known, StationaryConditioning)
     return lambda: GradientPosterior(known.over(known.X, known.factor, known.alpha), problem.x).trace
 
 
 def later_trace(problem: Problem) -> Call:
-    """A trace where A⁻¹ is known."""
+    """Returns a call that computes a trace with known A⁻¹."""
     known = problem.gp.conditioning
     assert isinstance(known, StationaryConditioning)
     _ = known.inverse_times_distances
@@ -56,7 +56,7 @@ def later_trace(problem: Problem) -> Call:
 
 
 def appending(problem: Problem) -> Call:
-    """One more observation."""
+    """Returns a call that appends one observation."""
     gp = problem.model(DerivedGP)
     points = iter(torch.rand(10_000, 1, problem.d, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
 
@@ -68,7 +68,7 @@ def appending(problem: Problem) -> Call:
 
 
 def along(problem: Problem) -> Call:
-    """The covariance of gradient and Hessian along two directions."""
+    """Returns a call that computes the covariance of gradient and Hessian along two directions."""
     U = torch.eye(problem.d, 2, dtype=torch.float64)
     return lambda: problem.gp.hessian_posterior(problem.x).along(U).covariance_matrix
 
@@ -86,7 +86,7 @@ COSTS = (
 
 
 def measure(seconds: float) -> tuple[list[dict[str, Any]], list[Target]]:
-    """The rows of all costs and sizes, and whether the exponents from the first to the last are the documented ones."""
+    """Returns the rows of all costs and sizes, and the targets for the exponents from the first to the last size."""
     rows, targets = [], []
     for over, sizes in (("n", [(n, FEW) for n in N]), ("d", [(MANY, d) for d in D])):
         times: dict[str, list[float]] = {cost.name: [] for cost in COSTS}

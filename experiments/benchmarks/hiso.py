@@ -1,10 +1,10 @@
 """``python -m experiments benchmark hiso``: one update of HiSo at d = 1e8 against torch, and the replay of 100 rounds.
 
-The update is x and H from P scalars and the seed, in float32 and in place. Beside it the whole-vector torch expression
-of the same step, which draws by ``torch.randn`` and has temporaries of size d, and the same expression over pieces of
-65,536 coordinates. One thread, processor time, in turn; memory is what one call adds to the peak. The group probe's
-update, with one number a group in the place of H, stands beside them. The replay is that of a federation's client
-that was away for 100 rounds: it follows their scalars and must then be the server's model, bit for bit.
+The update computes x and H from P scalars and the seed, in float32 and in place. It is compared with the whole-vector
+torch expression of the same step, which draws with ``torch.randn`` and has temporaries of size d; with the same
+expression on pieces of 65,536 coordinates; and with the group probe's update, which has one number per group instead of
+H. All run on one thread in turn and are measured in processor time; memory is the increase of the peak during one call.
+The replay updates a client that missed 100 rounds by their scalars; it must then equal the server's model bit for bit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FASTER, MEGABYTES = 3.0, 64.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     options = output.options_of(
         "hiso",
         __doc__,
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(d: int, repetitions: int, count: int) -> tuple[dict[str, Timing], dict[str, float]]:
-    """The time of each way to make the update, and the megabytes that one call adds."""
+    """Returns the time of each way to compute the update, and the megabytes that one call adds."""
     x, hessian = torch.ones(d, dtype=torch.float32), torch.ones(d, dtype=torch.float32)
     directions, terms = Directions(0, d), [(0, p, 0.1) for p in range(count)]
     grouped = GroupDiagonal(Groups(min(d, 100), d), torch.ones(min(d, 100)))
@@ -67,14 +67,14 @@ def measure(d: int, repetitions: int, count: int) -> tuple[dict[str, Timing], di
 
 
 def torch_step(x: Tensor, hessian: Tensor, count: int) -> None:
-    """The step as it is written with whole vectors: Δx = H^(−1/2) Σ c u, x ← x − ηΔx, H ← (1 − ν)H + ν(Δx² + ε)."""
+    """Computes the step with whole vectors: Δx = H^(−1/2) Σ c u, x ← x − ηΔx, H ← (1 − ν)H + ν(Δx² + ε)."""
     delta = sum(0.1 * torch.randn(x.shape) for _ in range(count)) / hessian.sqrt()
     x.copy_(x - 1e-3 * delta)
     hessian.copy_((1.0 - RULE.weight) * hessian + RULE.weight * (delta.square() + RULE.epsilon))
 
 
 def replayed(d: int, rounds: int) -> dict[str, float]:
-    """Seconds to follow so many rounds, and in how many of d coordinates the client then differs from the server."""
+    """Returns the seconds to replay ``rounds`` rounds, and the number of coordinates that differ from the server's."""
     algorithm = HiSo(torch.ones(d, dtype=torch.float32), clients=1, local_steps=1, perturbations=1)
     server, client = algorithm.model(), algorithm.model()
     generator = torch.Generator().manual_seed(0)
@@ -97,7 +97,7 @@ def replayed(d: int, rounds: int) -> dict[str, float]:
 def summary(
     times: dict[str, Timing], memory: dict[str, float], replay: dict[str, float], d: int, perturbations: int
 ) -> list[str]:
-    """The table and the targets."""
+    """Formats the table and the targets."""
     reference, ours = times["torch, whole vectors"].median, "ours, x and H"
     lines = [
         f"HiSo, d = {d:,}, P = {perturbations}, float32: one update, one thread",

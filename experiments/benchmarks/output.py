@@ -1,4 +1,4 @@
-"""What all benchmarks share but their clock: options, targets, and what they leave behind."""
+"""Options, targets and output files of the benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from experiments.running.results import machine, versions
 
 
 class Target(NamedTuple):
-    """A number that is to be at most, or at least, a limit; NaN, which was not measured, misses none."""
+    """A number with an upper or a lower limit; NaN, which means not measured, meets every limit."""
 
     text: str
     value: float
@@ -24,20 +24,20 @@ class Target(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether the limit is kept or reached."""
+        """Whether the limit is met."""
         return not (self.value < self.limit if self.at_least else self.value > self.limit)
 
 
 def options_of(
     name: str, description: str | None, arguments: Sequence[str], **known: tuple[Any, str]
 ) -> argparse.Namespace:
-    """A benchmark's options, read from the command line, and torch set to one thread.
+    """Parses the options of a benchmark and sets torch to one thread.
 
     Args:
         name: name of the benchmark.
-        description: what ``--help`` says first.
-        arguments: the command line's.
-        **known: each option's default and help; a default that is a tuple takes several values, False makes a flag.
+        description: beginning of the help text.
+        arguments: the command line.
+        **known: default and help of each option; a tuple takes several values, False makes a flag.
     """
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(prog=f"{program()} benchmark {name}", description=plain(description))
@@ -53,7 +53,7 @@ def options_of(
 
 
 def target_lines(targets: Iterable[Target]) -> list[str]:
-    """The targets as a list, each met or missed."""
+    """Formats the targets, each met or missed."""
     lines = ["Targets:"]
     for target in targets:
         bar = f"at {'least' if target.at_least else 'most'} {target.limit:g}"
@@ -62,10 +62,10 @@ def target_lines(targets: Iterable[Target]) -> list[str]:
 
 
 def write(out: Path, name: str, lines: Iterable[str], **numbers: Any) -> int:
-    """Write ``benchmark-NAME.json``, numbers with machine and versions, and the text beside it; print the text.
+    """Writes ``benchmark-NAME.json`` (numbers, machine, versions) and the text; prints the text.
 
     Returns:
-        Exit status 0, also where a target is missed, which the text says.
+        Exit status 0, even if a target is missed, which the text reports.
     """
     out.mkdir(parents=True, exist_ok=True)
     report, text = {"machine": machine(), "versions": versions(), **numbers}, "\n".join(lines)

@@ -1,7 +1,7 @@
-"""What a user could pick instead of ``DerivedGP`` for the gradient posterior of a Matérn 5/2 GP.
+"""Alternatives to ``DerivedGP`` for the gradient posterior of a Matérn 5/2 GP.
 
-Every peer gets the same data, hyper-parameters and noise, and is warm: each function here computes what does not depend
-on the points asked for, and gives a call that computes the rest and returns the result.
+Every alternative uses the same data, hyperparameters and noise. Each function computes everything that does not depend
+on the query points, and returns a call that computes the rest.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Model = TypeVar("Model", bound=SingleTaskGP)
 
 @dataclass
 class Problem:
-    """n observations of a smooth function in d dimensions and q points to ask for.
+    """n observations of a smooth function in d dimensions and q query points.
 
     Attributes:
         n: number of observations.
         d: number of inputs.
-        q: number of points asked for.
+        q: number of query points.
         seed: seed of the data.
     """
 
@@ -63,7 +63,7 @@ class Problem:
         return 0.4 * sqrt(self.d)
 
     def model(self, make: type[Model], kernel: Kernel | None = None) -> Model:
-        """A BoTorch model of the data, with the problem's noise and kernel or another kernel."""
+        """Creates a BoTorch model of the data, with the problem's noise and kernel or another kernel."""
         return make(
             self.X,
             self.Y,
@@ -75,14 +75,14 @@ class Problem:
 
     @cached_property
     def gp(self) -> DerivedGP:
-        """``DerivedGP``, warm."""
+        """A ``DerivedGP`` with cached factors."""
         gp = self.model(DerivedGP)
         gp.conditioning  # noqa: B018
         return gp
 
 
 def matrix_vector(problem: Problem) -> Call:
-    """One n x d matrix-vector product: the measure of what one reading of the data costs."""
+    """One n x d matrix-vector product, the cost of reading the data once."""
     alpha = problem.gp.conditioning.alpha
     return lambda: alpha @ problem.X
 
@@ -93,7 +93,7 @@ def our_mean(problem: Problem) -> Call:
 
 
 def our_mean_and_trace(problem: Problem) -> Call:
-    """Mean and trace of ``DerivedGP``."""
+    """The gradient mean and trace of ``DerivedGP``."""
 
     def mean_and_trace() -> tuple[Tensor, Tensor]:
         posterior = problem.gp.gradient_posterior(problem.x)
@@ -108,14 +108,14 @@ def our_covariance(problem: Problem) -> Call:
 
 
 def _kernel(x: Tensor, X: Tensor, lengthscale: float) -> Tensor:
-    """Matérn 5/2 between points and data as one would write it by hand, ``q x n``."""
+    """Computes Matérn 5/2 between points and data with a handwritten formula, ``q x n``."""
     r2 = (x.square().sum(-1, keepdim=True) + X.square().sum(-1) - 2 * x @ X.mT).clamp_min(0) / lengthscale**2
     a = (5 * r2 + 1e-30).sqrt()
     return (1 + a + a.square() / 3) * torch.exp(-a)
 
 
 def _gradient_of(problem: Problem, mean: Callable[[Tensor], Tensor]) -> Call:
-    """Autograd of a posterior mean ``q x d`` to ``q`` at the problem's points."""
+    """Differentiates a posterior mean, ``q x d`` to ``q``, by autograd at the problem's points."""
 
     def gradient() -> Tensor:
         x = problem.x.clone().requires_grad_(True)
@@ -125,13 +125,13 @@ def _gradient_of(problem: Problem, mean: Callable[[Tensor], Tensor]) -> Call:
 
 
 def autograd_by_hand(problem: Problem) -> Call:
-    """Autograd of k(x, X) α with α cached."""
+    """Autograd of k(x, X) α with cached α."""
     alpha = problem.gp.conditioning.alpha
     return _gradient_of(problem, lambda x: _kernel(x, problem.X, problem.lengthscale) @ alpha)
 
 
 def botorch_autograd(problem: Problem) -> Call:
-    """BoTorch's ``SingleTaskGP`` posterior mean and autograd."""
+    """Autograd of the posterior mean of BoTorch's ``SingleTaskGP``."""
     model = problem.model(SingleTaskGP)
     return _gradient_of(problem, lambda x: model.posterior(x.unsqueeze(-2)).mean)
 
@@ -147,13 +147,13 @@ class _PlainGP(gpytorch.models.ExactGP):
 
 
 def gpytorch_autograd(problem: Problem) -> Call:
-    """GPyTorch's ``ExactGP`` with its default settings, and autograd."""
+    """Autograd of the mean of GPyTorch's ``ExactGP`` with its default settings."""
     model = _PlainGP(problem).eval()
     return _gradient_of(problem, lambda x: model(x).mean)
 
 
 def sklearn_differences(problem: Problem) -> Call:
-    """scikit-learn's GP with one-sided differences of its mean: how the ZoRD authors' program works."""
+    """One-sided differences of scikit-learn's GP mean, as in the ZoRD authors' program."""
     kernel, step = Matern(length_scale=problem.lengthscale, nu=2.5), 1e-6
     model = GaussianProcessRegressor(kernel, alpha=NOISE, optimizer=None)
     model.fit(problem.X.numpy(), problem.Y.squeeze(-1).numpy())
@@ -172,7 +172,7 @@ def sklearn_differences(problem: Problem) -> Call:
 
 
 def jacobian_and_solve(problem: Problem) -> Call:
-    """Mean and trace from J by ``torch.func.jacrev`` and one triangular solve, prior term by hand."""
+    """Mean and trace from J by ``torch.func.jacrev`` and one triangular solve; the prior term is handwritten."""
     prior, known = 5 / 3 * problem.d / problem.lengthscale**2, problem.gp.conditioning
     factor, alpha = known.factor, known.alpha
     jacobian = torch.func.jacrev(lambda x: _kernel(x[None], problem.X, problem.lengthscale)[0])
@@ -186,7 +186,7 @@ def jacobian_and_solve(problem: Problem) -> Call:
 
 
 def double_jacobian(problem: Problem) -> Call:
-    """The covariance by two nested ``torch.func`` Jacobians of the posterior covariance of values."""
+    """The covariance by two nested ``torch.func`` Jacobians of the values' posterior covariance."""
     X, L, lengthscale = problem.X, problem.gp.conditioning.factor, problem.lengthscale
 
     def covariance(x: Tensor, y: Tensor) -> Tensor:
@@ -222,8 +222,8 @@ def kernel_grad(problem: Problem) -> Call:
 def gpytorch_covariance_loop(problem: Problem, rows: int) -> Call:
     """Rows of the gradient covariance by two backward passes each through GPyTorch's posterior covariance.
 
-    With ``RBFKernel``, as double autograd through ``MaternKernel`` is wrong where two points coincide; the cost
-    is what is compared. Its time is scaled to d rows.
+    It uses ``RBFKernel``, because double autograd through ``MaternKernel`` is wrong where two points coincide; only the
+    cost is compared. Its time is scaled to d rows.
     """
     model = problem.model(SingleTaskGP, ScaleKernel(RBFKernel()).double()).eval()
 

@@ -21,18 +21,18 @@ Clock = Callable[[], float]
 Name = TypeVar("Name")
 
 BLOCK = 0.05
-"""Seconds that a call is repeated for, at least, before another one's turn comes.
+"""Seconds for which a call is repeated, at least, before the next call's turn.
 
-A single call in turn with larger ones finds the caches cold, which a loop does not.
+A single call between larger ones would find cold caches, unlike calls in a loop.
 """
 _WARM_UPS = 5
 
 DEFAULT_THREADS = torch.get_num_threads()
-"""Torch's number of threads before a benchmark sets it."""
+"""Torch's number of threads before a benchmark changes it."""
 
 
 class Timing(NamedTuple):
-    """Seconds of one call: the median over the blocks of calls, the fastest and the slowest block, and how many."""
+    """Seconds per call: the median, the fastest and the slowest block of calls, and the number of blocks."""
 
     median: float
     fastest: float
@@ -41,11 +41,11 @@ class Timing(NamedTuple):
 
     @staticmethod
     def of(seconds: Sequence[float] | np.ndarray) -> Timing:
-        """The timing of some blocks, given the seconds of one call in each."""
+        """Returns the timing of some blocks, given the seconds per call in each."""
         return Timing(float(np.median(seconds)), float(min(seconds)), float(max(seconds)), len(seconds))
 
     def times(self, factor: float) -> Timing:
-        """The time of ``factor`` such calls."""
+        """Returns the time of ``factor`` calls."""
         return Timing(self.median * factor, self.fastest * factor, self.slowest * factor, self.repetitions)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Timing(NamedTuple):
 
 
 def duration(seconds: float) -> str:
-    """Seconds to be read, such as ``3.2 ms``."""
+    """Formats seconds, such as ``3.2 ms``."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -67,20 +67,20 @@ def interleaved(
     block: float = BLOCK,
     clock: Clock = time.process_time,
 ) -> dict[Name, Timing]:
-    """Time calls in turn, block by block (A B C A B C ...), so that what disturbs the machine disturbs all of them.
+    """Times calls in turn, block by block (A B C A B C ...), so that disturbances affect all of them.
 
-    Every call is warm before the first block: it runs unmeasured, at least twice, until it is no longer twice as fast
-    as the time before, so that no compilation is counted. In its turn a call is repeated for ``block`` seconds or
-    longer; its turns end when its share of ``seconds`` is spent. Where a warm call alone takes over ten times
-    ``seconds``, it is the measurement.
+    Every call is warmed up: it runs unmeasured, at least twice, until a run is no longer twice as fast as the previous
+    one, so that no compilation is counted. In its turn a call is repeated for at least ``block`` seconds. Its turns end
+    when its share of ``seconds`` is spent. If a single warm call takes over ten times ``seconds``, that call is the
+    measurement.
 
     Args:
-        calls: by name.
-        seconds: measured time for each call, about; at least one block.
-        most: blocks at most.
-        block: seconds of a block, at least.
-        clock: gives seconds: the process's (which other work on the machine does not add to, and which several
-            threads spend together) or those of a wall clock.
+        calls: the calls by name.
+        seconds: approximate measured time for each call; at least one block.
+        most: largest number of blocks.
+        block: smallest number of seconds of a block.
+        clock: returns seconds: processor time (which excludes other work on the machine and adds up over threads) or
+            wall time.
     """
     once = {name: _warmed(call, clock) for name, call in calls.items()}
     found: dict[Name, list[float]] = {name: [first] if first > 10 * seconds else [] for name, first in once.items()}
@@ -97,7 +97,6 @@ def interleaved(
 
 
 def _warmed(call: Call, clock: Clock) -> float:
-    """Seconds of one call after as many as make it warm."""
     before = clocked(call, clock)
     for _ in range(_WARM_UPS):
         now = clocked(call, clock)
@@ -108,7 +107,6 @@ def _warmed(call: Call, clock: Clock) -> float:
 
 
 def _block(call: Call, block: float, once: float, clock: Clock) -> tuple[float, int]:
-    """Seconds of a block of calls, at least ``block``, and how many they were, given about how long one takes."""
     # The clock is read after several calls, so that reading it costs nothing against them.
     several = max(1, math.ceil(block / once / 8)) if once > 0 else 1
     start, count, took = clock(), 0, 0.0
@@ -122,7 +120,7 @@ def _block(call: Call, block: float, once: float, clock: Clock) -> tuple[float, 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Torch, and the BLAS of NumPy and SciPy, on so many threads, which is set back at the end."""
+    """Sets the threads of torch and of NumPy's and SciPy's BLAS, and restores them at the end."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -133,7 +131,7 @@ def threads(number: int) -> Iterator[None]:
 
 
 def clocked(call: Call, clock: Clock = time.process_time) -> float:
-    """Seconds of one call, by default the processor's, which other work on the machine does not add to."""
+    """Returns the seconds of one call, by default processor seconds."""
     start = clock()
     call()
     return clock() - start
@@ -141,13 +139,9 @@ def clocked(call: Call, clock: Clock = time.process_time) -> float:
 
 @contextmanager
 def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[dict[str, float]]:
-    """Adds up the processor seconds spent in functions or properties while the block runs, calls within included.
+    """Adds up the processor seconds spent in functions or properties, including what they call, while the block runs.
 
-    Args:
-        parts: name of a part to its functions and properties, each by its owner and name.
-
-    Yields:
-        Seconds of each part so far.
+    ``parts`` maps the name of a part to owners and names of its members. The yielded seconds grow during the block.
     """
     spent = dict.fromkeys(parts, 0.0)
 
@@ -172,10 +166,10 @@ def timed_parts(parts: Mapping[str, Sequence[tuple[object, str]]]) -> Iterator[d
 
 
 def peak_memory(call: Call) -> float:
-    """Megabytes by which one call raises the process's peak resident memory; NaN where Linux's /proc is missing.
+    """Returns the megabytes by which a call raises the process's peak resident memory; NaN without Linux's /proc.
 
-    The call runs in a fork, after the allocator has given back what it holds, so that neither an earlier peak
-    nor memory that the process keeps hides what the call takes.
+    The call runs in a fork after the allocator has returned its free memory, so that earlier memory does not hide its
+    own.
     """
     if not os.path.exists("/proc/self/clear_refs"):
         return math.nan

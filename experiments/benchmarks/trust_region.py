@@ -1,10 +1,10 @@
-"""``python -m experiments benchmark trust-region``: what each ingredient of the trust region on a surrogate gains.
+"""``python -m experiments benchmark trust-region``: the gain from each component of the trust region on a surrogate.
 
-Each row sets options of ``TrustRegionRules``, or gives a rule of its own, so that one ingredient is missing, and runs
-the same problems: by default twelve functions of all groups of COCO's ``bbob`` at d = 5 and 10, on instances that are
-tuned on. It reports the change of the logarithm of the last gap, with its standard error over problems: above 0 the
-ingredient gains. On real black boxes, whose optimum is not known, a run counts by the percentage that it left of what
-the best row gained.
+Each row sets options of ``TrustRegionRules``, or replaces a rule, so that one component is missing, and runs the same
+problems: by default twelve functions from all groups of COCO's ``bbob`` at d = 5 and 10, on instances that are used for
+tuning. It reports the change of the logarithm of the last gap with its standard error over problems; a positive change
+means that the component helps. On real black boxes, whose optimum is unknown, a run is scored by the percentage of the
+best row's gain that it left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What changes as queries come: appending, moving a window, scoring candidates, Fourier weights; against redoing it."""
+"""Times updates against recomputation: appending data, moving a window, scoring candidates, and Fourier weights."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from surrogates import (
 
 @dataclass(frozen=True)
 class Update:
-    """One update, done by ours and anew.
+    """One update, by our code and by recomputation.
 
     Attributes:
         gives: name of the update.
         n: number of observations.
         d: number of inputs.
         q: number of points, candidates or rows.
-        calls: ours, then the other way, by name.
-        target: what of ours is to be faster than what, and how many times.
-        share: how many of the other way's calls are one update.
+        calls: our call, then the alternative, by name.
+        target: description of the speedup and its lower limit.
+        share: number of the alternative's calls in one update.
     """
 
     gives: str
@@ -48,7 +48,7 @@ class Update:
 
 
 def measure(seconds: float) -> tuple[list[dict[str, Any]], list[Target]]:
-    """The benchmark's rows of all updates, one after another, and whether ours are as fast as they are to be."""
+    """Returns the rows of all updates, and the targets for their speedups."""
     rows, targets = [], []
     for make in (appending, moving, scoring, weights):
         update = make()
@@ -64,7 +64,7 @@ def measure(seconds: float) -> tuple[list[dict[str, Any]], list[Target]]:
 
 
 def appending() -> Update:
-    """One observation onto 3000, ready to predict the gradient mean."""
+    """Appends one observation to 3000, until the gradient mean can be predicted."""
     n, d = 3000, 100
     problem = Problem(n, d, 1)
     fresh = iter(torch.rand(10_000, 1, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))
@@ -83,7 +83,7 @@ def appending() -> Update:
 
 
 def moving() -> Update:
-    """A 150-point window over 5000 points of d = 2189, to points a step apart."""
+    """Moves a 150-point window over 5000 points with d = 2189 to points one step apart."""
     n, d, k = 5000, 2189, 150
     generator = torch.Generator().manual_seed(2)
     history = torch.randn(n, d, dtype=torch.float64, generator=generator).cumsum(0) / math.sqrt(d)
@@ -112,7 +112,7 @@ def moving() -> Update:
 
 
 def scoring() -> Update:
-    """The gradient's uncertainty at 100 candidates, n = 3000, d = 300; the other way is timed on one of them."""
+    """Computes the gradient's uncertainty at 100 candidates, n = 3000, d = 300; the alternative is timed on one."""
     n, d, q = 3000, 300, 100
     problem = Problem(n, d, q, seed=3)
     conditioning = problem.gp.conditioning
@@ -126,7 +126,7 @@ def scoring() -> Update:
 
 
 def weights() -> Update:
-    """w of FZooS's shared features, 60 rows onto 2940 and 3000 from scratch, M = 10000, d = 300."""
+    """Computes w of FZooS's shared features: 60 rows added to 2940, and 3000 from scratch, M = 10000, d = 300."""
     n, d, m, new = 3000, 300, 10_000, 60
     generator = torch.Generator().manual_seed(4)
     X = torch.rand(n + 40 * new, d, dtype=torch.float64, generator=generator)

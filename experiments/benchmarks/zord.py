@@ -1,9 +1,9 @@
-"""``python -m experiments benchmark zord``: what an iteration of ZoRD costs beside the objective, and where.
+"""``python -m experiments benchmark zord``: the cost of ZoRD's iteration without the objective, and of its parts.
 
-A run of the library's defaults is brought to a history of queries and timed from there, iteration by iteration: the
-processor's time of one ``tell``, in which the virtual steps to the next query are made. Selecting the nearest queries
-(once where the steps begin and once for each of them), updating their factor and α, and fitting hyper-parameters are
-timed inside; the steps are what is left.
+A run with the library's defaults first makes a history of queries, and is then timed per iteration: the processor time
+of one ``tell``, which includes the virtual steps to the next query. Three parts are timed separately: selecting the
+nearest queries (once at the start of the steps and once per step), updating their factor and α, and fitting
+hyperparameters. The steps take the remaining time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PARTS: dict[str, list[tuple[object, str]]] = {
     "conditioning": [(WindowSurrogate, "conditioning")],
     "fit": [(window_surrogate, "fit_isotropic")],
 }
-"""What is timed inside an iteration: a function or property, by its owner and name."""
+"""The parts of an iteration: functions or properties by owner and name."""
 MOST_RATIO, MOST_MILLISECONDS = 2.0, 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     options = output.options_of(
         "zord",
         __doc__,
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(optimizer: ZoRD, iterations: int) -> list[dict[str, float]]:
-    """Seconds of each iteration: ``whole`` and, within it, ``PARTS``."""
+    """Returns the seconds of each iteration: ``whole`` and, within it, ``PARTS``."""
     rows = []
     with timed_parts(PARTS) as spent:
         for _ in range(iterations):
@@ -64,7 +64,7 @@ def measure(optimizer: ZoRD, iterations: int) -> list[dict[str, float]]:
 
 
 def summary(times: list[dict[str, float]], d: int, n: int, steps: int) -> list[str]:
-    """The table and the targets."""
+    """Formats the table and the targets."""
     column = {name: np.array([row[name] for row in times]) for name in ("whole", *PARTS)}
     plain = column["fit"] == 0.0
     chosen = column["selection"] + column["conditioning"]
@@ -91,7 +91,7 @@ def summary(times: list[dict[str, float]], d: int, n: int, steps: int) -> list[s
 
 
 def objective(X: Tensor) -> Tensor:
-    """Σ wⱼ xⱼ² + sin xⱼ, w from ½ to 2, at ``q x d``."""
+    """Returns Σ wⱼ xⱼ² + sin xⱼ with w from ½ to 2, at ``q x d``."""
     weights = torch.linspace(0.5, 2.0, X.shape[-1], dtype=X.dtype)
     return (weights * X.square()).sum(-1) + X.sin().sum(-1)
 

@@ -1,23 +1,23 @@
-"""Beyond HiSo: a curvature that is measured (``GroupProbe``) against what HiSo learns, and controls.
+"""Beyond HiSo: a measured curvature (``GroupProbe``) against the curvature that HiSo learns, and controls.
 
-Problems (``experiments.beyond.curvature_problems``): five families of quadratics, d = 100; logistic regression with
-badly scaled features; the digits MLP, plain and with badly scaled tensors, one client with 300 images and 8 of 64
-clients a round. Single coordinates are groups where d is about 100, the blocks where there are blocks, and
-a network's tensors.
+The problems (``experiments.beyond.curvature_problems``) are five families of quadratics with d = 100; logistic
+regression with badly scaled features; and the digits MLP, plain and with badly scaled tensors, on one client with 300
+images and on 8 of 64 clients per round. Groups are single coordinates if d is about 100, the blocks of a block-diagonal
+Hessian, and the tensors of a network.
 
-Methods: DeComFL; HiSo; *scalar H*, one number in its place; *oracle*, the true diagonal (for the MLP, the units of
-its tensors); *random groups*, as many as the problem has or 10, drawn by the seed. All take central differences, the
-same perturbations a step and the same queries; probes count. Each has one number to tune, its rate as a multiple
-of a base from ``GRID``: 1/(tr A/P + (1 + 1/P)λ_max) without a diagonal, P/(d + P + 1) with one, a fixed number for
-networks. The best on ``TUNING_SEEDS``, which no figure uses, stands in ``TUNED``: ``tune`` found it between a smaller
-and a larger factor, both worse, for each problem and so for the federated ones by themselves, at the reduced scale.
-The oracle on the MLPs is DeComFL on the plain one and has its factor. 1 is the default of group probes.
+The methods are DeComFL; HiSo; *scalar H*, one number instead of H; *oracle*, the true diagonal (for the MLP, the units
+of its tensors); and *random groups*, drawn by the seed, as many as the problem has or 10. All use central differences,
+the same number of perturbations per step and the same queries, including probes. Each has one parameter to tune: its
+rate as a multiple from ``GRID`` of a base rate. The base is 1/(tr A/P + (1 + 1/P)λ_max) without a diagonal, P/(d + P +
+1) with one, and a fixed number for networks. ``TUNED`` has the best factor on ``TUNING_SEEDS``, which no figure uses;
+``tune`` found it between a smaller and a larger factor that are both worse, for each problem at the reduced scale. On
+the MLPs the oracle equals DeComFL on the plain MLP and uses its factor. A factor of 1 is the default of group probes.
 
-Seeds begin at ``FIRST_SEED``, because 0 to 9 had been looked at. Not searched: random groups on the federated problems
-and group probes on ``mlp_64``, which have their default rate. Two tuning seeds are few: DeComFL's best rate on the
-badly scaled MLP diverges on some of the others. There twice the default is group probes' best: on the tuning seeds
-their log10 is -1.10 with it, -0.64 at the default, a scalar H's -0.56; four times the default ends above the start.
-On quadratics the default is best.
+Seeds begin at ``FIRST_SEED`` because earlier ones were used during development. Two cases use the default rate without
+a search: random groups on the federated problems and group probes on ``mlp_64``. Two tuning seeds are few: DeComFL's
+best rate on the badly scaled MLP diverges on some other seeds. There, twice the default is best for group probes: on
+the tuning seeds their log10 loss is -1.10 with it, -0.64 with the default, and -0.56 for a scalar H; with four times
+the default it ends above the start. On quadratics the default is best.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ METHODS = ("group_probe", "group_probe_random", "hiso", "hiso_scalar", "decomfl"
 GRID = tuple(2.0**k for k in range(-4, 8))
 TUNING_SEEDS = (100, 101)
 FIRST_SEED = 20
-"""Seed 0 is this one of the problems and methods; lower ones were looked at while the rule was made."""
+"""The seed of problems and methods for the experiment's seed 0; lower seeds were used during development."""
 
 FEDERATED = tuple(f"{name}_64" for name in NETWORKS)
 TITLES = {
@@ -61,7 +61,7 @@ TITLES = {
     "mlp_scaled_64": "MLP, badly scaled, 8 of 64",
 }
 WORST = 2.0
-"""log10 that a run is given where it diverged."""
+"""log10 value of a run that diverged."""
 
 TUNED: dict[str, dict[str, float]] = {
     name: dict(zip(METHODS, factors, strict=False))
@@ -78,12 +78,12 @@ TUNED: dict[str, dict[str, float]] = {
         "mlp_scaled_64": (2, 1, 1, 1, 1),
     }.items()
 }
-"""The best factor of each method and problem."""
+"""The best factor of each method on each problem."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is run."""
+    """Settings of the runs."""
 
     problems: tuple[str, ...] = (*QUADRATICS, "logistic", *NETWORKS, *FEDERATED)
     methods: tuple[str, ...] = METHODS
@@ -100,12 +100,12 @@ class Settings:
 
 
 def methods_of(settings: Settings, name: str) -> tuple[str, ...]:
-    """The methods that are run on a problem: no oracle over clients."""
+    """Returns the methods that run on a problem; there is no oracle over clients."""
     return tuple(m for m in settings.methods if m != "oracle_diagonal" or name not in FEDERATED)
 
 
 def options_of(problem: CurvatureProblem, method: str, count: int, factor: float, seed: int) -> dict[str, Any]:
-    """Options of a method at a multiple of its base rate."""
+    """Returns the options of a method at a multiple of its base rate."""
     d = len(problem.x0)
     diagonal = count / (d + count + 1)
     common: dict[str, Any] = {"perturbations": count, "scheme": "central"}
@@ -123,7 +123,7 @@ def options_of(problem: CurvatureProblem, method: str, count: int, factor: float
 
 
 def alone(settings: Settings, name: str, method: str, factor: float, seed: int) -> Iterator[tuple[int, float]]:
-    """Queries and f of a run on one machine."""
+    """Yields the queries and f of a run on one machine."""
     network = name in NETWORKS
     count = settings.network_perturbations if network else settings.perturbations
     queries = settings.network_queries if network else settings.queries
@@ -142,7 +142,7 @@ def alone(settings: Settings, name: str, method: str, factor: float, seed: int) 
 
 
 def over_clients(settings: Settings, name: str, method: str, factor: float, seed: int) -> Iterator[tuple[int, float]]:
-    """Queries of one client that takes part in every round, and the loss, of a federation."""
+    """Yields the queries of a client that participates in every round, and the loss of the federation."""
     count = settings.federated_perturbations
     problem = problem_of(name.removesuffix("_64"), settings.dim, seed, settings.clients)
     federation = make_federation(
@@ -172,7 +172,7 @@ def over_clients(settings: Settings, name: str, method: str, factor: float, seed
 
 
 def log_value(problem: CurvatureProblem, name: str, value: float) -> float:
-    """log10 of f − f* over what it was at x0; of the loss itself for networks; ``WORST`` at most."""
+    """Returns log10 of (f − f*)/(f(x0) − f*), or of the loss for networks, at most ``WORST``."""
     if name in NETWORKS or name in FEDERATED:
         ratio = value
     else:
@@ -182,17 +182,17 @@ def log_value(problem: CurvatureProblem, name: str, value: float) -> float:
 
 @torch.no_grad()
 def trajectory(settings: Settings, name: str, method: str, factor: float, seed: int) -> list[tuple[int, float]]:
-    """(queries, log value) of a run."""
+    """Returns queries and log values of a run."""
     problem = problem_of(name.removesuffix("_64"), settings.dim, seed)
     go = over_clients if name in FEDERATED else alone
     return [(q, log_value(problem, name, value)) for q, value in go(settings, name, method, factor, seed)]
 
 
 def tune(settings: Settings, name: str, method: str) -> dict[float, float]:
-    """For each factor of ``GRID`` that is tried the mean last log value over ``TUNING_SEEDS``, the best one last.
+    """Returns the mean last log value on ``TUNING_SEEDS`` for each factor tried, the best one last.
 
-    From 1 the factor is doubled while that helps, or else halved while that does, so that the best has been tried
-    between a smaller and a larger one.
+    The search starts at 1, doubles the factor while that helps, or else halves it while that helps. The best factor has
+    then been tried between a smaller and a larger one.
     """
     found: dict[float, float] = {}
 
@@ -211,7 +211,7 @@ def tune(settings: Settings, name: str, method: str) -> dict[float, float]:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """All methods on all problems of a seed."""
+    """Runs all methods on all problems of a seed."""
     rows: Rows = []
     for name in settings.problems:
         for method in methods_of(settings, name):
@@ -225,7 +225,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def _curve_rows(rows: Rows, name: str, method: str) -> Rows:
-    """A run's records at common numbers of queries, as probes shift them by a few."""
+    """Aligns a method's runs at common numbers of queries, which differ slightly because of probes."""
     found = where(rows, problem=name, method=method)
     runs = [where(found, seed=seed) for seed in seeds_of(found)]
     shortest = min(map(len, runs))
@@ -234,7 +234,7 @@ def _curve_rows(rows: Rows, name: str, method: str) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A panel for each problem: mean and standard error of the log over seeds, against queries."""
+    """Draws a panel for each problem: mean and standard error of the log value over seeds, against queries."""
     columns = min(4, len(settings.problems))
     lines = -(-len(settings.problems) // columns)
     figure, axes = plotting.panels(lines, columns, height=1.8)
@@ -256,7 +256,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Group probes against what HiSo learns, and the controls."""
+    """Judges group probes against HiSo's learned curvature and the controls."""
     seeds = seeds_of(rows)
     scaled = tuple(name for name in settings.problems if name != "rotated")
 
@@ -298,7 +298,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """The last log value of every method on every problem."""
+    """Lists the last log value of every method on every problem."""
     lines = []
     for name in settings.problems:
         cells = [

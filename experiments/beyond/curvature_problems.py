@@ -1,4 +1,4 @@
-"""Problems whose coordinates differ in scale, or whose spectrum is wide in other axes, for ``beyond-curvature``."""
+"""Problems for ``beyond-curvature`` with coordinates of different scale, or with a wide spectrum in rotated axes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from experiments.papers.hiso import digits
 QUADRATICS = ("log_uniform", "correlated", "five_large", "rotated", "blocks")
 NETWORKS = ("mlp", "mlp_scaled")
 SCALES = (0.1, 1.0, 10.0, 1.0)
-"""Units of the scaled MLP's tensors W₁, b₁, W₂, b₂: its function is the plain one of θ = scale · x."""
+"""Units of the scaled MLP's tensors W₁, b₁, W₂, b₂: its function is the plain MLP's at θ = scale · x."""
 
 PLAIN_RATE, SCALED_RATE = 0.02, 0.004
-"""Rates of DeComFL with P = 1 that are near the best for the MLP, and for the badly scaled one."""
+"""Rates of DeComFL with P = 1 that are nearly best for the MLP, and for the badly scaled MLP."""
 
 Function = Callable[[Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class CurvatureProblem:
-    """A function to minimize and what is known of it.
+    """A function to minimize, with known properties.
 
     Attributes:
         clients: one function of a point of shape ``d``, or several with the same dimension.
-        x0: where all methods begin, shape ``d``.
-        minimum: of the mean of the clients' functions; 0 for networks, whose least loss is not known.
-        diagonal: what the oracle preconditions with: the diagonal of the Hessian at the minimum, or the squares
-            of the scales by which a network's tensors were multiplied, shape ``d``.
-        groups: that ``group_probe`` gets: None for single coordinates.
-        num_random: groups of the control with random ones.
-        base: rate that grids of methods without a diagonal are multiples of, for P perturbations.
-        oracle_base: the same with ``diagonal``; 0: P/(d + P + 1), where that is the Hessian's.
+        x0: start of all methods, shape ``d``.
+        minimum: minimum of the mean of the clients' functions; 0 for networks, whose minimum is unknown.
+        diagonal: diagonal of the oracle's preconditioner, shape ``d``: that of the Hessian at the minimum, or the
+            squared scales of a network's tensors.
+        groups: groups for ``group_probe``; None for single coordinates.
+        num_random: number of random groups of the control.
+        base: base rate of methods without a diagonal, for P perturbations.
+        oracle_base: base rate with ``diagonal``; 0 selects P/(d + P + 1), for the diagonal of a Hessian.
         whole: the mean of the clients' functions, or the loss on all training images.
     """
 
@@ -54,17 +54,17 @@ class CurvatureProblem:
 
 
 def stable_rate(trace: float, largest: float, count: int) -> float:
-    """1/(tr A/P + (1 + 1/P) λ_max), the step of DeComFL with the greatest expected decrease in the worst direction."""
+    """Returns 1/(tr A/P + (1 + 1/P) λ_max), DeComFL's step with the largest expected decrease in the worst case."""
     return 1.0 / (trace / count + (1.0 + 1.0 / count) * largest)
 
 
 def quadratic_problem(family: str, d: int, seed: int) -> CurvatureProblem:
-    """½ xᵀAx from a standard normal point.
+    """Returns ½ xᵀAx with a standard normal start.
 
-    ``log_uniform``: A diagonal, eigenvalues 10^U(−2, 2). ``correlated``: SCS with C_ij = 0.5^|i−j| and S² like that.
-    ``five_large``: a twentieth of the eigenvalues 1000, the others 1, on the axes. ``rotated``: the log-uniform
-    spectrum in random axes. ``blocks``: blocks of d/10 coordinates with random axes inside and eigenvalues from 0.5
-    to 2, each block times 10^U(−2, 2).
+    ``log_uniform``: A is diagonal with eigenvalues 10^U(−2, 2). ``correlated``: SCS with C_ij = 0.5^|i−j| and S²
+    distributed like these eigenvalues. ``five_large``: A is diagonal, a twentieth of the eigenvalues are 1000, the
+    others 1. ``rotated``: the log-uniform spectrum in random axes. ``blocks``: blocks of d/10 coordinates with random
+    axes and eigenvalues from 0.5 to 2, each block times 10^U(−2, 2).
     """
     generator = torch.Generator().manual_seed(7000 + seed)
 
@@ -107,10 +107,10 @@ def quadratic_problem(family: str, d: int, seed: int) -> CurvatureProblem:
 
 
 def logistic_problem(seed: int, ridge: float = 1e-3) -> CurvatureProblem:
-    """Logistic regression on scikit-learn's breast-cancer data from w = 0, with an intercept.
+    """Returns logistic regression on scikit-learn's breast-cancer data from w = 0, with an intercept.
 
-    The 30 features are standardised and then multiplied by 10^U(−1, 1), drawn by the seed; the ridge is on the
-    weights of the standardised ones, so that the minimum is the same for every seed.
+    The 30 features are standardized and then multiplied by 10^U(−1, 1), drawn by the seed. The ridge applies to the
+    weights of the standardized features, so that the minimum is the same for every seed.
     """
     from sklearn.datasets import load_breast_cancer
 
@@ -141,7 +141,7 @@ def logistic_problem(seed: int, ridge: float = 1e-3) -> CurvatureProblem:
 
 
 def network_problem(name: str, seed: int, clients: int = 1, images: int = 300) -> CurvatureProblem:
-    """The digits MLP in float64: one client with so many training images, or many with Dirichlet(1) shares of all.
+    """Returns the digits MLP in float64: one client with few images, or many with Dirichlet(1) shares of all.
 
     ``mlp_scaled`` is the same network with tensors in the units of ``SCALES``.
     """
@@ -166,7 +166,7 @@ def _scaled(loss: digits.Loss, unit: Tensor, images: int | None) -> Function:
 
 
 def problem_of(name: str, d: int, seed: int, clients: int = 1) -> CurvatureProblem:
-    """A problem by its name."""
+    """Returns a problem by its name."""
     if name == "logistic":
         return logistic_problem(seed)
     return network_problem(name, seed, clients) if name in NETWORKS else quadratic_problem(name, d, seed)

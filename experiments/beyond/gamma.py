@@ -1,15 +1,15 @@
-"""Beyond FZooS: γ found from round to round, against every fixed γ, on the quadratics of Appx. G.1.
+"""Beyond FZooS: γ adapted in every round against every fixed γ, on the quadratics of Appx. G.1.
 
-``fzoos_adaptive`` is one γ for all clients, least squares at x_r (``federated.methods.fzoos.gamma.Adaptive``),
-``fzoos_adaptive_two`` the same at x_r and x_{r−1}, ``fzoos_adaptive_five`` at five points from one to the other, about
-the round's mean iterates, ``fzoos_eb`` the one-way rule with its margin (``experiments.beyond.gamma_rules``), ``fzoos``
-the paper's 1/t. ``fzoos_oracle`` knows F: each round is run with γ = 0, 1/2 and 1, and the one after which F is lowest
-is kept. It looks one round ahead, so that another γ can still end lower, and is run at d = 50. Fixed γ = 0, 1/4, …, 1
-are all run; the best of them in a cell, found on the same seeds, is what the others are measured by: regret is the
-difference in log10 of the last gap.
+``fzoos_adaptive`` is one γ for all clients by least squares at x_r (``federated.methods.fzoos.gamma.Adaptive``);
+``fzoos_adaptive_two`` uses x_r and x_{r−1}, and ``fzoos_adaptive_five`` five points between them, near the round's mean
+iterates. ``fzoos_eb`` is the one-way rule with its margin (``experiments.beyond.gamma_rules``), and ``fzoos`` is the
+paper's 1/t. ``fzoos_oracle`` knows F: it runs each round with γ = 0, 1/2 and 1 and keeps the result with the lowest F.
+It looks one round ahead, so another γ can still end lower; it runs at d = 50. All fixed γ = 0, 1/4, …, 1 run as well.
+The best of them in a cell, chosen on the same seeds, is the reference: the regret is the difference in log10 of the
+last gap.
 
-Adam with rate 0.01, whose moments stay across rounds: forgotten every round, its first steps, 0.01 in every
-coordinate, leave a floor of 10^-2 that hides what γ does. Noise is normal, its standard deviation in units of f, whose
+Adam with rate 0.01 keeps its moments across rounds. If they were reset, its first steps of 0.01 in every coordinate
+would leave a floor of 10^-2 that hides the effect of γ. Noise is normal with a standard deviation in units of f, whose
 gap at the starts is about 3.
 """
 
@@ -49,31 +49,31 @@ RULES: dict[str, dict[str, Any]] = {
 ORACLE = "fzoos_oracle"
 ONE_POINT = ("fzoos", "fzoos_adaptive", "fzoos_eb")
 CHOICES = (0.0, 0.5, 1.0)
-"""What the oracle chooses from, every round."""
+"""The values that the oracle tries in every round."""
 
 TOLERATED = 0.25
-"""Regret that is asked for in every cell, log10."""
+"""Largest regret in every cell, in log10."""
 
 LEAD, LEAD_AT = 1.0, 5.0
-"""By how much the adaptive γ is to end below 1/t, and at which C."""
+"""The required lead of the adaptive γ over 1/t, and the C at which it is required."""
 
 FIRST_SEED = 20
-"""Seed 0 is this one of the problems and methods; lower ones were looked at while the rules were made."""
+"""The seed of problems and methods for the experiment's seed 0; lower seeds were used during development."""
 
 Cell = tuple[int, float, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A dimension.
+    """Settings of one dimension.
 
     Attributes:
         dim: d.
         num_features: M.
         rounds: R.
         rules: names from ``RULES``, and ``ORACLE``.
-        noises: standard deviations of values.
-        seeds: so many of the seeds are run, the first ones.
+        noises: standard deviations of the noise.
+        seeds: number of seeds that run.
     """
 
     dim: int
@@ -86,10 +86,10 @@ class Size:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is compared, and where.
+    """Settings of the comparison.
 
     Attributes:
-        sizes: dimensions.
+        sizes: settings of each dimension.
         heterogeneities: C.
         clients: N.
         local_steps: T.
@@ -101,19 +101,19 @@ class Settings:
     local_steps: int = 10
 
     def cells(self, seed: int) -> Iterator[tuple[Size, float, float]]:
-        """Size, C and noise of what a seed runs."""
+        """Yields size, C and noise of the runs of a seed."""
         for size in self.sizes:
             if seed < size.seeds:
                 yield from ((size, c, noise) for c, noise in itertools.product(self.heterogeneities, size.noises))
 
 
 def name_of(gamma: float) -> str:
-    """The method of a fixed γ."""
+    """Returns the method name of a fixed γ."""
     return f"gamma {gamma:g}"
 
 
 def make(settings: Settings, size: Size, problem: Federated, seed: int, options: dict[str, Any]) -> Federation:
-    """A federation of FZooS."""
+    """Creates a federation of FZooS."""
     return make_federation(
         "fzoos",
         problem.clients,
@@ -130,7 +130,7 @@ def make(settings: Settings, size: Size, problem: Federated, seed: int, options:
 
 
 def used(federation: Federation) -> float:
-    """The mean γ_t of the round to come, 0 where clients have no correction yet."""
+    """Returns the mean γ_t of the next round; 0 if clients have no correction yet."""
     algorithm, state = federation.algorithm, federation.server.state
     assert isinstance(algorithm, FZooS)
     if getattr(state, "w", None) is None:
@@ -139,7 +139,7 @@ def used(federation: Federation) -> float:
 
 
 def run(settings: Settings, size: Size, problem: Federated, method: str, seed: int) -> Rows:
-    """Gap after each round, and the γ that it was made with."""
+    """Records the gap after each round, and the γ used."""
     if method == ORACLE:
         return _run_oracle(settings, size, problem, seed)
     options = RULES.get(method) or {"gamma": float(method.removeprefix("gamma "))}
@@ -172,7 +172,7 @@ def _run_oracle(settings: Settings, size: Size, problem: Federated, seed: int) -
 
 
 def duplicate(federation: Federation) -> Federation:
-    """A federation that goes on from here by itself; the features, which do not change, are shared."""
+    """Returns an independent copy of a federation; the features, which do not change, are shared."""
     algorithm = federation.algorithm
     assert isinstance(algorithm, FZooS)
     shared = (algorithm, algorithm.features)
@@ -180,7 +180,7 @@ def duplicate(federation: Federation) -> Federation:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """All methods in all cells."""
+    """Runs all methods in all cells."""
     rows: Rows = []
     for size, heterogeneity, noise in settings.cells(seed):
         fresh = FIRST_SEED + seed
@@ -196,39 +196,39 @@ def _conditions(cell: Cell) -> dict[str, float]:
 
 
 def finals(rows: Rows, cell: Cell, method: str) -> np.ndarray:
-    """log10 of the last gap, one number a seed."""
+    """Returns log10 of the last gap, one number per seed."""
     return np.log10(final(rows, "round", method=method, **_conditions(cell)))
 
 
 def mean_gamma(rows: Rows, cell: Cell, method: str) -> float:
-    """γ that a method corrected with, mean over seeds and all rounds but the first."""
+    """Returns the mean γ of a method over seeds and all rounds but the first."""
     chosen = where(rows, method=method, **_conditions(cell))
     return float(np.mean([row["gamma"] for row in chosen if row["round"] != 1]))
 
 
 def best_fixed(rows: Rows, cell: Cell) -> float:
-    """The fixed γ whose mean log10 gap is lowest."""
+    """Returns the fixed γ with the lowest mean log10 gap."""
     return min(FIXED, key=lambda g: float(finals(rows, cell, name_of(g)).mean()))
 
 
 def regret(rows: Rows, cell: Cell, method: str) -> np.ndarray:
-    """How much higher a rule's last log10 gap is than the best fixed γ's, one number a seed."""
+    """Returns a rule's last log10 gap minus that of the best fixed γ, one number per seed."""
     best = name_of(best_fixed(rows, cell))
     return np.asarray(finals(rows, cell, method) - finals(rows, cell, best))
 
 
 def label(cell: Cell) -> str:
-    """A cell in words."""
+    """Formats a cell."""
     return f"d = {cell[0]}, C = {cell[1]:g}, noise {cell[2]:g}"
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """The first dimension: a panel for each C and noise, the last gap against fixed γ, the rules at their mean γ."""
+    """Draws the first dimension: a panel for each C and noise, the last gap against γ, rules at their mean γ."""
     return _drawn(settings, rows, settings.sizes[0])
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure | None:
-    """The second dimension."""
+    """Draws the second dimension."""
     return _drawn(settings, rows, settings.sizes[1]) if len(settings.sizes) > 1 else None
 
 
@@ -264,7 +264,7 @@ def _draw(panel: Any, rules: tuple[str, ...], rows: Rows, cell: Cell) -> None:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """The best fixed γ of every cell, its gap, and the regrets."""
+    """Lists the best fixed γ of every cell, its gap, and the regrets."""
     lines = []
     rules = tuple(dict.fromkeys(rule for size in settings.sizes for rule in size.rules))
     for size in settings.sizes:
@@ -284,7 +284,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Regrets of the rules, and the adaptive γ against 1/t and the oracle; dimension by dimension."""
+    """Judges the regrets of the rules, and the adaptive γ against 1/t and the oracle, per dimension."""
     verdicts = []
     for size in settings.sizes:
         chosen = where(rows, dim=size.dim)
@@ -302,7 +302,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def _leads(rules: tuple[str, ...], rows: Rows, cells: list[Cell], seeds: tuple[int, ...], at: str) -> list[Verdict]:
-    """How much lower the adaptive γ ends than 1/t at C = 5, and than the other rules anywhere."""
+    """Judges the lead of the adaptive γ over 1/t at C = 5, and over the other rules in all cells."""
 
     def lead(claim: str, other: str, chosen: list[Cell], above: float, control: bool) -> Verdict:
         apart = {label(cell): finals(rows, cell, other) - finals(rows, cell, "fzoos_adaptive") for cell in chosen}

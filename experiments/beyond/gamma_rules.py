@@ -1,4 +1,4 @@
-"""Rules for FZooS's γ that lost to the adaptive one (``beyond-gamma``): the one-way rule, and several points."""
+"""Rejected rules for FZooS's γ (``beyond-gamma``): the one-way rule, and least squares at several points."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from surrogates.window.window_surrogate import WindowSurrogate
 
 @dataclass(frozen=True)
 class AdaptiveAlong(Adaptive):
-    """The adaptive γ whose disparity is summed over points, evenly from x_r back to x_{r−1}.
+    """The adaptive γ with the disparity summed over points spaced evenly from x_r back to x_{r−1}.
 
-    Near the points between lay the clients' mean iterates of the round.
+    The clients' mean iterates of the round were near these points.
 
     Attributes:
-        count: number of points, at least 2, which are both ends.
+        count: number of points, at least 2, including both ends.
     """
 
     count: int
 
     def points(self, x: Tensor, before: Tensor) -> list[Tensor]:
-        """x_r + (x_{r−1} − x_r) j/(count − 1), j = 0 … count − 1."""
+        """Returns x_r + (x_{r−1} − x_r) j/(count − 1) for j = 0 … count − 1."""
         return [x if j == 0 else x + (before - x) * (j / (self.count - 1)) for j in range(self.count)]
 
 
 @dataclass(frozen=True)
 class EmpiricalBayes(SharedGamma):
-    """The one-way rule γ = 1 − v / Σ pᵢ ‖cᵢ‖², in [0, 1], at x_r: it needs no exchange of its own.
+    """The one-way rule γ = 1 − v / Σ pᵢ ‖cᵢ‖² in [0, 1] at x_r, which needs no exchange of its own.
 
-    It takes ∇μ̂ᵢ − ∇fᵢ for uncorrelated errors of mean square eᵢ = ‖∇μ̂ᵢ − mᵢ‖². Then cᵢ is ∇F − ∇fᵢ and noise of mean
-    square Σᵢ pᵢ E‖ē − eᵢ‖² = Σ pᵢ (1 − pᵢ) eᵢ = v, which is (1 − 1/N)(1/N)Σ eᵢ for equal pᵢ, and γ is the share of
-    Σ pᵢ ‖cᵢ‖² that is not noise. Shared features and overlapping trajectories correlate the errors, so that γ comes out
-    too small.
+    It treats ∇μ̂ᵢ − ∇fᵢ as uncorrelated errors with mean square eᵢ = ‖∇μ̂ᵢ − mᵢ‖². Then cᵢ is ∇F − ∇fᵢ plus noise with
+    mean square Σᵢ pᵢ E‖ē − eᵢ‖² = Σ pᵢ (1 − pᵢ) eᵢ = v, which equals (1 − 1/N)(1/N)Σ eᵢ for equal pᵢ. γ is the share of
+    Σ pᵢ ‖cᵢ‖² that is not noise. Shared features and overlapping trajectories correlate the errors, so γ is too small.
 
     Attributes:
-        margin: whether Σ pᵢ² tᵢ is added to v ((1/N²)Σ tᵢ): the variance of Σ pᵢ mᵢ, which a full correction leaves. A
-            client then reports tᵢ (``gradient_variance``) beside eᵢ.
+        margin: whether to add Σ pᵢ² tᵢ to v ((1/N²)Σ tᵢ), the variance of Σ pᵢ mᵢ that a full correction leaves. A
+            client then reports tᵢ (``gradient_variance``) as well as eᵢ.
     """
 
     margin: bool = False
@@ -49,18 +48,18 @@ class EmpiricalBayes(SharedGamma):
 
     @property
     def num_scalars(self) -> int:  # type: ignore[override]
-        """One for eᵢ, one for tᵢ."""
+        """One number for eᵢ, and one for tᵢ."""
         return 1 + self.margin
 
     def measure(self, models: ClientSurrogates, points: list[Tensor], own: Tensor, w: Tensor | None) -> list[float]:
-        """eᵢ, and tᵢ with the margin."""
+        """Returns eᵢ, and tᵢ with the margin."""
         (x,) = points
         error = models.features.gradient(x[None], own)[0] - models.gradient(x)
         scalars = [float(error.double().square().sum())]
         return [*scalars, gradient_variance(models.local, x)] if self.margin else scalars
 
     def estimate(self, scalars: Tensor, gradients: Tensor, shares: Tensor) -> float:
-        """1 − v / Σ pᵢ ‖cᵢ‖² in [0, 1], 0 where there is nothing to correct."""
+        """Returns 1 − v / Σ pᵢ ‖cᵢ‖² in [0, 1]; 0 if all corrections vanish."""
         squares = squared_corrections(gradients, shares)
         p = (shares / shares.sum()).double()
         noise = float((p * (1 - p) * scalars[:, 0].double()).sum())
@@ -70,7 +69,7 @@ class EmpiricalBayes(SharedGamma):
 
 
 def gradient_variance(local: WindowSurrogate, x: Tensor) -> float:
-    """t = trace ∂σ²(x) · (y − m)ᵀA⁻¹(y − m)/n in f's squared units, with the outputscale that y suggests."""
+    """Computes t = trace ∂σ²(x) · (y − m)ᵀA⁻¹(y − m)/n in f's squared units, with the outputscale implied by y."""
     local.begin(x)
     conditioning = local.conditioning
     trace = float(conditioning.trace(x[None]))

@@ -1,10 +1,10 @@
-"""Beyond the papers: one client of ten lies, on the quadratics of FZooS, Appx. G.1, without bounds.
+"""Beyond the papers: one client of ten sends false values, on the quadratics of FZooS, Appx. G.1, without bounds.
 
-The client's values, and its gradients where a method has them, are multiplied by a factor: 10⁶, as of a wrong unit,
-or −1, as of a wrong sign; in one round or in all. Each method takes the plain mean behind its gate
-(``federated.core.gate``), the plain mean without it, and the robust means of ``federated.core.aggregation``, each
-behind the gate. A run is harmed where F − min F ends above 3 times that of the same method and mean without a liar,
-plus 0.2; at the start it is about 3.
+The lying client's values, and its gradients if a method uses them, are multiplied by a factor: 10⁶, as for a wrong
+unit, or −1, as for a wrong sign, in one round or in all rounds. Each method runs with the plain mean behind its gate
+(``federated.core.gate``), with the plain mean without the gate, and with the robust means of
+``federated.core.aggregation`` behind the gate. A run is harmed if its final F − min F exceeds 3 times that of the same
+method and mean without a lie, plus 0.2. At the start F − min F is about 3.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIES: dict[str, tuple[float, bool]] = {
     "−1 once": (-1.0, False),
     "−1 always": (-1.0, True),
 }
-"""A lie's factor, and whether it is told in every round."""
+"""The factor of each lie, and whether it is told in every round."""
 
 GATED, OPEN = "mean", "mean, no gate"
 MEANS: dict[str, dict[str, Any]] = {
@@ -48,10 +48,10 @@ MEANS: dict[str, dict[str, Any]] = {
     "multi-Krum": {"aggregation": "multi_krum"},
 }
 RECOMMENDED = "trimmed mean"
-"""The mean that the guide recommends where a client may lie by ordinary numbers."""
+"""The mean that the guide recommends if a client may send false values of ordinary size."""
 
 MULTIPLE, OFFSET = 3.0, 0.2
-"""A run is harmed if its gap exceeds the clean run's gap times the first number plus the second."""
+"""A run is harmed if its gap exceeds the first number times the gap without a lie, plus the second number."""
 
 FLOOR, CEILING = 1e-16, 1e300
 FIRST_SEED = 200
@@ -59,19 +59,19 @@ FIRST_SEED = 200
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The methods, lies and means that are compared, and the problem.
+    """Settings of the comparison and of the problem.
 
     Attributes:
         methods: names of algorithms.
         heterogeneities: C.
         dim: d.
-        clients: N, the last of whom lies.
+        clients: N; the last client lies.
         rounds: R.
-        once: the round of a lie that is told once.
+        once: round of a lie that is told once.
         local_steps: T.
         directions: Q, and P of HiSo.
         num_features: M.
-        step: the rate of Adam in local steps.
+        step: Adam's rate in local steps.
         rate: η of HiSo.
     """
 
@@ -88,7 +88,7 @@ class Settings:
     rate: float = 0.05
 
     def options(self, method: str) -> dict[str, Any]:
-        """A method's options: rates with which a step a round goes far, Q, M and few active queries."""
+        """Returns a method's options: rates for one step per round, Q, M and few active queries."""
         if method in ("hiso", "decomfl"):
             return {"rate": self.rate, "perturbations": self.directions}
         if method == "fzoos":
@@ -101,24 +101,24 @@ class Settings:
 
 @dataclasses.dataclass
 class Liar:
-    """A client's function, whose values and gradients are multiplied by a factor."""
+    """A client's function with values and gradients multiplied by a factor."""
 
     honest: Quadratic
     factor: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The value at x, shape ``d``."""
+        """Returns the value at x, shape ``d``."""
         return self.factor * self.honest(x)
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The gradient at x, shape ``d``."""
+        """Returns the gradient at x, shape ``d``."""
         return self.factor * self.honest.gradient(x)
 
 
 def last_gap(
     settings: Settings, method: str, heterogeneity: float, lie: str, mean: str, seed: int
 ) -> tuple[float, bool]:
-    """F − min F after the last round, ``CEILING`` where it is not finite; and whether a report was left out."""
+    """Returns F − min F after the last round (``CEILING`` if not finite), and whether a report was refused."""
     problem, (factor, always) = quadratics(settings.dim, settings.clients, heterogeneity, seed), LIES[lie]
     liar = Liar(problem.clients[-1])
     federation = make_federation(
@@ -140,7 +140,7 @@ def last_gap(
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """The last gap of every method under every lie with every mean; a gate that never acts needs no second run."""
+    """Records the last gap of every method, lie and mean; a run whose gate never acted is not repeated without it."""
     rows: Rows = []
     for method, c, lie in itertools.product(settings.methods, settings.heterogeneities, LIES):
         gated = None
@@ -155,7 +155,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def excess(settings: Settings, rows: Rows, lie: str, mean: str) -> dict[str, np.ndarray]:
-    """log10 of a gap over what it may be, 3 times the clean one plus 0.2; a cell for each method and C."""
+    """Returns log10 of the gap over its limit, 3 times the gap without a lie plus 0.2, for each method and C."""
     found = {}
     for method, c in itertools.product(settings.methods, settings.heterogeneities):
         of = where(rows, algorithm=method, heterogeneity=c, method=mean)
@@ -165,7 +165,7 @@ def excess(settings: Settings, rows: Rows, lie: str, mean: str) -> dict[str, np.
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Whether the gate bears a factor of 10⁶ and the recommended mean every lie, and that without either one harms."""
+    """Judges whether the gate withstands a factor of 10⁶ and the recommended mean every lie; a control has no gate."""
     seeds, statistic = seeds_of(rows), "log10 of the last gap over 3 times the clean one plus 0.2"
     wanted = [(lie, GATED) for lie in ("10⁶ once", "10⁶ always")] + [(lie, RECOMMENDED) for lie in list(LIES)[1:]]
     verdicts = []
@@ -180,7 +180,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """The last gap of each method under each lie, with each mean; the larger of the C's."""
+    """Lists the last gap of each method for each lie and mean, the larger one over C."""
     lines = []
     for method, lie in itertools.product(settings.methods, LIES):
         cells = []
@@ -202,7 +202,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """log10 of the last gap over the clean one's bound, a point for each method, a panel for each lie."""
+    """Draws log10 of the last gap over its limit, a mark for each method and mean, a panel for each lie."""
     positions = {method: i for i, method in enumerate(settings.methods)}
 
     def draw_lie(panel: Axes, lie: str) -> None:

@@ -1,13 +1,14 @@
-"""Beyond ZoRD: q queries at a time, on the five problems of ``beyond-zord``, at equal queries and at equal rounds.
+"""Beyond ZoRD: q concurrent queries on the five problems of ``beyond-zord``, at equal queries and at equal rounds.
 
-``informed`` asks the iterate and q − 1 points that teach most about ∇f there, and waits for all of them
-(``queries_per_step``). ``workers`` keeps q points out: each answer frees a worker, which gets the next point at once
-(``ask_another``); a query takes a log-normal time of mean 1. ``random`` is the control, q − 1 points in random
-directions at the design's radius. q = 1 is one query an iteration. Problems, starts and Adam's steps are those of
-``beyond-zord``'s ``zord_kept``, each step tuned there for q = 1 on seeds that neither figure uses.
+``informed`` queries the iterate and the q − 1 points that are most informative about ∇f there, and waits for all of
+them (``queries_per_step``). ``workers`` keeps q queries running: whenever one finishes, the free worker gets the next
+point (``ask_another``); the time of a query is log-normal with mean 1. ``random`` is the control, with q − 1 points in
+random directions at the radius of the design. q = 1 makes one query per iteration. Problems, starts and Adam's steps
+are taken from ``zord_kept`` in ``beyond-zord``; each step was tuned for q = 1 on seeds that neither figure uses.
 
-A round is the time of a query: a batch of q takes one, an initial design of n points ⌈n/q⌉, and of workers' answers
-those count that have come within r times the mean. A gap is f without noise where the least value was told.
+A round is the mean time of a query. A batch of q takes one round and an initial design of n points ⌈n/q⌉; of the
+workers' queries, those that finish within r rounds count. A gap is noise-free f at the point with the smallest observed
+value.
 """
 
 from __future__ import annotations
@@ -36,32 +37,32 @@ from optimizers.first_order import adam
 from surrogates import plotting
 
 MARGIN = 0.3
-"""What log10 gaps of q at a time may be above those of q = 1 at equal queries."""
+"""Largest excess of the log10 gap with q concurrent queries over q = 1, at equal queries."""
 
 AHEAD = -0.5
-"""What they are to be below at equal rounds: a third of the gap."""
+"""Required difference at equal rounds: a third of the gap."""
 
 COLORS = {1: plotting.BLACK, 4: plotting.SKY, 8: plotting.BLUE, 16: plotting.PURPLE}
 LINES = {"informed": ("o", "-"), "workers": ("s", "-."), "random": ("^", ":")}
 SPREAD = 0.5
-"""The standard deviation of the logarithm of a query's time."""
+"""Standard deviation of the logarithm of a query's time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is compared, and where.
+    """Settings of the comparison.
 
     Attributes:
         problems: names, as in ``beyond-zord``.
-        sizes: the q beside 1, of batches.
-        workers: the q of workers.
-        dim: of the standard problems.
-        quadratic_dim: of the quadratics.
+        sizes: batch sizes q besides 1.
+        workers: numbers of workers q.
+        dim: dimension of the standard problems.
+        quadratic_dim: dimension of the quadratics.
         queries: budget of every run.
-        rounds: at which runs of equal length in time are compared.
-        start_points, start_queries, turbo, cache: of the starts, see ``beyond-zord``.
-        first_seed: of the runs.
-        every: queries from one record to the next.
+        rounds: number of rounds at which runs are compared.
+        start_points, start_queries, turbo, cache: settings of the starts, see ``beyond-zord``.
+        first_seed: seed of the first run.
+        every: queries between records.
     """
 
     problems: tuple[str, ...] = zord.PROBLEMS
@@ -80,19 +81,19 @@ class Settings:
 
 
 def ground(settings: Settings) -> zord.Settings:
-    """Where problems and starts are made."""
+    """Returns the settings of the problems and starts."""
     names = ("dim", "quadratic_dim", "start_points", "start_queries", "turbo", "cache")
     return zord.Settings(**{name: getattr(settings, name) for name in names})
 
 
 def told(opt: Optimizer, fun: Any, q: int, seed: int | None) -> list[float]:
-    """Runs to the end of the budget, and gives the time at which each value was told.
+    """Runs a method to the end of its budget; returns the time at which each value was told.
 
     Args:
         opt: the method.
         fun: f at ``n x d``.
-        q: batches that are out at a time; with ``seed`` None a batch of q points.
-        seed: of the times of queries; None: each takes 1, and a batch ⌈n/q⌉ of them.
+        q: number of concurrent batches; if ``seed`` is None, the batch size.
+        seed: seed of the query times; None: each query takes 1, and a batch ⌈n/q⌉.
     """
     times: list[float] = []
     if seed is None:
@@ -124,7 +125,7 @@ def told(opt: Optimizer, fun: Any, q: int, seed: int | None) -> list[float]:
 
 
 def run_one(settings: Settings, name: str, rule: str, q: int, drawn: int) -> tuple[np.ndarray, np.ndarray]:
-    """The log10 gaps after 0, 1, ... values, and the time at which each of the values came."""
+    """Returns the log10 gaps after 0, 1, ... values, and the time of each value."""
     base = ground(settings)
     problem, noise = zord.problem_of(base, name, drawn), zord.NOISE.get(name, 0.0)
     start, recorder = zord.start_of(base, name, problem, drawn), zord.Recorder(problem, noise, drawn)
@@ -143,13 +144,13 @@ def run_one(settings: Settings, name: str, rule: str, q: int, drawn: int) -> tup
 
 
 def runs(settings: Settings) -> list[tuple[str, int]]:
-    """Rules and sizes; one query at a time first."""
+    """Returns the rules and sizes, beginning with one query at a time."""
     sizes = {"informed": (1, *settings.sizes), "workers": settings.workers, "random": settings.sizes}
     return [(rule, q) for rule, counts in sizes.items() for q in counts]
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Every run on every problem, from the same start."""
+    """Runs every rule and size on every problem from the same start."""
     rows = list[Row]()
     for name, (rule, q) in itertools.product(settings.problems, runs(settings)):
         gaps, times = run_one(settings, name, rule, q, settings.first_seed + seed)
@@ -163,18 +164,18 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def look(rule: str, q: int) -> plotting.MethodStyle:
-    """A colour for each q, and a line for each rule."""
+    """Returns the style of a rule and size: a colour for each q, a line for each rule."""
     label = "one at a time" if q == 1 else f"q = {q}, {rule}"
     return plotting.MethodStyle(label, COLORS.get(q, plotting.GREY), *(("", "-") if q == 1 else LINES[rule]))
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """One at a time, batches that are chosen, and workers; equal queries above, equal rounds below."""
+    """Draws q = 1, informed batches and workers, over queries (top) and over rounds (bottom)."""
     return _drawn(settings, rows, [(rule, q) for rule, q in runs(settings) if rule != "random"])
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """Batches that are chosen and random ones."""
+    """Draws informed and random batches."""
     return _drawn(settings, rows, [(rule, q) for rule, q in runs(settings) if q > 1 and rule != "workers"])
 
 
@@ -193,17 +194,17 @@ def _drawn(settings: Settings, rows: Rows, shown: list[tuple[str, int]]) -> Figu
 
 
 def title(settings: Settings, name: str) -> str:
-    """A problem in words."""
+    """Formats a problem."""
     return zord.title(ground(settings), name)
 
 
 def measured(rows: Rows, axis: str, name: str, rule: str, q: int) -> np.ndarray:
-    """The last log10 gap of each seed."""
+    """Returns the last log10 gap of each seed."""
     return final(rows, "x", axis=axis, problem=name, method=rule, q=q)
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Final gaps at equal queries and at equal rounds."""
+    """Lists final gaps at equal queries and at equal rounds."""
     cells = []
     for axis in ("queries", "rounds"):
         for rule, q in runs(settings):
@@ -218,7 +219,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """What queries at a time cost and gain, and what aiming gains over random points."""
+    """Judges the cost and the gain of concurrent queries, and informed against random points."""
 
     def against(
         claim: str, axis: str, ours: tuple[str, int], other: tuple[str, int], below: float, control: bool = False

@@ -1,12 +1,12 @@
-"""Beyond FZooS: local steps whose rate settles, against constant rates, on the quadratics of Appx. G.1.
+"""Beyond FZooS: a settling rate of the local steps against constant rates, on the quadratics of Appx. G.1.
 
-With a constant rate every algorithm of local steps ends where a round's steps turn back: the gap stays on a plateau of
-the steps' length. ``rate="settling"`` shortens them there (``federated.core.settling``), and FZooS's surrogates and
-active queries with them. The baselines have that rule too, and beside the rate 0.01 of the paper's figures 0.001; each
-is shown under the one under which it ends lowest in a cell, found on the same seeds: the best that it can do.
+With a constant rate every algorithm with local steps stalls once the steps of a round reverse direction: the gap stays
+on a plateau set by their length. ``rate="settling"`` shortens them at that point (``federated.core.settling``), and
+with them FZooS's surrogates and active queries. The baselines run with this rule too, and with the rates 0.01 (the
+paper's) and 0.001. Each is shown with the rule with which it ends lowest in a cell, chosen on the same seeds.
 
-γ is the adaptive one, Q = 20. Noise is normal, its standard deviation in units of f, whose gap at the starts is about
-3.
+γ is the adaptive one, and Q = 20. Noise is normal with a standard deviation in units of f, whose gap at the starts is
+about 3.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ RULES: dict[str, dict[str, Any]] = {
     "rate 0.001": {"update_rule": partial(adam, lr=0.001)},
     "settling": {"rate": "settling"},
 }
-"""What the rate of local steps is."""
+"""Rules for the rate of the local steps."""
 
 OURS = ("settling", "rate 0.01")
-"""The rules that FZooS is run under."""
+"""The rules with which FZooS runs."""
 
 LEAD = 2.0
-"""By how much the settling rate is to end below the constant one where there is no noise, log10."""
+"""Required lead of the settling over the constant rate without noise, in log10."""
 
 LED = (0.5, 5.0)
-"""The C at which it is to."""
+"""The values of C at which it is required."""
 
 FIRST_SEED = 100
-"""Seed 0 is this one of the problems and methods; the rule was made on others."""
+"""The seed of problems and methods for the experiment's seed 0; other seeds were used during development."""
 
 Cell = tuple[int, float, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is compared, and where.
+    """Settings of the comparison.
 
     Attributes:
-        sizes: d, M there, and how many of the seeds are run, the first ones.
+        sizes: d, M, and the number of seeds that run.
         heterogeneities: C.
-        noises: standard deviations of values.
+        noises: standard deviations of the noise.
         rounds: R.
         clients: N.
         local_steps: T.
@@ -93,7 +93,7 @@ def _label(cell: Cell) -> str:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Gap and queries after each round, of all methods under all rules in all cells."""
+    """Records gap and queries after each round for all methods, rules and cells."""
     rows: Rows = []
     fresh = FIRST_SEED + seed
     features = {dim: count for dim, count, seeds in settings.sizes if seed < seeds}
@@ -117,25 +117,25 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def finals(rows: Rows, cell: Cell, method: str, rule: str, queries: int | None = None) -> np.ndarray:
-    """log10 of the last gap within so many queries of all clients, one number a seed; None: of all."""
+    """Returns log10 of the last gap within a number of queries of all clients (None: of all), one number per seed."""
     chosen = where(rows, method=method, rule=rule, **_conditions(cell))
     within = [row for row in chosen if queries is None or int(row["num_queries"]) <= queries]
     return np.log10(final(within, "num_queries"))
 
 
 def spent(rows: Rows, cell: Cell) -> int:
-    """The queries that FZooS makes in all."""
+    """Returns the total queries of FZooS."""
     chosen = where(rows, method=FZOOS, rule="settling", **_conditions(cell))
     return max(int(row["num_queries"]) for row in chosen)
 
 
 def best_rule(rows: Rows, cell: Cell, method: str) -> str:
-    """The rule under which a method's mean log10 gap is lowest after as many queries as FZooS makes."""
+    """Returns the rule with a method's lowest mean log10 gap after FZooS's number of queries."""
     return min(RULES, key=lambda rule: float(finals(rows, cell, method, rule, spent(rows, cell)).mean()))
 
 
 def leads(rows: Rows, cells: list[Cell], method: str) -> dict[str, np.ndarray]:
-    """How much lower FZooS ends with a settling rate than a baseline under its best rule, at equal queries."""
+    """Returns the lead of FZooS with a settling rate over a baseline with its best rule, at equal queries."""
     found = {}
     for cell in cells:
         theirs = finals(rows, cell, method, best_rule(rows, cell, method), spent(rows, cell))
@@ -144,13 +144,13 @@ def leads(rows: Rows, cells: list[Cell], method: str) -> dict[str, np.ndarray]:
 
 
 def gains(rows: Rows, cells: list[Cell]) -> dict[str, np.ndarray]:
-    """How much lower FZooS ends with a settling rate than with the constant one."""
+    """Returns the lead of FZooS with a settling rate over the constant one."""
     ends = {cell: [finals(rows, cell, FZOOS, rule) for rule in OURS] for cell in cells}
     return {_label(cell): constant - settling for cell, (settling, constant) in ends.items()}
 
 
 def curves(rows: Rows, cell: Cell) -> Iterator[tuple[plotting.MethodStyle, Rows]]:
-    """FZooS with a settling rate and the constant one, and the baselines, each with its best rule's records."""
+    """Yields style and records of FZooS with both rates, and of the baselines with their best rules."""
     heights = [row | {"value": float(np.log10(float(row["value"])))} for row in where(rows, **_conditions(cell))]
     yield plotting.METHODS[SETTLING], where(heights, method=FZOOS, rule="settling")
     yield plotting.METHODS[FZOOS], where(heights, method=FZOOS, rule="rate 0.01")
@@ -159,7 +159,7 @@ def curves(rows: Rows, cell: Cell) -> Iterator[tuple[plotting.MethodStyle, Rows]
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """The gap against the clients' queries, a panel for each d, noise and C."""
+    """Draws the gap against the clients' queries, a panel for each d, noise and C."""
 
     def draw_cell(panel: Axes, cell: Cell) -> None:
         for look, chosen in curves(rows, cell):
@@ -178,7 +178,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """The last gaps at equal queries; of the baselines with the best rule, and which that is."""
+    """Lists the last gaps at equal queries; each baseline uses its best rule, which is named."""
     lines = []
     for cell in settings.cells:
         line = [_label(cell), *(with_interval(finals(rows, cell, FZOOS, rule), 2) for rule in OURS)]
@@ -192,7 +192,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """The settling rate against the constant one, and against every baseline's best."""
+    """Judges the settling rate against the constant one, and against the best of every baseline."""
     gained, led = "gain in log10 of the last gap", "lead in log10 of the gap at equal queries"
     verdicts = []
     for (dim, _, _), noise in itertools.product(settings.sizes, settings.noises):

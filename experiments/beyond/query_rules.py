@@ -1,7 +1,7 @@
-"""Rules for ZoRD's active queries that lost to the library's gate, runnable as methods of their own.
+"""Rejected rules for ZoRD's active queries, as optimizers.
 
-Both take ``active="gated"`` and have ZoRD's other options, and its limit of active queries in a row. ``zord-fig3`` runs
-the first, ``beyond-zord`` the second.
+All accept ZoRD's options. ``zord-fig3`` runs ``ProbabilityGate`` and ``beyond-zord`` runs ``RandomQueries``, both with
+``active="gated"``; ``beyond-parallel`` runs ``RandomBatch``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from optimizers.designs import local_cloud
 from optimizers.methods.zord.active_queries import LEVELS, distances, most_informative
 
 CANDIDATES = 100
-"""Points of a cloud."""
+"""Number of candidate points."""
 
 
 class ProbabilityGate(ZoRD):
-    """ZoRD with the gate that was tried first.
+    """ZoRD with the first gate that was tried.
 
-    While −∇μ(x) is a descent direction with a probability under 0.9, f is queried where ``GradientInformation`` about
-    ∇f(x) is largest among a cloud about x, if it is positive there.
+    While −∇μ(x) is a descent direction with probability below 0.9, it queries f at the candidate near x with the
+    largest positive ``GradientInformation`` about ∇f(x).
     """
 
     method = "zord_probability_gate"
@@ -41,9 +41,9 @@ class ProbabilityGate(ZoRD):
 
 
 class RandomQueries(ZoRD):
-    """ZoRD with the library's gate and a query that teaches whatever it may: the control of aimed queries.
+    """ZoRD with the library's gate but random active queries: the control for informed queries.
 
-    Where the gate is open, f is queried at a point of a cloud about x, another one at another distance each time.
+    When the gate is open, it queries f at a candidate near x, at a different distance each time.
     """
 
     method = "zord_random_queries"
@@ -56,14 +56,14 @@ class RandomQueries(ZoRD):
 
 
 def candidate_cloud(x: Tensor, nearest: float, farthest: float, seed: int, step: int) -> Tensor:
-    """Points about x in normal directions, at ``LEVELS`` root mean square distances in equal ratios, ``m x d``."""
+    """Returns candidates in normal directions around x at ``LEVELS`` root mean square distances, ``m x d``."""
     offsets = local_cloud(torch.zeros_like(x), CANDIDATES, 1.0, seed, distribution="normal", step=step)
     scales = torch.tensor(distances(nearest, farthest), dtype=x.dtype, device=x.device)
     return x + scales.repeat(math.ceil(CANDIDATES / LEVELS))[:CANDIDATES, None] * offsets
 
 
 class RandomBatch(ZoRD):
-    """ZoRD whose queries beside an iterate are at the design's radius from it in random directions, not aimed."""
+    """ZoRD with random instead of informed queries around an iterate, at the radius of the design."""
 
     method = "zord_random_batch"
 

@@ -1,27 +1,27 @@
-"""Beyond ZoRD: when virtual steps end, and queries made to learn the gradient, on five problems.
+"""Beyond ZoRD: rules that end virtual steps, and active queries that improve the gradient estimate, on five problems.
 
-``zord`` is the paper's rule (spectral norm, c = 0.35) at a fixed ℓ, ``zord_kept`` the library's (kept information,
-fitted ℓ), ``zord_gated`` spends queries where they teach the gradient most while that is expected to gain more than a
-step, ``zord_random`` the same at random nearby, which is the gate's control (``query_rules.RandomQueries``).
-``least_squares_gradient`` is a line through the same window of 150 queries. Outside: CMA-ES, COBYQA, TuRBO-1. All have
-200 queries. Ackley, Levy and Rosenbrock have d = 20; the quadratics d = 50, rotated by the seed: ``ill`` with
-curvatures from 1 to 1000 in equal ratios, ``noisy`` with 1 to 10 and Gaussian noise of a standard deviation of 10, a
-hundredth of what f is at the starts. A gap is f without noise where the least value was told.
+``zord`` is the paper's rule (spectral norm, c = 0.35) at a fixed ℓ. ``zord_kept`` is the library's rule (kept
+information, fitted ℓ). ``zord_gated`` adds active queries at the points that are most informative about the gradient,
+while they are expected to gain more than a step. ``zord_random`` queries random points nearby instead, as a control
+(``query_rules.RandomQueries``). ``least_squares_gradient`` fits a line to the same window of 150 queries. Outside
+methods are CMA-ES, COBYQA and TuRBO-1. All make 200 queries. Ackley, Levy and Rosenbrock have d = 20. The quadratics
+have d = 50 and are rotated by the seed: ``ill`` has curvatures from 1 to 1000 in equal ratios; ``noisy`` has curvatures
+from 1 to 10 and Gaussian noise with standard deviation 10, a hundredth of f at the starts. A gap is noise-free f at the
+point with the smallest observed value.
 
-Starts, not counted: Ackley and Levy as in ZoRD's Figure 3, the best of 300 queries of TuRBO-1; the others at the best
-of 50 uniform points. TuRBO begins anew there, with a box of the tuned side about x₀.
+Queries for the starts are not counted. Ackley and Levy start at the best of 300 queries of TuRBO-1, as in ZoRD's Figure
+3, the others at the best of 50 uniform points. TuRBO restarts there with a box of the tuned side around x₀.
 
-Each method has one number to tune on three values (``GRIDS``): ``tune`` gives the mean log10 gap of each on
-``tuning_seeds``, which no figure uses, and the best one of each problem stands in ``TUNED``. The reduced scale is the
-whole thing, but for TuRBO's batches of 20. CMA-ES and COBYQA need not ask f at x₀, so that they may begin above it.
+One parameter of each method is tuned on three values (``GRIDS``). ``tune`` returns the mean log10 gap of each value on
+``tuning_seeds``, which no figure uses; ``TUNED`` has the best value for each problem. The reduced scale differs only in
+TuRBO's batches of 20. CMA-ES and COBYQA need not query x₀, so they may start above it. COBYQA's first model spans the
+box, whose middle is at or near the minima of Ackley and Levy.
 
-COBYQA's first model reaches across the box, in or near the middle of which Ackley's and Levy's minima lie.
-
-What was changed after a first version had been seen, on seeds 0 to 9: the gate, which was that of a probability
-(``query_rules.ProbabilityGate``) and gained on the quadratics alone, and the starts of Ackley and Levy, which were
-uniform: on Ackley's plateau and beside one of Levy's minima, where no gate gained anything. The gate that is here was
-chosen on development seeds from 1000 on, four for a problem (its trials on the quadratics without the limit of five in
-a row), and the test seeds are others: 100 to 109.
+Two things were changed after a first version had been run on seeds 0 to 9. The gate was based on a probability
+(``query_rules.ProbabilityGate``) and improved the quadratics alone. Ackley and Levy had uniform starts, on Ackley's
+plateau and near a local minimum of Levy's, where no gate improved anything. The present gate was chosen on development
+seeds from 1000 on, four per problem (on the quadratics without the limit of five active queries in a row). The test
+seeds are 100 to 109.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from optimizers.first_order import adam
 from surrogates import plotting
 
 NOISE = {"noisy": 10.0}
-"""Standard deviations of the noise of a value."""
+"""Standard deviation of the noise on a value."""
 
 STEPS, SIGMAS, RADII, SIDES = (0.03, 0.1, 0.3), (0.3, 1.0, 3.0), (0.5, 1.5, 4.5), (0.2, 0.4, 0.8)
 GRIDS: dict[str, tuple[float, ...]] = {
@@ -65,21 +65,21 @@ GRIDS: dict[str, tuple[float, ...]] = {
     "cobyqa": RADII,
     "turbo1": SIDES,
 }
-"""Adam's step, CMA-ES's first standard deviation and COBYQA's first radius in [0, 10]^d; TuRBO's first side."""
+"""Adam's step, and CMA-ES's initial standard deviation and COBYQA's first radius in [0, 10]^d; TuRBO's initial side."""
 
 OURS = ("zord_kept", "zord_gated")
 OUTSIDE = ("least_squares_gradient", "cma_es", "cobyqa", "turbo1")
-"""What the second figure has beside ours."""
+"""The methods that the second figure compares with ours."""
 
 PROBLEMS = ("ackley", "levy", "rosenbrock", "ill", "noisy")
 MARGIN = -0.3
-"""What kept information's log10 gap is to be below RGF's on the ill-conditioned quadratic."""
+"""Required difference of kept information's log10 gap from RGF's on the ill-conditioned quadratic."""
 
 FROM_TURBO = ("ackley", "levy")
 """Problems that start at TuRBO's best point."""
 
 ENOUGH = 3
-"""On so many problems gated queries are to end lower than none."""
+"""Number of problems on which gated queries must end lower than none."""
 
 LABELS = {"ill": "ill-conditioned quadratic", "noisy": "noisy quadratic"}
 
@@ -94,26 +94,26 @@ TUNED: dict[str, tuple[float, ...]] = {
     "cobyqa": (0.5, 4.5, 1.5, 4.5, 4.5),
     "turbo1": (0.8, 0.4, 0.8, 0.2, 0.8),
 }
-"""The best of each grid, problem by problem in the order of ``PROBLEMS``."""
+"""The best value of each grid for each problem, in the order of ``PROBLEMS``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is compared, and where.
+    """Settings of the comparison.
 
     Attributes:
-        problems: names.
-        methods: names.
-        dim: of the standard problems.
-        quadratic_dim: of the quadratics.
+        problems: names of the problems.
+        methods: names of the methods.
+        dim: dimension of the standard problems.
+        quadratic_dim: dimension of the quadratics.
         queries: budget of every run.
-        start_points: uniform points of which a run's x₀ is the best.
-        start_queries: TuRBO's queries of which it is, for ``FROM_TURBO``.
-        first_seed: of the runs; 0 to 9 had been looked at when the gate was made what it is.
-        every: queries from one record to the next.
-        turbo: TuRBO's options beside its defaults.
+        start_points: number of uniform points, the best of which is x₀.
+        start_queries: number of TuRBO's queries, the best of which is x₀ for ``FROM_TURBO``.
+        first_seed: seed of the first run; 0 to 9 were used during development.
+        every: queries between records.
+        turbo: TuRBO's options besides its defaults.
         cache: folder for TuRBO's starts; empty: none.
-        tuning_seeds: for ``tune``.
+        tuning_seeds: seeds for ``tune``.
     """
 
     problems: tuple[str, ...] = PROBLEMS
@@ -131,7 +131,7 @@ class Settings:
 
 
 class Recorder:
-    """f with noise, and what was asked of it: values told and values without noise, query by query."""
+    """f with noise; it records observed and noise-free values in query order."""
 
     def __init__(self, problem: Problem, noise: float, seed: int) -> None:
         self._problem, self._noise = problem, noise
@@ -140,7 +140,7 @@ class Recorder:
         self.true: list[float] = []
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Values at ``... x d``."""
+        """Returns values at ``... x d``."""
         true = self._problem(X)
         told = true + self._noise * torch.randn(true.shape, generator=self._generator, dtype=true.dtype)
         self.true += true.reshape(-1).tolist()
@@ -148,7 +148,7 @@ class Recorder:
         return told
 
     def held(self, start: float, queries: int) -> list[float]:
-        """f without noise where the least value was told, after 0, 1, ..., ``queries`` queries; ``start`` after 0."""
+        """Returns noise-free f at the point with the smallest observed value after 0, 1, ..., ``queries`` queries."""
         best, held = np.inf, [start]
         for told, true in zip(self.told[:queries], self.true, strict=False):
             held.append(true if told < best else held[-1])
@@ -157,7 +157,7 @@ class Recorder:
 
 
 def problem_of(settings: Settings, name: str, seed: int) -> Problem:
-    """The problem; the quadratics' rotation and minimum are the seed's."""
+    """Returns a problem; the seed draws the rotation and the minimum of the quadratics."""
     if name not in LABELS:
         return standard_problem(name, settings.dim)
     d, generator = settings.quadratic_dim, torch.Generator().manual_seed(seed)
@@ -185,11 +185,11 @@ RUNS: dict[str, Callable[..., list[float]]] = {
     "cma_es": descent.METHODS["cma_es"],
     "cobyqa": descent.METHODS["cobyqa"],
 }
-"""A run with the number that is tuned as its last argument."""
+"""Functions that run a method; their last argument is the tuned parameter."""
 
 
 def start_of(settings: Settings, name: str, problem: Problem, seed: int) -> descent.Start:
-    """x₀ and f there, with which every method begins, and nothing more."""
+    """Returns the start of every method: x₀ and f(x₀), without further data."""
     if name in FROM_TURBO:
         found = descent.turbo_start(name, settings.dim, settings.start_queries, seed, settings.cache, settings.turbo)
         x0 = found.x
@@ -200,7 +200,7 @@ def start_of(settings: Settings, name: str, problem: Problem, seed: int) -> desc
 
 
 def gaps(settings: Settings, name: str, method: str, number: float, seed: int) -> list[tuple[int, float]]:
-    """Queries, and log10 of the gap until then, of one run."""
+    """Returns queries and log10 of the gap so far for one run."""
     problem, noise = problem_of(settings, name, seed), NOISE.get(name, 0.0)
     start, recorder = start_of(settings, name, problem, seed), Recorder(problem, noise, seed)
     recorded = dataclasses.replace(problem, function=recorder)
@@ -214,12 +214,12 @@ def gaps(settings: Settings, name: str, method: str, number: float, seed: int) -
 
 
 def number_of(method: str, name: str) -> float:
-    """The tuned number of a method on a problem."""
+    """Returns the tuned parameter of a method on a problem."""
     return TUNED[method][PROBLEMS.index(name)]
 
 
 def tune(settings: Settings, name: str, method: str) -> dict[float, float]:
-    """For each number of the method's grid the mean of the last log10 gap over ``tuning_seeds``."""
+    """Returns the mean last log10 gap on ``tuning_seeds`` for each value of the method's grid."""
     return {
         number: float(np.mean([gaps(settings, name, method, number, seed)[-1][1] for seed in settings.tuning_seeds]))
         for number in GRIDS[method]
@@ -227,7 +227,7 @@ def tune(settings: Settings, name: str, method: str) -> dict[float, float]:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Every method on every problem, from the same start."""
+    """Runs every method on every problem from the same start."""
     rows, drawn = list[Row](), settings.first_seed + seed
     for name, method in itertools.product(settings.problems, settings.methods):
         facts: Row = {"seed": seed, "problem": name, "method": method}
@@ -237,12 +237,12 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """ZoRD's rules and RGF: a panel for each problem."""
+    """Draws ZoRD's rules and RGF, a panel for each problem."""
     return _drawn(settings, rows, [method for method in settings.methods if method not in OUTSIDE])
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """Ours and the outside methods."""
+    """Draws our rules and the outside methods."""
     return _drawn(settings, rows, [method for method in settings.methods if method in (*OURS, *OUTSIDE)])
 
 
@@ -257,20 +257,20 @@ def _drawn(settings: Settings, rows: Rows, methods: list[str]) -> Figure:
 
 
 def title(settings: Settings, name: str) -> str:
-    """A problem in words."""
+    """Formats a problem."""
     dim = settings.quadratic_dim if name in LABELS else settings.dim
     return f"{LABELS.get(name, name.capitalize())}, d = {dim}"
 
 
 def mean_ranks(settings: Settings, rows: Rows) -> dict[str, np.ndarray]:
-    """Each method's rank by the final gap, 1 the best, mean over problems, one number a seed."""
+    """Returns each method's rank by final gap, 1 being the best, averaged over problems, one number per seed."""
     finals = np.array([[final(rows, problem=name, method=m) for m in settings.methods] for name in settings.problems])
     ranks = stats.rankdata(finals, axis=1).mean(axis=0)
     return dict(zip(settings.methods, ranks, strict=True))
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Final gaps and mean ranks, best first."""
+    """Lists final gaps and mean ranks, best first."""
     ranks = mean_ranks(settings, rows)
     cells = []
     for method in sorted(settings.methods, key=lambda m: float(ranks[m].mean())):
@@ -284,7 +284,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """What ours promise against the paper's rule, their controls and the outside methods."""
+    """Judges our rules against the paper's rule, their controls and the outside methods."""
 
     def lower(
         *pairs: tuple[str, str, bool],

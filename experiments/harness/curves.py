@@ -28,11 +28,7 @@ def label_panels(
 ) -> None:
     """Sets titles above the first row, x labels below the last row and y labels left of the first column.
 
-    Args:
-        axes: the ``rows x columns`` panels.
-        titles: one text per column, or one text for all.
-        xlabels: likewise.
-        ylabels: one text per row, or one text for all.
+    Each is one text for all panels of the edge, or one text per panel.
     """
     for edge, kind, texts in (
         (axes[0], "title", titles),

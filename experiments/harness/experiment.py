@@ -189,7 +189,6 @@ class Experiment:
 
 
 def _short(value: Any) -> str:
-    """Formats the value of a settings field."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_short, value))})" if value else "none"
     if dataclasses.is_dataclass(value):

@@ -40,14 +40,7 @@ def guide(entries: Sequence[Entry]) -> str:
 def _part(
     heading: str, columns: Sequence[str], items: Sequence[tuple[Advice | Default, str, str]], entries: Sequence[Entry]
 ) -> list[str]:
-    """Returns the blocks of one part: a table of its items, then each item with its verdicts.
-
-    Args:
-        heading: heading of the part.
-        columns: headings of the table.
-        items: an advice or a default, its cell in the table, and its paragraph.
-        entries: the results.
-    """
+    """Formats one part: a table of its items (advice or default, cell, paragraph), then each with its verdicts."""
     rows, blocks = [], list[str]()
     for item, short, long in items:
         if judged := look_up(item.grounds, entries):

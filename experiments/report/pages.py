@@ -62,7 +62,6 @@ def by_paper(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 
 def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
-    """Returns the index: counts and main points of each paper, the rule of judgement, all figures and tables."""
     dates = sorted({entry.facts.get("date", "") for entry in entries} - {""})
     seconds = sum(entry.facts.get("processor_seconds", 0.0) for entry in entries)
     run = f"{counted(len(entries), 'result')}, {in_words(seconds)} of processor time"
@@ -81,7 +80,6 @@ def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
 
 
 def _paper(paper: str, own: Sequence[Entry]) -> str:
-    """Returns the page of a paper: main points, claims that did not hold, figures and tables."""
     blocks = [f"# {paper_title(paper)}", f"[All results]({INDEX})", *_points(paper, own)]
     judged = [(e, v) for e in own for v in e.verdicts if v.status in ("not reproduced", "undecided") and not v.control]
     if judged:
@@ -97,7 +95,6 @@ def _paper(paper: str, own: Sequence[Entry]) -> str:
 
 
 def _points(paper: str, own: Sequence[Entry]) -> list[str]:
-    """Returns the main claims of a paper with their outcomes, and the consequences for the library."""
     one = SUMMARIES.get(paper, Summary((), ""))
     shown = [(point.claim, [e for e in own if e.id in point.experiments]) for point in one.points]
     lines = [f"- {text(claim)} **{_counts(found)}**" for claim, found in shown if found]
@@ -111,7 +108,6 @@ def _counts(entries: Sequence[Entry]) -> str:
 
 
 def _figures(entries: Sequence[Entry], place: str) -> str:
-    """Returns the table of figures with outcomes, scale, seeds and stand-in, and a row for all of them."""
     rows = []
     for entry in entries:
         facts = entry.facts

@@ -123,7 +123,6 @@ def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, 
 
 
 def _rebuilt(template: Any, found: Any) -> Any:
-    """Returns a copy of the template with the values of a JSON object."""
     if dataclasses.is_dataclass(template) and not isinstance(template, type) and isinstance(found, dict):
         names = {field.name for field in dataclasses.fields(template) if field.init} & set(found)
         return dataclasses.replace(template, **{name: _rebuilt(getattr(template, name), found[name]) for name in names})
@@ -133,7 +132,6 @@ def _rebuilt(template: Any, found: Any) -> Any:
 
 
 def _small(picture: bytes) -> bytes:
-    """Reduces a PNG to a palette of 256 colours."""
     text = io.BytesIO()
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     small = image.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)

@@ -60,7 +60,6 @@ def link(entry: Entry, page: str, name: str = "") -> str:
 
 
 def _provenance(name: str, facts: Mapping[str, Any], reading: str) -> list[str]:
-    """Returns how the source was interpreted, and what is needed to repeat the run."""
     machine = [f"{value} cores" if key == "cores" else str(value) for key, value in facts["machine"].items()]
     run = [
         f"at scale {facts.get('scale', 'other')}",

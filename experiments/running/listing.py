@@ -105,7 +105,6 @@ def _whereabouts(name: str, here: bool | None) -> str:
 
 
 def _linked(text: str, path: Path) -> Text:
-    """Returns a text that links to a file on terminals that support it; plain text if there is no such file."""
     return Text(text, style=f"link {path.absolute().as_uri()}") if path.exists() else Text(text)
 
 

@@ -1,9 +1,8 @@
 """The files of a run: figures, data, settings and verdicts, and the finished seeds of an interrupted run.
 
 A finished run leaves ``ID.png``, ``ID.pdf``, ``ID.csv``, ``ID.settings.json`` and ``ID.verdicts.json``, and for a
-second figure ``ID-more.png`` and ``ID-more.pdf``. Each file is written under a temporary name and renamed, so that it
-is complete or absent. During a run ``ID.partial.jsonl`` holds the finished seeds; after an interrupt the run resumes
-from it.
+second figure ``ID-more.png`` and ``ID-more.pdf``. Each file is complete or absent. During a run ``ID.partial.jsonl``
+holds the finished seeds, from which an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -167,14 +166,8 @@ def write(
 ) -> list[Verdict]:
     """Writes all files of a finished experiment and returns its verdicts.
 
-    Args:
-        experiment: the experiment.
-        settings: settings of the run.
-        rows: records of all seeds.
-        out: the folder, created if it does not exist.
-        scale: name of the settings.
-        command: command line of the run.
-        seconds: processor time of all seeds.
+    ``command`` is the command line of the run and ``seconds`` the processor time of all seeds; ``out`` is created if it
+    does not exist.
     """
     out.mkdir(parents=True, exist_ok=True)
     replace(out / f"{experiment.id}.csv", to_csv(rows).encode())

@@ -264,7 +264,6 @@ _Task = tuple[str, Any, int]
 
 
 def _run_seed(task: _Task) -> tuple[Rows, float, str]:
-    """Returns records, processor seconds, and the traceback if the seed failed."""
     name, settings, seed = task
     experiment = registry.get(name)
     start = time.process_time()

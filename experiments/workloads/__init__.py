@@ -1,1 +1,1 @@
-"""What experiments query: test functions, images and victims, metrics, controllers, language models and prompts."""
+"""Objectives of the experiments: test functions, attacks on images, metrics, controllers and language models."""

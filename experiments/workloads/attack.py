@@ -1,7 +1,7 @@
-"""Black-box attacks as functions to be minimized: a perturbation within an L∞ bound that a classifier falls for.
+"""Black-box attacks as minimization problems: a perturbation within an L∞ bound that makes a classifier err.
 
-δ has one number a pixel, added to every channel, and the perturbed image is clipped to [0, 1]. ZoRD (Sec. 5.3) has
-d = 28² for MNIST and 32² for CIFAR-10, from which we read that the channels share δ.
+δ has one number per pixel, which is added to every channel, and the perturbed image is clipped to [0, 1]. ZoRD (Sec.
+5.3) states d = 28² for MNIST and 32² for CIFAR-10, from which we infer that the channels share δ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optimizers.comparison.records import Rows
 
 
 def margin(logits: Tensor, label: int) -> Tensor:
-    """log p_y − max_{j≠y} log p_j of scores ``... x 10``: at most 0 where another class is as likely."""
+    """Computes log p_y − max_{j≠y} log p_j of scores ``... x 10``; it is at most 0 if another class is as likely."""
     others = logits.clone()
     others[..., label] = -torch.inf
     return logits[..., label] - others.amax(-1)
@@ -28,14 +28,15 @@ def margin(logits: Tensor, label: int) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """f(δ) of one image under one victim.
+    """The objective f(δ) for one image and one victim.
 
     Attributes:
         victim: the classifier.
         image: float64, ``c x h x w``.
         label: its class y.
         bound: ε of ‖δ‖∞ ≤ ε.
-        smooth: log(1 + exp(margin)) in the place of the margin: a victim that does not know y counts little.
+        smooth: whether to use log(1 + exp(margin)) instead of the margin, so that a victim that does not know y has
+            little weight.
     """
 
     victim: Victim
@@ -60,39 +61,39 @@ class Attack:
         return torch.zeros(self.dimension, dtype=torch.float64)
 
     def perturbed(self, delta: Tensor) -> Tensor:
-        """Images of perturbations ``q x d``, ``q x c x h x w``."""
+        """Returns the images of perturbations ``q x d``, ``q x c x h x w``."""
         _, h, w = self.image.shape
         return (self.image + delta.view(-1, 1, h, w)).clamp(0.0, 1.0)
 
     def logits(self, delta: Tensor) -> Tensor:
-        """The victim's scores under ``q x d``, ``q x 10``."""
+        """Returns the victim's scores for perturbations ``q x d``, ``q x 10``."""
         with torch.no_grad():
             return self.victim.logits(self.perturbed(delta))
 
     def __call__(self, delta: Tensor) -> Tensor:
-        """f at ``d`` or ``q x d``: margins, or their softplus."""
+        """Returns f at ``d`` or ``q x d``: margins, or their softplus."""
         found = margin(self.logits(delta), self.label)
         found = softplus(found) if self.smooth else found
         return found if delta.ndim > 1 else found[0]
 
 
 def fooled(attacks: Sequence[Attack], delta: Tensor) -> bool:
-    """Whether the victims of one image, by the mean of their probabilities, take it under δ for another class."""
+    """Returns whether the mean of the victims' probabilities for the image perturbed by δ favours another class."""
     probabilities = torch.stack([attack.logits(delta)[0].softmax(-1) for attack in attacks])
     return float(margin(probabilities.mean(0), attacks[0].label)) <= 0.0
 
 
 def success_rate(found: Rows, needed: str, counts: np.ndarray) -> np.ndarray:
-    """The share of some attacks' records that have succeeded by each count, by the column that they ``needed``."""
+    """Returns the share of attacks that succeed within each count, by the column ``needed`` of their records."""
     each = np.array([float(row[needed]) if row["success"] else np.inf for row in found])
     return np.asarray((each[:, None] <= counts).mean(0))
 
 
 def chosen(images: Images, recognized: Tensor, count: int, seed: int) -> list[tuple[Tensor, int]]:
-    """So many test images of those that are recognized, drawn without replacement, and their classes.
+    """Draws ``count`` of the recognized test images without replacement; also returns their classes.
 
     Raises:
-        ValueError: if fewer are recognized.
+        ValueError: if fewer images are recognized.
     """
     rows = recognized.nonzero().flatten().numpy()
     if len(rows) < count:

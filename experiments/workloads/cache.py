@@ -1,4 +1,4 @@
-"""Trained models and starts kept between runs: what is read is what would be made again."""
+"""Stores trained models and starts between runs; a stored value equals the one that would be computed again."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from optimizers.core.files import save_tensors
 logger = logging.getLogger(__name__)
 
 FOLDER = "results/cache"
-"""The default folder; git ignores it."""
+"""The default folder, which git ignores."""
 
 
 def values_of(*settings: Any) -> str:
-    """The values of some dataclasses, as a part of a name."""
+    """Formats the values of some dataclasses as part of a file name."""
     return ".".join(str(value) for one in settings for value in dataclasses.astuple(one))
 
 
 def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
-    """What a deterministic ``make()`` gave when it was first called under this name: tensors and plain values.
+    """Returns the result of a deterministic ``make()`` that is stored under a name: tensors and plain values.
 
-    The name says all that the result depends on. Its file in the folder (empty: none, ``make`` runs at every call) is
-    complete or is not there, so that several processes may make the same one at once; one that cannot be read is made
-    again, and one that cannot be written is logged.
+    The name must identify everything that the result depends on. An empty folder disables the cache. The file is
+    complete or absent, so several processes may write it at once. An unreadable file is computed again; a failed write
+    is logged.
     """
     if not folder:
         return make()

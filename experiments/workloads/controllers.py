@@ -1,10 +1,10 @@
-"""Controllers of gymnasium's environments as functions to be minimized: minus the mean return of their episodes.
+"""Controllers of gymnasium's environments as minimization problems: minus the mean return of their episodes.
 
-A controller is an MLP with two hidden layers of 10 units and biases. Where actions are continuous they are tanh of its
-outputs, spread over the action's range; where they are discrete the action is the highest output, in the place of the
-softmax layer of ZoRD's Appx. C.5. That hidden layers have tanh is our reading. Episode e of every query begins from the
-environment's state of seed ``seed + e``: f is a deterministic function. (BipedalWalker keeps something from episode to
-episode, so that Box2D's environments are made anew for each.)
+A controller is an MLP with two hidden layers of 10 units and biases. Continuous actions are the tanh of its outputs,
+scaled to the action's range. A discrete action is the largest output, whereas ZoRD's Appx. C.5 uses a softmax layer.
+The tanh in the hidden layers is our choice. Episode e of every query starts from the environment's state with seed
+``seed + e``, so f is deterministic. (BipedalWalker keeps state between episodes, so Box2D's environments are created
+anew for each episode.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BOX2D = ("lunar_lander", "bipedal_walker")
 
 @contextlib.contextmanager
 def _quiet_mujoco() -> Iterator[None]:
-    """MuJoCo writes warnings about gymnasium's models to a file in the working directory: they are dropped here."""
+    """Suppresses MuJoCo's warnings, which it would write to a file in the working directory."""
     try:
         import mujoco
     except ImportError:
@@ -53,7 +53,7 @@ def _quiet_mujoco() -> Iterator[None]:
 
 
 def make(name: str) -> Any:
-    """A new gymnasium environment.
+    """Creates a gymnasium environment.
 
     Raises:
         ValueError: for an unknown name.
@@ -68,23 +68,23 @@ def make(name: str) -> Any:
 
 @lru_cache(maxsize=len(ENVIRONMENTS))
 def environment(name: str) -> Any:
-    """One instance a process: for its spaces, and for episodes where a reset forgets the last one."""
+    """Returns one shared instance per process, for its spaces and for episodes if a reset clears its state."""
     return make(name)
 
 
 def layers(env: Any, hidden: tuple[int, ...] = HIDDEN) -> tuple[int, ...]:
-    """Widths from the observation to the action, those of the hidden layers between them."""
+    """Returns the layer widths from the observation to the action."""
     actions = env.action_space.n if hasattr(env.action_space, "n") else env.action_space.shape[0]
     return (int(env.observation_space.shape[0]), *hidden, int(actions))
 
 
 def dimension(widths: tuple[int, ...]) -> int:
-    """Number of weights and biases of an MLP."""
+    """Returns the number of weights and biases of an MLP."""
     return sum((fan_in + 1) * fan_out for fan_in, fan_out in itertools.pairwise(widths))
 
 
 def unpacked(theta: np.ndarray, widths: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weight (outputs x inputs) and bias of each layer, views of ``d`` numbers."""
+    """Returns weight (outputs x inputs) and bias of each layer as views of ``d`` numbers."""
     pieces = []
     for fan_in, fan_out in itertools.pairwise(widths):
         weight, bias, theta = np.split(theta, [fan_in * fan_out, (fan_in + 1) * fan_out])
@@ -123,7 +123,7 @@ class Controller:
         return [(-self.bound, self.bound)] * self.dimension
 
     def episode(self, theta: np.ndarray, seed: int) -> float:
-        """The return of one episode from the start of a seed."""
+        """Returns the return of one episode that starts with the given seed."""
         env = make(self.name) if self.name in BOX2D else environment(self.name)
         pieces = unpacked(theta, layers(env, self.hidden))
         discrete = hasattr(env.action_space, "n")
@@ -148,6 +148,6 @@ class Controller:
         return total
 
     def __call__(self, theta: Tensor) -> float:
-        """f at θ, shape ``d``."""
+        """Returns f at θ, shape ``d``."""
         values = theta.detach().to(torch.float64).numpy()
         return -float(np.mean([self.episode(values, self.seed + e) for e in range(self.episodes)]))

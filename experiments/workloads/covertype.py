@@ -1,4 +1,4 @@
-"""Covertype: scikit-learn's ``fetch_covtype`` from a local folder, and a synthetic set of its shape in its place."""
+"""Covertype: scikit-learn's ``fetch_covtype`` from a local folder, or a synthetic stand-in of the same shape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from experiments.workloads.images import DataError, reading
 
 FEATURES, CLASSES = 54, 7
 SIZE = 20_000
-"""Points of the synthetic set; Covertype's are 581,012."""
+"""Number of points of the synthetic set; Covertype has 581,012."""
 
 STAND_IN = "synthetic 54-feature set for Covertype"
 
@@ -25,7 +25,7 @@ class Points:
     """A classification task.
 
     Attributes:
-        inputs: standardised features, float64, ``n x 54``.
+        inputs: standardized features, float64, ``n x 54``.
         labels: classes from 0 to 6, shape ``n``.
     """
 
@@ -37,7 +37,7 @@ class Points:
         return len(self.labels)
 
     def sample(self, count: int, seed: int, classes: tuple[int, ...] = ()) -> Points:
-        """So many points of some classes (empty: all), without replacement.
+        """Draws ``count`` points of some classes (empty: all) without replacement.
 
         Raises:
             ValueError: if there are fewer.
@@ -51,25 +51,25 @@ class Points:
         return Points(self.inputs[picked], self.labels[picked])
 
     def after(self, count: int) -> Points:
-        """All points but the first ones."""
+        """Returns all points after the first ``count``."""
         return Points(self.inputs[count:], self.labels[count:])
 
 
 def load_points(data: str = "") -> Points:
-    """Covertype from the scikit-learn cache in ``data/covertype``, or the synthetic set where ``data`` is empty.
+    """Returns Covertype from the scikit-learn cache in ``data/covertype``, or the synthetic set if ``data`` is empty.
 
     Raises:
-        DataError: if the data are not there; nothing is downloaded.
+        DataError: if the data do not exist; nothing is downloaded.
     """
     return covertype(Path(data) / "covertype") if data else synthetic()
 
 
 @lru_cache(maxsize=1)
 def covertype(folder: Path) -> Points:
-    """Covertype as ``fetch_covtype`` keeps it under its ``data_home``, which is ``folder``.
+    """Reads Covertype as ``fetch_covtype`` stores it under ``data_home=folder``.
 
     Raises:
-        DataError: if it is not there, or is not what is expected.
+        DataError: if it does not exist or is not as expected.
     """
     asked = f"python -c \"from sklearn.datasets import fetch_covtype; fetch_covtype(data_home='{folder}')\""
     if not folder.is_dir():
@@ -84,7 +84,7 @@ def covertype(folder: Path) -> Points:
 
 @lru_cache(maxsize=1)
 def synthetic() -> Points:
-    """scikit-learn's ``make_classification``: two clusters a class, a tenth of the labels drawn anew."""
+    """Returns scikit-learn's ``make_classification``: two clusters per class, a tenth of the labels redrawn."""
     inputs, labels = make_classification(
         SIZE,
         FEATURES,

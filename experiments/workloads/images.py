@@ -1,7 +1,7 @@
-"""Images to be attacked: MNIST and CIFAR-10 from a folder, and scikit-learn's digits in their place.
+"""Images for the attacks: MNIST and CIFAR-10 from a folder, or scikit-learn's digits as a stand-in.
 
-Nothing is downloaded. MNIST is the four IDX files (LeCun et al.), plain or ``.gz``; CIFAR-10 the six "python version"
-batches (Krizhevsky), which are pickles and are read without running what they hold.
+Nothing is downloaded. MNIST consists of four IDX files (LeCun et al.), plain or ``.gz``; CIFAR-10 of the six "python
+version" batches (Krizhevsky), which are pickles and are read without executing their contents.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ IDX_FILES = {
 CIFAR_FILES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 CIFAR_FOLDER = "cifar-10-batches-py"
 DIGITS_TEST = 360
-"""Of the 1,797 digits, the last 360 are kept for attacks; as in MNIST their writers are others."""
+"""The last 360 of the 1,797 digits are reserved for attacks; as in MNIST they come from other writers."""
 
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
-"""What the data sets are called."""
+"""Names of the data sets."""
 
 
 class DataError(ValueError):
-    """Data that are not there, or not what the loader expects."""
+    """Raised for data that do not exist or are not as the loader expects."""
 
 
 @contextmanager
 def reading(complaint: str) -> Iterator[None]:
-    """Raise whatever the block raises as a ``DataError``: the complaint and the first line of what was said."""
+    """Raises any exception of the block as a ``DataError`` with a message and the exception's first line."""
     try:
         yield
     except Exception as error:
@@ -74,16 +74,16 @@ class Images:
 
 
 def load_images(name: str, data: str = "", side: int = 8) -> Images:
-    """A data set from ``data/name``, or its stand-in where ``data`` is empty.
+    """Reads a data set from ``data/name``, or returns its stand-in if ``data`` is empty.
 
     Args:
         name: ``"mnist"`` or ``"cifar10"``.
-        data: the folder that holds the data sets' folders; empty: digits.
-        side: pixels a side of the stand-in's images; 8 is the digits' own.
+        data: folder that contains the data sets' folders; empty: digits.
+        side: pixels per side of the stand-in's images; the digits have 8.
 
     Raises:
         ValueError: for another name.
-        DataError: if the folder is not what the loader expects.
+        DataError: if the folder is not as the loader expects.
     """
     if name not in TITLES:
         raise ValueError(f"unknown images {name!r}; known are {', '.join(TITLES)}")
@@ -93,7 +93,7 @@ def load_images(name: str, data: str = "", side: int = 8) -> Images:
 
 
 def stand_in(names: Sequence[str], data: str, side: int) -> str:
-    """What takes the place of data sets, for titles; empty where the real ones are used."""
+    """Names the stand-in for some data sets; an empty string if the real ones are used."""
     if data:
         return ""
     title = " and ".join(TITLES[name] for name in names)
@@ -103,7 +103,7 @@ def stand_in(names: Sequence[str], data: str, side: int) -> str:
 
 @lru_cache(maxsize=4)
 def digits(side: int = 8) -> Images:
-    """scikit-learn's 8 x 8 digits, enlarged bilinearly to ``side``: 1,437 to train, 360 to attack."""
+    """Returns scikit-learn's 8 x 8 digits, enlarged bilinearly to ``side``: 1,437 to train on, 360 to attack."""
     found = load_digits()
     pixels = torch.from_numpy(found.images / 16.0).float().unsqueeze(1)
     if side != pixels.shape[-1]:
@@ -116,10 +116,10 @@ def digits(side: int = 8) -> Images:
 
 @lru_cache(maxsize=1)
 def mnist(folder: Path) -> Images:
-    """MNIST from its IDX files.
+    """Reads MNIST from its IDX files.
 
     Raises:
-        DataError: if a file is missing or is not the IDX file of its name.
+        DataError: if a file is missing or invalid.
     """
     read = {}
     for split, (images, labels) in IDX_FILES.items():
@@ -143,10 +143,10 @@ def _idx_path(folder: Path, name: str) -> Path:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of unsigned bytes in an IDX file, plain or ``.gz``.
+    """Reads the array of unsigned bytes in an IDX file, plain or ``.gz``.
 
     Raises:
-        DataError: if the file is not one: wrong magic number, element type or length.
+        DataError: if the magic number, element type or length is wrong.
     """
     with reading(f"{path} cannot be read"):
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -167,13 +167,13 @@ _PICKLED = {
     ("numpy", "dtype"),
     ("_codecs", "encode"),
 }
-"""What the arrays of CIFAR-10's batches are made with."""
+"""The constructors that CIFAR-10's pickled arrays need."""
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
-"""What makes an array of a pickle, wherever this version of NumPy has it."""
+"""The constructor of a pickled array, wherever this version of NumPy defines it."""
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles NumPy arrays of bytes and plain containers, and refuses all else."""
+    """Unpickles NumPy arrays of bytes and plain containers, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _PICKLED:
@@ -183,10 +183,10 @@ class _ArraysOnly(pickle.Unpickler):
 
 @lru_cache(maxsize=1)
 def cifar10(folder: Path) -> Images:
-    """CIFAR-10 from its python batches, in ``folder`` or in its ``cifar-10-batches-py``.
+    """Reads CIFAR-10 from its python batches, in ``folder`` or in its ``cifar-10-batches-py``.
 
     Raises:
-        DataError: if a batch is missing or is not one.
+        DataError: if a batch is missing or invalid.
     """
     inner = folder / CIFAR_FOLDER
     folder = inner if inner.is_dir() else folder

@@ -1,8 +1,9 @@
 """OPT, or another causal language model, and SST-2, QQP and SQuAD from a folder, through transformers and datasets.
 
-``DIR/NAME`` is a model as transformers' ``save_pretrained`` writes it, tokenizer and weights in one folder, such as
-``DIR/opt-125m``; ``DIR/TASK`` a data set as datasets' ``save_to_disk`` writes it, with the splits ``train`` and
-``validation`` and the columns of ``COLUMNS`` (GLUE's and SQuAD's own). Nothing is downloaded. Needs the extra ``llm``.
+``DIR/NAME`` is a model written by transformers' ``save_pretrained``, with tokenizer and weights in one folder, such as
+``DIR/opt-125m``. ``DIR/TASK`` is a data set written by datasets' ``save_to_disk``, with the splits ``train`` and
+``validation`` and the columns of ``COLUMNS`` (those of GLUE and SQuAD). Nothing is downloaded. Requires the extra
+``llm``.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ COLUMNS = {
 SPLITS = ("train", "validation")
 CHOICES = {"sst2": (" terrible", " great"), "qqp": (" No", " Yes"), "squad": ()}
 LONGEST = 512
-"""Tokens of a prompt: what is longer is cut at its beginning."""
+"""Largest number of tokens of a prompt; longer prompts are cut at the beginning."""
 LONGEST_ANSWER = 16
-"""Tokens of an answer, its end with them."""
+"""Largest number of tokens of an answer, including its end."""
 
 
 def prompt(task: str, row: Mapping[str, Any]) -> str:
-    """What is asked about a row; the answer comes next."""
+    """Formats the prompt of a row; the answer follows it."""
     if task == "sst2":
         return f"{row['sentence'].strip()} It was"
     if task == "qqp":
@@ -53,23 +54,23 @@ class Pretrained:
     """A causal language model of transformers as a function of one vector of parameters.
 
     Attributes:
-        module: the model; its weights are only where ``start`` comes from.
+        module: the model; its weights only provide ``start``.
     """
 
     module: torch.nn.Module
 
     @property
     def dimension(self) -> int:
-        """d; a head that is the embedding counts once."""
+        """d; a head that shares the embedding's weights counts once."""
         return sum(p.numel() for p in self.module.parameters())
 
     @property
     def start(self) -> Tensor:
-        """The weights of the folder, float32, shape ``d``."""
+        """The weights in the folder, float32, shape ``d``."""
         return torch.cat([p.detach().reshape(-1).float() for p in self.module.parameters()])
 
     def logits(self, x: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Logits of each next token, ``n x L x V``."""
+        """Returns the logits of each next token, ``n x L x V``."""
         named = list(self.module.named_parameters())
         pieces = x.split([p.numel() for _, p in named])
         given = {name: piece.view(p.shape) for (name, p), piece in zip(named, pieces, strict=True)}
@@ -80,10 +81,10 @@ class Pretrained:
 
 @lru_cache(maxsize=1)
 def load_model(folder: Path, device: str = "cpu") -> Pretrained:
-    """The model in a folder, float32.
+    """Reads the model in a folder, float32.
 
     Raises:
-        DataError: if there is none that transformers can read.
+        DataError: if transformers cannot read a model there.
         MissingExtraError: if transformers is not installed.
     """
     require("llm", f"a model from {folder}")
@@ -112,10 +113,10 @@ def _tokenizer(folder: Path) -> Any:
 
 @lru_cache(maxsize=8)
 def load_task(folder: Path, split: str) -> Any:
-    """A split of a task's data set.
+    """Reads a split of a task's data set.
 
     Raises:
-        DataError: if the folder holds none, or lacks the split or a column.
+        DataError: if there is no data set, or the split or a column is missing.
         MissingExtraError: if datasets is not installed.
     """
     require("llm", f"a data set from {folder}")
@@ -135,10 +136,10 @@ def load_task(folder: Path, split: str) -> Any:
 
 
 def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed: int) -> Prompts:
-    """So many rows of a split drawn without replacement, as prompts in a model's tokens; all where there are fewer.
+    """Draws ``count`` rows of a split without replacement (all if there are fewer), as prompts in a model's tokens.
 
     Raises:
-        DataError: if model or data set are not what is expected.
+        DataError: if the model or the data set is not as expected.
         MissingExtraError: without the extra.
     """
     rows, tokenizer = load_task(data / task, split), _tokenizer(data / model)
@@ -167,20 +168,19 @@ def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed
 
 
 def _answer(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
-    """Tokens of the first answer, cut where it is too long, and the end."""
     text = row["answers"]["text"][0]
     found = tokenizer(f" {text.strip()}", add_special_tokens=False).input_ids
     return [*found[: LONGEST_ANSWER - 1], tokenizer.eos_token_id]
 
 
 def normalized(text: str) -> list[str]:
-    """Words as SQuAD's F1 compares them: lower case, without punctuation and articles."""
+    """Returns the words that SQuAD's F1 compares: lower case, without punctuation and articles."""
     bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", bare).split()
 
 
 def there(data: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of some models or tasks whose folder is there."""
+    """Returns the models or tasks whose folder exists."""
     return tuple(name for name in names if (data / name).exists())
 
 

@@ -1,7 +1,7 @@
-"""Metrics of a classifier as functions of its parameters: piecewise constant, with no gradient to follow.
+"""Metrics of a classifier as functions of its parameters, which are piecewise constant.
 
-The network is an MLP 54-30-14-7 with biases, d = 2,189 (ZoRD, Sec. 5.4 and Appx. C.4), and with ReLU, our reading. It
-is trained by cross-entropy to θ*, and f(θ) = 1 − metric of the network with parameters θ* + θ.
+The network is an MLP 54-30-14-7 with biases, d = 2,189 (ZoRD, Sec. 5.4 and Appx. C.4); the ReLU is our choice. It is
+trained with cross-entropy to θ*, and f(θ) = 1 − metric of the network with parameters θ* + θ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METRICS = ("precision", "recall", "f1", "jaccard")
 
 
 def logits(parameters: Tensor, inputs: Tensor) -> Tensor:
-    """Scores of q networks, ``q x n x 7``.
+    """Returns the scores of q networks, ``q x n x 7``.
 
     Args:
         parameters: ``q x d``: weight (outputs x inputs) and bias of each layer in turn.
@@ -44,16 +44,16 @@ def logits(parameters: Tensor, inputs: Tensor) -> Tensor:
 
 
 def confusion(predicted: Tensor, labels: Tensor) -> Tensor:
-    """Counts of true class by predicted class, ``q x 7 x 7``, of predictions ``q x n``."""
+    """Counts true class by predicted class, ``q x 7 x 7``, for predictions ``q x n``."""
     cells = predicted + CLASSES * labels + CLASSES**2 * torch.arange(len(predicted)).unsqueeze(1)
     counts = torch.bincount(cells.flatten(), minlength=len(predicted) * CLASSES**2)
     return counts.view(-1, CLASSES, CLASSES)
 
 
 def metric(name: str, counts: Tensor) -> Tensor:
-    """Mean over the classes that occur or are predicted, of confusions ``... x 7 x 7``; 0 where one is 0/0.
+    """Computes the mean over classes that occur or are predicted, for counts ``... x 7 x 7``; 0/0 counts as 0.
 
-    Precision TP/(TP+FP), recall TP/(TP+FN), F1 2TP/(2TP+FP+FN), Jaccard TP/(TP+FP+FN): scikit-learn's
+    Precision TP/(TP+FP), recall TP/(TP+FN), F1 2TP/(2TP+FP+FN), Jaccard TP/(TP+FP+FN), as in scikit-learn's
     ``average="macro"``.
 
     Raises:
@@ -76,8 +76,8 @@ class MetricObjective:
     Attributes:
         name: one of ``METRICS``.
         trained: θ*, shape ``d``.
-        points: the points that the metric is of.
-        bound: half the side of the box [−bound, bound]^d that θ is searched in.
+        points: the points on which the metric is computed.
+        bound: half the side of the box [−bound, bound]^d in which θ is searched.
     """
 
     name: str
@@ -101,7 +101,7 @@ class MetricObjective:
         return torch.zeros(DIMENSION, dtype=torch.float64)
 
     def __call__(self, theta: Tensor) -> Tensor:
-        """f at ``d`` or ``q x d``."""
+        """Returns f at ``d`` or ``q x d``."""
         scores = logits(self.trained + theta.view(-1, DIMENSION), self.points.inputs)
         found = 1.0 - metric(self.name, confusion(scores.argmax(-1), self.points.labels))
         return found if theta.ndim > 1 else found[0]
@@ -109,7 +109,7 @@ class MetricObjective:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How θ* is made: points, epochs, batch size and rate of Adam."""
+    """Training of θ*: number of points, epochs, batch size and Adam's rate."""
 
     points: int = 2000
     epochs: int = 20
@@ -122,10 +122,10 @@ QUICK = Training(points=200, epochs=5, batch=20, rate=1e-2)
 
 
 def trained_network(points: Points, training: Training, seed: int, source: str = "", cache: str = "") -> Tensor:
-    """θ*, float64, shape ``d``: weights uniform within ±1/√(fan in), then Adam on the cross-entropy of a sample.
+    """Trains θ*, float64, shape ``d``: weights uniform within ±1/√(fan in), then Adam on the cross-entropy of a sample.
 
-    The seed draws the sample of the points, the weights and the batches' order. θ* is kept in a folder, under the name
-    ``source`` of the points.
+    The seed draws the sample of the points, the weights and the order of the batches. The result is stored in the
+    folder ``cache`` under the name ``source`` of the points.
     """
     name = f"mlp-{source}-{values_of(training)}-{seed}"
     theta: Tensor = cached(cache, name, lambda: _trained(points, training, seed))

@@ -1,7 +1,7 @@
-"""Functions drawn from a GP prior together with their exact gradients.
+"""Draws functions from a GP prior together with their exact gradients.
 
-The joint covariance is GPyTorch's own (``RBFKernelGrad``, ``Matern52KernelGrad``), so that what is tested on
-these draws is not tested against itself.
+The joint covariance is GPyTorch's (``RBFKernelGrad``, ``Matern52KernelGrad``), so that tests on these draws are
+independent of this project's derivatives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KERNELS = {"rbf": RBFKernelGrad, "matern52": Matern52KernelGrad}
 def draw_values_and_gradients(
     kernel: str, lengthscale: float | Sequence[float], X: Tensor, num_draws: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Values and gradients at shared points of independent functions with zero mean and unit variance.
+    """Draws values and gradients of independent functions with zero mean and unit variance at shared points.
 
     Args:
         kernel: ``"rbf"`` or ``"matern52"``.

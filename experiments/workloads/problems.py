@@ -1,8 +1,8 @@
 """Test functions with their known minimum, batched over torch tensors.
 
-Formulas are from Surjanovic and Bingham, Virtual Library of Simulation Experiments. Every function maps ``... x d``
-to ``...``, keeps dtype and device, and is differentiable, so that ``gradient`` is exact (Ackley's has none at
-its minimum, which is a cone's tip).
+Formulas are from Surjanovic and Bingham, Virtual Library of Simulation Experiments. Every function maps ``... x d`` to
+``...``, keeps dtype and device, and is differentiable, so that ``gradient`` is exact (Ackley's has none at its minimum,
+which is a cone's tip).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def rosenbrock(X: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A function to be minimized on a box, with its known minimum.
+    """A function to minimize on a box, with its known minimum.
 
     Attributes:
-        name: what figures call it.
+        name: its name in figures.
         function: ``... x d`` to ``...``.
-        lower: lower bounds, d.
-        upper: upper bounds, d.
-        minimizer: where the unconstrained minimum lies, d.
-        minimum: value of the unconstrained minimum.
+        lower: lower bounds, shape ``d``.
+        upper: upper bounds, shape ``d``.
+        minimizer: the unconstrained minimizer, shape ``d``.
+        minimum: the unconstrained minimum.
     """
 
     name: str
@@ -57,16 +57,16 @@ class Problem:
 
     @property
     def dim(self) -> int:
-        """The dimension d."""
+        """d."""
         return self.lower.shape[-1]
 
     @property
     def bounds(self) -> Tensor:
-        """BoTorch's form of the box, ``2 x d``."""
+        """The box in BoTorch's form, ``2 x d``."""
         return torch.stack([self.lower, self.upper])
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Values at ``... x d``.
+        """Returns values at ``... x d``.
 
         Raises:
             ValueError: if the last dimension is not d.
@@ -76,18 +76,18 @@ class Problem:
         return self.function(X)
 
     def gradient(self, X: Tensor) -> Tensor:
-        """∇f at ``... x d`` by automatic differentiation, ``... x d``."""
+        """Returns ∇f at ``... x d`` by automatic differentiation, ``... x d``."""
         X = X.detach().requires_grad_(True)
         (gradient,) = torch.autograd.grad(self(X).sum(), X)
         return gradient
 
     def sample(self, num_points: int, generator: torch.Generator) -> Tensor:
-        """Points uniform in the box, ``num_points x d``."""
+        """Draws points uniformly in the box, ``num_points x d``."""
         unit = torch.rand(num_points, self.dim, generator=generator, dtype=self.lower.dtype)
         return self.lower + (self.upper - self.lower) * unit
 
     def scaled(self, lower: float = 0.0, upper: float = 1.0) -> Problem:
-        """The same function with its box mapped onto [lower, upper]^d (FZooS works in [0, 1]^d)."""
+        """Returns the function with its box mapped to [lower, upper]^d."""
         width = (self.upper - self.lower) / (upper - lower)
         return dataclasses.replace(
             self,
@@ -106,15 +106,15 @@ _STANDARD = {
 
 
 def standard_problem(name: str, dim: int, bounds: tuple[float, float] | None = None) -> Problem:
-    """Ackley's, Levy's or Rosenbrock's function in ``dim`` dimensions, its bounds in float64.
+    """Returns Ackley's, Levy's or Rosenbrock's function in ``dim`` dimensions, with bounds in float64.
 
     Args:
         name: ``"ackley"``, ``"levy"`` or ``"rosenbrock"``.
-        dim: the dimension d.
-        bounds: sides of the box in the function's own units; its customary box by default.
+        dim: d.
+        bounds: sides of the box in the function's own units; by default the customary box.
 
     Raises:
-        ValueError: for an unknown name, a dimension too small, or empty bounds.
+        ValueError: for an unknown name, too small a dimension, or empty bounds.
     """
     if name not in _STANDARD:
         raise ValueError(f"unknown problem {name!r}; known are {', '.join(_STANDARD)}")
@@ -129,11 +129,11 @@ def standard_problem(name: str, dim: int, bounds: tuple[float, float] | None = N
 
 
 def quadratic(curvature: Tensor, minimizer: Tensor, bounds: tuple[float, float]) -> Problem:
-    """½ (x − x*)ᵀ A (x − x*), minimum 0 at x*.
+    """Returns ½ (x − x*)ᵀ A (x − x*) with minimum 0 at x*.
 
     Args:
         curvature: A, symmetric and positive semi-definite, ``d x d``.
-        minimizer: x*, d.
+        minimizer: x*, shape ``d``.
         bounds: sides of the box.
 
     Raises:

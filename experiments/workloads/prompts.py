@@ -1,9 +1,9 @@
-"""Prompts with answers, and what a language model loses on them as a function of all of its parameters.
+"""Prompts with answers, and a language model's loss on them as a function of all of its parameters.
 
-Of a task with choices (SST-2, QQP) the answer is one word of a few: the loss is the cross-entropy among the choices'
-tokens at the prompt's end, the score the share of prompts whose answer has the highest logit. Of a task without
-(SQuAD) the answer is a text: the loss is the mean cross-entropy of its tokens over the whole vocabulary, the end of
-the text being one, and the score the F1 of words of what is decoded greedily.
+In tasks with choices (SST-2, QQP) the answer is one of a few words: the loss is the cross-entropy among the choices'
+tokens at the end of the prompt, and the score is the share of prompts whose answer has the largest logit. In SQuAD the
+answer is a text: the loss is the mean cross-entropy of its tokens, including the end token, over the whole vocabulary,
+and the score is the word F1 of the greedily decoded text.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 IGNORED = -100
-"""torch's ``ignore_index``, after the end of an answer."""
+"""torch's ``ignore_index``, which fills the positions after an answer."""
 CHUNK = 256
-"""Prompts that are scored at once."""
+"""Number of prompts that are scored at once."""
 
 
 class LanguageModel(Protocol):
-    """A causal language model without its weights, which are given as one vector."""
+    """A causal language model whose weights are passed as one vector."""
 
     @property
     def dimension(self) -> int: ...  # noqa: D102
 
     def logits(self, x: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Logits of each next token, ``n x L x V``, at parameters ``d``; ``mask`` is 1 where a token is one."""
+        """Returns the logits of each next token, ``n x L x V``, at parameters ``d``; ``mask`` is 0 at padding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Prompts:
 
     Attributes:
         tokens: ``n x L``, padded on the left.
-        mask: 1 where a token is one, ``n x L``.
-        labels: number of the right choice, shape ``n``; of a task without choices all 0.
-        choices: the choices' tokens; empty where the answer is a text.
-        answers: tokens of the answers, ``n x A``, ``IGNORED`` after their end; ``n x 0`` where there are choices.
+        mask: 0 at padding, else 1, ``n x L``.
+        labels: index of the right choice, shape ``n``; all 0 in tasks without choices.
+        choices: the choices' tokens; empty if the answer is a text.
+        answers: tokens of the answers, ``n x A``, followed by ``IGNORED``; ``n x 0`` in tasks with choices.
         end: the token that ends an answer.
-        words: tokens to the words that F1 compares.
+        words: maps tokens to the words that F1 compares.
     """
 
     tokens: Tensor
@@ -60,25 +60,25 @@ class Prompts:
         return len(self.tokens)
 
     def rows(self, which: Tensor | slice) -> Prompts:
-        """The prompts of some rows."""
+        """Returns the prompts of some rows."""
         answers = self.answers if self.choices else self.answers[which]
         return dataclasses.replace(
             self, tokens=self.tokens[which], mask=self.mask[which], labels=self.labels[which], answers=answers
         )
 
     def to(self, device: str) -> Prompts:
-        """The same prompts on a device."""
+        """Returns the prompts on a device."""
         moved = {name: getattr(self, name).to(device) for name in ("tokens", "mask", "labels", "answers")}
         return dataclasses.replace(self, **moved)
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptLoss:
-    """f(x): the mean loss of a model with parameters x on all prompts given.
+    """f(x): the mean loss of a model with parameters x on some prompts.
 
     Attributes:
         model: the language model.
-        given: the prompts that the loss is of.
+        given: the prompts.
     """
 
     model: LanguageModel
@@ -90,7 +90,7 @@ class PromptLoss:
         return self.model.dimension
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The loss at x, shape ``d``."""
+        """Returns the loss at x, shape ``d``."""
         p = self.given
         if p.choices:
             return cross_entropy(self._choices(x, p), p.labels)
@@ -101,7 +101,7 @@ class PromptLoss:
         return cross_entropy(found.flatten(0, 1), p.answers.flatten(), ignore_index=IGNORED)
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The gradient at x, shape ``d``."""
+        """Returns the gradient at x, shape ``d``."""
         with torch.enable_grad():
             leaf = x.detach().clone().requires_grad_()
             (found,) = torch.autograd.grad(self(leaf), leaf)
@@ -109,7 +109,7 @@ class PromptLoss:
 
     @torch.no_grad()
     def score(self, x: Tensor) -> float:
-        """Share of right choices at x, or the mean F1 of the texts."""
+        """Returns the share of right choices at x, or the mean F1 of the texts."""
         total = 0.0
         for start in range(0, len(self.given), CHUNK):
             p = self.given.rows(slice(start, start + CHUNK))
@@ -124,7 +124,7 @@ class PromptLoss:
         return self.model.logits(x, p.tokens, p.mask)[:, -1, list(p.choices)]
 
     def _decoded(self, x: Tensor, p: Prompts) -> list[list[int]]:
-        """What the model continues each prompt by, up to the end token or the longest answer's length."""
+        """Decodes the continuation of each prompt greedily, up to the end token or the longest answer."""
         tokens, mask = p.tokens, p.mask
         for _ in range(p.answers.shape[1] - 1):
             newest = self.model.logits(x, tokens, mask)[:, -1].argmax(1, keepdim=True)
@@ -134,12 +134,11 @@ class PromptLoss:
 
 
 def _texts(p: Prompts) -> list[list[int]]:
-    """The answers' tokens without their end."""
     return [[token for token in row if token not in (IGNORED, p.end)] for row in p.answers.tolist()]
 
 
 def f1(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """Harmonic mean of the shares of words in common, as SQuAD counts it; of two empty answers 1."""
+    """Returns the harmonic mean of precision and recall of words, as in SQuAD; 1 for two empty answers."""
     if not found or not wanted:
         return float(list(found) == list(wanted))
     common = sum((Counter(found) & Counter(wanted)).values())

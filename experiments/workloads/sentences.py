@@ -1,13 +1,13 @@
-"""Templated sentences in the places of SST-2, QQP and SQuAD, and tiny OPTs that know their words.
+"""Templated sentences as stand-ins for SST-2, QQP and SQuAD, and tiny OPTs that are pretrained on their words.
 
 * ``sst2``: "the film is very dull and flat it was" → "terrible" or "great".
 * ``qqp``: "how to learn chess ? ways to learn chess ? the same :" → "yes"; "reasons to learn chess ?" → "no".
 * ``squad``: "anna has the red cup in the park . what ? answer :" → "red cup".
 
-A model is trained here, from a seed, to end such sentences, of one half of the words, in *other* words: "so it is bad",
-"these are alike", "the thing is red cup". It then reads the sentences, and knows neither the words that a task asks
-in and for nor the other half of those that it is about: those are what the clients tune it to. One vocabulary serves
-all tasks.
+A model is pretrained to complete such sentences in *other* words ("so it is bad", "these are alike", "the thing is red
+cup"), with one half of the subject words. It can then read the sentences, but knows neither the words of the tasks'
+questions and answers nor the other half of the subject words; the clients tune it to these. All tasks share one
+vocabulary.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ AROUND = "the is and how to ? has . it was same : answer in"
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How a tiny OPT is made.
+    """Pretraining of a tiny OPT.
 
     Attributes:
         sentences: number of sentences of each task.
         steps: number of Adam's steps.
-        batch: number of sentences of a step.
-        rate: Adam's highest rate.
+        batch: number of sentences per step.
+        rate: Adam's largest rate.
         seed: seed of weights, sentences and their order.
     """
 
@@ -82,7 +82,7 @@ QUICK = Training(sentences=40, steps=20, batch=16)
 
 @lru_cache(maxsize=1)
 def vocabulary() -> dict[str, int]:
-    """Every word and its number; 0 pads, 1 ends an answer."""
+    """Returns the number of every word; 0 pads, 1 ends an answer."""
     lists = (SUBJECTS, DEGREES, *JUDGEMENTS, DEEDS, TOPICS, *SOUGHT, PEOPLE, ADJECTIVES, THINGS, PLACES)
     phrases = " ".join([AROUND, *itertools.chain(*itertools.chain(*BEFORE.values()), *ASKED)]).split()
     words = [PAD, END, *itertools.chain(*lists, *CHOICES.values()), *phrases]
@@ -90,19 +90,19 @@ def vocabulary() -> dict[str, int]:
 
 
 def words(tokens: object) -> list[str]:
-    """The words that some tokens stand for."""
+    """Returns the words of some tokens."""
     known = list(vocabulary())
     return [known[int(token)] for token in tokens]  # type: ignore[attr-defined]
 
 
 def sentence(task: str, label: int, generator: np.random.Generator, half: bool = False) -> tuple[str, str, str]:
-    """What is said, what is asked about it, and the answer, of one kind (``squad`` has but one).
+    """Draws a statement, a question about it and the answer, for one label (``squad`` has only one).
 
     Args:
         task: name of the task.
-        label: which kind.
+        label: the label.
         generator: source of the words.
-        half: whether the first half of each list is all that is drawn from.
+        half: whether to draw only from the first half of each list.
     """
 
     def pick(*of: tuple[str, ...]) -> list[str]:
@@ -121,7 +121,7 @@ def sentence(task: str, label: int, generator: np.random.Generator, half: bool =
 
 
 def encoded(texts: list[str]) -> tuple[Tensor, Tensor]:
-    """Tokens and mask, padded on the left."""
+    """Returns tokens and mask, padded on the left."""
     known = vocabulary()
     rows = [[known[word] for word in text.split()] for text in texts]
     length = max(map(len, rows))
@@ -130,7 +130,7 @@ def encoded(texts: list[str]) -> tuple[Tensor, Tensor]:
 
 
 def prompts(task: str, count: int, seed: int) -> Prompts:
-    """So many prompts, half of each label."""
+    """Draws ``count`` prompts, half of each label."""
     generator = np.random.default_rng([seed, TASKS.index(task)])
     labels = generator.permutation(np.arange(count) % 2) if CHOICES[task] else np.zeros(count, dtype=np.int64)
     said, asked, answered = zip(*(sentence(task, int(label), generator) for label in labels), strict=True)
@@ -145,7 +145,7 @@ def prompts(task: str, count: int, seed: int) -> Prompts:
 
 
 def corpus(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, mask and what is to be predicted at each, of sentences ended otherwise; ``count`` a task."""
+    """Draws ``count`` pretraining sentences per task; returns tokens, mask and the token to predict at each place."""
     generator = np.random.default_rng([seed, len(TASKS)])
     texts, known = [], []
     for task in TASKS:
@@ -162,15 +162,15 @@ def corpus(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def tiny_opt(width: int, layers: int, heads: int) -> TinyOPT:
-    """A model that knows the vocabulary."""
+    """Creates a model with this vocabulary."""
     return TinyOPT(len(vocabulary()), width, layers, heads, positions=32)
 
 
 def trained(model: TinyOPT, training: Training, cache: str = "") -> Tensor:
-    """Parameters with which a model ends the corpus's sentences, float32, shape ``d``.
+    """Pretrains a model on the corpus; returns its parameters, float32, shape ``d``.
 
-    Adam's rate rises linearly over a tenth of the steps and falls linearly to zero after; the loss is of the endings
-    alone, as the rest is drawn. The parameters are kept in a folder.
+    Adam's rate rises linearly over a tenth of the steps and then falls linearly to zero. The loss covers only the
+    endings of the sentences, since the rest is random. The parameters are stored in a folder.
     """
     x: Tensor = cached(cache, f"tiny-opt-{values_of(model, training)}", lambda: _trained(model, training))
     return x

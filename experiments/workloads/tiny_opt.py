@@ -1,9 +1,9 @@
-"""OPT's architecture as a function of one vector of parameters, in torch alone, at any size.
+"""OPT's architecture as a function of one parameter vector, in torch alone, at any size.
 
-A decoder as OPT-125M's (Zhang et al., 2022): learned positions with an offset of 2, counted over what is no padding;
-layer norms before attention and before the feed-forward part, ReLU, biases everywhere; a last layer norm; the head is
-the embedding. Names and order of the parameters are those of transformers' ``OPTForCausalLM``, whose logits these are.
-(OPT-350M alone has its layer norms behind, and a narrower embedding.)
+A decoder like OPT-125M (Zhang et al., 2022): learned positions with an offset of 2, counted without padding; layer
+norms before attention and before the feed-forward part; ReLU; biases everywhere; a final layer norm; and a head that
+shares the embedding's weights. Names and order of the parameters and the logits agree with transformers'
+``OPTForCausalLM``. (OPT-350M alone has its layer norms after each part, and a narrower embedding.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear, relu, scaled_dot_product_attention
 
 OFFSET = 2
-"""Of positions."""
+"""Offset of the positions."""
 SCALE = 0.06
 """Standard deviation of initial weights."""
 
@@ -31,7 +31,7 @@ class TinyOPT:
         width: width of the embedding and of all layers; the feed-forward part is four times as wide.
         layers: number of layers.
         heads: number of attention heads.
-        positions: number of tokens of the longest text.
+        positions: largest number of tokens of a text.
     """
 
     vocabulary: int
@@ -42,7 +42,7 @@ class TinyOPT:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the parameters in their order."""
+        """Names and shapes of the parameters, in order."""
         w, prefix = self.width, "model.decoder."
         found: dict[str, tuple[int, ...]] = {
             f"{prefix}embed_tokens.weight": (self.vocabulary, w),
@@ -61,7 +61,7 @@ class TinyOPT:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """How many numbers each parameter has."""
+        """Number of elements of each parameter."""
         return [math.prod(shape) for shape in self.shapes.values()]
 
     @property
@@ -70,7 +70,7 @@ class TinyOPT:
         return sum(self.sizes)
 
     def initial(self, seed: int) -> Tensor:
-        """Weights from N(0, ``SCALE``²), layer norms 1, biases 0; float32, shape ``d``."""
+        """Draws weights from N(0, ``SCALE``²); layer norms are 1, biases 0; float32, shape ``d``."""
         generator, pieces = torch.Generator().manual_seed(seed), []
         for name, shape in self.shapes.items():
             normal = torch.randn(math.prod(shape), generator=generator) * SCALE
@@ -78,12 +78,12 @@ class TinyOPT:
         return torch.cat(pieces)
 
     def named(self, x: Tensor) -> dict[str, Tensor]:
-        """Views of ``d`` numbers by the parameters' names."""
+        """Returns views of ``d`` numbers by the parameters' names."""
         pieces = zip(self.shapes.items(), x.split(self.sizes), strict=True)
         return {name: piece.view(shape) for (name, shape), piece in pieces}
 
     def logits(self, x: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Logits of each next token, ``n x L x V``; ``mask`` is 1 where a token is one, ``n x L``."""
+        """Returns the logits of each next token, ``n x L x V``; ``mask`` is 0 at padding, ``n x L``."""
         p = {name.removeprefix("model.decoder."): value for name, value in self.named(x).items()}
         length = tokens.shape[1]
         position = mask.cumsum(1) * mask - 1

@@ -1,4 +1,4 @@
-"""Objectives in [0, 1]^d, where FZooS works, so that the rates and radii of all methods are in the same units."""
+"""Objectives in [0, 1]^d, where FZooS works, so that the rates and radii of all methods have the same units."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from experiments.workloads.attack import Attack
 from experiments.workloads.metrics import MetricObjective
 
 Centred = Attack | MetricObjective
-"""An objective about 0 in a box [−bound, bound]^d."""
+"""An objective on a box [−bound, bound]^d around 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class InUnitBox:
-    """z ↦ f(bound (2z − 1)), z in [0, 1]^d, for an objective f about 0 in [−bound, bound]^d."""
+    """z ↦ f(bound (2z − 1)) for z in [0, 1]^d and an objective f on [−bound, bound]^d."""
 
     fun: Centred
 
     def centred(self, z: Tensor) -> Tensor:
-        """The point x of f that z stands for."""
+        """Returns the point x of f for z."""
         return self.fun.bound * (2.0 * z - 1.0)
 
     def __call__(self, z: Tensor) -> Tensor:
-        """f at z, ``d`` or ``q x d``."""
+        """Returns f at z, ``d`` or ``q x d``."""
         return self.fun(self.centred(z))
 
 
 @dataclasses.dataclass(frozen=True)
 class UnitBoxProblem:
-    """The mean F of the clients' objectives in [0, 1]^d; F is at least 0, and is its own gap."""
+    """The mean F of the clients' objectives in [0, 1]^d; F is at least 0 and serves as its own gap."""
 
     clients: Sequence[InUnitBox]
 
     @property
     def x0(self) -> Tensor:
-        """z of x = 0: the middle of the box."""
+        """The middle of the box, z for x = 0."""
         return torch.full((self.clients[0].fun.dimension,), 0.5, dtype=torch.float64)
 
     @property
@@ -48,5 +48,5 @@ class UnitBoxProblem:
         return [(0.0, 1.0)] * self.clients[0].fun.dimension
 
     def gap(self, z: Tensor) -> float:
-        """F(z), shape ``d``."""
+        """Returns F(z), shape ``d``."""
         return float(np.mean([float(client(z)) for client in self.clients]))

@@ -1,9 +1,9 @@
-"""Classifiers of images, trained here from a seed: what the attacks query.
+"""Image classifiers that the attacks query, trained from a seed.
 
-One small CNN for images of any size: two convolutions of 3 x 3, each with ReLU and the maximum over 2 x 2, and two
-linear layers. It is trained in the images' dtype and queried in float64, where the differences that attacks take of its
-values are far above rounding. In float32 a machine that rounds otherwise trains another network; in float64 it trains
-the same one to twelve digits or so.
+One small CNN serves images of any size: two 3 x 3 convolutions, each with ReLU and 2 x 2 max-pooling, and two linear
+layers. It is trained in the images' dtype and queried in float64, where the differences of values that attacks use are
+far above rounding errors. In float32 machines with different rounding train different networks; in float64 the networks
+agree to about twelve digits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLASSES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How a victim is made: channels of its convolutions, width of its hidden layer, and Adam's run."""
+    """Training of a victim: channels of its convolutions, width of its hidden layer, and Adam's settings."""
 
     channels: tuple[int, int] = (16, 32)
     hidden: int = 64
@@ -34,7 +34,7 @@ class Training:
 
 FULL = Training()
 QUICK = Training(channels=(4, 8), hidden=16, epochs=2, rate=5e-3)
-"""For tests: trained soon, and good enough on digits to be attacked."""
+"""Fast training for tests; accurate enough on digits to be attacked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,20 +48,20 @@ class Victim:
     parameters: tuple[Tensor, ...]
 
     def logits(self, pixels: Tensor) -> Tensor:
-        """Scores of the ten classes, ``n x 10``, of images ``n x c x h x w``."""
+        """Returns the scores of the ten classes, ``n x 10``, for images ``n x c x h x w``."""
         p = self.parameters
         pixels = max_pool2d(conv2d(pixels, p[0], p[1], padding=1).relu(), 2)
         pixels = max_pool2d(conv2d(pixels, p[2], p[3], padding=1).relu(), 2)
         return linear(linear(pixels.flatten(1), p[4], p[5]).relu(), p[6], p[7])
 
     def predict(self, pixels: Tensor) -> Tensor:
-        """The class of the highest score, shape ``n``; images in chunks."""
+        """Returns the class with the largest score, shape ``n``; evaluates images in chunks."""
         chunks = pixels.to(self.parameters[0]).split(1000)
         return torch.cat([self.logits(chunk).argmax(1) for chunk in chunks])
 
 
 def shapes(image: tuple[int, int, int], training: Training) -> tuple[tuple[int, ...], ...]:
-    """Shapes of the parameters for images ``c, h, w``."""
+    """Returns the shapes of the parameters for images of shape ``c, h, w``."""
     (c, h, w), (first, second), hidden = image, training.channels, training.hidden
     flat = second * (h // 4) * (w // 4)
     weights = ((first, c, 3, 3), (second, first, 3, 3), (hidden, flat), (CLASSES, hidden))
@@ -71,9 +71,9 @@ def shapes(image: tuple[int, int, int], training: Training) -> tuple[tuple[int, 
 def trained_victim(
     images: Images, training: Training, seed: int, classes: tuple[int, ...] = (), cache: str = ""
 ) -> Victim:
-    """A victim trained by Adam on the cross-entropy of the images of some classes (empty: all), kept in a folder.
+    """Trains a victim with Adam on the cross-entropy of the images of some classes (empty: all), stored in a folder.
 
-    The seed draws the initial weights (He's uniform; biases 0) and the batches' order.
+    The seed draws the initial weights (He's uniform; biases 0) and the order of the batches.
     """
     kind = f"{images.name}-{images.shape}-{images.train.dtype}"
     name = f"victim-{kind}-{values_of(training)}-{seed}-{''.join(map(str, classes))}"

@@ -1,15 +1,15 @@
-"""The arithmetic of the tables: gaps, ranks and paired differences of methods on the problems that they share.
+"""Scores, ranks and paired differences of methods on the problems that they share.
 
-On COCO's suites a run counts by log10 of its gap, from 1e-8 on. A real problem has no known optimum: there it is how
-many percent of what could be gained were left, 100 (least value − l)/(f₀ − l), where l is the least value that any
-method found on the problem and f₀ the start's value, which all methods but CMA-ES and COBYQA ask first; where that
-query fails, f₀ is the largest of the methods' first successes. It is from 0, the best, to 100, no gain. A run without a
-success counts as the worst one on its problem.
+On COCO's suites the score is log10 of the gap, bounded below by 1e-8. Real problems have no known optimum. There the
+score is the percentage of the possible gain that a run left, 100 (least value − l)/(f₀ − l), where l is the least
+value that any method found on the problem and f₀ the value at the start. All methods except CMA-ES and COBYQA query the
+start first; if that query fails, f₀ is the largest of the methods' first successful values. The score is between 0, the
+best, and 100, no gain. A run without a success gets the worst score on its problem.
 
-Ranks are among methods that were run on all of the same problems, the mean rank for ties. A difference is paired
-problem by problem, its interval Student's over them. The instances of a function are among them and alike: an interval
-speaks of other instances, and of other functions less surely. Where there are several black boxes each counts once, by
-the mean over its seeds, however many these are, and intervals are over the boxes.
+Methods are ranked among those that ran on the same problems, with the mean rank for ties. Differences are paired
+problem by problem with Student's interval over the problems. These include several similar instances of each function,
+so an interval applies to other instances, and less surely to other functions. If there are several black boxes, each
+counts once by the mean over its seeds, and intervals are over the boxes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BETTER_COBYQA = "the better COBYQA"
 
 
 class Difference(NamedTuple):
-    """A mean of paired differences with its 95% interval, NaN of one, and how many problems or boxes it is over."""
+    """A mean of paired differences with its 95% interval (NaN for one), and the number of problems or boxes."""
 
     mean: float
     low: float
@@ -47,14 +47,14 @@ class Difference(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """Scores of methods on problems, less being better.
+    """Scores of methods on problems; less is better.
 
     Attributes:
         methods: names.
         problems: the problems.
-        scores: ``methods x problems``; NaN where a method was not run.
-        better: the better COBYQA in each dimension, the one with the lower mean score over all of the suite's problems
-            there; empty without both.
+        scores: ``methods x problems``; NaN if a method did not run.
+        better: the better COBYQA variant in each dimension, by mean score over all of the suite's problems there; empty
+            unless both variants ran.
     """
 
     methods: tuple[str, ...]
@@ -64,7 +64,7 @@ class Board:
 
     @staticmethod
     def of(records: Iterable[Record]) -> Board:
-        """The board of some runs of one suite."""
+        """Creates the board of some runs of one suite."""
         found = {(record.run.method, record.run.problem): record for record in records}
         methods = tuple(dict.fromkeys(method for method, _ in found))
         problems = tuple(sorted({problem for _, problem in found}, key=lambda p: (p.dimension, str(p.function), p)))
@@ -76,11 +76,11 @@ class Board:
         return Board(methods, problems, scores, _better(methods, problems, scores))
 
     def where(self, chosen: Callable[[Problem], bool]) -> Board:
-        """The board of some of the problems."""
+        """Returns the board of the chosen problems."""
         return self._columns([column for column, problem in enumerate(self.problems) if chosen(problem)])
 
     def shared(self, *methods: str) -> Board:
-        """The board of the problems that these methods were run on."""
+        """Returns the board of the problems on which all these methods ran."""
         known = ~np.isnan(np.array([self.score(method) for method in methods])).any(axis=0)
         return self._columns(np.flatnonzero(known).tolist())
 
@@ -90,17 +90,17 @@ class Board:
 
     @property
     def everywhere(self) -> tuple[str, ...]:
-        """The methods that were run on all problems."""
+        """The methods that ran on all problems."""
         return tuple(m for m, row in zip(self.methods, self.scores, strict=True) if not np.isnan(row).any())
 
     def has(self, method: str) -> bool:
-        """Whether a method was run; the better COBYQA if both were in all dimensions."""
+        """Returns whether a method ran; for the better COBYQA, whether both variants ran in all dimensions."""
         if method == BETTER_COBYQA:
             return all(problem.dimension in self.better for problem in self.problems)
         return method in self.methods
 
     def score(self, method: str) -> np.ndarray:
-        """A method's scores; of the better COBYQA those of the better one in each dimension, NaN without both."""
+        """Returns a method's scores; for the better COBYQA, the scores of the better variant in each dimension."""
         return self._row(method, self.scores, self.methods)
 
     def _row(self, method: str, rows: np.ndarray, methods: Sequence[str]) -> np.ndarray:
@@ -112,7 +112,7 @@ class Board:
         return np.array(cells, dtype=float)
 
     def mean_ranks(self) -> dict[str, float]:
-        """The mean rank of each method that was run on all problems, among these; and of the better COBYQA."""
+        """Returns the mean rank of each method that ran on all problems, and of the better COBYQA."""
         methods = self.everywhere
         if not methods or not self.problems:
             return {}
@@ -121,7 +121,7 @@ class Board:
         return {method: float(self._counted(self._row(method, ranks, methods)).mean()) for method in names}
 
     def rank_difference(self, method: str, other: str) -> Difference:
-        """The mean of one method's rank less another's, among the methods that were run on all problems."""
+        """Returns the mean difference of two methods' ranks among the methods that ran on all problems."""
         methods = self.everywhere
         ranks = self._ranks(methods)
         return interval(self._counted(ranks[methods.index(method)] - ranks[methods.index(other)]))
@@ -131,7 +131,7 @@ class Board:
         return found
 
     def mean_scores(self) -> dict[str, float]:
-        """The mean score of each method that was run on all problems; and of the better COBYQA."""
+        """Returns the mean score of each method that ran on all problems, and of the better COBYQA."""
         names = [*self.everywhere, *([BETTER_COBYQA] if self._both_everywhere else [])]
         return {method: float(self._counted(self.score(method)).mean()) for method in names if self.problems}
 
@@ -140,11 +140,11 @@ class Board:
         return all(method in self.everywhere for method in COBYQAS) and self.has(BETTER_COBYQA)
 
     def difference(self, method: str, other: str) -> Difference:
-        """The mean of one method's score less another's over the problems that both were run on."""
+        """Returns the mean difference of two methods' scores over the problems on which both ran."""
         return interval(self._counted(self.score(method) - self.score(other)))
 
     def _counted(self, values: np.ndarray) -> np.ndarray:
-        """What counts once of values, NaN where there is none: that of each problem, or the mean of each black box."""
+        """Returns one value per problem, or the mean per black box; NaN are left out."""
         known = ~np.isnan(values)
         boxes = np.array([problem.suite == "real" and problem.function for problem in self.problems], dtype=object)
         names = list(dict.fromkeys(boxes[known]))
@@ -167,7 +167,7 @@ def _better(methods: Sequence[str], problems: Sequence[Problem], scores: np.ndar
 
 
 def log_gaps(runs: Sequence[Record]) -> np.ndarray:
-    """log10 of the gaps of runs on one problem."""
+    """Returns log10 of the gaps of runs on one problem."""
     finals = np.array([run.final for run in runs])
     worst = finals[np.isfinite(finals)].max(initial=FLOOR)
     gaps: np.ndarray = np.log10(np.clip(np.where(np.isfinite(finals), finals, worst), FLOOR, None))
@@ -175,7 +175,7 @@ def log_gaps(runs: Sequence[Record]) -> np.ndarray:
 
 
 def percent_left(runs: Sequence[Record]) -> np.ndarray:
-    """The percentage of what could be gained that runs on one problem have left."""
+    """Returns the percentage of the possible gain that runs on one problem left."""
     finals = np.array([run.final for run in runs])
     known = finals[np.isfinite(finals)]
     if not len(known):
@@ -189,7 +189,7 @@ def percent_left(runs: Sequence[Record]) -> np.ndarray:
 
 
 def least_and_start(runs: Sequence[Record]) -> tuple[float, float]:
-    """l and f₀ of runs on one problem, of which one or more have a success."""
+    """Returns l and f₀ of runs on one problem, at least one of which has a success."""
     first = {run.run.method: run.least[0] for run in runs if run.least}
     others = {name for name, rival in RIVALS.items() if not rival.asks_start}
     at_start = [value for method, (n, value) in first.items() if n == 1 and method not in others]
@@ -197,7 +197,7 @@ def least_and_start(runs: Sequence[Record]) -> tuple[float, float]:
 
 
 def interval(differences: np.ndarray) -> Difference:
-    """The mean of paired differences with Student's 95% interval."""
+    """Returns the mean of paired differences with Student's 95% interval."""
     count = len(differences)
     if count == 0:
         return Difference(np.nan, np.nan, np.nan, 0)

@@ -1,9 +1,8 @@
-"""What a run has reached, query by query, and COCO's files of it.
+"""The progress of a run, query by query, and COCO's files of it.
 
-COCO's observer knows what no user does: the least value that there is, and of a noisy problem the value without noise.
-Its files say, for queries that grow in equal ratios (``.tdat``) and for each target that is reached (``.dat``), the
-least value without noise so far over the optimum. These rows are the progress of a run here, so that the tables and
-``cocopp`` speak of the same numbers.
+COCO's observer knows the minimum and, for noisy problems, the noise-free value. Its files list the smallest noise-free
+gap so far, for query counts in equal ratios (``.tdat``) and for each target reached (``.dat``). These rows are the
+progress of a run, so that our tables and ``cocopp`` use the same numbers.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from pathlib import Path
 import numpy as np
 
 FLOOR = 1e-8
-"""A gap below this is as good as none: COCO's last target."""
+"""COCO's last target; smaller gaps count as this one."""
 
 TARGETS = tuple(10.0 ** (k / 5) for k in range(10, -41, -1))
 """COCO's 51 targets, gaps from 100 to 1e-8 in equal ratios."""
 
 A_DECADE = 10
-"""Counts of queries that are kept in each decade."""
+"""Number of query counts that are stored per decade."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The least value so far, or the least gap.
+    """The least value, or the smallest gap, so far.
 
     Attributes:
         queries: counts of queries, ascending.
-        least: the least value, or gap, after so many queries; NaN before the first success.
-        asked: how many queries there were.
+        least: the least value or gap after each count; NaN before the first success.
+        asked: total number of queries.
     """
 
     queries: tuple[int, ...]
@@ -41,7 +40,7 @@ class Progress:
 
     @staticmethod
     def of(values: Sequence[float]) -> Progress:
-        """From the values of all queries, NaN for one that failed."""
+        """Creates the progress from the values of all queries, NaN for failed ones."""
         found = np.asarray(values, dtype=float)
         least = np.fmin.accumulate(np.where(np.isfinite(found), found, np.nan)) if len(found) else found
         new = [n for n in range(len(least)) if n == 0 or least[n] != least[n - 1]]
@@ -54,23 +53,23 @@ class Progress:
         return known[-1] if known else math.inf
 
     def at(self, count: int) -> float:
-        """The least after so many queries; inf before the first success."""
+        """Returns the least after ``count`` queries; inf before the first success."""
         before = [least for n, least in zip(self.queries, self.least, strict=True) if n <= count]
         return before[-1] if before and not math.isnan(before[-1]) else math.inf
 
     def reached(self, targets: Sequence[float] = TARGETS) -> list[int | None]:
-        """For each target the count of queries at which it was reached."""
+        """Returns the query count at which each target was reached, or None."""
         pairs = list(zip(self.queries, self.least, strict=True))
         return [next((n for n, least in pairs if least <= target), None) for target in targets]
 
     def thinned(self) -> list[tuple[int, float]]:
-        """Counts in equal ratios with the least after each, in four digits."""
+        """Returns counts in equal ratios with the least after each, in four digits."""
         counts = log_spaced(self.asked)
         return [(n, float(f"{self.at(n):.4g}")) for n in counts if math.isfinite(self.at(n))]
 
 
 def log_spaced(last: int) -> list[int]:
-    """Whole numbers in about equal ratios from 1 to ``last``, ten a decade; ``last`` is among them."""
+    """Returns integers in nearly equal ratios from 1 to ``last``, ten per decade, including ``last``."""
     if last < 1:
         return []
     steps = math.ceil(A_DECADE * math.log10(last)) if last > 1 else 0
@@ -78,7 +77,7 @@ def log_spaced(last: int) -> list[int]:
 
 
 def progress_in(folder: Path) -> Progress:
-    """The progress of the one run whose files COCO's observer left in a folder; without a query there are none.
+    """Reads the progress of the one run whose files COCO's observer wrote to a folder, if it made any queries.
 
     Raises:
         ValueError: for files of several runs, or of another format.
@@ -97,7 +96,6 @@ def progress_in(folder: Path) -> Progress:
 
 
 def _rows(file: Path) -> dict[int, float]:
-    """Count of queries to the least gap so far."""
     lines = file.read_text().splitlines()
     heads = [line for line in lines if line.startswith("%")]
     if len(heads) != 1 or "best noise-free fitness" not in heads[0].split("|")[2]:

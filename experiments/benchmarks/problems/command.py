@@ -1,9 +1,9 @@
-"""``python -m experiments benchmark problems``: all methods and their rivals on problems that nobody here chose.
+"""``python -m experiments benchmark problems``: compares the methods and their rivals on third-party problems.
 
-Suites are COCO's bbob, bbob-noisy and bbob-largescale (extra ``problems``), and the real black boxes. Each run is kept
-when it ends, in DIR/problems.runs, and --resume goes on from there. From all runs in the folder the tables are made,
-DIR/problems-SUITE.txt and the page's files beside them (python -m experiments report --from DIR). COCO's own files are
-in DIR/coco: python -m cocopp DIR/coco/bbob-20d/trust_region OTHERS puts them beside any other archive.
+The suites are COCO's bbob, bbob-noisy and bbob-largescale (extra ``problems``) and the real black boxes. Each run is
+stored in DIR/problems.runs when it ends; --resume continues from there. All runs in the folder are used for the tables,
+DIR/problems-SUITE.txt, and for the files of the page (python -m experiments report --from DIR). COCO's own files are in
+DIR/coco: python -m cocopp DIR/coco/bbob-20d/trust_region OTHERS compares them with any other archive.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from experiments.program import plain, program
 from experiments.workloads.black_boxes import BLACK_BOXES
 
 PUBLISHED = range(11, 16)
-"""The instances of the published tables, which nothing is tuned on."""
+"""The instances of the published tables, which are not used for tuning."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark; exit status 0, 130 on an interrupt."""
+    """Runs the benchmark; returns 0, or 130 on an interrupt."""
     options = _options(arguments)
     if not options.tables:
         runs = _runs(options)
@@ -53,7 +53,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show(out: Path, command: str) -> int:
-    """Make tables and pages of all runs in a folder, and print the tables."""
     records = page.by_name(read(out))
     if not records:
         raise ValueError(f"{out} has no runs; make some without --tables")
@@ -69,7 +68,7 @@ def _show(out: Path, command: str) -> int:
 
 
 def _runs(options: argparse.Namespace) -> list[Run]:
-    """The runs asked for, problem by problem, so that a run that is cut has all methods on the same problems."""
+    """Returns the selected runs, problem by problem, so that an interrupt leaves all methods on the same problems."""
     methods = [RIVALS[name] for name in options.methods or RIVALS]
     here = [rival for rival in methods if not rival.missing]
     for rival in methods:
@@ -107,7 +106,6 @@ def _queries(suite: Suite) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    """``5`` or ``11-15``."""
     first, _, last = text.partition("-")
     try:
         return list(range(int(first), int(last or first) + 1))

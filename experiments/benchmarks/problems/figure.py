@@ -1,4 +1,4 @@
-"""The figure of a suite: COCO's targets reached in so many queries, or what is left after them."""
+"""The figure of a suite: the share of COCO's targets reached, or the percentage of the gain left, against queries."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from experiments.harness.experiment import counted
 from surrogates import plotting
 
 LEFT = ("real", "bbob-largescale")
-"""The suites of which what is left is drawn: in two queries a variable hardly any of COCO's targets is reached."""
+"""Suites drawn by the percentage left: with two queries per variable hardly any of COCO's targets is reached."""
 
 FLOOR = "random"
 LEAST = 0.1
-"""The least percentage that is drawn."""
+"""The smallest percentage that is drawn."""
 
 
 def drawn(board: Board) -> list[str]:
-    """The methods that are drawn, at most seven of those that were run everywhere, by mean rank.
+    """Returns the methods to draw, by mean rank: at most seven of those that ran on all problems.
 
-    Our own method, both COBYQAs and random search are among them; the others are the best.
+    They include our method, both COBYQAs and random search, and otherwise the best ones.
     """
     known = board.mean_ranks()
     ranks = {m: known.get(m, float(k)) for k, m in enumerate(board.everywhere or board.methods)}
@@ -38,10 +38,10 @@ def drawn(board: Board) -> list[str]:
 
 
 def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
-    """A method's empirical runtime distribution: counts of queries over d, and the share of targets reached by then.
+    """Returns a method's empirical runtime distribution: query counts over d, and the share of targets reached by then.
 
-    A pair is a run and one of COCO's 51 targets; its runtime is the count of queries at which the run reached it, or
-    infinite. The distribution is pooled over the runs.
+    Each pair of a run and one of COCO's 51 targets has a runtime: the query count at which the run reached the target,
+    or infinity. The distribution is pooled over the runs.
     """
     own = [record for record in records if record.run.method == method]
     found = sorted(n / record.run.problem.dimension for record in own for n in record.reached if n is not None)
@@ -50,9 +50,9 @@ def runtimes(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.nda
 
 
 def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray]:
-    """The mean over runs of the percentage that a method has left, at shares of the budget.
+    """Returns the mean over runs of the percentage of the gain that a method left, at shares of the budget.
 
-    The least value and the start's are those of all methods on the same instance, as on the board of real problems.
+    The least value and the value at the start are taken over all methods on the same instance, as on the board.
     """
     grid = np.geomspace(0.01, 1.0, 60)
     curves = []
@@ -69,7 +69,7 @@ def left(records: Sequence[Record], method: str) -> tuple[np.ndarray, np.ndarray
 
 
 def figure(records: Sequence[Record]) -> Figure:
-    """A panel for each dimension, or each black box, with one legend."""
+    """Draws a panel for each dimension or black box, with one legend."""
     board = Board.of(records)
     suite = board.problems[0].suite
     methods, real, shares = drawn(board), suite == "real", suite in LEFT

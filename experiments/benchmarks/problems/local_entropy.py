@@ -1,12 +1,13 @@
-"""Local Entropy Search (Stenger et al., ICLR 2026), driven as its authors' notebook in BoTorch drives it.
+"""Local Entropy Search (Stenger et al., ICLR 2026), run like its authors' BoTorch notebook.
 
-``botorch_community.acquisition.local_entropy_search`` has the acquisition function; the loop around it and the numbers
-are those of ``notebooks_community/local_entropy_search``: inputs in the unit cube, a ``SingleTaskGP`` with a trainable
-constant mean and standardised values that is fitted anew for each query, 128 paths of 256 steps of Adam at 0.002,
-eight points of each path, and as the next query the point of largest value among all of these that was not asked yet.
+The acquisition function is ``botorch_community.acquisition.local_entropy_search``. The loop and its constants are from
+``notebooks_community/local_entropy_search``: inputs in the unit cube; a ``SingleTaskGP`` with a trainable constant mean
+and standardized values, refitted for each query; 128 paths of 256 Adam steps with rate 0.002 and eight points per path.
+The next query is the point with the largest acquisition value among these points that was not queried before.
 
-The notebook's two choices for d = 2 alone are made anew: the first 2d points (x0, then a Sobol' sequence; the notebook
-has eight), and the incumbent, the least posterior mean over the points asked, where the notebook has a grid.
+Two choices of the notebook are for d = 2 only and are replaced: the initial design is x0 and a Sobol' sequence, 2d
+points in all (the notebook has eight points), and the incumbent is the queried point with the least posterior mean (the
+notebook uses a grid).
 """
 
 from __future__ import annotations
@@ -30,17 +31,11 @@ from optimizers.seeding import seeded
 PATHS, STEPS, RATE, SUPPORT, CHUNK = 128, 256, 2e-3, 8, 8
 TOLERANCE = 1e-6
 SEEN = 1e-9
-"""Points nearer than this to one that was asked are not asked again."""
+"""Points within this distance of an earlier query are not queried again."""
 
 
 def local_entropy_search(queries: Queries, x0: np.ndarray, seed: int) -> None:
-    """Asks queries until they are spent.
-
-    Args:
-        queries: the objective with a finite box.
-        x0: initial point, shape ``d``.
-        seed: of the Sobol' sequence and of the paths.
-    """
+    """Queries the objective, which has a finite box, from x0 until the budget is spent."""
     lower, sides = queries.lower.double().cpu(), (queries.upper - queries.lower).double().cpu()
     d = len(x0)
     first = (torch.from_numpy(x0) - lower) / sides
@@ -58,7 +53,7 @@ def local_entropy_search(queries: Queries, x0: np.ndarray, seed: int) -> None:
 
 
 def _next(X: Tensor, Y: Tensor) -> Tensor:
-    """The next query, ``1 x d`` in the unit cube, from the points asked, ``n x d``, and their values, ``n x 1``."""
+    """Returns the next query, ``1 x d`` in the unit cube, given the queries, ``n x d``, and their values, ``n x 1``."""
     from botorch_community.acquisition.local_entropy_search import LocalEntropySearch
 
     model = SingleTaskGP(X, Y, mean_module=ConstantMean(), outcome_transform=Standardize(m=1))

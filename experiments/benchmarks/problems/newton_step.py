@@ -1,14 +1,15 @@
-"""NeST-BO (Tang, Kudva and Paulson, AISTATS 2026, arXiv 2510.05516): queries that teach the Newton step at a point.
+"""NeST-BO (Tang, Kudva and Paulson, AISTATS 2026, arXiv 2510.05516): queries informative about the Newton step.
 
-The rule and its numbers are those of its authors' program (github.com/PaulsonLab/NeST-BO, as facts; no code is taken).
-Inputs are in the unit cube, values standardised; the GP has a zero mean and a squared exponential kernel with a
-lengthscale for each variable, by marginal likelihood alone. It begins with x0 and ten points of a Sobol' sequence.
-Then, again and again, d queries within 0.2 of the iterate, each where it lowers the variances of the gradient and of
-all second derivatives there most, in sum; and a step, queried where it ends: Newton's where the posterior mean's
-Hessian is positive semidefinite, else along the negative gradient, both shortened by Armijo's rule on the mean.
+Rule and constants are from its authors' program (github.com/PaulsonLab/NeST-BO); no code is copied. Inputs are in the
+unit cube and values are standardized. The GP has a zero mean and a squared exponential kernel with a lengthscale for
+each variable, fitted by marginal likelihood alone. The initial design is x0 and ten points of a Sobol' sequence. Each
+iteration makes d queries within 0.2 of the iterate, each where it reduces the total variance of the gradient and of all
+second derivatives there most. It then makes a step and queries its end point: a Newton step if the Hessian of the
+posterior mean is positive semidefinite, otherwise a step along the negative gradient, both shortened by Armijo's rule
+on the posterior mean.
 
-Where we differ: the drop of the variances is written down in closed form, where the program inverts a matrix for each
-candidate.
+Our only change: the reduction of the variances is computed in closed form, whereas the program inverts a matrix for
+each candidate.
 """
 
 from __future__ import annotations
@@ -41,17 +42,11 @@ LENGTHSCALE, LENGTHSCALES = 0.6931, (0.005, 10.0)
 RESTARTS, SAMPLES, ITERATIONS = 5, 20, 300
 ARMIJO, SHORTEST = 0.1, 0.05
 NEWTON, DESCENT = (1.0, 0.8), (0.5, 0.5)
-"""The first step length, and what it is multiplied by as long as Armijo's rule does not hold."""
+"""The initial step length, and its factor while Armijo's rule does not hold."""
 
 
 def newton_step_targeting(queries: Queries, x0: np.ndarray, seed: int) -> None:
-    """Asks queries until they are spent.
-
-    Args:
-        queries: the objective with a finite box.
-        x0: initial point, shape ``d``.
-        seed: of the Sobol' sequence and of the searches for queries.
-    """
+    """Queries the objective, which has a finite box, from x0 until the budget is spent."""
     lower, sides = queries.lower.double().cpu(), (queries.upper - queries.lower).double().cpu()
     x = (torch.from_numpy(x0) - lower) / sides
     X = torch.cat([x[None], sobol(FIRST, len(x), seed)])
@@ -80,7 +75,7 @@ def newton_step_targeting(queries: Queries, x0: np.ndarray, seed: int) -> None:
 
 
 def fitted(X: Tensor, Y: Tensor) -> DerivedGP:
-    """The GP of values, ``n x 1``, at points of the unit cube, ``n x d``."""
+    """Fits the GP to values, ``n x 1``, at points of the unit cube, ``n x d``."""
     deviation = Y.std(correction=0)
     base = RBFKernel(ard_num_dims=X.shape[-1], lengthscale_constraint=Interval(*LENGTHSCALES))
     base.lengthscale = LENGTHSCALE
@@ -98,14 +93,14 @@ def fitted(X: Tensor, Y: Tensor) -> DerivedGP:
 
 
 class NewtonInformation(AcquisitionFunction):
-    """How much a query at z lowers the variances of the partial derivatives at x, first and second, in sum.
+    """The reduction of the total variance of the first and second partial derivatives at x by a query at z.
 
-    With C(z) the covariances of f(z) with all d + d² of them and v(z) the variance of f(z), given f at the points, it
-    is ‖C(z)‖²/(v(z) + s²).
+    It is ‖C(z)‖²/(v(z) + s²), where C(z) has the covariances of f(z) with all d + d² derivatives and v(z) is the
+    variance of f(z), both given f at the points.
 
     Args:
-        model: whose kernel and noise s² are taken.
-        X: the points at which f is known, ``n x d``; no value is needed.
+        model: provides the kernel and the noise variance s².
+        X: points at which f is known, ``n x d``; their values are not needed.
         x: the point, shape ``d``.
     """
 
@@ -120,18 +115,18 @@ class NewtonInformation(AcquisitionFunction):
         self.solved = torch.cholesky_solve(self.derivatives(X), self.factor)
 
     def kernel(self, a: Tensor, b: Tensor) -> Tensor:
-        """k(a, b), ``... x m x n``."""
+        """Returns k(a, b), ``... x m x n``."""
         return self.scale * torch.exp(-0.5 * ((a[..., :, None, :] - b) ** 2 @ self.precision))
 
     def derivatives(self, z: Tensor) -> Tensor:
-        """All first and second derivatives of k(x, z) in x, ``... x m x (d + d²)``."""
+        """Returns all first and second derivatives of k(x, z) in x, ``... x m x (d + d²)``."""
         slope = -self.precision * (self.x - z)
         bend = slope[..., :, None] * slope[..., None, :] - torch.diag(self.precision)
         return self.kernel(z, self.x[None]) * torch.cat([slope, bend.flatten(-2)], dim=-1)
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
     def forward(self, z: Tensor) -> Tensor:
-        """The drop, ``batch``, at points of ``batch x 1 x d``."""
+        """Returns the reduction, ``batch``, at points ``batch x 1 x d``."""
         across = self.kernel(z, self.X)
         covariances = self.derivatives(z) - across @ self.solved
         left = self.scale - torch.linalg.solve_triangular(self.factor, across.mT, upper=False).square().sum((-2, -1))
@@ -139,7 +134,7 @@ class NewtonInformation(AcquisitionFunction):
 
 
 def _teaching(information: NewtonInformation, box: Tensor) -> Tensor:
-    """The most informative query in a box of ``2 x d``, ``1 x d``."""
+    """Returns the most informative query in a box ``2 x d``, ``1 x d``."""
     found, _ = optimize_acqf(
         information,
         box,
@@ -152,7 +147,7 @@ def _teaching(information: NewtonInformation, box: Tensor) -> Tensor:
 
 
 def step(gp: DerivedGP, x: Tensor) -> Tensor:
-    """The step from x, shape ``d``."""
+    """Returns the step from x, shape ``d``."""
     g, H = gp.gradient_posterior(x[None]).mean[0].detach(), gp.hessian_posterior(x[None]).mean[0].detach()
     convex = bool((torch.linalg.eigvalsh(H) >= 0).all())
     direction = -torch.linalg.pinv(H) @ g if convex else -torch.nn.functional.normalize(g, dim=0)

@@ -1,4 +1,4 @@
-"""A suite's results among the others: the files that ``report`` and ``publish`` read, all made from its records."""
+"""Writes the result files of a suite from its records, for ``report`` and ``publish``."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ SHOWS = {
     "real": "real black boxes",
 }
 MARGIN = 0.3
-"""What log10 gaps of eight queries at a time may be above those of one: as ``beyond-parallel`` has it."""
+"""Largest excess of the log10 gap with eight concurrent queries over one at a time, as in ``beyond-parallel``."""
 
 DRIVEN = {"nest_bo": newton_step, "local_entropy": local_entropy}
-"""The modules that drive a rival by a loop of ours, which its page then describes."""
+"""The modules that run a rival with a loop of ours; the page describes them."""
 
 MET = ("zord", "zord_gated", "turbo", "nest_bo", "local_entropy", "l_bfgs_b")
-"""The rivals with a verdict of their own: those that have a Gaussian process too, and SciPy's default in a box."""
+"""The rivals with a verdict of their own: those with a Gaussian process, and SciPy's default in a box."""
 
 FEW = ("cobyqa", "turbo")
-"""The rivals of few variables, on whose real problems ranks are among more methods than on all."""
+"""Rivals that run only on problems with few variables, where more methods can be ranked."""
 
 MULTIMODAL = ("multimodal", "weakly structured", "severe noise, multimodal")
-"""The groups whose functions have many minima."""
+"""The groups of functions with many minima."""
 
 FIRST = "Among all rivals the trust region on the derived Gaussian process is first in mean rank"
 NOT_BEHIND = "on multimodal functions not behind CMA-ES"
@@ -59,7 +59,7 @@ CLAIMS = {
 
 
 def name_of(record: Record) -> str:
-    """The id of the results that a record belongs to: its suite and, where it is not the usual one, its budget."""
+    """Returns the id of a record's results: its suite and, if it is not the usual one, its budget."""
     problem = record.run.problem
     factor = problem.queries // problem.dimension
     usual = problem.suite == "real" or factor == SUITES[problem.suite].factor
@@ -67,7 +67,7 @@ def name_of(record: Record) -> str:
 
 
 def by_name(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """The records of each id."""
+    """Groups the records by id."""
     found: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: (record.run.problem.suite, record.run)):
         found.setdefault(name_of(record), []).append(record)
@@ -75,7 +75,7 @@ def by_name(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def write(name: str, records: Sequence[Record], out: Path, command: str) -> list[str]:
-    """Write the files of one id, and give its tables as text."""
+    """Writes the files of one id, and returns its tables as text."""
     facts = {
         "experiment": name,
         "versions": results.versions("cma", "coco-experiment"),
@@ -89,7 +89,7 @@ def write(name: str, records: Sequence[Record], out: Path, command: str) -> list
 def render(
     name: str, records: Sequence[Record], out: Path, facts: Mapping[str, Any], *, dpi: int | None = None
 ) -> list[str]:
-    """Write what follows from the records: facts with tables, verdicts, picture, the records themselves."""
+    """Writes the facts with tables, the verdicts, the figure and the records; returns the tables as text."""
     ordered = _in_table_order(records)
     shown, suite = tables(ordered), SUITES[ordered[0].run.problem.suite]
     problems, methods = {r.run.problem for r in ordered}, dict.fromkeys(r.run.method for r in ordered)
@@ -123,10 +123,10 @@ def render(
 
 
 def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
-    """Make anew, in another folder, what follows from an id's records; what was done, in words.
+    """Rebuilds everything that follows from an id's records in another folder; returns a one-line summary.
 
-    COCO's files of our runs, where the folder has them of all, are packed beside the records (``archive_of``):
-    ``python -m cocopp`` takes them beside any other archive.
+    COCO's files of our runs, if the folder has all of them, are packed next to the records (``archive_of``); ``python
+    -m cocopp`` compares them with any other archive.
 
     Raises:
         ResultsError: if the records cannot be read.
@@ -143,12 +143,11 @@ def take_over(folder: Path, name: str, target: Path, dpi: int) -> str:
 
 
 def archive_of(folder: Path, name: str) -> Path:
-    """Where COCO's files of our runs of an id are; ``cocopp`` calls them by the file's name."""
+    """Returns the path of the archive of our runs' COCO files; ``cocopp`` shows the file's name."""
     return folder / f"{name.replace('problems', OURS)}.tgz"
 
 
 def _packed(folders: Sequence[Path]) -> bytes:
-    """An archive of folders, one under its method's, the same for the same files."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as file, tarfile.open(fileobj=file, mode="w") as archive:
         for folder in sorted(folders):
@@ -161,7 +160,7 @@ def _packed(folders: Sequence[Path]) -> bytes:
 
 
 def verdicts(records: Sequence[Record]) -> list[Verdict]:
-    """What is claimed of our method: ahead of the next in rank, of COBYQA, of ZoRD, of CMA-ES where f is multimodal."""
+    """Judges our method: rank ahead of the next, lower than COBYQA, ZoRD and, on multimodal functions, CMA-ES."""
     board = Board.of(records)
     if OURS not in board.methods or len(board.problems) < 2:
         return []
@@ -195,7 +194,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _first(board: Board, where: str) -> list[Verdict]:
-    """Whether our method is first in mean rank on some problems, by its ranks less those of the next."""
+    """Judges whether our method is first in mean rank on some problems, by the rank difference to the next method."""
     second = _next_to_ours(board, board.mean_ranks())
     if second is None:
         return []
@@ -204,7 +203,7 @@ def _first(board: Board, where: str) -> list[Verdict]:
 
 
 def _next_to_ours(board: Board, values: Mapping[str, float]) -> str | None:
-    """The other method of least value among those that were run on all problems; None where ours cannot be compared."""
+    """Returns the other method with the least value among those that ran on all problems, or None."""
     others = [method for method in board.everywhere if method != OURS]
     if OURS not in values or not others or len(board.problems) < 2:
         return None
@@ -212,7 +211,6 @@ def _next_to_ours(board: Board, values: Mapping[str, float]) -> str | None:
 
 
 def _met(board: Board, other: str) -> bool:
-    """Whether there is a problem that both our method and another one were run on."""
     return board.has(other) and bool(board.shared(OURS, other).problems)
 
 

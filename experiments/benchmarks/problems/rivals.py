@@ -1,10 +1,10 @@
-"""Who takes part: each method's name, how it is run, where and why.
+"""The methods of the comparison: name, function, where each one runs and why.
 
-All are given the same start and the same number of queries in the same box. CMA-ES draws about the start and never
-asks it; COBYQA moves one to a bound, or off it, that is nearer than its radius. Ours run by ``minimize`` with their
-defaults; RGF and PRGF leave up to a step's queries unasked. Outside methods have their own defaults
-(``optimizers.comparison.outside``), and those that stop before their queries are spent begin again at a uniform point
-of the box, which loses nothing, as the best value counts; ours do what they do.
+All methods have the same start, the same number of queries and the same box. CMA-ES samples around the start without
+querying it; COBYQA moves a start that is closer to a bound than its radius onto the bound or away from it. Our methods
+run through ``minimize`` with their defaults; RGF and PRGF may leave up to one step's queries unused. Outside methods
+use their own defaults (``optimizers.comparison.outside``). If one stops before its budget is spent, it restarts at a
+uniform point of the box, which can only help, since the best value counts. Our methods restart by their own rules.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from optimizers.comparison.outside import Queries, run_outside
 from surrogates import plotting
 
 OUR_RADIUS = 0.2
-"""``SurrogateTrustRegion``'s first radius over a side of the box, up to d = 20."""
+"""Initial radius of ``SurrogateTrustRegion`` relative to a side of the box, up to d = 20."""
 
 AT_A_TIME = 8
-"""The queries of a round of ``trust_region_8``."""
+"""Number of queries per round of ``trust_region_8``."""
 
 Run = Callable[[Queries, np.ndarray, int], None]
-"""Asks the queries from a start, given a seed, until they are spent or the method stops."""
+"""Queries the objective from a start, with a seed, until the budget is spent or the method stops."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rival:
-    """A method that takes part.
+    """A method of the comparison.
 
     Attributes:
         name: its name.
-        run: how it is run.
-        most: the largest d at which it is run on COCO's suites.
-        most_real: the largest d at which it is run on real problems, whose budgets grow less with d.
-        every: it is run on each ``every``-th function of a suite.
-        instances: it is run on so many instances at most, the first ones asked for; None: all.
-        factor: the most queries it is given, over d.
-        asks_start: its first query is the start.
-        why: what it is here for, and why it is run where it is.
+        run: the function that runs it.
+        most: largest d on COCO's suites.
+        most_real: largest d on real problems, whose budgets grow less with d.
+        every: it runs on every ``every``-th function of a suite.
+        instances: it runs on the first ``instances`` selected instances; None: on all.
+        factor: largest number of queries over d.
+        asks_start: whether its first query is the start.
+        why: reason for including it and for restricting where it runs.
         needs: modules that not every version of a dependency has.
     """
 
@@ -65,7 +65,7 @@ class Rival:
     needs: tuple[str, ...] = ()
 
     def takes(self, problem: Problem, functions: Sequence[int | str], instances: Sequence[int]) -> bool:
-        """Whether it is run on a problem, given the suite's functions and the instances that were asked for."""
+        """Returns whether it runs on a problem, given the suite's functions and the selected instances."""
         if problem.instance not in list(instances)[: self.instances]:
             return False
         if problem.suite == "real":
@@ -76,17 +76,17 @@ class Rival:
 
     @property
     def look(self) -> plotting.MethodStyle:
-        """How figures draw it and what tables call it."""
+        """Its style in figures and name in tables."""
         return plotting.METHODS[_LOOKS.get(self.name, self.name)]
 
     @property
     def missing(self) -> list[str]:
-        """The modules that it needs and that are not installed."""
+        """The required modules that are not installed."""
         return [module for module in self.needs if importlib.util.find_spec(module) is None]
 
     @property
     def where(self) -> str:
-        """Where it is run, in words."""
+        """Describes where it runs."""
         parts = [] if math.isinf(self.most) else [f"d ≤ {self.most:g}"]
         real = f"d ≤ {self.most_real:g} on real problems" if self.most_real else "no real problems"
         parts += [] if math.isinf(self.most_real) else [real]
@@ -102,7 +102,7 @@ _LOOKS = {
     "least_squares": "least_squares_gradient",
     "sobol": "sobol_search",
 }
-"""The names in ``plotting.METHODS`` that differ."""
+"""Names in ``plotting.METHODS`` that differ from the rival's name."""
 
 _ORDINALS = {2: "second", 3: "third", 4: "fourth"}
 
@@ -118,7 +118,7 @@ def _run_ours(method: str, options: Mapping[str, Any], queries: Queries, x0: np.
 
 
 def _run_rounds(queries: Queries, x0: np.ndarray, seed: int) -> None:
-    """The trust region with ``AT_A_TIME`` queries out, all told before any others are asked."""
+    """Runs the trust region with ``AT_A_TIME`` concurrent queries; all are told before new ones are asked."""
     box, budget = [(-SIDE, SIDE)] * len(x0), queries.max_queries
     optimizer = SurrogateTrustRegion(x0, bounds=box, max_queries=budget, seed=seed)
     while not optimizer.stopped:

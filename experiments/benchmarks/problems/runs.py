@@ -1,4 +1,4 @@
-"""Runs of methods on problems: each is kept the moment that it ends, and those that are kept are not run again."""
+"""Runs methods on problems; each finished run is stored at once and is not repeated."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ RECORDS = "problems.runs"
 """The file of finished runs in a results folder."""
 
 PACKED = ".jsonl.xz"
-"""How the names of files end that have the records of a table."""
+"""Suffix of the files with the records of a table."""
 
 COCO = "coco"
-"""The folder of COCO's files in a results folder: ``coco/SUITE-20d/METHOD`` is what ``cocopp`` takes."""
+"""The folder of COCO's files in a results folder; ``cocopp`` reads ``coco/SUITE-20d/METHOD``."""
 
 WARM = 12
-"""Queries that a method makes before its first run in a process."""
+"""Number of queries that a method makes before its first run in a process."""
 
 DIED = "its process died"
 
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where COCO's files of the run are, in the folder of all."""
+        """The folder of the run's COCO files, relative to the folder of all."""
         problem = self.problem
         return Path(f"{problem.suite}-{problem.queries // problem.dimension}d") / self.method / problem.name
 
@@ -61,13 +61,13 @@ class Record:
 
     Attributes:
         run: the run.
-        asked: how many queries it made.
-        final: the least gap, on a real problem the least value; inf without a success.
+        asked: number of queries that it made.
+        final: the smallest gap, or on a real problem the least value; inf without a success.
         seconds: processor seconds of the whole run.
-        objective_seconds: those of the objective.
-        least: counts of queries with the least gap, or value, after each; ten a decade.
-        reached: counts of queries at which COCO's 51 targets were reached; None for one that was not.
-        failure: the error that ended the method; empty where none did.
+        objective_seconds: processor seconds of the objective.
+        least: query counts with the smallest gap, or least value, after each; ten per decade.
+        reached: query counts at which COCO's 51 targets were reached; None for the others.
+        failure: the error that ended the method, or empty.
     """
 
     run: Run
@@ -81,11 +81,11 @@ class Record:
 
     @property
     def milliseconds(self) -> float:
-        """Processor time of the method itself for each query."""
+        """Processor time of the method itself per query."""
         return 1e3 * (self.seconds - self.objective_seconds) / max(self.asked, 1)
 
     def as_json(self) -> dict[str, Any]:
-        """What a line holds; no success is None."""
+        """Returns the JSON data of a record; a missing success is None."""
         found = {**dataclasses.asdict(self.run.problem), "method": self.run.method}
         final = self.final if np.isfinite(self.final) else None
         times = {name: float(f"{getattr(self, name):.4g}") for name in ("seconds", "objective_seconds")}
@@ -94,7 +94,7 @@ class Record:
 
     @staticmethod
     def from_json(found: dict[str, Any]) -> Record:
-        """The inverse of ``as_json``."""
+        """Inverts ``as_json``."""
         problem = Problem(*(found[field.name] for field in dataclasses.fields(Problem)))
         return Record(
             Run(found["method"], problem),
@@ -109,7 +109,7 @@ class Record:
 
 
 def read(out: Path) -> list[Record]:
-    """The finished runs of a results folder, each once."""
+    """Reads the finished runs of a results folder."""
     if not (out / RECORDS).exists():
         return []
     with closing(_opened(out)) as finished:
@@ -128,10 +128,10 @@ def _read(finished: FinishedUnits) -> dict[Run, Record]:
 
 
 def read_records(folder: Path, name: str) -> list[Record]:
-    """The records of a table in a folder.
+    """Reads the records of a table.
 
     Raises:
-        ResultsError: if they are not there or cannot be read.
+        ResultsError: if they do not exist or cannot be read.
     """
     path = folder / f"{name}{PACKED}"
     try:
@@ -142,14 +142,14 @@ def read_records(folder: Path, name: str) -> list[Record]:
 
 
 def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable[[Record], object]) -> list[Record]:
-    """Makes the runs that the folder does not have, and returns the records of all that were asked for.
+    """Makes the runs that the folder does not have, and returns the records of all selected runs.
 
     Args:
         runs: the runs.
-        out: the results folder.
-        jobs: processes, each with one thread; 1 stays in this one.
-        resume: keep the runs that the folder has. A folder with tables only, such as a copy of the published ones,
-            has their records as runs; COCO's files of these are not made again.
+        out: results folder.
+        jobs: number of processes, each with one thread; 1 runs in this process.
+        resume: keep the runs in the folder. If it has only tables, such as a copy of the published ones, their records
+            become runs; COCO's files of these are not created again.
         told: called with each record when its run ends.
 
     Raises:
@@ -180,7 +180,7 @@ def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable
 
 
 def run_one(run: Run, out: Path) -> Record:
-    """Make one run; what its method raises is in the record."""
+    """Makes one run; an exception of its method is stored in the record."""
     running = out / COCO / ".running"
     running.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=running) as place:
@@ -204,7 +204,7 @@ def run_one(run: Run, out: Path) -> Record:
 
 @functools.cache
 def _warm(method: str) -> None:
-    """What a method imports and compiles is not counted: it runs once on a bowl in each process."""
+    """Runs a method once on a quadratic per process, so that imports and compilation are not timed."""
     side = torch.full((2,), SIDE, dtype=torch.float64)
     queries = Queries(lambda x: float(x @ x), -side, side, WARM, numpy=True)
     with suppress(Exception):  # the runs themselves have it in their records
@@ -212,7 +212,7 @@ def _warm(method: str) -> None:
 
 
 def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
-    """The objective with its budget, and the processor seconds that it has taken."""
+    """Returns the objective with its budget, and a list with its processor seconds so far."""
     clock = [0.0]
 
     def timed(x: np.ndarray) -> float:
@@ -227,14 +227,13 @@ def _queries(problem: Opened, about: Problem) -> tuple[Queries, list[float]]:
 
 
 def record_of(run: Run, progress: Progress, seconds: float = 0.0, objective: float = 0.0, failure: str = "") -> Record:
-    """The record of a run that went as its progress says."""
+    """Creates the record of a run from its progress."""
     reached = () if run.problem.suite == "real" else tuple(progress.reached())
     least = tuple(progress.thinned())
     return Record(run, progress.asked, progress.final, seconds, objective, least, reached, failure)
 
 
 def _move(folder: Path, target: Path) -> None:
-    """A finished run's files take their place, of which a cut one may have left some."""
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(folder, target)

@@ -1,10 +1,10 @@
 """The problems: COCO's suites (Hansen et al. 2021, doi 10.1080/10556788.2020.1808977) and the real black boxes.
 
-A problem of COCO is a function of a suite, its dimension and its instance, and a real one a black box and its instance,
-which is its seed. All are searched in [−5, 5]^d, a real one's box being scaled to it, from a start that the problem
-alone decides: uniform in [−4, 4]^d, where COCO's minima are, or the black box's own.
+A COCO problem is given by a function of a suite, its dimension and its instance; a real problem by a black box and its
+instance, which is the seed. All are searched in [−5, 5]^d, to which the boxes of real problems are scaled. The start
+depends on the problem alone: uniform in [−4, 4]^d, where COCO's minima are, or the black box's own.
 
-COCO's instances 1 to 3 are refused: whoever checks these results has them to do so.
+COCO's instances 1 to 3 are rejected: they are reserved for whoever checks these results.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from experiments.registry import MissingExtraError
 from experiments.workloads.black_boxes import BLACK_BOXES
 
 SIDE = 5.0
-"""Half of a side of the box."""
+"""Half the side of the box."""
 
 START_SIDE = 4.0
-"""Half of a side of the box that starts are drawn from."""
+"""Half the side of the box in which starts are drawn."""
 
 FIRST_INSTANCE = 4
 LONGEST_SHIFT = 20_000
@@ -52,11 +52,11 @@ class Suite:
     """A set of problems.
 
     Attributes:
-        name: COCO's, or ``real``.
-        dimensions: those that are run by default; none for the real ones, which have their own.
+        name: COCO's name, or ``real``.
+        dimensions: default dimensions; empty for real problems, which have their own.
         groups: COCO's groups of functions.
-        known: the dimensions that there are.
-        factor: queries over d by default; a black box has its own budget.
+        known: all dimensions of the suite.
+        factor: default number of queries over d; a black box has its own budget.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Suite:
 
     @property
     def functions(self) -> tuple[int | str, ...]:
-        """The functions' numbers, or the names of the black boxes."""
+        """Numbers of the functions, or names of the black boxes."""
         if self.name == "real":
             return tuple(BLACK_BOXES)
         return tuple(number for group in self.groups.values() for number in group)
 
     def group(self, function: int | str) -> str:
-        """The group of a function; ``real`` for a black box."""
+        """Returns the group of a function; ``real`` for a black box."""
         return next((name for name, numbers in self.groups.items() if function in numbers), self.name)
 
 
@@ -90,13 +90,13 @@ SUITES = {
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Problem:
-    """A problem and the number of queries that it may be asked.
+    """A problem and its budget.
 
     Attributes:
         suite: name of the suite.
-        function: COCO's number, or the black box's name.
+        function: COCO's number, or the name of the black box.
         dimension: d.
-        instance: COCO's, or the black box's seed.
+        instance: COCO's instance, or the seed of the black box.
         queries: the budget.
     """
 
@@ -108,19 +108,19 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """A name that is fit for a folder."""
+        """A name for a folder."""
         number = f"f{self.function:03d}" if isinstance(self.function, int) else self.function
         return f"{self.suite}_{number}_i{self.instance:02d}_d{self.dimension:02d}_q{self.queries}"
 
 
 @dataclasses.dataclass
 class Opened:
-    """A problem to be asked.
+    """A problem that can be queried.
 
     Attributes:
         fun: f at a point of [−5, 5]^d, an array of shape ``d``.
         start: shape ``d``.
-        progress: what was reached; of a COCO problem only once it is closed.
+        progress: the progress; for a COCO problem only after it is closed.
     """
 
     fun: Callable[[np.ndarray], float]
@@ -135,17 +135,18 @@ def chosen(
     instances: Sequence[int],
     factor: int | None = None,
 ) -> list[Problem]:
-    """The problems of a suite, in the order of instances, dimensions, functions: a run that is cut has whole instances.
+    """Returns problems ordered by instance, dimension and function, so that an interrupt leaves whole instances.
 
     Args:
         suite: the suite.
-        dimensions: d; all that the suite is run at if empty, and not read for real problems.
-        functions: COCO's numbers or names of black boxes; all if empty, of the black boxes those that can be made here.
+        dimensions: d; empty: the suite's default dimensions; ignored for real problems.
+        functions: COCO's numbers or names of black boxes; empty: all, or all black boxes that can run here.
         instances: COCO's instances, from 4 on, or seeds.
-        factor: queries of a COCO problem over d; None: the suite's; a black box has its own budget.
+        factor: queries of a COCO problem over d; None: the suite's default; a black box has its own budget.
 
     Raises:
-        ValueError: for COCO's instances 1 to 3, what the suite does not have, or a black box that cannot be made.
+        ValueError: for COCO's instances 1 to 3, something that the suite does not have, or a black box that cannot run
+            here.
     """
     if unknown := [function for function in functions if function not in suite.functions]:
         raise ValueError(f"{suite.name} has no function {unknown[0]}; it has {_listed(suite.functions)}")
@@ -176,12 +177,12 @@ def _listed(values: Sequence[int | str]) -> str:
 
 
 def opened(problem: Problem, method: str, folder: Path) -> AbstractContextManager[Opened]:
-    """A problem, to be asked for one run; its progress is there once the block has ended.
+    """Opens a problem for one run; its progress is available after the block.
 
     Args:
         problem: the problem.
-        method: the method's name, for COCO's files.
-        folder: an empty folder, in which COCO's observer leaves its files; the real problems leave none.
+        method: name of the method, for COCO's files.
+        folder: an empty folder, into which COCO's observer writes its files; real problems write none.
     """
     return _opened_box(problem) if problem.suite == "real" else _opened_coco(problem, method, folder)
 
@@ -230,16 +231,16 @@ def _opened_coco(problem: Problem, method: str, folder: Path) -> Iterator[Opened
 
 @contextmanager
 def _short_path(folder: Path) -> Iterator[Path]:
-    """A folder whose path has no space, which COCO's options cannot have."""
+    """Provides a folder whose path has no blank, which COCO's options do not support."""
     with tempfile.TemporaryDirectory(dir=None if " " in str(folder) else folder.parent) as place:
         yield Path(place)
 
 
 def _address_noise(coco: Any, x: np.ndarray, shift: int) -> None:
-    """The noise of the next queries as a function of the shift alone.
+    """Makes the noise of the next queries a function of the shift alone.
 
-    COCO draws noise from counters that all problems of a process share (``suite_bbob_noisy_utilities.c``), so that a
-    value depends on what the process has asked before. They are set back, and moved on by queries that nobody sees.
+    COCO draws noise from counters that all problems of a process share (``suite_bbob_noisy_utilities.c``), so a value
+    depends on the earlier queries of the process. The counters are reset, and advanced by unrecorded queries.
     """
     import cocoex.interface
 

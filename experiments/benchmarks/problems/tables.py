@@ -1,4 +1,4 @@
-"""The tables of a suite, made from its records: what was run, ranks, gaps, differences, groups, processor time."""
+"""The tables of a suite, from its records: ranks, gaps, differences, groups, processor time and the list of runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from experiments.harness.verdicts import Table
 
 Chosen = Callable[[Problem], bool]
 Part = tuple[str, Chosen]
-"""A column's heading, and whether a problem counts for it."""
+"""A column's heading, and a function that selects its problems."""
 
 
 def label(method: str) -> str:
-    """What tables call a method."""
+    """Returns the name of a method in tables."""
     return RIVALS[method].look.label if method in RIVALS else method
 
 
 def tables(records: Sequence[Record]) -> list[Table]:
-    """All tables of one suite's records."""
+    """Returns all tables of one suite's records."""
     board = Board.of(records)
     suite = SUITES[board.problems[0].suite]
     whole: Part = "all", lambda problem: True
@@ -43,7 +43,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
 
 
 def ranks(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table:
-    """Mean ranks, those of all problems best first."""
+    """Returns the mean ranks, ordered by the rank over all problems."""
     main = [board.where(chosen) for _, chosen in columns]
     found = [part.mean_ranks() for part in main]
     rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
@@ -57,14 +57,14 @@ def ranks(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table
 
 
 def scores(board: Board, columns: Sequence[Part]) -> Table:
-    """Mean gaps, or shares that were left."""
+    """Returns the mean gaps, or the mean percentages left."""
     found = [board.where(chosen).mean_scores() for _, chosen in columns]
     rows = [(label(m), *(f"{known[m]:.2f}" if m in known else "" for known in found)) for m in _in_order(found)]
     return Table((_measure(board), *(name for name, _ in columns)), tuple(rows), f"{_meaning(board)} {_asked(board)}")
 
 
 def values(records: Sequence[Record]) -> Table:
-    """The mean least value of each method on each black box, over its instances, with its standard error."""
+    """Returns the mean least value of each method on each black box over its instances, with its standard error."""
     names = list(dict.fromkeys(record.run.problem.function for record in records))
     rows = []
     for method in dict.fromkeys(record.run.method for record in records):
@@ -81,7 +81,7 @@ def _mean(finals: Sequence[float]) -> str:
 
 
 def differences(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table:
-    """Paired differences of our method to each rival, over the problems that both were run on."""
+    """Returns the paired differences of our method to each rival, over the problems on which both ran."""
     others = [m for m in (BETTER_COBYQA, *board.methods) if m != OURS and board.has(m)] if board.has(OURS) else []
     rows = []
     for other in others:
@@ -95,7 +95,7 @@ def differences(board: Board, columns: Sequence[Part], by: str = "dimension") ->
 
 
 def on_fewer(board: Board) -> Table | None:
-    """All methods on the problems that the slow ones were run on too; None where all were run on all."""
+    """Compares all methods on the problems of those that ran on some problems only; None if all ran on all."""
     parts = [board.where(_with("dimension", d)) for d in _dimensions(board)]
     slow = [m for m in board.methods if any(0 < (~np.isnan(p.score(m))).sum() < len(p.problems) for p in parts)]
     if not slow:
@@ -114,7 +114,7 @@ def on_fewer(board: Board) -> Table | None:
 
 
 def times(records: Sequence[Record]) -> Table:
-    """Processor milliseconds of a query, without the objective's."""
+    """Returns processor milliseconds per query, without the objective."""
     dims = sorted({record.run.problem.dimension for record in records})
     found: dict[str, list[str]] = {}
     for method in dict.fromkeys(record.run.method for record in records):
@@ -130,7 +130,7 @@ def times(records: Sequence[Record]) -> Table:
 
 
 def what_was_run(records: Sequence[Record]) -> Table:
-    """Functions, dimensions, instances, budgets, runs, failures and processor time of each method."""
+    """Lists functions, dimensions, instances, budgets, runs, failures and processor time of each method."""
     rows = []
     for method in dict.fromkeys(record.run.method for record in records):
         own = [record for record in records if record.run.method == method]
@@ -159,7 +159,7 @@ def what_was_run(records: Sequence[Record]) -> Table:
 
 
 def as_text(table: Table) -> list[str]:
-    """A table for a terminal."""
+    """Formats a table for a terminal."""
     cells = [table.columns, *table.rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(table.columns))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -171,18 +171,18 @@ def _dimensions(board: Board) -> list[int]:
 
 
 def by_dimension(board: Board) -> list[Part]:
-    """A part for each dimension."""
+    """Returns a part for each dimension."""
     return [(f"d = {d}", _with("dimension", d)) for d in _dimensions(board)]
 
 
 def by_function(board: Board) -> list[Part]:
-    """A part for each function, or black box."""
+    """Returns a part for each function or black box."""
     names = list(dict.fromkeys(problem.function for problem in board.problems))
     return [(str(name), _with("function", name)) for name in names]
 
 
 def _in_order(found: Sequence[dict[str, float]]) -> list[str]:
-    """Methods by the last column that they are in, those of more columns first."""
+    """Orders methods by the number of columns that they are in, then by their last value."""
     names = dict.fromkeys(name for known in found for name in known)
 
     def key(name: str) -> tuple[int, float]:
@@ -207,7 +207,6 @@ def _meaning(board: Board) -> str:
 
 
 def _better(board: Board) -> str:
-    """Which COBYQA is the better one where."""
     if not board.better:
         return ""
     where = {m: [d for d in sorted(board.better) if board.better[d] == m] for m in board.better.values()}

@@ -1,27 +1,28 @@
-"""FZooS, Figures 2, 6 and 7: federated attacks on images, N = 10 clients with a victim each.
+"""FZooS, Figures 2, 6 and 7: federated attacks on images, with one victim network on each of N = 10 clients.
 
-Figure 2 varies P on CIFAR-10, Figure 6 the number T of local steps, Figure 7 both on MNIST. A client's victim has been
-trained on the images of P of the ten classes, i to i + P − 1 for client i (cyclic), so that every class is known to P
-victims: a smaller P is more heterogeneous. F is the mean of the clients' f_i, and an image is attacked with success
-after the first round whose x_r the victims together, by the mean of their probabilities, take for another class. F's
-values for that are no queries.
+Figure 2 varies P on CIFAR-10, Figure 6 varies the number T of local steps, and Figure 7 varies both on MNIST. The
+victim of client i is trained on the images of P of the ten classes, i to i + P − 1 (cyclic), so that each class is
+known to P victims. A smaller P is more heterogeneous. F is the mean of the clients' f_i. An attack succeeds in the
+first round in which the mean of the victims' probabilities at x_r favours another class; these evaluations of F are not
+counted as queries.
 
-The paper has N = 10, R = 100, T = 10 where it is not varied, and 15 images that all victims classify. Its P is the
-share of the ten classes, which are drawn at random for each client; its f_i is the logit of the true class less the
-highest other one, and an attack succeeds where the victims' averaged output misclassifies. Its victims of MNIST are
-CNNs of two convolutions and two linear layers, those of CIFAR-10 ResNet-18.
+The paper uses N = 10, R = 100, T = 10 unless T is varied, and 15 images that all victims classify correctly. Its P is a
+share of the ten classes, drawn at random for each client. Its f_i is the logit of the true class minus the largest
+other logit, and an attack succeeds if the victims' averaged output misclassifies the image. Its MNIST victims are CNNs
+with two convolutions and two linear layers; its CIFAR-10 victims are ResNet-18.
 
-Readings: P counts classes here, and the images are those that the victims recognize together, as one that has not seen
-a class cannot classify it. f_i = log(1 + exp(margin)) of the paper's f_i, so that a victim which does not know the
-class has little say. All victims are the small CNN. The paper gives neither the bound nor the grids of P and T: ε = 0.3
-for MNIST and 0.2 for CIFAR-10, ZoRD's; P = 3, 5, 8 with T = 10, and T = 5, 10, 20 with P = 5. δ is searched as z in [0,
-1]^d. Q = 20 (and 5 in the comparison at equal queries) and λ = 0.01 as in Figure 1. Adam's rate is the best of
-``RATES`` over ``tuning_seeds``, which no figure uses, for FZooS with γ = 1/t, FedZO and SCAFFOLD II; the other γ and
-the other baselines take FZooS's and FedZO's. The reduced scale has T = 5 and three quarters of each ε, where one round
-is not enough and FZooS can succeed; both were set before methods were compared.
+Our choices where the paper gives no details: P counts classes. The attacked images are those that the victims classify
+correctly together, because a victim cannot recognize a class that it has not seen. f_i = log(1 + exp(margin)) with the
+paper's f_i as the margin, so that a victim that does not know the class has little weight. All victims are the small
+CNN. The paper gives neither the bound nor the grids of P and T: we use ZoRD's ε = 0.3 for MNIST and 0.2 for CIFAR-10; P
+= 3, 5, 8 with T = 10; and T = 5, 10, 20 with P = 5. δ is searched as z in [0, 1]^d. Q = 20 (and also 5 at equal
+queries) and λ = 0.01 as in Figure 1. Adam's rate is the best of ``RATES`` on ``tuning_seeds``, which no figure uses,
+for FZooS with γ = 1/t, FedZO and SCAFFOLD II; the other γ use FZooS's rate and the other baselines FedZO's. At the
+reduced scale T = 5 and ε is three quarters of the paper's, so that one round does not suffice but FZooS can succeed;
+both were chosen before methods were compared.
 
-One data set stands in for both: Figure 7's victims are trained from other seeds and its images are drawn by other ones
-(``FIRST_SEED``), and its ε is half as large again, so that no run of it is one of Figures 2 and 6.
+One stand-in replaces both data sets. For Figure 7 victims and images use other seeds (``FIRST_SEED``) and ε is larger
+by half, so that it repeats no run of Figures 2 and 6.
 """
 
 from __future__ import annotations
@@ -54,29 +55,29 @@ from surrogates.plotting import MethodStyle
 RATES = (0.01, 0.02, 0.05, 0.1)
 
 Panels = tuple[tuple[int, int], ...]
-"""P and T of each column."""
+"""P and T of each column of panels."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """One figure.
+    """Settings of one figure.
 
     Attributes:
-        dataset: name of the images.
-        panels: P and T of each column.
-        methods: FZooS's variants and baselines.
-        rates: Adam's rate for each method; empty: 0.01 for all.
+        dataset: name of the data set.
+        panels: P and T of each column of panels.
+        methods: variants of FZooS and baselines.
+        rates: Adam's rate for each method; if empty, 0.01 for all.
         clients: N.
         rounds: R.
-        images: number of images attacked with each seed.
+        images: number of images attacked per seed.
         bound: ε.
         num_features: M.
-        directions: Q of the baselines; the figure's first, then others that are compared at equal queries.
-        side: pixels a side of the stand-in.
-        training: how victims are trained.
+        directions: Q of the baselines: first that of the figure, then further ones for the comparison at equal queries.
+        side: pixels per side of the stand-in.
+        training: training of the victims.
         tuning_seeds: seeds of the images that ``tune`` attacks.
         data: folder of the data sets.
-        cache: folder of the victims.
+        cache: folder of the trained victims.
     """
 
     dataset: str = "cifar10"
@@ -96,7 +97,7 @@ class Settings:
     cache: str = FOLDER
 
     def options(self, method: str, directions: int) -> dict[str, Any]:
-        """Options of a method with Q directions: what ``comparison`` has, and its rate."""
+        """Returns the options of a method with Q directions."""
         rate = self.rates[self.methods.index(method)] if self.rates else 0.01
         rule = {"update_rule": lambda p: torch.optim.Adam([p], lr=rate)}
         return rule | comparison.options_of(method, self.num_features, directions)
@@ -114,13 +115,13 @@ REDUCED: dict[str, Any] = {
     "num_features": 300,
     "training": Training(channels=(8, 16), hidden=32, epochs=8),
 }
-"""For two cores: the digits' own size, d = 64; to go with T = 5 and with ``REDUCED_BOUND`` of the bound."""
+"""Settings for two cores: images of 8 x 8 pixels, d = 64; used with T = 5 and ``REDUCED_BOUND``."""
 
 REDUCED_BOUND = 0.75
-"""Share of the paper's ε at which one round is not enough."""
+"""Share of the paper's ε at the reduced scale, at which one round does not suffice."""
 
 FIRST_SEED = {"cifar10": 0, "mnist": 50_000}
-"""Added to the seeds of victims and images: on the stand-in the data sets have the same images."""
+"""Offsets of the seeds of victims and images; both stand-ins have the same images."""
 
 QUICK: dict[str, Any] = {
     "methods": ("fzoos", "fzoos_adaptive", "fedzo", "scaffold2"),
@@ -137,13 +138,13 @@ QUICK: dict[str, Any] = {
 
 
 def classes_of(client: int, count: int) -> tuple[int, ...]:
-    """The P classes that a client's victim knows."""
+    """Returns the P classes that a client's victim knows."""
     return tuple(sorted((client + k) % CLASSES for k in range(count)))
 
 
 @lru_cache(maxsize=8)
 def victims(settings: Settings, count: int) -> tuple[Images, list[Victim], Tensor]:
-    """Images, the clients' victims that know P = ``count`` classes, and which test images these recognize together."""
+    """Returns images, the clients' victims for P = ``count``, and which test images they recognize together."""
     images, training = load_images(settings.dataset, settings.data, settings.side), settings.training
     clients, first = range(settings.clients), FIRST_SEED[settings.dataset]
     found = [trained_victim(images, training, first + i, classes_of(i, count), settings.cache) for i in clients]
@@ -154,7 +155,7 @@ def victims(settings: Settings, count: int) -> tuple[Images, list[Victim], Tenso
 
 
 def attacks(settings: Settings, count: int, seed: int) -> list[list[Attack]]:
-    """For each of the seed's images the clients' attacks on it, of victims that know P = ``count`` classes."""
+    """Returns the clients' attacks on each of the seed's images, with victims that know P = ``count`` classes."""
     images, found, recognized = victims(settings, count)
     picked = chosen(images, recognized, settings.images, FIRST_SEED[settings.dataset] + seed)
     return [[Attack(v, image, label, settings.bound, smooth=True) for v in found] for image, label in picked]
@@ -163,7 +164,7 @@ def attacks(settings: Settings, count: int, seed: int) -> list[list[Attack]]:
 def attacked(
     settings: Settings, clients: list[Attack], method: str, directions: int, local_steps: int, seed: int
 ) -> Row:
-    """Rounds and queries until the image is attacked with success, or all of them, and F there."""
+    """Returns rounds, queries and F at the first success, or after all rounds."""
     options, problem = settings.options(method, directions), UnitBoxProblem([InUnitBox(client) for client in clients])
     federation = comparison.federation_of(
         problem, method, local_steps=local_steps, seed=seed, options=options, batched=True
@@ -178,7 +179,7 @@ def attacked(
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """All methods on all images in all panels: a record's ``value`` is F at the last iterate."""
+    """Runs all methods on all images in all panels; ``value`` is F at the last iterate."""
     rows: Rows = []
     for count, local_steps in settings.panels:
         for i, clients in enumerate(attacks(settings, count, seed)):
@@ -190,7 +191,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def tune(settings: Settings, method: str) -> dict[float, float]:
-    """For each rate the mean rounds to success over ``tuning_seeds``, images and panels, Q the figure's."""
+    """Returns the mean rounds to success over ``tuning_seeds``, images and panels for each rate, at the figure's Q."""
     directions = settings.directions[0] if method in BASELINES else 0
 
     def rounds(rate: float) -> list[float]:
@@ -208,9 +209,9 @@ def tune(settings: Settings, method: str) -> dict[float, float]:
 def success_rates(
     settings: Settings, rows: Rows, panel: tuple[int, int], method: str, directions: int, x: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts along an axis, shape ``n``, and the share of a seed's images attacked with success by then, ``seeds x n``.
+    """Computes the success rate of a seed's images along an axis: counts of shape ``n`` and rates ``seeds x n``.
 
-    The axis x is ``"rounds"``, or ``"num_queries"`` up to the most that any method of the panel P, T has made.
+    The axis x is ``"rounds"``, or ``"num_queries"`` up to the largest number that any method made in the panel (P, T).
     """
     chosen = where(rows, classes=panel[0], local_steps=panel[1])
     most = max(float(row["num_queries"]) for row in chosen)
@@ -220,7 +221,7 @@ def success_rates(
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Each attack's rounds above, its queries below, a line for each method, with the share that succeeded."""
+    """Draws rounds (top) and queries (bottom) until success, one line of dots per method, with the success rate."""
     figure, axes = plotting.panels(2, len(settings.panels), height=1.7, width=plotting.PAGE, sharex="row", sharey=True)
     looks = [plotting.METHODS[method] for method in settings.methods]
     for (line, column), panel in np.ndenumerate(axes):
@@ -244,7 +245,6 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def _draw_attacks(panel: Axes, found: Rows, key: str, at: float, look: MethodStyle) -> None:
-    """A dot for each attack that succeeded, one above another where they are equal, and the share of those."""
     needed = np.sort([float(row[key]) for row in found if row["success"]])
     rank = np.array([(needed[:i] == value).sum() for i, value in enumerate(needed)], dtype=int)
     apart = min(0.16, 0.7 / max(rank.max(initial=0), 1))
@@ -254,7 +254,7 @@ def _draw_attacks(panel: Axes, found: Rows, key: str, at: float, look: MethodSty
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Success rates of FZooS against every baseline's, over the rounds and over the queries."""
+    """Judges the success rates of FZooS against those of every baseline, over rounds and over queries."""
 
     def lead(method: str, equal: str) -> dict[str, np.ndarray]:
         cells, x = {}, "num_queries" if equal == "queries" else "rounds"
@@ -276,7 +276,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def said(settings: Settings) -> str:
-    """What a figure is over: P and T, each with its values where it has several."""
+    """Describes the figure by the values of P and T."""
     counts, steps = (sorted(set(values)) for values in zip(*settings.panels, strict=True))
     over = " and ".join(f"{name} = {', '.join(map(str, values))}" for name, values in (("P", counts), ("T", steps)))
     per = f"{counted(settings.images, 'image')} a seed"
@@ -285,7 +285,7 @@ def said(settings: Settings) -> str:
 
 
 def experiment(number: int, dataset: str, whatever: str, panels: Panels, quick: Panels) -> Experiment:
-    """One of the figures: its number and images, what its claim is over, and P and T of each column."""
+    """Returns one of the figures: its number, data set, varied quantity, and P and T of each column."""
     images, bound = IMAGES[dataset], round(REDUCED_BOUND * IMAGES[dataset]["bound"], 3)
     few = tuple((p, comparison.FEWER_STEPS[t]) for p, t in panels)
     return Experiment(

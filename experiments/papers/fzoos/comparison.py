@@ -1,10 +1,10 @@
-"""What the figures of FZooS share: who is compared, how a federation is run, drawn and judged.
+"""The comparison that the figures of FZooS share: methods, runs, drawing and verdicts.
 
-FZooS stands under three γ (the paper's 1/t, 1 and the adaptive one) against FedZO, FedProx and SCAFFOLD of both types.
-FedProx stands under two: the γ = 1 of the authors' program, and γ = d, the same pull beside an estimate that has the
-factor d, which the program's lacks (`federated.methods.fedzo.FedProx`). Beside ours γ = 1 is nearly FedZO.
-Every method starts from the same point of the same problem, and gaps are compared at equal rounds and at equal queries
-of all clients.
+FZooS runs with three γ (the paper's 1/t, 1, and the adaptive γ) against FedZO, FedProx and both types of SCAFFOLD.
+FedProx runs with two γ: γ = 1 as in the authors' program, and γ = d. Our gradient estimate has the factor d, which the
+authors' lacks, so γ = d gives the same relative pull; with γ = 1 FedProx is nearly FedZO
+(`federated.methods.fedzo.FedProx`). All methods start from the same point of the same problem. Gaps are compared at
+equal rounds and at equal queries of all clients.
 """
 
 from __future__ import annotations
@@ -37,42 +37,42 @@ FZOOS: dict[str, dict[str, Any]] = {
 BASELINES = ("fedzo", "fedprox", "fedprox_d", "scaffold1", "scaffold2")
 THREE_GAMMAS = ("fzoos", "fzoos_one", "fzoos_adaptive")
 APPLIED = ("fzoos", "fzoos_adaptive", *BASELINES)
-"""What attacks and metrics are compared with."""
+"""The methods that attacks and metrics are compared with."""
 SYMBOLS = {"heterogeneity": "C", "local_steps": "T", "num_features": "M", "classes": "P"}
-"""What the papers call the settings that panels differ in."""
+"""The papers' symbols for the settings that panels differ in."""
 
 ANOTHER_PROBLEM = ("heterogeneity", "classes")
-"""Those that make another F."""
+"""Settings that change F."""
 
 FEWER_STEPS = {5: 2, 10: 5, 20: 10}
-"""T of the paper's attacks and metrics to that of their reduced scale."""
+"""The T at the reduced scale for each T of the paper's attacks and metrics."""
 
 Problem = Federated | UnitBoxProblem
-"""What a federation minimizes: both have the clients' functions, the start x0, bounds, and the gap of a point."""
+"""A problem for a federation: the clients' functions, the start x0, bounds, and the gap of a point."""
 
 BEYOND = 1.5
-"""To how many times FZooS's queries they are drawn."""
+"""The query axis ends at this multiple of FZooS's queries."""
 
 FLOOR = 1e-16
-"""Smaller gaps are drawn and compared as this one."""
+"""Smaller gaps are set to this value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """One figure: a panel for each value of what is varied.
+    """Settings of one figure, with a panel for each value of the varied field.
 
     Attributes:
         varied: name of the field that the panels differ in.
-        values: that field's value in each panel.
-        methods: FZooS's variants and baselines.
+        values: value of that field in each panel.
+        methods: variants of FZooS and baselines.
         dim: d.
         clients: N.
         local_steps: T.
         rounds: R.
         heterogeneity: C.
         num_features: M.
-        directions: Q of the baselines; the figure's first, then others that are compared at equal queries.
-        noise: standard deviation of the clients' values.
+        directions: Q of the baselines: first that of the figure, then further ones for the comparison at equal queries.
+        noise: standard deviation of the noise on the clients' values.
     """
 
     varied: str
@@ -88,17 +88,17 @@ class Settings:
     noise: float = 0.0
 
     def at(self, value: float) -> Self:
-        """The settings of one panel."""
+        """Returns the settings of one panel."""
         changed: dict[str, Any] = {self.varied: value}
         return dataclasses.replace(self, **changed)
 
     def options(self, method: str, directions: int) -> dict[str, Any]:
-        """Options of a method; of the baselines with Q directions."""
+        """Returns the options of a method; a baseline uses Q directions."""
         return options_of(method, self.num_features, directions)
 
 
 def options_of(method: str, num_features: int, directions: int) -> dict[str, Any]:
-    """γ and M of one of ``FZOOS``, with the paper's constant rate, or Q of a baseline."""
+    """Returns γ, M and the constant rate for one of ``FZOOS``, or Q for a baseline."""
     return (
         {"num_features": num_features, "rate": "constant"} | FZOOS[method]
         if method in FZOOS
@@ -107,14 +107,14 @@ def options_of(method: str, num_features: int, directions: int) -> dict[str, Any
 
 
 def variants(methods: Sequence[str], directions: Sequence[int]) -> list[tuple[str, int]]:
-    """What is run: each baseline with each Q, FZooS's variants with 0 in its place."""
+    """Returns the runs: each baseline with each Q, each variant of FZooS with Q = 0."""
     return [(method, q) for method in methods for q in (directions if method in BASELINES else (0,))]
 
 
 def federation_of(
     problem: Problem, method: str, *, local_steps: int, seed: int, options: dict[str, Any], batched: bool = False
 ) -> Federation:
-    """A federation by one of ``FZOOS`` or of the baselines; ``batched``: the clients' functions take ``q x d``."""
+    """Creates the federation of a method; with ``batched`` the clients' functions take ``q x d``."""
     if method == "fedprox_d":
         method, options = "fedprox", options | {"pull": float(problem.x0.numel())}
     return make_federation(
@@ -133,7 +133,7 @@ def federation_of(
 def run(
     settings: Settings, problem: Problem, method: str, directions: int, seed: int, *, batched: bool = False
 ) -> Rows:
-    """Gap and queries of all clients after each round, from round 0."""
+    """Records the gap and the queries of all clients after each round, from round 0."""
     options = settings.options(method, directions)
     federation = federation_of(
         problem, method, local_steps=settings.local_steps, seed=seed, options=options, batched=batched
@@ -150,7 +150,7 @@ def run(
 def run_panels(
     settings: Settings, seed: int, problem_of: Callable[[Any, int], Problem], *, batched: bool = False
 ) -> Rows:
-    """All methods in all panels; ``problem_of`` makes a panel's problem from its settings and the seed."""
+    """Runs all methods in all panels; ``problem_of`` creates a problem from a panel's settings and the seed."""
     rows: Rows = []
     for value in settings.values:
         one = settings.at(value)
@@ -162,12 +162,12 @@ def run_panels(
 
 
 def over(settings: Settings) -> str:
-    """What the panels differ in, with its values."""
+    """Formats the varied quantity and its values."""
     return f"{SYMBOLS[settings.varied]} = {', '.join(f'{value:,g}' for value in settings.values)}"
 
 
 def shown(methods: Sequence[str]) -> list[str]:
-    """The methods of a first figure: all, or where baselines are among them FZooS under two γ and the baselines."""
+    """Returns the methods of the first figure: all of them, or two γ of FZooS and the baselines."""
     few = [method for method in methods if method in APPLIED]
     return few if any(method in BASELINES for method in methods) else list(methods)
 
@@ -175,10 +175,10 @@ def shown(methods: Sequence[str]) -> list[str]:
 def plot(
     settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log₁₀ of F(x) − F*"
 ) -> Figure:
-    """A column for each value of what is varied, the baselines with the first Q; over rounds and over queries.
+    """Draws a column for each value of the varied field, over rounds and over queries; the baselines use the first Q.
 
-    FZooS's variants make as many queries a round: alone, they are drawn over the rounds only. ``height`` is what is
-    drawn of a gap, and ``label`` says what that is.
+    All variants of FZooS make the same number of queries per round, so without baselines only rounds are drawn.
+    ``height`` maps a gap to the drawn quantity, and ``label`` names it.
     """
     methods, directions = shown(settings.methods), settings.directions[0]
     axes_of = {"rounds": ("round", directions)}
@@ -194,7 +194,7 @@ def plot(
 def plot_more(
     settings: Settings, rows: Rows, height: Callable[[float], Any] = np.log10, label: str = "log₁₀ of F(x) − F*"
 ) -> Figure | None:
-    """FZooS under 1/t and under the γ that the first figure has not, and the baselines with each other Q."""
+    """Draws FZooS with 1/t and the γ that the first figure omits, and the baselines with each further Q."""
     other = [method for method in settings.methods if method in FZOOS and method not in APPLIED]
     methods = [m for m in settings.methods if m in ("fzoos", *(other or ("fzoos_adaptive",)), *BASELINES)]
     axes_of = {f"total queries, Q = {q}": ("num_queries", q) for q in settings.directions[1:]}
@@ -211,7 +211,7 @@ def _drawn(
     height: Callable[[float], Any],
     label: str,
 ) -> Figure:
-    """A row of panels for each horizontal axis, given by its label: its column in the records and the baselines' Q."""
+    """Draws a row for each horizontal axis, given its label, its column in the records and the baselines' Q."""
     sharey: Any = "col" if settings.varied in ANOTHER_PROBLEM else True  # what makes another F begins elsewhere
     titles = [f"{SYMBOLS[settings.varied]} = {value:,g}" for value in settings.values]
     figure, axes = plotting.panels(len(axes_of), len(titles), height=1.8, width=plotting.PAGE, sharey=sharey)
@@ -230,7 +230,7 @@ def _drawn(
 
 
 def caption(settings: Settings) -> str:
-    """What stands below the figures."""
+    """Returns the caption of the figures."""
     said = f"{MEANS} Queries are those of all clients"
     if any(method in BASELINES for method in settings.methods):
         first = f"the baselines have Q = {settings.directions[0]} directions where no other Q is named"
@@ -241,27 +241,27 @@ def caption(settings: Settings) -> str:
 def log_gap(
     rows: Rows, settings: Settings, value: float, method: str, *, queries: int | None = None, directions: int = 0
 ) -> np.ndarray:
-    """log10 of the gap, one number a seed: after the last round within so many queries; None: of all."""
+    """Returns log10 of the gap per seed after the last round within a number of queries (None: after all rounds)."""
     chosen = where(rows, method=method, directions=directions, **{settings.varied: value})
     within = [row for row in chosen if queries is None or int(row["num_queries"]) <= queries]
     return np.log10(final(within, "num_queries"))
 
 
 def total_queries(rows: Rows, settings: Settings, value: float, method: str) -> int:
-    """Queries of all clients in all rounds."""
+    """Returns the queries of all clients in all rounds."""
     chosen = where(rows, method=method, **{settings.varied: value})
     return max(int(row["num_queries"]) for row in chosen)
 
 
 def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, equal: str) -> dict[str, np.ndarray]:
-    """How much lower log10 of a method's gap is than each baseline's, a cell for each panel and baseline.
+    """Computes log10 of each baseline's gap minus that of a method, in a cell for each panel and baseline.
 
     Args:
         rows: records of the figure.
         settings: settings of the figure.
-        values: the panels' values of the varied field.
+        values: values of the varied field.
         method: one of ``FZOOS``.
-        equal: ``"queries"``: after as many as the method has made in all, the baselines with each Q; ``"rounds"``:
+        equal: ``"queries"``: after the method's total number of queries, with every Q of the baselines; ``"rounds"``:
             after the last round, with the figure's Q.
     """
     cells = {}
@@ -279,14 +279,14 @@ def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, 
 def against_baselines(
     methods: Sequence[str], rows: Rows, lead: Callable[[str, str], Mapping[str, np.ndarray]], claim: str, statistic: str
 ) -> list[Verdict]:
-    """A verdict on each of FZooS's variants at equal queries and at equal rounds.
+    """Judges each variant of FZooS against the baselines at equal queries and at equal rounds.
 
     Args:
         methods: the methods that ran.
         rows: records of the figure.
-        lead: gives the cells of a variant at equal ``"queries"`` or ``"rounds"``, above 0 where the variant leads.
-        claim: text with places for the variant's label, ``{0}``, and for what is equal, ``{1}``.
-        statistic: what a cell's numbers are, with the same places.
+        lead: returns the cells of a variant at equal ``"queries"`` or ``"rounds"``, positive where the variant leads.
+        claim: format string with ``{0}`` for the variant's label and ``{1}`` for what is equal.
+        statistic: description of a cell's numbers, with the same fields.
     """
     verdicts = []
     for method, equal in itertools.product([name for name in methods if name in FZOOS], ("queries", "rounds")):

@@ -1,16 +1,17 @@
-"""FZooS, Figures 1, 4, 5a and 5b: the gap on heterogeneous quadratics, against rounds and total queries.
+"""FZooS, Figures 1, 4, 5a and 5b: the gap on heterogeneous quadratics against rounds and total queries.
 
-Figure 1 varies the heterogeneity C, Figure 4 the number T of local steps, Figure 5a the number M of Fourier features,
-and Figure 5b, with M = 1000, how corrections are made: γ = 1/t against γ = 1, and x' = x'' = x_{t−1} against x_{r−1}.
-The paper has Figure 5a for several C, prefers many features where C is large, and finds some enough for C ≤ 5; of
-Figure 5b it says that fixed corrections do better at C = 50.
+Figure 1 varies the heterogeneity C, Figure 4 the number T of local steps, and Figure 5a the number M of Fourier
+features. Figure 5b, with M = 1000, compares γ = 1/t with γ = 1, and corrections at x' = x'' = x_{t−1} with corrections
+at x_{r−1}. The paper shows Figure 5a for several C, prefers many features if C is large, and finds fewer sufficient for
+C ≤ 5. About Figure 5b it says that fixed corrections are better at C = 50.
 
-Readings: Figures 4 and 5a are at C = 5 here, and their T and M are ours. The paper gives the rule, Adam with rate 0.01
-(Appx. G), but neither the baselines' Q in these figures nor the start, nor whether the rule begins anew every round. Q
-= 20 is of Figure 3 and λ = 0.01 of the authors' program, and a second run of the baselines with Q = 5, about FZooS's
-queries, joins the comparison at equal queries. Adam is reset every round, which did best for the baselines at FZooS's
-queries on a seed that no figure uses; the start is uniform in the box. ℓ = 1 is the paper's, though a longer one serves
-FZooS better. The paper's γ is 1/t; γ = 1 and the adaptive one stand beside it.
+Our choices where the paper gives no details: Figures 4 and 5a use C = 5; their T and M are ours. The paper gives the
+update rule, Adam with rate 0.01 (Appx. G), but neither the baselines' Q in these figures, nor the start, nor whether
+Adam is reset every round. Q = 20 is from Figure 3 and λ = 0.01 from the authors' program. A second run of the baselines
+with Q = 5, which needs about as many queries as FZooS, is added to the comparison at equal queries. Adam is reset every
+round, which was best for the baselines at FZooS's queries on a seed that no figure uses. The start is uniform in the
+box. ℓ = 1 is the paper's, although a larger ℓ suits FZooS better. The paper's γ is 1/t; γ = 1 and the adaptive γ are
+ours to add.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MODERATE = 5.0
 """The largest C at which every γ is expected to lead."""
 
 TOLERATED = 0.25
-"""Regret of the adaptive γ against the better fixed one that is asked for, in log10."""
+"""Largest regret of the adaptive γ against the better fixed γ, in log10."""
 
 CORRECTIONS = {
     "γ = 1/t ends below γ = 1": ("fzoos", "fzoos_one", False),
@@ -42,7 +43,7 @@ CORRECTIONS = {
     "with γ = 1 a correction at the iterate ends below one at x_{r−1}": ("fzoos_one", "fzoos_one_start", True),
     "the adaptive γ ends below γ = 1/t": ("fzoos_adaptive", "fzoos", True),
 }
-"""What Figure 5b says is better up to ``MODERATE``, the two variants, and whether the claim is ours."""
+"""Claims of Figure 5b for C up to ``MODERATE``: the better and the worse variant, and whether the claim is ours."""
 
 HIGH_CORRECTIONS = {
     "γ = 1, corrected at x_{r−1}, ends below γ = 1/t, corrected at the iterate": ("fzoos_one_start", "fzoos", False),
@@ -50,7 +51,7 @@ HIGH_CORRECTIONS = {
     "γ = 1/t ends below γ = 1": ("fzoos", "fzoos_one", True),
     "the adaptive γ ends below γ = 1/t": ("fzoos_adaptive", "fzoos", True),
 }
-"""The same beyond it: what the paper calls fixed there, length, place or both, is read as both."""
+"""The claims for larger C. We take the paper's "fixed" to mean fixed in length and in place."""
 
 AGAINST = "against rounds and total queries"
 SEEDS = {"quick": 3, "reduced": 2, "paper": 5}
@@ -58,17 +59,17 @@ QUICK: dict[str, Any] = {"dim": 10, "clients": 3, "local_steps": 3, "rounds": 3,
 
 
 def problem_of(settings: Settings, seed: int) -> Federated:
-    """The quadratics of a panel's settings and a seed."""
+    """Returns the quadratics of a panel's settings and a seed."""
     return quadratics(settings.dim, settings.clients, settings.heterogeneity, seed, settings.noise)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Gap and queries after each round of all methods in all panels."""
+    """Records gap and queries after each round for all methods in all panels."""
     return comparison.run_panels(settings, seed, problem_of)
 
 
 def claims_on_heterogeneity(settings: Settings, rows: Rows) -> list[Verdict]:
-    """FZooS against every baseline at equal queries and rounds, and the three γ among themselves."""
+    """Judges FZooS against every baseline at equal queries and rounds, and the three γ against each other."""
     moderate = [value for value in settings.values if value <= MODERATE]
     high = [value for value in settings.values if value > MODERATE]
     verdicts, statistic = [], "lead in log10 of the gap"
@@ -87,14 +88,14 @@ def claims_on_heterogeneity(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def claims_on_local_steps(settings: Settings, rows: Rows) -> list[Verdict]:
-    """FZooS against every baseline at equal queries and rounds, for every T."""
+    """Judges FZooS against every baseline at equal queries and rounds, for every T."""
     lead = partial(leads, rows, settings, settings.values)
     claim = "{0} is below every baseline at equal {1} for every T"
     return against_baselines(settings.methods, rows, lead, claim, "lead in log10 of the gap")
 
 
 def claims_on_features(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Whether the most features end lower than the fewest, for each γ."""
+    """Judges for each γ whether the most features end lower than the fewest."""
     fewest, most, verdicts = settings.values[0], settings.values[-1], []
     statistic = f"lead of M = {most:g} over {fewest:g} in log10 of the last gap"
     for method in THREE_GAMMAS:
@@ -105,7 +106,7 @@ def claims_on_features(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def claims_on_corrections(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Each way to correct against its alternative, up to the moderate C and beyond."""
+    """Judges each correction against its alternative, for moderate and for large C."""
     verdicts = []
     for corrections, high in ((CORRECTIONS, False), (HIGH_CORRECTIONS, True)):
         values = [value for value in settings.values if (value > MODERATE) == high]
@@ -122,7 +123,7 @@ def claims_on_corrections(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def scales(paper: Settings, few: tuple[float, ...], **reduced: Any) -> dict[str, Settings]:
-    """The paper's settings, those of the reduced scale, which differ as given, and small ones with few values."""
+    """Returns the settings of the paper's, the reduced and the quick scale."""
     return {
         "paper": paper,
         "reduced": dataclasses.replace(paper, **reduced),

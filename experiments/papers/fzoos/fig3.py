@@ -1,9 +1,8 @@
-"""FZooS, Figure 3: how near to ∇F the directions of local steps are, within a round of T = 20.
+"""FZooS, Figure 3: cosine between the directions of local steps and ∇F, within a round of T = 20 steps.
 
-The measure of a step is the cosine between what the client steps along and ∇F at its iterate, averaged over clients
-and over the steps of the round so far. FZooS makes 5 active queries a step, the baselines 20. The paper does not say
-which round it shows: all are recorded, and the first, where no method has a correction but SCAFFOLD I, stands beside
-the last.
+The figure shows the cosine between a client's step direction and ∇F at its iterate, averaged over the clients and over
+the steps of the round so far. FZooS makes 5 active queries per step, the baselines 20. The paper does not say which
+round it shows. All rounds are recorded; the first, in which only SCAFFOLD I has a correction, is drawn beside the last.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from surrogates import plotting
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 3 is drawn with.
+    """Settings of Figure 3.
 
     Attributes:
-        methods: FZooS's variants and baselines.
+        methods: variants of FZooS and baselines.
         dim: d.
         clients: N.
         local_steps: T.
@@ -54,7 +53,7 @@ class Settings:
 
 
 def cosines(problem: Federated, method: str, settings: Settings, seed: int) -> Tensor:
-    """The cosine of each step with ∇F, ``rounds x clients x T``."""
+    """Returns the cosine of each step with ∇F, ``rounds x clients x T``."""
     found: list[Tensor] = []
 
     def recorded(p: Tensor) -> torch.optim.Optimizer:
@@ -74,7 +73,7 @@ def cosines(problem: Federated, method: str, settings: Settings, seed: int) -> T
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Cumulative means of the cosines, for every method and round."""
+    """Records the cumulative means of the cosines for every method and round."""
     problem = quadratics(settings.dim, settings.clients, settings.heterogeneity, seed)
     rows: Rows = []
     for method in settings.methods:
@@ -86,12 +85,12 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Cosines over the local steps of the first and of the last round."""
+    """Draws the cosines over the local steps of the first and the last round."""
     return _drawn(settings, rows, shown(settings.methods))
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """The same of FZooS under each γ."""
+    """Draws the same for FZooS with each γ."""
     return _drawn(settings, rows, [method for method in settings.methods if method in THREE_GAMMAS])
 
 
@@ -112,7 +111,7 @@ def _drawn(settings: Settings, rows: Rows, methods: Sequence[str]) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """FZooS against every baseline over the whole last round."""
+    """Judges FZooS against every baseline over the whole last round."""
     steps = max(int(step) for step in distinct(rows, "step"))
 
     def mean(method: str) -> np.ndarray:

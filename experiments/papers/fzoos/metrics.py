@@ -1,21 +1,22 @@
-"""FZooS, Figures 8 to 12: federated search on a classifier's metric, N = 7 clients with their own points.
+"""FZooS, Figures 8 to 12: federated optimization of a classifier's metric, on N = 7 clients with their own points.
 
-Figures 8 and 9 are of precision, with several P and with several T; 10, 11 and 12 of recall, F1 and Jaccard's index,
-here with several P; the paper's have several T too. All clients start from one MLP 54-30-14-7 (2,189 parameters) that
-cross-entropy has trained on Covertype, and minimize F = (1/N) Σ f_i, f_i(θ) = 1 − metric on client i's points: those of
-P of the seven classes, i to i + P − 1 (cyclic), so that a smaller P is more heterogeneous. Drawn is 100 F at the
-server's model after each round, in per cent; F's values are no queries.
+Figures 8 and 9 show precision for several P and several T. Figures 10, 11 and 12 show recall, F1 and Jaccard's index,
+here for several P; the paper also varies T. All clients start from one MLP 54-30-14-7 (2,189 parameters), trained with
+cross-entropy on Covertype. They minimize F = (1/N) Σ f_i with f_i(θ) = 1 − metric on client i's points, which belong to
+P of the seven classes, i to i + P − 1 (cyclic). A smaller P is more heterogeneous. The figures show 100 F in per cent
+at the server's model after each round; these evaluations of F are not counted as queries.
 
-The paper has N = 7, T = 10 where it is not varied and R = 50. Its P is the share of the seven classes, which are drawn
-at random for each client from the test set.
+The paper uses N = 7, T = 10 unless T is varied, and R = 50. Its P is a share of the seven classes, which are drawn at
+random from the test set for each client.
 
-Readings: P counts classes here. The paper gives neither the grids of P and T nor the number of a client's points. P =
-2, 4, 7 with T = 10, and T = 5, 10, 20 with P = 4; 1,000 points a client, other than those trained on, classes averaged
-as scikit-learn's ``macro``. θ is within ±1 of the trained network and searched as z in [0, 1]^d. The metric is
-piecewise constant: Adam's rate and a radius are the best pair of one grid (``RATES`` by ``RADII``) over
-``tuning_seeds``, which no figure uses; the radius is λ for the baselines and that of active queries for FZooS. FZooS's
-lengthscale was tuned besides: ℓ = 10, as the printed ℓ = 1 and a Matérn kernel end higher. The other γ and the other
-baselines take FZooS's and FedZO's. Q = 20, and 5 in the comparison at equal queries.
+Our choices where the paper gives no details: P counts classes. The paper gives neither the grids of P and T nor the
+number of points per client. We use P = 2, 4, 7 with T = 10; T = 5, 10, 20 with P = 4; and 1,000 points per client that
+were not used for training. Classes are averaged as in scikit-learn's ``macro``. θ is within ±1 of the trained network
+and is searched as z in [0, 1]^d. Since the metric is piecewise constant, Adam's rate and a radius are the best pair of
+a grid (``RATES`` by ``RADII``) on ``tuning_seeds``, which no figure uses. The radius is λ for the baselines and the
+radius of active queries for FZooS. FZooS's lengthscale was tuned as well: ℓ = 10, because the printed ℓ = 1 and a
+Matérn kernel end higher. The other γ use FZooS's values and the other baselines FedZO's. Q = 20, and also 5 at equal
+queries.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ VARIED = {
     "classes": ((2, 4, 7), (2, 4, 7), "numbers of classes a client"),
     "local_steps": ((5, 10, 20), tuple(FEWER_STEPS.values()), "numbers of local steps"),
 }
-"""Values of what the panels differ in, those of the reduced scale, and what they are."""
+"""For each varied setting: its values, those at the reduced scale, and a description."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(comparison.Settings):
-    """One figure.
+    """Settings of one figure.
 
     Attributes:
         metric: name of the metric.
         classes: P.
-        points: number of points of a client.
-        bound: half of the box's side.
-        tuned: rate and radius of each method; empty: 0.001 and 0.1.
+        points: number of points per client.
+        bound: half the side of the box.
+        tuned: rate and radius of each method; if empty, 0.001 and 0.1.
         lengthscale: FZooS's ℓ in [0, 1]^d.
-        training: how the first network is trained.
+        training: training of the initial network.
         tuning_seeds: seeds of the problems that ``tune`` solves.
         data: folder of the data sets.
-        cache: folder of the networks.
+        cache: folder of the trained networks.
     """
 
     methods: tuple[str, ...] = APPLIED
@@ -82,7 +83,7 @@ class Settings(comparison.Settings):
     cache: str = FOLDER
 
     def options(self, method: str, directions: int) -> dict[str, Any]:
-        """Options of a method with Q directions: what ``comparison`` has, its rate and its radius."""
+        """Returns the options of a method with Q directions."""
         rate, radius = self.tuned[self.methods.index(method)] if self.tuned else (0.001, 0.1)
         options = super().options(method, directions)
         options["update_rule"] = lambda p: torch.optim.Adam([p], lr=rate)
@@ -114,7 +115,7 @@ QUICK: dict[str, Any] = {
 
 
 def problem_of(settings: Settings, seed: int) -> UnitBoxProblem:
-    """The seed's network and the clients' points."""
+    """Returns the problem of the seed's network and the clients' points."""
     points = load_points(settings.data)
     source = "covertype" if settings.data else "synthetic"
     trained = trained_network(points, settings.training, seed, source, settings.cache)
@@ -129,12 +130,12 @@ def problem_of(settings: Settings, seed: int) -> UnitBoxProblem:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """F and queries after each round of all methods in all panels."""
+    """Records F and queries after each round for all methods in all panels."""
     return comparison.run_panels(settings, seed, problem_of, batched=True)
 
 
 def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
-    """For each rate and radius the mean last F over ``tuning_seeds``, Q the figure's, in the middle panel."""
+    """Returns the mean last F over ``tuning_seeds`` for each rate and radius, in the middle panel at the figure's Q."""
     directions = settings.directions[0] if method in BASELINES else 0
     one = settings.at(settings.values[len(settings.values) // 2])
 
@@ -147,12 +148,12 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """100 F over rounds and queries."""
+    """Draws 100 F over rounds and over queries."""
     return comparison.plot(settings, rows, _percent, f"(1 − {LABELS[settings.metric]}) in %")
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure | None:
-    """The same of the baselines with other Q."""
+    """Draws the same with the further Q of the baselines."""
     return comparison.plot_more(settings, rows, _percent, f"(1 − {LABELS[settings.metric]}) in %")
 
 
@@ -161,7 +162,7 @@ def _percent(gap: float) -> float:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """FZooS against every baseline at equal queries and rounds."""
+    """Judges FZooS against every baseline at equal queries and at equal rounds."""
     return against_baselines(
         settings.methods,
         rows,
@@ -172,7 +173,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def experiment(number: int, metric: str, varied: str) -> Experiment:
-    """One of the figures, of a metric, with panels for several ``"classes"`` or ``"local_steps"``."""
+    """Returns the figure of a metric that varies ``"classes"`` or ``"local_steps"``."""
     values, few, over = VARIED[varied]
     return Experiment(
         id=f"fzoos-fig{number}",

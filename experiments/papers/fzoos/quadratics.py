@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 HALF_WIDTH = 10.0
-"""The functions' own box is [−10, 10]^d."""
+"""Half the side of the functions' own box [−10, 10]^d."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Quadratic:
     Attributes:
         a: curvatures, shape ``d``; some are negative at high heterogeneity.
         b: slopes, shape ``d``.
-        noise: standard deviation of normal noise added to values, drawn from ``seed`` and the point's bits.
+        noise: standard deviation of normal noise on the values, drawn from ``seed`` and the point's bits.
         seed: seed of the noise.
     """
 
@@ -30,16 +30,16 @@ class Quadratic:
 
     @property
     def dimension(self) -> int:
-        """The dimension d."""
+        """d."""
         return len(self.a)
 
     def exact(self, X: Tensor) -> Tensor:
-        """Values without noise at ``... x d``."""
+        """Returns noise-free values at ``... x d``."""
         z = 2 * HALF_WIDTH * X - HALF_WIDTH
         return ((self.a * z * z + self.b * z).sum(-1) + 1.0) / (10.0 * self.dimension)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The value at one point, shape ``d``, with noise."""
+        """Returns the noisy value at one point, shape ``d``."""
         value = self.exact(x)
         if self.noise == 0.0:
             return value
@@ -48,14 +48,14 @@ class Quadratic:
         return value + self.noise * float(generator.standard_normal())
 
     def gradient(self, x: Tensor) -> Tensor:
-        """∇f at one point, shape ``d``."""
+        """Returns ∇f at one point, shape ``d``."""
         z = 2 * HALF_WIDTH * x - HALF_WIDTH
         return 2 * HALF_WIDTH * (2 * self.a * z + self.b) / (10.0 * self.dimension)
 
 
 @dataclass(frozen=True)
 class Federated:
-    """N quadratics f_i, their mean F without noise (a_j = b_j = 1 whatever the clients are), and a start in the box."""
+    """N quadratics f_i, their noise-free mean F (a_j = b_j = 1 for any clients), and a start in the box."""
 
     clients: list[Quadratic]
     mean: Quadratic
@@ -73,17 +73,17 @@ class Federated:
         return [(0.0, 1.0)] * self.mean.dimension
 
     def gap(self, x: Tensor) -> float:
-        """F(x) − min F, from the distance to the minimizer: no digits cancel."""
+        """Computes F(x) − min F from the distance to the minimizer, without cancellation."""
         z = 2 * HALF_WIDTH * x - HALF_WIDTH
         return float((z + 0.5).square().sum()) / (10.0 * self.mean.dimension)
 
 
 def quadratics(dim: int, clients: int, heterogeneity: float, seed: int, noise: float = 0.0) -> Federated:
-    """The quadratics of Appx. G.1 in d = ``dim`` dimensions for N clients and heterogeneity C.
+    """Returns the quadratics of Appx. G.1 in d = ``dim`` dimensions for N clients and heterogeneity C.
 
-    a_j^(i) = 1 + C (p_j^(i) − 1/N) with p_j ~ Dirichlet(1/N, …, 1/N) over the clients, and b likewise with draws of its
-    own: the means over clients are 1 for every C. The seed draws the weights and the start; the clients' values have
-    normal noise of a standard deviation.
+    a_j^(i) = 1 + C (p_j^(i) − 1/N) with p_j ~ Dirichlet(1/N, …, 1/N) over the clients, and b likewise with its own
+    draws, so that the means over clients are 1 for every C. The seed draws the weights and the start. ``noise`` is the
+    standard deviation of normal noise on the clients' values.
     """
     generator = np.random.default_rng(seed)
     weights = generator.dirichlet(np.full(clients, 1.0 / clients), size=(2, dim))

@@ -1,8 +1,8 @@
-"""What a federated round costs in bytes, and whether a printed number can be so many rounds.
+"""The communication cost of a federated round, and the numbers that HiSo's tables print.
 
-A round of a client is what it sends and what it is sent: numbers alone, without frames, seeds or digests. HiSo and
-DeComFL have τP scalars each way, the other methods a d-vector each way (moments stay at the server). In 4-byte numbers
-P = 5 and τ = 1 give 40 bytes, whatever d is.
+A client's round counts the numbers that it sends and receives, without frames, seeds or digests. HiSo and DeComFL send
+τP scalars each way, the other methods a d-vector each way (moments stay on the server). With 4-byte numbers, P = 5 and
+τ = 1 a round costs 40 bytes for any d.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ FIRST_ORDER = ("fedavg", "fedadam", "fedyogi", "fedadagrad")
 METHODS = (*FIRST_ORDER, "fedzo", "decomfl", "hiso")
 SCALAR_ONLY = ("decomfl", "hiso", "hiso_scalar")
 MODELS = {"OPT-125M": 125_000_000, "OPT-350M": 350_000_000, "OPT-1.3B": 1_300_000_000}
-"""The d that a model is named by."""
+"""The nominal d of each model."""
 
 
 def bytes_a_round(method: str, d: int, perturbations: int, local_steps: int = 1) -> int:
-    """Bytes of a round and client, both ways."""
+    """Returns the bytes of a client's round, both ways."""
     return 2 * 4 * (local_steps * perturbations if method in SCALAR_ONLY else d)
 
 
 def nearest_rounds(printed: float, per_round: int) -> int:
-    """The number of rounds whose bytes are nearest to a number printed in units of 1,024 bytes."""
+    """Returns the number of rounds whose bytes are nearest to a number printed in units of 1,024 bytes."""
     return math.floor(printed * 1024 / per_round + 0.5)
 
 
 def miss(printed: float, per_round: int) -> float:
-    """How far the nearest number of rounds is from a number printed with two decimals, in its last digits.
+    """Computes the distance of the nearest number of rounds from a printed number, in units of its second decimal.
 
-    The miss is at most 0.5 where the number is a whole number of rounds, rounded as printed.
+    The distance is at most 0.5 if the printed number is a rounded whole number of rounds.
     """
     return abs(nearest_rounds(printed, per_round) * per_round / 1024 - printed) * 100
 
@@ -95,16 +95,17 @@ def _by_place(printed: Mapping[str, Mapping[str, Sequence[Printed]]]) -> dict[Pl
 
 
 TABLE_2 = _by_place(_TABLE_2)
-"""What Table 2 prints: rounds to DeComFL's best accuracy, and their KB."""
+"""Table 2: rounds to DeComFL's best accuracy, and their KB."""
 TABLE_5 = _by_place(_TABLE_5)
-"""What Table 5 prints: accuracy, of SQuAD F1, and the total bytes of the single client until convergence.
+"""Table 5: accuracy (F1 for SQuAD), and the total bytes of a single client until convergence.
 
-The text of Appx. F.3 has 7.81 KB for HiSo with OPT-1.3B on SST-2, where the table has 49.18 KB and 7.81 KB on SQuAD.
+The text of Appx. F.3 gives 7.81 KB for HiSo with OPT-1.3B on SST-2; the table prints 49.18 KB there and 7.81 KB on
+SQuAD.
 """
 
 
 def bytes_in_table_5(place: Place) -> float:
-    """The bytes of a cell of Table 5. That its KB and TB are powers of 1,024 is inferred (``CELLS``)."""
+    """Returns the bytes of a cell of Table 5, assuming that KB and TB are powers of 1,024 (``CELLS``)."""
     number, unit = TABLE_5[place].partition("(")[2].rstrip(")").split()
     return float(number) * 1024.0 ** (1 + ("KB", "MB", "GB", "TB").index(unit))
 
@@ -113,8 +114,8 @@ CELLS: dict[tuple[str, Place], float] = {
     **{("Table 2", place): kilobytes for place, (_, kilobytes) in TABLE_2.items()},
     **{("Table 5", place): bytes_in_table_5(place) / 1024.0 for place in TABLE_5 if place[2] in SCALAR_ONLY},
 }
-"""Every KB that the paper prints of HiSo and DeComFL in its tables.
+"""Every KB that the tables print for HiSo and DeComFL.
 
-The number alone is printed. What a round costs and that a KB has 1,024 bytes is inferred, from Table 2's rounds, which
-are multiples of 25 and need not be exact (``miss``).
+The cost of a round and KB = 1,024 bytes are inferred from the rounds of Table 2, which are multiples of 25 and need not
+be exact (``miss``).
 """

@@ -1,21 +1,21 @@
-"""HiSo, Tables 2 and 5 and Figure 6: what is communicated.
+"""HiSo, Tables 2 and 5 and Figure 6: the communication cost.
 
-Measured: the ledger of small federations at several dimensions d; a round of a client, from the second round on (round
-r's mean scalars go down with round r + 1, so that R rounds of HiSo cost 40R − 20 bytes). Drawn beside it: the same rule
-at the sizes that the paper's models are named by.
+Measured: the ledger of small federations at several dimensions d, as bytes of a client's round from the second round
+on. (Round r's mean scalars are sent with round r + 1, so R rounds of HiSo cost 40R − 20 bytes.) The figure also shows
+the same rule at the nominal sizes of the paper's models.
 
-Printed numbers against printed sentences are controls, as nothing is run for them:
+Comparisons between the paper's numbers and its sentences are controls, because they need no run:
 
-* *Whole rounds*: every KB of HiSo and DeComFL in Tables 2 and 5 (``accounting.CELLS``). The paper prints that they are
-  of a single client and that P = 5, not what a round costs. Read from Table 2's rounds and bytes: the perturbations'
-  scalars up and down in 4-byte numbers, no seeds, though its algorithm sends them, and KB = 1024 bytes. A number of two
-  decimals is as near to a whole number of 40 bytes by chance in about one case of four.
-* *Savings* (``experiments.papers.hiso.savings``): the total bytes that Sec. 6 speaks of are those of Table 5, SST-2,
-  read in powers of 1,024; in powers of 1,000 FedZO with OPT-350M falls short of "over 40 million times", too.
-* *DeComFL*: Appx. F.3 says of Table 5 that HiSo has "less communication overhead".
+* *Whole rounds*: every KB of HiSo and DeComFL in Tables 2 and 5 (``accounting.CELLS``). The paper prints that the
+  numbers refer to a single client and that P = 5, but not the cost of a round. From the rounds and bytes of Table 2 we
+  infer P scalars up and down in 4-byte numbers, no seeds (although its algorithm sends them), and KB = 1024 bytes. By
+  chance, about one number with two decimals in four is this close to a multiple of 40 bytes.
+* *Savings* (``experiments.papers.hiso.savings``): we take the total bytes of Sec. 6 from Table 5, SST-2, in powers of
+  1,024. With powers of 1,000 FedZO with OPT-350M also falls short of "over 40 million times".
+* *DeComFL*: Appx. F.3 says about Table 5 that HiSo has "less communication overhead".
 
-How many rounds a method needs is accuracy, which ``hiso-table2``, ``hiso-table5`` and ``hiso-fig6`` measure on
-stand-ins.
+The number of rounds that a method needs depends on its accuracy; ``hiso-table2``, ``hiso-table5`` and ``hiso-fig6``
+measure it on stand-ins.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from surrogates import plotting
 
 LAST_DIGIT = "miss in the last printed digit"
 HALF = 0.5 + 1e-9
-"""The miss of a number that was rounded."""
+"""Largest distance of a rounded number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
         dims: d.
@@ -73,21 +73,21 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Bowl:
-    """‖x − c‖² for a centre c in every coordinate, with its gradient."""
+    """‖x − c‖² with the same center c in every coordinate, and its gradient."""
 
     centre: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The value at x."""
+        """Returns the value at x."""
         return (x - self.centre).square().sum()
 
     def gradient(self, x: Tensor) -> Tensor:
-        """2(x − c)."""
+        """Returns 2(x − c)."""
         return 2.0 * (x - self.centre)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """The ledger of every method at every dimension, and the model's loss as a sign of life."""
+    """Records the ledger of every method at every dimension, and the model's loss as a check that it trains."""
     rows: Rows = []
     for d in settings.dims:
         bowls = [Bowl(float(i)) for i in range(settings.clients)]
@@ -109,13 +109,13 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def _side_by_side() -> dict[str, float]:
-    """How many decades the mark of each method stands beside its d: as far as those of one line do not overlap."""
+    """Returns horizontal offsets in decades that keep the marks of one d apart."""
     lines = [[method for method in METHODS if (method in SCALAR_ONLY) == scalar] for scalar in (False, True)]
     return {method: 0.088 * (i - (len(line) - 1) / 2) for line in lines for i, method in enumerate(line)}
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """The measured bytes of a round against d, and what the same rule gives at the sizes of the paper's models."""
+    """Draws the measured bytes of a round against d, and the rule at the sizes of the paper's models."""
     figure, axes = plotting.panels(1, 1, height=2.3, width=plotting.PAGE)
     panel, shifts = axes[0, 0], _side_by_side()
     flat = bytes_a_round("hiso", 1, settings.perturbations)
@@ -140,13 +140,13 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def title(place: Place) -> str:
-    """A cell of a table, such as ``OPT-1.3B SST-2 HiSo``."""
+    """Formats a cell of a table, such as ``OPT-1.3B SST-2 HiSo``."""
     model, task, method = place
     return f"{model} {task} {plotting.METHODS[method].label}"
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Bytes of a round as measured; the paper's numbers as whole rounds, and its sentences by its numbers."""
+    """Judges the measured bytes of a round, the paper's numbers as whole rounds, and its sentences."""
     seeds, flat = seeds_of(rows), bytes_a_round("hiso", 1, settings.perturbations)
 
     def measured(claim: str, statistic: str, scalar_only: bool) -> Verdict:
@@ -186,7 +186,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Each printed number of HiSo and DeComFL, the rounds printed of it, and the whole rounds nearest to it."""
+    """Lists each printed number of HiSo and DeComFL with its printed rounds and the nearest whole rounds."""
     flat, lines = bytes_a_round("hiso", 1, settings.perturbations), []
     for (source, place), number in CELLS.items():
         rounds, nearest = (f"{TABLE_2[place][0]:,}" if source == "Table 2" else ""), nearest_rounds(number, flat)

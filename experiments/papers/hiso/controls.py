@@ -1,4 +1,4 @@
-"""Controls beside HiSo: one number in the place of H, and what H would be if directions meant nothing."""
+"""Controls for HiSo: a scalar instead of H, and the H that unrelated directions would give."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SCALAR = "one number in the place of H"
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarDisplacement(Displacement):
-    """H = hI, h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over coordinates.
+    """H = hI with h ← clip((1 − ν)h + ν(‖Δx‖²/d + ε), β_l, β_u): the mean of eq. 12 over the coordinates.
 
-    ``update`` and ``reset`` mean what they mean for eq. 12: which displacements of a round are learned from, with which
-    root they are made, and after how many rounds h is h₀ again.
+    ``update`` and ``reset`` have the same meaning as for eq. 12: which displacements of a round update h, with which
+    root they are computed, and after how many rounds h returns to h₀.
 
     Raises:
-        TypeError: for an ``initial`` of several numbers, and as ``Displacement`` does.
-        ValueError: as ``Displacement`` does.
+        TypeError: if ``initial`` is not a single number, and as for ``Displacement``.
+        ValueError: as for ``Displacement``.
     """
 
     def __post_init__(self) -> None:
@@ -36,7 +36,7 @@ class ScalarDisplacement(Displacement):
             raise TypeError("initial must be a number, as H is one")
 
     def step(self, learned: LearnedDiagonal, step: Step) -> LearnedDiagonal:
-        """The step along H^(−1/2)u, and h from what it and the round's steps before it teach."""
+        """Moves along H^(−1/2)u and updates h from this step and the earlier steps of the round."""
         together = [*itertools.chain(*learned.round)] if self.update == "per_round" else []
         if not step.fits(learned.floor, together):
             step = replace(step, terms=[])
@@ -56,7 +56,7 @@ class ScalarDisplacement(Displacement):
 
 
 class ScalarHessian(HiSo):
-    """HiSo with one number for H: what adapting the rate alone gives."""
+    """HiSo with a scalar H, which only adapts the step size."""
 
     name = "hiso_scalar"
 
@@ -65,13 +65,13 @@ class ScalarHessian(HiSo):
 
 
 def noise_hessian(server: ScalarOnlyServer, seed: int) -> Tensor:
-    """H that the run's own scalars give along directions that have nothing to do with them, shape ``d``.
+    """Computes the H that the run's own scalars would give along unrelated directions, shape ``d``.
 
-    The server's logged scalars are followed along directions of another seed, so that each Δxⱼ² is a χ² variable
-    with the run's own scale and no word of the function. An H that cannot be told from this one is noise.
+    The server's logged scalars are replayed along directions of another seed, so that each Δxⱼ² is a χ² variable with
+    the run's own scale and no information about the function. An H that does not differ from this one is noise.
 
     Raises:
-        ValueError: if the log does not go back to the first round, or the seed is the run's own.
+        ValueError: if the log does not contain the first round, or the seed is the run's own.
     """
     algorithm = server.algorithm
     if server.state.log.first > 1 or seed == algorithm.seed:

@@ -1,4 +1,4 @@
-"""MNIST, or scikit-learn's digits in its place, over many clients: networks as functions of one parameter vector."""
+"""MNIST, or scikit-learn's digits as a stand-in, dealt to clients: losses as functions of one parameter vector."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 from experiments.workloads.images import load_images
 
 TEST_SHARE = 0.2
-"""Of the digits; MNIST has test images of its own."""
+"""Share of the digits used for testing; MNIST has its own test images."""
 
 CHUNK = 2000
-"""Images that are looked at together."""
+"""Number of images evaluated at once."""
 
 MNIST_NETWORK = "mnist_cnn"
 
@@ -26,23 +26,23 @@ SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "cnn": ((8, 1, 3, 3), (8,), (16, 8, 3, 3), (16,), (10, 64), (10,)),
     MNIST_NETWORK: ((16, 1, 5, 5), (16,), (32, 16, 5, 5), (32,), (10, 1568), (10,)),
 }
-"""Shapes of each network's parameters in their order.
+"""Shapes of each network's parameters, in order.
 
-For 8 x 8 pixels an MLP 64-32-10 and a CNN of two convolutions; for 28 x 28 the CNN of the authors' programs (the paper
-gives no layers): convolutions of 5 x 5 to 16 and 32 channels, and one linear layer, 28,938 parameters.
+For 8 x 8 pixels: an MLP 64-32-10 and a CNN with two convolutions. For 28 x 28: the CNN of the authors' programs, with 5
+x 5 convolutions to 16 and 32 channels and one linear layer, 28,938 parameters. The paper gives no layers.
 """
 
 GAINS = {"mlp": 1.0, "cnn": 6.0**0.5, MNIST_NETWORK: 6.0**0.5}
-"""Initial weights are uniform within ±gain/√(fan in): torch's default, and He's for the CNNs, else near flat."""
+"""Initial weights are uniform within ±gain/√(fan in): torch's default for the MLP, He's for the CNNs."""
 
 
 def dimension(network: str) -> int:
-    """Number of parameters d."""
+    """Returns the number of parameters d."""
     return sum(math.prod(shape) for shape in SHAPES[network])
 
 
 def logits(network: str, x: Tensor, inputs: Tensor) -> Tensor:
-    """Scores of the ten digits, ``n x 10``, for parameters ``d`` and pixels ``n x side²`` in [0, 1]."""
+    """Returns the scores of the ten digits, ``n x 10``, for parameters ``d`` and pixels ``n x side²`` in [0, 1]."""
     pieces = x.split([math.prod(shape) for shape in SHAPES[network]])
     p = [piece.view(shape) for piece, shape in zip(pieces, SHAPES[network], strict=True)]
     if network == "mlp":
@@ -55,7 +55,7 @@ def logits(network: str, x: Tensor, inputs: Tensor) -> Tensor:
 
 
 def initial(network: str, seed: int) -> Tensor:
-    """Parameters to start from: weights uniform as ``GAINS`` says, biases 0; float32, shape ``d``."""
+    """Draws initial parameters: weights uniform by ``GAINS``, biases 0; float32, shape ``d``."""
     generator = torch.Generator().manual_seed(seed)
     pieces = []
     for shape in SHAPES[network]:
@@ -84,22 +84,22 @@ class Loss:
         return dimension(self.network)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The loss at x, shape ``d``."""
+        """Returns the loss at x, shape ``d``."""
         return torch.stack(list(self._shares(x))).sum()
 
     def _shares(self, x: Tensor) -> Iterator[Tensor]:
-        """What each chunk of the images adds to the loss."""
+        """Yields the contribution of each chunk of images to the loss."""
         for inputs, labels in zip(self.inputs.split(CHUNK), self.labels.split(CHUNK), strict=True):
             share = len(labels) / len(self.labels)
             yield share * cross_entropy(logits(self.network, x, inputs), labels)
 
     def accuracy(self, x: Tensor) -> float:
-        """Share of the images that are recognized."""
+        """Returns the share of images that are classified correctly."""
         found = torch.cat([logits(self.network, x, inputs).argmax(1) for inputs in self.inputs.split(CHUNK)])
         return float((found == self.labels).float().mean())
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The gradient at x, shape ``d``."""
+        """Returns the gradient at x, shape ``d``."""
         leaf, total = x.detach().clone().requires_grad_(), torch.zeros_like(x)
         for share in self._shares(leaf):
             total += torch.autograd.grad(share, leaf)[0]
@@ -107,15 +107,16 @@ class Loss:
 
 
 def federation_of(network: str, clients: int, alpha: float, seed: int, data: str = "") -> tuple[list[Loss], Loss, Loss]:
-    """The clients' losses, that of all training images, and that of the test images.
+    """Returns the clients' losses, the loss on all training images and the loss on the test images.
 
-    For each digit its training images, in an order of the seed's, are dealt to the clients by proportions from
-    Dirichlet(α, …, α). The test is MNIST's own, of the stand-in a random fifth of its images. Where a client has no
-    image, proportions are drawn anew. ``data`` is the folder that holds ``mnist``; empty: scikit-learn's digits.
+    The training images of each digit, in an order drawn from the seed, are dealt to the clients with proportions from
+    Dirichlet(α, …, α), which are drawn again if a client has no image. The test images are MNIST's own, or a random
+    fifth of the stand-in. ``data`` is the folder that contains ``mnist``; an empty string selects scikit-learn's
+    digits.
 
     Raises:
         ValueError: if there are too many clients for each to have an image.
-        DataError: if the folder does not hold MNIST.
+        DataError: if the folder does not contain MNIST.
     """
     generator = np.random.default_rng([seed, clients])
     train, test = _split(network, data, generator)

@@ -1,10 +1,10 @@
-"""HiSo, Figure 4: eigenvalues of a synthetic Hessian before and after whitening, and what rates depend on.
+"""HiSo, Figure 4: eigenvalues of a synthetic Hessian before and after whitening, and what the rates depend on.
 
-200 eigenvalues λᵢ of Σ with log λᵢ ~ N(0, 3²); the paper prints N(0, 3I), and we read 3 as the standard deviation. With
-L = max λᵢ, a rate of random search depends on Ld in the worst case, on Tr Σ = Lκ with the effective rank κ = Tr Σ/L,
-and along H^(−1/2)u on ζ = Tr(H^(−1/2) Σ H^(−1/2)). The ideal H = Σ + ε gives ζ = Σᵢ λᵢ/(λᵢ + ε), which depends on ε
-more than on anything: it is near d for ε under the eigenvalues. The whitened spectrum has largest eigenvalue under 1,
-hence an Ld under d. The paper does not state its ε; three are shown. What HiSo learns is not this H: see ``hiso-fig5``.
+200 eigenvalues λᵢ of Σ have log λᵢ ~ N(0, 3²); the paper prints N(0, 3I), and we take 3 as the standard deviation. With
+L = max λᵢ the rate of random search depends on Ld in the worst case, on Tr Σ = Lκ with the effective rank κ = Tr Σ/L,
+and along H^(−1/2)u on ζ = Tr(H^(−1/2) Σ H^(−1/2)). The ideal H = Σ + ε gives ζ = Σᵢ λᵢ/(λᵢ + ε), which depends mainly
+on ε: it is near d if ε is below the eigenvalues. The largest whitened eigenvalue is below 1, hence its Ld is below d.
+The paper does not state ε; three values are shown. HiSo does not learn this ideal H: see ``hiso-fig5``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHADES = ((plotting.SKY, "-."), (plotting.BLUE, "--"), (plotting.INDIGO, ":"))
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 4 is drawn with: d, the standard deviation of log λ, and every ε."""
+    """Settings of Figure 4: d, the standard deviation of log λ, and the values of ε."""
 
     dim: int = 200
     log_deviation: float = 3.0
@@ -33,12 +33,12 @@ class Settings:
 
 
 def whitened(eigenvalues: np.ndarray, epsilon: float) -> np.ndarray:
-    """λ/(λ + ε): eigenvalues of H^(−1/2) Σ H^(−1/2) for H = Σ + εI."""
+    """Returns λ/(λ + ε), the eigenvalues of H^(−1/2) Σ H^(−1/2) for H = Σ + εI."""
     return eigenvalues / (eigenvalues + epsilon)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """One spectrum before whitening (``epsilon`` 0) and after it, and what rates depend on."""
+    """Records one spectrum before (``epsilon`` 0) and after whitening, and the constants of the rates."""
     generator = np.random.default_rng(seed)
     eigenvalues = np.sort(np.exp(settings.log_deviation * generator.standard_normal(settings.dim)))[::-1]
 
@@ -55,7 +55,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """The first seed's spectra, and the three quantities over seeds."""
+    """Draws the spectra of the first seed, and the three constants over seeds."""
     figure, axes = plotting.panels(1, 2, height=2.2)
     spectra, levels = axes[0]
     first = where(rows, seed=seeds_of(rows)[0], quantity="eigenvalue")
@@ -80,7 +80,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """ζ under Lκ under Ld, and how much of it is ε."""
+    """Judges ζ against Lκ, Lκ against Ld, and the dependence of ζ on ε."""
     seeds = seeds_of(rows)
 
     def log(quantity: str, epsilon: float = 0.0) -> np.ndarray:

@@ -1,21 +1,21 @@
-"""HiSo, Figures 5 and 8: training on MNIST with several weights ν of the Hessian's update and with local steps τ.
+"""HiSo, Figures 5 and 8: training on MNIST with several weights ν of the Hessian update and several local steps τ.
 
-64 clients have Dirichlet(1) shares of each digit, 8 of them take part in a round, each with the loss of all of its
-images. Beside the paper's curves stand two controls. *Scalar H*: one number in the place of H. *χ²* (Figure 5): the
-same H-update fed with the run's own scalars along unrelated directions. If H holds curvature it must beat the scalar,
-correlate with the loss's squared gradient, and differ from χ².
+64 clients have Dirichlet(1) shares of each digit. Eight of them participate in each round, each with the loss on all of
+its images. Two controls are added to the paper's curves. *Scalar H* uses one number instead of H. *χ²* (Figure 5)
+applies the same H-update to the run's own scalars along unrelated directions. If H contains curvature, HiSo must beat
+the scalar, H must correlate with the squared gradient of the loss, and H must differ from χ².
 
-Readings: the paper's text gives neither ν, rates (each method's best), μ, P, batch nor the number of rounds, nor τ of
-Figure 5 nor the data of Figure 8; P = 1 and μ = 1e-3 are its authors' program's, the rate 0.01 was best for DeComFL and
-for HiSo on other seeds, and MNIST's CNN has 0.001, as with three times that runs on enlarged digits diverged. With τ
-local steps the rate falls as 1/√τ, as the round's displacement is a sum of τ steps along random directions; a round
-costs 8τP bytes, so Figure 8's second panel has the bytes in its axis.
+Our choices: the paper gives neither ν, the rates (each method's best), μ, P, the batch
+nor the number of rounds, nor τ of Figure 5, nor the data of Figure 8. P = 1 and μ = 1e-3 are from the authors' program.
+The rate 0.01 was best for DeComFL and HiSo on other seeds. MNIST's CNN uses 0.001, because runs on enlarged digits
+diverged at three times that rate. With τ local steps the rate falls as 1/√τ, because a round's displacement is a sum of
+τ steps along random directions. A round costs 8τP bytes, so the lower panels of Figure 8 show bytes.
 
-Of Figure 8 the paper (Appx. F.2) claims that "HiSo exhibits notable insensitivity to the choice of τ", and that "in
-contrast, DeComFL's performance is highly dependent on this parameter". Performance is read as the test accuracy at the
-end and dependence as its range over the values of τ, seed by seed; the bar between the two is a twentieth. The rates'
-rule has a part in what comes out, and so has R: runs that end before any τ is near its best differ by their speed.
-Whether more steps lower HiSo's loss, and how the methods end at each τ, are controls.
+About Figure 8 the paper (Appx. F.2) claims that "HiSo exhibits notable insensitivity to the choice of τ", and that "in
+contrast, DeComFL's performance is highly dependent on this parameter". We measure performance by the final test
+accuracy and dependence by its range over the values of τ, per seed, with a threshold of a twentieth. The outcome also
+depends on the rule for the rate, and on R: in runs that end before any τ is near its best, the speeds differ. Controls
+judge whether more steps lower HiSo's loss, and how the methods compare at each τ.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ RATIO = "log10 of the ratio of the losses"
 
 @dataclasses.dataclass(frozen=True)
 class Weights(Digits):
-    """Figure 5.
+    """Settings of Figure 5.
 
     Attributes:
-        weight: ν of every run but the ablation's.
-        weights: every ν of the ablation.
-        quantiles: number of quantiles that the sorted H is drawn with.
+        weight: ν of every run except the ablation.
+        weights: the values of ν in the ablation.
+        quantiles: number of quantiles with which the sorted H is drawn.
     """
 
     weight: float = 0.05
@@ -66,19 +66,19 @@ class Weights(Digits):
 
 @dataclasses.dataclass(frozen=True)
 class LocalSteps(Digits):
-    """Figure 8, with every τ in ``local_steps``."""
+    """Settings of Figure 8; ``local_steps`` has the values of τ."""
 
     rounds: int = 500
     local_steps: tuple[int, ...] = (1, 2, 5, 10)
 
 
 def log_loss(settings: Digits, rows: Rows, **conditions: Any) -> np.ndarray:
-    """log10 of the last round's loss, one number a seed."""
+    """Returns log10 of the last round's loss, one number per seed."""
     return np.log10(by_seed(rows, quantity="loss", round=settings.rounds, **conditions))
 
 
 def run_weights(settings: Weights, seed: int) -> Rows:
-    """Figure 5's runs on the seed's data, and H of the main one beside χ² and the squared gradient."""
+    """Runs Figure 5 on the seed's data; records H of the main run, χ² and the squared gradient."""
     main: Row = {"nu": settings.weight, "index": 0}
     rows, _, _ = train(settings, "decomfl", seed, {"nu": 0.0, "index": 0})
     found, server, _ = train(settings, "hiso_scalar", seed, main, curvature=ScalarDisplacement(weight=settings.weight))
@@ -94,9 +94,9 @@ def run_weights(settings: Weights, seed: int) -> Rows:
 
 
 def spectrum(server: ScalarOnlyServer, loss: Loss, seed: int, quantiles: int) -> Rows:
-    """H of a run and χ² as so many quantiles in descending order, their contrasts, and H's rank correlation.
+    """Records quantiles of H and of χ² in descending order, their contrasts, and H's rank correlation.
 
-    A contrast is log10 of the ratio of the 95% and 5% quantiles; ranks are compared with the squared gradient's.
+    A contrast is log10 of the ratio of the 95% and 5% quantiles. The rank correlation is with the squared gradient.
     """
     hessian = server.state.model.vectors()["hessian"].double().numpy()
     noise = noise_hessian(server, seed + NOISE_SEED).double().numpy()
@@ -111,7 +111,7 @@ def spectrum(server: ScalarOnlyServer, loss: Loss, seed: int, quantiles: int) ->
 
 
 def plot_weights(settings: Weights, rows: Rows) -> Figure:
-    """Accuracy and loss over rounds, and sorted H."""
+    """Draws accuracy and loss over rounds, and the sorted H."""
     figure, axes = plotting.panels(1, 3, height=2.1)
     for panel, quantity, label in zip(axes[0], ("accuracy", "loss"), ("test accuracy", "training loss"), strict=False):
         of_it = where(rows, quantity=quantity)
@@ -139,7 +139,7 @@ def plot_weights(settings: Weights, rows: Rows) -> Figure:
 
 
 def claims_on_weights(settings: Weights, rows: Rows) -> list[Verdict]:
-    """HiSo against DeComFL and the scalar, ν, and whether H is curvature."""
+    """Judges HiSo against DeComFL and the scalar, the influence of ν, and whether H is curvature."""
     main: dict[str, Any] = {"method": "hiso", "nu": settings.weight}
 
     def judged(claim: str, statistic: str, values: np.ndarray, **bars: Any) -> Verdict:
@@ -177,7 +177,7 @@ def claims_on_weights(settings: Weights, rows: Rows) -> list[Verdict]:
 
 
 def run_local_steps(settings: LocalSteps, seed: int) -> Rows:
-    """Figure 8's runs: all methods at every τ."""
+    """Runs all methods at every τ."""
     rows: Rows = []
     for method, tau in itertools.product(COMPARED, settings.local_steps):
         rate = settings.with_data().rate / tau**0.5
@@ -186,7 +186,7 @@ def run_local_steps(settings: LocalSteps, seed: int) -> Rows:
 
 
 def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
-    """Accuracy over rounds above and over bytes below, a column for each method and a line for each τ."""
+    """Draws accuracy over rounds (top) and over bytes (bottom), one column per method and one line per τ."""
     figure, axes = plotting.panels(2, len(COMPARED), height=1.7, sharex="row", sharey=True)
     for column, method in enumerate(COMPARED):
         over_rounds, over_bytes = axes[:, column]
@@ -204,7 +204,7 @@ def plot_local_steps(settings: LocalSteps, rows: Rows) -> Figure:
 
 
 def claims_on_local_steps(settings: LocalSteps, rows: Rows) -> list[Verdict]:
-    """How much each method depends on τ; and, as controls, what more steps give, and the methods at each τ."""
+    """Judges how much each method depends on τ; controls compare τ and the methods at each τ."""
     seeds, taus = seeds_of(rows), settings.local_steps
     loss = {
         (method, tau): log_loss(settings, rows, method=method, local_steps=tau)

@@ -1,24 +1,24 @@
-"""Federated tuning of language models: what HiSo's Tables 2 and 5 and Figure 6 share.
+"""Federated fine-tuning of language models: the basis of HiSo's Tables 2 and 5 and Figure 6.
 
-6 clients, 2 of them a round, P = 5 for all methods without gradients (FedZO's Q = P) and normal directions, as printed.
-Readings, where the paper is silent: τ = 1 and μ = 1e-3 as its authors' program has; all parameters are tuned, a
-client's loss is that of all of its prompts, and of SST-2 and QQP its share of each label is from Dirichlet(1). The
-first-order methods take one gradient step a round, those with moments at rate ``CLIENT_RATE`` and with the rate of the
-grid at the server. A score is accuracy on test prompts, of SQuAD F1.
+As printed in the paper: 6 clients, 2 of them per round, P = 5 for all methods without gradients (FedZO's Q = P), and
+normal directions. Our choices where it gives no details: τ = 1 and μ = 1e-3 as in the authors' program; all parameters
+are tuned; a client's loss covers all of its prompts; for SST-2 and QQP a client's share of each label is drawn from
+Dirichlet(1). First-order methods take one gradient step per round; those with moments use ``CLIENT_RATE`` on the client
+and the grid's rate on the server. The score is the accuracy on test prompts, or F1 for SQuAD.
 
-**What is counted.** The best score of a run is its highest record (one every so many rounds), and its rounds are those
-until the first record that is as high; bytes are these rounds times those of a round and client
-(``accounting``: 40 for P = 5, 8d for vectors), which the ledger's payload confirms.
+**Counting.** The best score of a run is its highest record, and its rounds are those until that record first occurs.
+Bytes are these rounds times the bytes of a client's round (``accounting``: 40 for P = 5, 8d for vectors), which the
+ledger's payload confirms.
 
-**Rates** are the best of ``GRIDS``, three a method and moved where the best was at an end, by the mean over tasks of
-the score over a run (the mean of its records) on ``TUNING_SEEDS``, which no table uses, with the middle model
-(``tune``), at reduced scale, a record every 20 rounds. They are the stand-ins'. ``REAL_RATES`` are a guess, as no real
-model was at hand: tune before you rely on them.
+**Rates** are the best of ``GRIDS``, with three values per method, shifted if the best was at an end. The criterion is
+the mean over tasks of the mean record of a run on ``TUNING_SEEDS``, which no table uses, with the middle model
+(``tune``) at the reduced scale and a record every 20 rounds. They were tuned for the stand-ins. ``REAL_RATES`` are a
+guess, because no real model was available: tune them before use.
 
-**Stand-ins**: tiny OPTs of three sizes on templated sentences (``experiments.workloads.sentences``), trained once for
-all seeds, as OPT is; seeds are of the prompts, their clients and the directions. **Real**: ``--data DIR`` with
-DIR/opt-125m and so on, and DIR/sst2, DIR/qqp, DIR/squad (``experiments.workloads.llm``), of which those that are there
-are run. A federation holds seven models in float32 (HiSo twice that), so OPT-1.3B needs some 75 GB.
+**Stand-ins**: tiny OPTs of three sizes on templated sentences (``experiments.workloads.sentences``), pretrained once
+for all seeds. Seeds draw prompts, clients and directions. **Real models**: ``--data DIR`` with DIR/opt-125m and so on,
+and DIR/sst2, DIR/qqp, DIR/squad (``experiments.workloads.llm``); those that exist are run. A federation stores seven
+models in float32 (HiSo twice that), so OPT-1.3B needs about 75 GB.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from optimizers.comparison.records import Row, Rows, by_seed, seeds_of, where
 from surrogates import plotting
 
 Cell = dict[str, str]
-"""A model and a task, as the columns of the records."""
+"""A model and a task, as columns of the records."""
 TASKS = {"sst2": "SST-2", "qqp": "QQP", "squad": "SQuAD"}
 MODELS = {"opt-125m": "OPT-125M", "opt-350m": "OPT-350M", "opt-1.3b": "OPT-1.3B"}
 STAND_INS = {"opt-125m": (16, 2, 2), "opt-350m": (24, 2, 2), "opt-1.3b": (32, 2, 4)}
-"""Width, layers and heads of the tiny OPT in the place of each."""
+"""Width, layers and heads of the tiny OPT that replaces each model."""
 CLIENT_RATE = 0.1
 
 ZEROTH_ORDER = ("fedzo", "decomfl", "hiso", "hiso_scalar")
@@ -66,33 +66,33 @@ GRIDS: dict[str, tuple[float, float, float]] = {
 }
 TUNING_SEEDS = (100, 101)
 RATES = {method: rates[1] for method, rates in GRIDS.items()}
-"""The best of each grid, which is the middle one."""
+"""The best rate of each grid, which is the middle one."""
 REAL_RATES = {method: rate / (1000.0 if method in ZEROTH_ORDER else 10.0) for method, rate in RATES.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is tuned, by whom and for how long.
+    """Settings of the fine-tuning runs.
 
     Attributes:
         tasks: names of the tasks.
         models: names of the models.
         methods: names of the algorithms.
         clients: N.
-        participants: number of clients in a round.
+        participants: number of clients per round.
         perturbations: P, and FedZO's Q.
         smoothing_radius: μ.
         rounds: R of the methods without gradients.
         first_order_rounds: R of the methods with gradients.
-        every: number of rounds from one record to the next.
-        client_prompts: number of prompts of a client.
-        test_prompts: number of prompts that a score is of.
-        rates: each method's rate with the stand-ins.
-        real_rates: each method's rate with real models.
-        training: how stand-ins are trained.
+        every: rounds between records.
+        client_prompts: number of prompts per client.
+        test_prompts: number of prompts for the score.
+        rates: each method's rate for the stand-ins.
+        real_rates: each method's rate for real models.
+        training: pretraining of the stand-ins.
         data: folder of models and data sets.
-        device: where models compute.
-        cache: folder of the trained stand-ins.
+        device: device of the models.
+        cache: folder of the pretrained stand-ins.
     """
 
     tasks: tuple[str, ...] = tuple(TASKS)
@@ -131,7 +131,7 @@ QUICK: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """The clients' losses, the test prompts', and the parameters to start from."""
+    """The clients' losses, the loss on the test prompts, and the initial parameters."""
 
     clients: Sequence[PromptLoss]
     test: PromptLoss
@@ -145,10 +145,10 @@ def _stand_in(name: str, training: Training, cache: str) -> tuple[LanguageModel,
 
 
 def problem_of(settings: Settings, model: str, task: str, seed: int) -> Problem:
-    """A seed's prompts, dealt to the clients.
+    """Draws a seed's prompts and deals them to the clients.
 
     Raises:
-        DataError: if the data folder does not have what is expected.
+        DataError: if the data folder is not as expected.
     """
     pool, folder = 2 * settings.clients * settings.client_prompts, Path(settings.data)
     made: LanguageModel
@@ -168,7 +168,7 @@ def problem_of(settings: Settings, model: str, task: str, seed: int) -> Problem:
 
 
 def deal(labels: np.ndarray, clients: int, each: int, seed: int) -> list[np.ndarray]:
-    """Rows of each client, none twice: of two labels the share of each is from Dirichlet(1, 1), one is dealt evenly.
+    """Draws distinct rows for each client; of two labels each client's share is from Dirichlet(1, 1).
 
     Raises:
         DataError: if there are too few rows of a label.
@@ -190,7 +190,7 @@ def _sgd(rate: float) -> Callable[[Any], torch.optim.Optimizer]:
 
 
 def federation_of(settings: Settings, problem: Problem, method: str, rate: float, seed: int) -> Federation:
-    """A method's federation at the start, at a rate of its grid."""
+    """Creates the federation of a method at a given rate."""
     options: dict[str, Any] = {"smoothing_radius": settings.smoothing_radius} if method in ZEROTH_ORDER else {}
     if method in SCALAR_ONLY:
         options |= {"perturbations": settings.perturbations, "rate": rate, "log_rounds": max(settings.rounds, 1)}
@@ -214,7 +214,7 @@ def federation_of(settings: Settings, problem: Problem, method: str, rate: float
 
 @torch.no_grad()
 def train(settings: Settings, problem: Problem, method: str, rate: float, seed: int) -> tuple[Rows, Federation]:
-    """Scores of one run every so many rounds, from round 0, and the federation at its end."""
+    """Records the score of one run every ``every`` rounds, from round 0; also returns the federation at its end."""
     federation = federation_of(settings, problem, method, rate, seed)
     last = settings.first_order_rounds if method in FIRST_ORDER else settings.rounds
     rows: Rows = []
@@ -227,7 +227,7 @@ def train(settings: Settings, problem: Problem, method: str, rate: float, seed: 
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """All methods on all models and tasks: scores, and the bytes of a round and client by the rule."""
+    """Runs all methods on all models and tasks; records scores and the bytes of a client's round."""
     rows: Rows = []
     rates = dict(settings.real_rates if settings.data else settings.rates)
     for model, task in itertools.product(*there(settings)):
@@ -242,10 +242,10 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def confirmed_bytes(settings: Settings, method: str, federation: Federation) -> int:
-    """Payload up and down of a round and client, by the rule.
+    """Returns the payload of a client's round by the rule.
 
     Raises:
-        RuntimeError: if a client's payload in the ledger is another.
+        RuntimeError: if the ledger has a different payload.
     """
     both = bytes_a_round(method, federation.algorithm.dimension, settings.perturbations)
     if wrong := {row["payload_up"] for row in federation.ledger.to_rows()} - {both // 2}:
@@ -254,7 +254,7 @@ def confirmed_bytes(settings: Settings, method: str, federation: Federation) -> 
 
 
 def tune(settings: Settings, method: str, model: str = "opt-350m") -> dict[float, float]:
-    """For each rate of the method's grid the mean of all records over ``TUNING_SEEDS`` and tasks."""
+    """Returns the mean of all records over ``TUNING_SEEDS`` and tasks for each rate of the method's grid."""
 
     def mean(rate: float, task: str, seed: int) -> np.floating[Any]:
         rows, _ = train(settings, problem_of(settings, model, task, seed), method, rate, seed)
@@ -264,18 +264,18 @@ def tune(settings: Settings, method: str, model: str = "opt-350m") -> dict[float
     return {rate: float(np.mean([mean(rate, task, seed) for task, seed in runs])) for rate in GRIDS[method]}
 
 
-# What is there.
+# The models and tasks.
 
 
 def there(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The models and the tasks that are run: with a data folder those in it."""
+    """Returns the models and tasks to run; with a data folder, those that it contains."""
     if not settings.data:
         return settings.models, settings.tasks
     return llm.there(Path(settings.data), settings.models), llm.there(Path(settings.data), settings.tasks)
 
 
 def check(settings: Settings) -> None:
-    """Read the data; raises ``DataError`` where they are not what is expected."""
+    """Reads the data; raises ``DataError`` if they are not as expected."""
     if not settings.data:
         return
     folder, (models, tasks) = Path(settings.data), there(settings)
@@ -289,7 +289,7 @@ def check(settings: Settings) -> None:
 
 
 def describe(settings: Settings) -> str:
-    """The name of what stands in; empty where real models and data are used."""
+    """Names the stand-in; an empty string if real models and data are used."""
     if settings.data:
         return ""
     models, tasks = ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)
@@ -297,58 +297,58 @@ def describe(settings: Settings) -> str:
 
 
 def over(settings: Settings) -> str:
-    """The models and the tasks."""
+    """Formats the models and tasks."""
     models, tasks = ", ".join(MODELS[m] for m in settings.models), ", ".join(TASKS[t] for t in settings.tasks)
     return f"{models} on {tasks}"
 
 
 def tuned_dimension(rows: Rows, model: str) -> int:
-    """The d of the model that was tuned: a vector method's bytes are 8d. 0 where no such method ran."""
+    """Returns d of the tuned model from a vector method's bytes, 8d; 0 if no such method ran."""
     found = [row for row in where(rows, quantity="bytes", model=model) if row["method"] not in SCALAR_ONLY]
     return int(found[0]["value"]) // 8 if found else 0
 
 
 def caption(settings: Settings) -> str:
-    """A table's note of what is not the paper's model."""
+    """Returns a table's note on the stand-in."""
     name = describe(settings)
     return f" Stand-in: {name}." if name else ""
 
 
 def cells_of(settings: Settings, rows: Rows) -> dict[str, Cell]:
-    """The models and tasks of some records, by a title that says where the model is a stand-in."""
+    """Returns the models and tasks of the records by title; the title says if the model is a stand-in."""
     prefix = "" if settings.data else "tiny OPT for "
     found = dict.fromkeys((str(row["model"]), str(row["task"])) for row in rows)
     return {f"{prefix}{MODELS[model]}, {TASKS[task]}": {"model": model, "task": task} for model, task in found}
 
 
 def place_of(method: str, cell: Cell) -> Place:
-    """Where the paper's tables have a method on a cell."""
+    """Returns the place of a method and a cell in the paper's tables."""
     return MODELS[cell["model"]], TASKS[cell["task"]], method
 
 
-# What came out.
+# Scores and bytes.
 
 
 def best(rows: Rows, **conditions: str) -> np.ndarray:
-    """The best score, one number a seed."""
+    """Returns the best score, one number per seed."""
     found = where(rows, quantity="score", **conditions)
     return np.array([max(float(row["value"]) for row in where(found, seed=seed)) for seed in seeds_of(rows)])
 
 
 def rounds_until(rows: Rows, target: np.ndarray, **conditions: str) -> tuple[np.ndarray, np.ndarray]:
-    """``training.rounds_until`` for a score; at least 1."""
+    """Applies ``training.rounds_until`` to the score; the result is at least 1."""
     rounds, reached = training.rounds_until(where(rows, quantity="score", **conditions), target)
     return np.maximum(rounds, 1.0), reached
 
 
 def bytes_until_best(rows: Rows, **conditions: str) -> np.ndarray:
-    """Bytes of a client until the run's best score, one number a seed."""
+    """Returns a client's bytes until the run's best score, one number per seed."""
     rounds, _ = rounds_until(rows, best(rows, **conditions), **conditions)
     return rounds * by_seed(rows, quantity="bytes", **conditions)
 
 
 def in_units(count: float) -> str:
-    """Bytes to be read, in powers of 1,024 as the paper's KB seem to be: ``7.81 KB``."""
+    """Formats bytes in powers of 1,024, as the paper's KB seem to be: ``7.81 KB``."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1024.0:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
@@ -359,7 +359,7 @@ def in_units(count: float) -> str:
 def draw_cells(
     settings: Settings, rows: Rows, draw_cell: Callable[[Axes, Cell], object], xlabel: str, ylabel: str
 ) -> Figure:
-    """A figure with a row of panels for each model and a column for each task."""
+    """Draws a figure with a row for each model and a column for each task."""
     tasks = distinct(rows, "task")
     return plotting.grid(
         cells_of(settings, rows),

@@ -1,9 +1,9 @@
-"""HiSo's sentence on Figure 6 as verdicts: how many times fewer its total bytes are, the models' sizes kept apart.
+"""Verdicts on HiSo's sentence about Figure 6: the factor by which it reduces the total bytes, per model size.
 
 Sec. 6: "While traditional methods like FedAvg, FedZO, and FedAdam incur communication costs on the order of 10¹¹ to
 10¹³, HiSo reduces this overhead by over 40 million times for 125M and 350M models, and up to 90 million times for the
-1.3B model." We read "over" as said of each of the three methods with either model, and "up to" as said of the largest
-of the three ratios.
+1.3B model." We apply "over" to each of the three methods with either model, and "up to" to the largest of the three
+ratios.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from surrogates import plotting
 
 METHODS = ("fedavg", "fedzo", "fedadam")
 OVER, UP_TO = 40, 90
-"""Millions of times."""
+"""Factors in millions."""
 OF_OVER, OF_UP_TO = ("OPT-125M", "OPT-350M"), "OPT-1.3B"
 
 
 def claims(
     log_ratios: Mapping[tuple[str, str], np.ndarray], seeds: Sequence[int], where: str, *, control: bool = False
 ) -> list[Verdict]:
-    """A verdict on each half of the sentence of which a model is there.
+    """Judges each half of the sentence for which a model ran.
 
     Args:
-        log_ratios: of a model and a method, log10 of its total bytes over HiSo's, one number a seed.
+        log_ratios: log10 of a method's total bytes over HiSo's by model and method, one number per seed.
         seeds: the seeds.
-        where: whose total bytes they are, the end of each claim.
-        control: whether the bytes are none that were measured.
+        where: origin of the bytes, which ends each claim.
+        control: whether the bytes were not measured.
     """
     verdicts, others = [], "FedAvg, FedZO and FedAdam"
     if models := [model for model in OF_OVER if (model, METHODS[0]) in log_ratios]:

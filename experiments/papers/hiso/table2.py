@@ -1,13 +1,13 @@
-"""HiSo, Table 2: rounds and bytes until DeComFL's best score, of DeComFL, HiSo, and HiSo with one number for H.
+"""HiSo, Table 2: rounds and bytes until DeComFL's best score, for DeComFL, HiSo, and HiSo with a scalar H.
 
-See ``experiments.papers.hiso.language`` for the federation, the readings and the stand-ins. The target is the best
-record of DeComFL's run on the same seed; a run that does not reach it counts with all of its rounds, and the table says
-how many did. All three have rates from the same grid. The paper's rounds and bytes, of OPT itself, stand beside ours;
-``hiso-bytes`` compares its bytes with its rounds. The scalar (``experiments.papers.hiso.controls``) is ours: what
-adapting the rate alone gives.
+``experiments.papers.hiso.language`` describes the federation, our choices and the stand-ins. The target is the best
+record of DeComFL's run on the same seed. A run that does not reach it counts with all of its rounds; the table lists
+how many did. All three methods use rates from the same grid. The paper's rounds and bytes, measured with OPT itself,
+are listed beside ours; ``hiso-bytes`` compares the paper's bytes with its rounds. The scalar H
+(``experiments.papers.hiso.controls``) is our control: it only adapts the step size.
 
-At reduced scale runs end early, and a best score found near the end leaves others no room: "did not reach it" is to be
-read with that.
+At the reduced scale runs end early. If DeComFL's best score occurs near the end, the other methods have little time
+left to reach it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ METHODS = ("decomfl", "hiso", "hiso_scalar")
 
 
 def reached(rows: Rows, method: str, cell: Cell) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds until DeComFL's best score, and whether it was reached; one a seed."""
+    """Returns the rounds until DeComFL's best score, and whether it was reached, per seed."""
     return rounds_until(rows, best(rows, method="decomfl", **cell), method=method, **cell)
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Scores over rounds with DeComFL's best as a level, a panel for each model and task."""
+    """Draws scores over rounds with DeComFL's best score as a level, a panel per model and task."""
 
     def draw_cell(panel: Axes, cell: Cell) -> None:
         draw_methods(panel, rows, "round", settings.methods, quantity="score", **cell)
@@ -57,7 +57,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """HiSo's rounds against DeComFL's and the scalar's, and whether DeComFL learns at all."""
+    """Judges HiSo's rounds against those of DeComFL and the scalar, and whether DeComFL learns."""
     seeds, cells = seeds_of(rows), cells_of(settings, rows)
     log_rounds = {
         (method, title): np.log10(reached(rows, method, cell)[0])
@@ -79,13 +79,13 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def printed(method: str, cell: Cell) -> str:
-    """What Table 2 prints, such as ``275 (10.78 KB)``; empty where it has no such cell."""
+    """Formats the cell of Table 2, such as ``275 (10.78 KB)``; empty if there is none."""
     rounds, kilobytes = TABLE_2.get(place_of(method, cell), (0, 0.0))
     return f"{rounds:,} ({kilobytes:.2f} KB)" if rounds else ""
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Rounds with their interval, bytes, how many seeds reached the target, and what the paper prints."""
+    """Lists rounds with their interval, bytes, the number of seeds that reached the target, and the paper's numbers."""
     papers = {method for _, _, method in TABLE_2}
     columns = ["model and task", "DeComFL's best score"]
     for method in settings.methods:

@@ -1,14 +1,14 @@
 """HiSo, Table 5 and Figure 6: the best score of seven algorithms and the bytes until it.
 
-See ``experiments.papers.hiso.language`` for the federation, the readings and the stand-ins. Total bytes are printed as
-those of a single client "until convergence", which we read as until the method's own best score: then a method may, as
-in the print, have more of them than another that it beats to the other's best (96.67 KB of HiSo and 43.95 KB of
-DeComFL, OPT-1.3B on QQP). Bytes of vector methods are proportional to d, so beside the tiny models' the table has what
-as many rounds cost at the size that a model is named by. What the paper prints of OPT itself stands beside.
+``experiments.papers.hiso.language`` describes the federation, our choices and the stand-ins. The paper prints the total
+bytes of a single client "until convergence". We take this as the bytes until the method's own best score. A method may
+then need more bytes than another that it outperforms, as in the print (96.67 KB for HiSo and 43.95 KB for DeComFL,
+OPT-1.3B on QQP). Bytes of vector methods are proportional to d, so the table also lists the bytes of the same number of
+rounds at the model's nominal size. The paper's values, measured with OPT itself, are listed beside ours.
 
-Figure 6 draws the bytes as bars on a logarithmic axis, grouped by model, at the d that a model is named by; the same at
-the d of the model that was tuned is a line across the bar. Its task is SST-2, as its caption prints. What Sec. 6 says
-of it is judged with these bytes (``experiments.papers.hiso.savings``).
+Figure 6 shows the bytes as bars on a logarithmic axis, grouped by model, at the model's nominal d. A line across each
+bar shows the bytes at the d of the tuned model. Its task is SST-2, as in the paper's caption. The statement of Sec. 6
+about it is judged with these bytes (``experiments.papers.hiso.savings``).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ OVER = "log10 of the other's bytes over HiSo's"
 
 
 def at_printed_size(settings: Settings, rows: Rows, method: str, cell: Cell) -> np.ndarray:
-    """Bytes of as many rounds as a run needed to its best score, at the d that the model is named by; one a seed."""
+    """Returns the bytes of the rounds until a run's best score at the model's nominal d, one number per seed."""
     rounds, _ = rounds_until(rows, best(rows, method=method, **cell), method=method, **cell)
     d = accounting.MODELS[MODELS[cell["model"]]]
     return np.asarray(rounds * bytes_a_round(method, d, settings.perturbations))
 
 
 def plot_scores(settings: Settings, rows: Rows) -> Figure:
-    """The best score and the bytes until it: a row for each model, two columns for each task, a line for a method."""
+    """Draws the best score and the bytes until it: a row per model, two columns per task, a line per method."""
     models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
     figure, axes = plotting.panels(
         len(models), 2 * len(tasks), height=1.35, width=plotting.PAGE, sharex="col", sharey=True
@@ -82,7 +82,7 @@ def plot_scores(settings: Settings, rows: Rows) -> Figure:
 
 
 def plot_bytes(settings: Settings, rows: Rows) -> Figure:
-    """A group of bars for each model, a panel for each task."""
+    """Draws a group of bars for each model, a panel for each task."""
     models, tasks = ([str(value) for value in distinct(rows, key)] for key in ("model", "task"))
     figure, axes = plotting.panels(1, len(tasks), width=plotting.PAGE, height=2.6, sharey=True)
     width = 0.8 / len(settings.methods)
@@ -108,7 +108,7 @@ def plot_bytes(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
-    """HiSo's score against DeComFL's and FedZO's, its bytes against all, and what gradients give."""
+    """Judges HiSo's score against DeComFL's and FedZO's, its bytes against all, and what gradients gain."""
     seeds, cells = seeds_of(rows), cells_of(settings, rows)
 
     def better(claim: str, pairs: list[tuple[str, str]], control: bool = False) -> Verdict:
@@ -139,9 +139,9 @@ def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
-    """That scalars alone do not grow with the model, and by how much they are fewer, at the d that models are named by.
+    """Judges that scalars do not grow with the model, and by what factor they are fewer at the models' nominal d.
 
-    Bytes at the d that was tuned are judged with Table 5, of whose runs these are a part.
+    Bytes at the tuned d are judged with Table 5, whose runs include these.
     """
     seeds, cells, flat = seeds_of(rows), cells_of(settings, rows), 8 * settings.perturbations
     scalar_only = {
@@ -164,7 +164,7 @@ def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Score, rounds and bytes of each method in each cell, with what the paper prints."""
+    """Lists score, rounds and bytes of each method in each cell, with the paper's values."""
     lines = []
     for title, cell in cells_of(settings, rows).items():
         for method in settings.methods:

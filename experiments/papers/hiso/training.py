@@ -1,4 +1,4 @@
-"""Runs of HiSo, DeComFL and the scalar control on MNIST or, with a small MLP, on scikit-learn's digits in its place."""
+"""Trains HiSo, DeComFL and the scalar control on MNIST, or a small MLP on scikit-learn's digits instead."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ ALGORITHMS: dict[str, Any] = {"decomfl": "decomfl", "hiso": "hiso", "hiso_scalar
 
 @dataclasses.dataclass(frozen=True)
 class Digits:
-    """The federation that is trained, and for how long.
+    """Settings of the federation and its training.
 
     Attributes:
-        network: the stand-in's network, ``"mlp"`` or ``"cnn"``; MNIST's is the CNN of the authors' programs.
+        network: network of the stand-in, ``"mlp"`` or ``"cnn"``; MNIST uses the CNN of the authors' programs.
         rate: step size on the stand-in.
         mnist_rate: step size on MNIST.
         clients: N.
-        participants: number of clients in a round.
+        participants: number of clients per round.
         alpha: α of the Dirichlet shares.
         perturbations: P.
         smoothing_radius: μ.
         rounds: R.
-        every: number of rounds from one record to the next.
-        target: the test accuracy that runs are timed to.
+        every: rounds between records.
+        target: test accuracy to which runs are timed.
         data: folder of the data sets.
     """
 
@@ -51,21 +51,21 @@ class Digits:
     mnist_rate: float = 0.001
 
     def with_data(self) -> Digits:
-        """The same with MNIST's network and rate where MNIST is given."""
+        """Returns these settings with MNIST's network and rate if MNIST is given."""
         return dataclasses.replace(self, network=MNIST_NETWORK, rate=self.mnist_rate) if self.data else self
 
 
 def check(settings: Digits) -> None:
-    """Read the data; raises ``DataError`` where they are not what is expected."""
+    """Reads the data; raises ``DataError`` if they are not as expected."""
     images = load_images("mnist", settings.data)
     if settings.data and images.shape != (1, 28, 28):
         raise DataError(f"{settings.data}/mnist should hold images of 1 x 28 x 28, it has {images.shape}")
 
 
 def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) -> tuple[Rows, ScalarOnlyServer, Loss]:
-    """One run: records of accuracy and loss every so many rounds from round 0, the server at its end, and the loss.
+    """Trains once; returns records of accuracy and loss, the server at the end, and the training loss.
 
-    Data, initial parameters and directions come from the seed alone, so that methods are paired.
+    Data, initial parameters and directions depend on the seed alone, so that methods are paired.
     """
     settings = settings.with_data()
     objectives, training, test = federation_of(settings.network, settings.clients, settings.alpha, seed, settings.data)
@@ -93,7 +93,7 @@ def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) ->
 
 
 def rounds_until(rows: Rows, targets: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first recorded round that reaches a target, else the last round, and whether it was reached; one a seed."""
+    """Returns the first recorded round that reaches a target (else the last), and whether one did, per seed."""
     rounds, reached = [], []
     for seed, target in zip(seeds_of(rows), targets, strict=True):
         own = where(rows, seed=seed)

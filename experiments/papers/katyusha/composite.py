@@ -1,4 +1,4 @@
-"""Composite problems with a known minimum, and the gap along a run: what Katyusha's two figures have in common."""
+"""Composite problems with a known minimum, and the gap along a run: the common basis of Katyusha's two figures."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from optimizers.comparison.records import Row, Rows, seeds_of
 from surrogates import plotting
 
 FLOOR = 1e-14
-"""Gaps are drawn and counted down to this; below is rounding."""
+"""Smaller gaps, which are rounding errors, are set to this value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Composite:
-    """f + ψ from x0 = 0, f with Lipschitz gradient, ψ the indicator of a box and μ_ψ/2 ‖x‖².
+    """f + ψ from x0 = 0, where ∇f is Lipschitz continuous and ψ is the indicator of a box plus μ_ψ/2 ‖x‖².
 
     Attributes:
         function: f, ``... x d`` to ``...``.
-        prox: of ψ.
+        prox: proximal operator of ψ.
         L: Lipschitz constant of ∇f.
         mu_f: strong convexity of f.
         mu_psi: strong convexity of ψ.
-        minimizer: of f + ψ, d.
+        minimizer: minimizer of f + ψ, shape ``d``.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -43,7 +43,7 @@ class Composite:
 
     @property
     def dim(self) -> int:
-        """The dimension d."""
+        """d."""
         return self.minimizer.shape[-1]
 
     @property
@@ -52,14 +52,14 @@ class Composite:
         return self.L / (self.mu_f + self.mu_psi)
 
     def active_share(self) -> float:
-        """Share of the coordinates that lie at a bound at the minimum."""
+        """Returns the share of the coordinates that lie at a bound at the minimum."""
         if not isinstance(self.prox, Box | BoxRidge):
             return 0.0
         bound = torch.as_tensor(self.prox.upper)
         return float((self.minimizer.abs() >= bound - 1e-9).double().mean())
 
     def gap(self, x: Tensor) -> float:
-        """f + ψ at a feasible x, less its minimum."""
+        """Returns f + ψ at a feasible x minus its minimum."""
         ridge = 0.5 * self.mu_psi * (x.square().sum() - self.minimizer.square().sum())
         return float(self.function(x) - self.function(self.minimizer) + ridge)
 
@@ -100,7 +100,7 @@ Function = Callable[[Tensor], Tensor]
 def _minimized(
     function: Function, gradient: Function, prox: Prox, L: float, mu_f: float, mu_psi: float, dim: int
 ) -> Composite:
-    """The problem with its minimum by proximal gradient descent on the exact gradient, to rounding."""
+    """Creates the problem; its minimizer is computed to rounding by exact proximal gradient descent."""
     x = torch.zeros(dim, dtype=torch.float64)
     for _ in range(math.ceil(45 * L / (mu_f + mu_psi))):
         x = prox(x - gradient(x) / L, 1.0 / L)
@@ -108,9 +108,9 @@ def _minimized(
 
 
 def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
-    """The gap at the iterate after at most 0, every, 2 every … queries; all of the budget, never below FLOOR.
+    """Returns the gap at the iterate after at most 0, every, 2 every … queries, bounded below by FLOOR.
 
-    A run ends early at the floor, which then stands for what would have followed.
+    A run stops at the floor, which then fills the remaining entries.
     """
     grid = np.arange(0, optimizer.max_queries + 1, every)
     found = np.full(len(grid), np.nan)
@@ -130,9 +130,9 @@ def gaps(problem: Composite, optimizer: Optimizer, every: int) -> np.ndarray:
 
 
 def start_and_options(problem: Composite, max_queries: int, seed: int, radius: float) -> tuple[Tensor, dict[str, Any]]:
-    """x0 = 0, and the options that all methods share.
+    """Returns x0 = 0 and the options that all methods share.
 
-    Their prox comes without ψ's value, which no method uses here and which is slow to add to each of a run's queries.
+    The prox omits the value of ψ, which no method uses here and which is slow to add to every query.
     """
     prox = problem.prox
 
@@ -145,22 +145,22 @@ def start_and_options(problem: Composite, max_queries: int, seed: int, radius: f
 
 
 def gap_rows(key: Row, found: np.ndarray, every: int, keep: int) -> Rows:
-    """Records of ``gaps``, one in ``keep``."""
+    """Returns every ``keep``-th entry of ``gaps`` as a record."""
     return [key | {"quantity": "gap", "num_queries": every * i, "value": found[i]} for i in range(0, len(found), keep)]
 
 
 def queries_until(found: np.ndarray, every: int, tolerance: float) -> int:
-    """Queries to the first gap of at most the tolerance, up to ``every`` too many; all of them if none is."""
+    """Returns the queries to the first gap within the tolerance, rounded up to ``every``; all queries if none."""
     reached = np.flatnonzero(found <= tolerance)
     return every * int(reached[0] if len(reached) else len(found) - 1)
 
 
 BANDS = "Lines are means over the trials, bands leave out a twentieth of them at either end."
-"""The captions of both figures."""
+"""Caption of both figures."""
 
 
 def draw_band(axes: Axes, rows: Rows, method: str, label: str | None = None, every: int = 10) -> None:
-    """Mean over seeds and the band from the 5% to the 95% quantile, against queries, log scale."""
+    """Draws the mean over seeds and the band from the 5% to the 95% quantile against queries, on a log scale."""
     look, x = plotting.METHODS[method], np.array(distinct(rows, "num_queries"), dtype=float)
     table = np.array([row["value"] for row in rows], dtype=float).reshape(len(seeds_of(rows)), len(x))
     drawn: Any = {"color": look.color, "ls": look.line, "marker": look.marker, "label": label or look.label}

@@ -1,19 +1,19 @@
 """Katyusha, Figure 1: gap against queries on a logistic regression in a box.
 
-ZO-L-Katyusha with two-point estimates (|S| = 1, options I and II) and (d+1)-point ones, against ZO-SVRG, projected ZO
-with diminishing steps, and, which the paper leaves out, plain proximal gradient descent by d + 1 differences. Mean and
-5-95% band over trials, all on one problem, each with directions of its own. As in the paper f is the logistic loss, and
-ψ the ridge and the box.
+ZO-L-Katyusha with two-point estimates (|S| = 1, options I and II) and with (d+1)-point estimates is compared with
+ZO-SVRG and projected ZO with diminishing steps. We add proximal gradient descent with d + 1 differences, which the
+paper omits. The figure shows the mean and a 5-95% band over trials, all on one problem, each with its own directions.
+As in the paper f is the logistic loss, and ψ the ridge and the box.
 
-Readings: the paper gives neither data nor box, β, its own M, θ and p, or the baselines' steps. Rows are standard normal
-with labels of a linear model, the box and β stand in the settings. The box matters: in a small one nearly all
-coordinates are active, and plain proximal gradient descent is the fastest of all. Left, steps by theory: Corollary 1
-for option I, Theorem 1's M for option II (Corollary 2 prints three times its variance's part), Corollary 3 for the
-(d+1)-point version, and beside it ours, which has no weight on w; 1/(dL) for ZO-SVRG; 1/(dL + μk/2) for projected ZO;
-1/L for proximal gradient. Right, each method's steps tuned by one power of two (on L for ZO-L-Katyusha, whose M and θ
-follow it; on the step for the others), the one that needs the fewest queries to the tolerance, or comes nearest, over
-``tuning_seeds``, which no figure uses (``tune``). The loss is much flatter where the iterates are than L says, which is
-why tuning gains so much.
+Our choices where the paper gives no details: the paper gives neither data nor box, β, its own M, θ and p, nor the
+baselines' steps. Rows are standard normal with labels of a linear model; box and β are in the settings. The box
+matters: in a small box nearly all coordinates are active, and proximal gradient descent is the fastest method. Left,
+steps follow theory: Corollary 1 for option I; Theorem 1's M for option II (Corollary 2 prints three times its variance
+term); Corollary 3 for the (d+1)-point version, and our version of it without weight on w; 1/(dL) for ZO-SVRG; 1/(dL +
+μk/2) for projected ZO; 1/L for proximal gradient descent. Right, each method's steps are tuned by a power of two: on L
+for ZO-L-Katyusha, which determines its M and θ, and on the step for the others. The best factor needs the fewest
+queries to the tolerance, or comes nearest to it, on ``tuning_seeds``, which no figure uses (``tune``). The loss is much
+flatter at the iterates than L suggests, so tuning gains much.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ KATYUSHA: dict[str, dict[str, Any]] = {
     "zo_l_katyusha_full_ours": {"batch_size": "full", "parameters": "without_reference"},
 }
 PAPERS = ("zo_l_katyusha", "zo_l_katyusha_ii", "zo_l_katyusha_full")
-"""Those of the paper."""
+"""The methods of the paper."""
 METHODS = (*KATYUSHA, "zo_svrg", "projected_zo", "proximal_gradient")
 STEPS = {"theory": "steps by theory", "tuned": "tuned steps"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 1 is drawn with.
+    """Settings of Figure 1.
 
-    ``tuned`` multiplies L for ZO-L-Katyusha and the step for the others, in the order of ``METHODS``; with tuned
-    steps a run has ``tuned_queries``. Gaps are judged at ``compared_at`` queries, and converged below ``reached``,
-    stuck above ``stuck``.
+    ``tuned`` multiplies L for ZO-L-Katyusha and the step for the others, in the order of ``METHODS``; a run with tuned
+    steps makes ``tuned_queries`` queries. Gaps are compared at ``compared_at`` queries. A method has converged below
+    ``reached`` and is stuck above ``stuck``.
     """
 
     dim: int = 40
@@ -82,18 +82,18 @@ class Settings:
     tuning_seeds: tuple[int, ...] = (1000, 1001, 1002)
 
     def budget(self, steps: str) -> int:
-        """Queries of a run with such steps."""
+        """Returns the number of queries of a run with theoretical or tuned steps."""
         return self.tuned_queries if steps == "tuned" else self.max_queries
 
 
 @lru_cache(maxsize=4)
 def problem_of(settings: Settings) -> Composite:
-    """The problem that all trials share."""
+    """Returns the problem that all trials share."""
     return logistic(settings.dim, settings.num_rows, settings.mu, settings.side, settings.problem_seed)
 
 
 def make(settings: Settings, method: str, factor: float, seed: int, steps: str = "theory") -> Optimizer:
-    """An optimizer at x0 = 0, its steps by theory up to a factor, with the budget of such steps."""
+    """Creates an optimizer at x0 = 0 with theoretical steps times a factor."""
     problem = problem_of(settings)
     x0, options = start_and_options(problem, settings.budget(steps), seed, settings.smoothing_radius)
     if method in KATYUSHA:
@@ -107,7 +107,7 @@ def make(settings: Settings, method: str, factor: float, seed: int, steps: str =
 
 
 def tune(settings: Settings, method: str, factors: tuple[float, ...]) -> dict[float, tuple[float, float]]:
-    """For each factor the mean queries to the tolerance over ``tuning_seeds`` and the mean last log10 gap."""
+    """Returns for each factor the mean queries to the tolerance on ``tuning_seeds``, and the mean last log10 gap."""
     found, problem = {}, problem_of(settings)
     for factor in factors:
         made = (make(settings, method, factor, seed) for seed in settings.tuning_seeds)
@@ -118,7 +118,7 @@ def tune(settings: Settings, method: str, factors: tuple[float, ...]) -> dict[fl
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """All methods at both steps, one trial."""
+    """Runs one trial of all methods with theoretical and with tuned steps."""
     problem = problem_of(settings)
     rows: Rows = [
         {"seed": seed, "quantity": "kappa", "value": problem.kappa},
@@ -136,7 +136,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A panel for steps by theory, one for tuned steps."""
+    """Draws a panel for steps by theory and a panel for tuned steps."""
     floor = f"floor of the differences, β = {settings.smoothing_radius:g}"
 
     def draw(panel: Axes, steps: str) -> None:
@@ -158,7 +158,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """The order at equal queries, linear convergence, and tuned against tuned."""
+    """Judges the order at equal queries, linear convergence, and tuned methods against each other."""
     seeds = seeds_of(rows)
 
     def log_gap(steps: str, method: str, at: int = settings.compared_at) -> np.ndarray:

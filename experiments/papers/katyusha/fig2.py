@@ -1,12 +1,13 @@
 """Katyusha, Figure 2: the accelerated two-point method (eq. 14) converges without a constraint and stalls in a box.
 
-Why the paper reduces variance: without a constraint ∇f, and with it a two-point estimate, vanishes at the minimum; in
-a box neither does. Mean and 5-95% band over trials, all on the same two problems. ZO-L-Katyusha in the box is ours to
-add.
+The figure explains why the paper reduces variance. Without a constraint ∇f vanishes at the minimum, and so does a
+two-point estimate; in a box neither does. It shows the mean and a 5-95% band over trials, all on the same two problems.
+ZO-L-Katyusha in the box is our addition.
 
-Readings: the paper gives neither problem nor constants. Here ½ (x − c)ᵀ H (x − c), H's eigenvalues in equal ratios, c
-standard normal, with and without a box. Eq. 14 is taken with the momentum's sign + (it prints −, which is drawn beside
-it) and eq. 2's estimate (it says "estimator (3)"); see ``AcceleratedZO``. Gaps are relative to the first one.
+Our choices where the paper gives no details: the problem is ½ (x − c)ᵀ H (x − c) with eigenvalues of H in equal ratios
+and c standard normal, with and without a box. Eq. 14 is used with the sign + of the momentum (the paper prints −, which
+is drawn as well) and with the estimate of eq. 2 (the paper says "estimator (3)"); see ``AcceleratedZO``. Gaps are
+relative to the first one.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ CURVES = {
     "nesterov_spokoiny": ("unconstrained", "Nesterov and Spokoiny, unconstrained"),
     "zo_l_katyusha": ("box", "ZO-L-Katyusha, two-point, box"),
 }
-"""Each curve's problem and label."""
+"""The problem and the label of each curve."""
 KINDS: dict[str, type[Optimizer]] = {"zo_l_katyusha": ZOLKatyusha, "nesterov_spokoiny": NesterovSpokoiny}
-"""Of the curves that are not eq. 14."""
+"""Optimizers of the curves that do not use eq. 14."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 2 is drawn with."""
+    """Settings of Figure 2."""
 
     dim: int = 40
     kappa: float = 50.0
@@ -62,13 +63,13 @@ class Settings:
 
 @lru_cache(maxsize=4)
 def problems_of(settings: Settings) -> dict[str, Composite]:
-    """The problem without and with the box."""
+    """Returns the problem without and with the box."""
     sides = {"unconstrained": None, "box": settings.side}
     return {name: quadratic(settings.dim, settings.kappa, side, settings.problem_seed) for name, side in sides.items()}
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """One trial of each curve."""
+    """Runs one trial of each curve."""
     rows: Rows = []
     for method, (constraint, _) in CURVES.items():
         problem = problems_of(settings)[constraint]
@@ -83,7 +84,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """All curves in one panel."""
+    """Draws all curves in one panel."""
     figure, axes = plotting.panels(1, 1, height=2.6)
     panel = axes[0, 0]
     for method, (_, label) in CURVES.items():
@@ -98,7 +99,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Convergence without the box, a stall with it, and ZO-L-Katyusha's way out."""
+    """Judges convergence without the box, the stall with it, and ZO-L-Katyusha in the box."""
     seeds = seeds_of(rows)
 
     def log_gap(method: str, at: int) -> np.ndarray:

@@ -1,13 +1,12 @@
-"""How methods are run in ZoRD's figures: by name from any point, and on test functions from TuRBO's best one.
+"""Runs of methods in ZoRD's figures: by name from any point, and on test functions from TuRBO's best point.
 
-Figures 3, 7 and 8: a box is searched as [0, 10]^d (Appx. C.1); x₀ is the best of 300 queries of TuRBO (Appx. C.2),
-which are not counted; a method's curve begins with f(x₀). Every first-order rule is Adam with step 0.1 (Appx. C.2);
-RGF and PRGF have λ = 0.01 and n = 10 (Appx. C.1), and GLD n = 10 too.
+Figures 3, 7 and 8: each box is searched as [0, 10]^d (Appx. C.1). x₀ is the best of 300 queries of TuRBO (Appx. C.2),
+which are not counted, and each curve starts at f(x₀). All first-order rules are Adam with step 0.1 (Appx. C.2). RGF and
+PRGF use λ = 0.01 and n = 10 (Appx. C.1); GLD uses n = 10 as well. The boxes are [−20, 20]^d for Ackley's and [−7.5,
+7.5]^d for Levy's function (Appx. C.2).
 
-The boxes are [−20, 20]^d for Ackley's and [−7.5, 7.5]^d for Levy's function (Appx. C.2).
-
-Readings: the paper gives neither ZoRD's lengthscale nor its cap on virtual steps, and they go together: ℓ = 0.67 √d (3
-at d = 20) with the cap 10, where the prior's variance of a partial derivative is under c = 0.35.
+Our choices where the paper gives no details: ZoRD's lengthscale and its limit on virtual steps depend on each other. We
+use ℓ = 0.67 √d (3 at d = 20) with a limit of 10; the prior variance of a partial derivative is then below c = 0.35.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ CAPTION = (
 )
 
 LENGTHSCALE = 0.67
-"""ℓ over √d of the paper's ZoRD, in [0, 10]^d."""
+"""ℓ/√d of the paper's ZoRD in [0, 10]^d."""
 
 CMA_SIGMA = 0.3
-"""CMA-ES's first standard deviation in [0, 10]^d, the better of 0.1, 0.3 and 1 on Ackley and Levy at d = 20."""
+"""Initial standard deviation of CMA-ES in [0, 10]^d, the best of 0.1, 0.3 and 1 on Ackley and Levy at d = 20."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Where all methods begin, and what is known there.
+    """The common start of all methods, and the data known there.
 
     Attributes:
         x: x₀, shape ``d``.
         value: f(x₀).
         X: TuRBO's queries, ``n x d``.
         y: their values, shape ``n``.
-        state: TuRBO's state, from which it goes on.
-        options: TuRBO's, beside its defaults.
+        state: TuRBO's state, from which it continues.
+        options: TuRBO's options besides its defaults.
     """
 
     x: Tensor
@@ -66,7 +65,7 @@ class Start:
 
 
 def box(problem: Problem) -> list[tuple[float, float]]:
-    """The problem's box as pairs."""
+    """Returns the problem's box as a list of pairs."""
     return list(zip(problem.lower.tolist(), problem.upper.tolist(), strict=True))
 
 
@@ -75,16 +74,16 @@ HALF_WIDTHS = (("ackley", 20.0), ("levy", 7.5))
 
 Sides = tuple[float, float]
 TurboOptions = tuple[tuple[str, int], ...]
-"""TuRBO's options beside its defaults, by name."""
+"""TuRBO's options besides its defaults, by name."""
 
 QUICK_TURBO: TurboOptions = (("batch_size", 20), ("candidates", 1000))
-"""Some ten times faster than the defaults, batches of 5 and up to 5,000 candidates: for the reduced scale."""
+"""About ten times faster than the defaults (batches of 5, up to 5,000 candidates); for the reduced scale."""
 
 
 def problem_and_start(
     name: str, half_width: float, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = ()
 ) -> tuple[Problem, Start]:
-    """A function on [−half_width, half_width]^d, and TuRBO's best point there."""
+    """Returns a function on [−half_width, half_width]^d, and TuRBO's best point there."""
     sides = (-half_width, half_width)
     return standard_problem(name, dim, sides), turbo_start(name, dim, queries, seed, cache, turbo, sides)
 
@@ -93,16 +92,9 @@ def problem_and_start(
 def turbo_start(
     name: str, dim: int, queries: int, seed: int, cache: str, turbo: TurboOptions = (), sides: Sides | None = None
 ) -> Start:
-    """TuRBO-1 from a uniform point of the seed.
+    """Runs TuRBO-1 from a uniform point drawn with the seed, on the box with the given sides (``standard_problem``).
 
-    Args:
-        name: the problem.
-        dim: d.
-        queries: TuRBO's queries.
-        seed: of the point and of TuRBO.
-        cache: folder that starts are kept in; empty: none.
-        turbo: TuRBO's options.
-        sides: of the box, as in ``standard_problem``.
+    The result is stored in the folder ``cache``, if one is given.
     """
 
     def searched() -> dict[str, Any]:
@@ -118,17 +110,17 @@ def turbo_start(
 
 
 LOST = {"zord_probability_gate": ("experiments.beyond.query_rules", "ProbabilityGate")}
-"""Rules that lost, by name as in ``optimizers.registry``; their room's own experiments import this module."""
+"""Rejected rules by name, as in ``optimizers.registry``; imported by name because their modules import this one."""
 
 
 def ours(
     method: str | type[Optimizer], options: Callable[[Problem, Start], Mapping[str, Any]]
 ) -> Callable[..., list[float]]:
-    """A run of one of the project's methods: the values of f in the order they are queried.
+    """Returns a function that runs one of the project's methods and returns the values of f in query order.
 
     Args:
-        method: a name, of ``LOST`` too, or a class.
-        options: of the problem and the start; those given to the run override them.
+        method: a name (also of ``LOST``) or a class.
+        options: maps a problem and a start to options; options of a single run override them.
     """
 
     def descend(problem: Problem, start: Start, queries: int, seed: int, **changed: Any) -> list[float]:
@@ -145,7 +137,7 @@ def _values(optimizer: Optimizer, problem: Problem) -> list[float]:
 
 
 def as_printed(dim: int) -> dict[str, Any]:
-    """Options of ZoRD as its paper and code have it: spectral norm, fixed lengthscale, steps never shortened."""
+    """Returns the options of ZoRD in its paper: spectral norm, fixed lengthscale, steps that are never shortened."""
     return {"uncertainty": "spectral_norm", "lengthscale": LENGTHSCALE * math.sqrt(dim), "step_decay": 1.0}
 
 
@@ -153,21 +145,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
     **{name: {"directions": 10, "smoothing_radius": 0.01, "update_rule": adam} for name in ("rgf", "prgf", "es")},
     "gld": {"widest": 5.0, "narrowest": 0.1},
 }
-"""The baselines' options in the figures: n, λ and Adam's rate as in Appx. C.1 and C.2; GLD has radii of ours."""
+"""The baselines' options in the figures: n, λ and Adam's rate from Appx. C.1 and C.2; GLD's radii are ours."""
 
 CLASSES = {"zord_kept": "zord", "turbo1": "turbo", "turbom": "turbo"}
-"""The optimizer's name where the figures have another."""
+"""The optimizer's name where it differs from the name in the figures."""
 
 
 def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None, **options: Any) -> Optimizer:
-    """The optimizer of a method at x0; ``zord`` is as its paper has it, ``zord_kept`` as the library does.
+    """Creates the optimizer of a method at x0; ``zord`` follows the paper, ``zord_kept`` the library's defaults.
 
     Args:
         method: its name in ``surrogates.plotting``.
         x0: shape ``d``.
-        rate: Adam's, where the method has a first-order rule.
-        radius: root mean square distance of a query from the iterate, of the initial design's in ZoRD; None: its own.
-        **options: for the optimizer; they override what is said here.
+        rate: Adam's rate, if the method uses a first-order rule.
+        radius: root mean square distance of queries from the iterate (of ZoRD's initial design); None: the method's
+            own.
+        **options: options of the optimizer; they override the others.
     """
     given: dict[str, Any] = dict(SETTINGS.get(method, {}))
     if method not in ("gld", "turbo1", "turbom"):
@@ -184,7 +177,7 @@ def search(method: str, x0: Tensor, *, rate: float, radius: float | None = None,
 
 
 def _go_on(problem: Problem, start: Start, queries: int, seed: int) -> list[float]:
-    """TuRBO from where the start left it."""
+    """Continues TuRBO from the start's state."""
     told = len(start.y)
     turbo = TuRBO(start.x, bounds=box(problem), max_queries=told + queries, seed=seed, **start.options)
     turbo.load_state_dict(start.state)
@@ -192,7 +185,6 @@ def _go_on(problem: Problem, start: Start, queries: int, seed: int) -> list[floa
 
 
 def _cma_es(problem: Problem, start: Start, queries: int, seed: int, sigma: float = CMA_SIGMA) -> list[float]:
-    """CMA-ES of the package ``cma`` in [0, 10]^d, its initial mean at x₀."""
     import cma
 
     width = (problem.upper - problem.lower) / 10.0
@@ -208,7 +200,6 @@ def _cma_es(problem: Problem, start: Start, queries: int, seed: int, sigma: floa
 
 
 def _cobyqa(problem: Problem, start: Start, queries: int, seed: int, radius: float = 1.0) -> list[float]:
-    """SciPy's COBYQA in [0, 10]^d, its trust region of the radius at first."""
     width = (problem.upper - problem.lower) / 10.0
     values: list[float] = []
 
@@ -239,11 +230,13 @@ METHODS: dict[str, Callable[..., list[float]]] = {
     "cma_es": _cma_es,
     "cobyqa": _cobyqa,
 }
-"""Methods by their name in ``surrogates.plotting``: the values of f in the order they are queried."""
+"""Functions that run each method and return the values of f in query order, by the method's name in
+``surrogates.plotting``.
+"""
 
 
 def relative_to_first(rows: Rows) -> Rows:
-    """The records of ``log_gaps`` with log₁₀ of the gap over the gap of x₀, which is not the same for all seeds."""
+    """Subtracts from each record of ``log_gaps`` the log₁₀ of the gap at x₀, which differs between seeds."""
     names = ("problem", "dim", "seed")
     first = {tuple(row.get(name) for name in names): float(row["value"]) for row in where(rows, queries=0)}
     return [row | {"value": float(row["value"]) - first[tuple(row.get(name) for name in names)]} for row in rows]
@@ -252,14 +245,14 @@ def relative_to_first(rows: Rows) -> Rows:
 def log_gaps(
     problem: Problem, start: Start, values: list[float], queries: int, every: int
 ) -> Iterator[tuple[int, float]]:
-    """The number of queries and log₁₀ of the least f − f* until then, f(x₀) included.
+    """Yields the number of queries and log₁₀ of the smallest f − f* so far, f(x₀) included.
 
     Args:
         problem: the problem.
         start: the start.
-        values: what a method found, query by query; NaN where it failed.
-        queries: the budget; a method that ended before keeps what it has.
-        every: queries from one record to the next.
+        values: the values of f in query order; NaN for failed queries.
+        queries: the budget; a method that ends early keeps its last gap.
+        every: queries between records.
     """
     best = best_so_far(values, queries, start.value)
     for n in checkpoints(queries, every):

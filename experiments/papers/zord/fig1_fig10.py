@@ -1,16 +1,16 @@
 """ZoRD, Figures 1 and 10: the derived GP of a function in one dimension, with its band.
 
-A function drawn from a GP with squared-exponential kernel is queried with noise. Figure 1: the value posterior (upper
-panels) and the derived GP (lower) for growing numbers n of queries over the whole domain; the picture is the first
-seed's, the verdicts are over all. Figure 10: the derived GP of queries in a window, [0, 3], against the GP of as many
-queries in the whole domain, [−6, 6]: the first seed's function and derivative at the least n, and both errors against
-n, the derivative's over the window and the function's over the domain, each in units of its prior standard deviation.
-The paper finds the local derivative from 4 queries and the function from more than 8.
+A function drawn from a GP with squared-exponential kernel is queried with noise. Figure 1 shows the posterior of the
+value (top) and of the derivative (bottom) for growing numbers n of queries over the whole domain; it shows the first
+seed, the verdicts use all seeds. Figure 10 compares the derived GP of queries in a window, [0, 3], with the GP of as
+many queries in the whole domain, [−6, 6]. It shows the first seed's function and derivative at the smallest n, and both
+errors against n: the derivative's over the window and the function's over the domain, each in units of its prior
+standard deviation. The paper recovers the local derivative from 4 queries and the function from more than 8.
 
-Readings: the paper gives neither its kernel's parameters nor the noise. Here lengthscale 1, outputscale 1, noise
-standard deviation 0.05. Queries of Figure 1 are uniform over ten lengthscales; those of Figure 10 are uniform in the
-window and in the domain. A larger n adds queries. The function and its derivative are drawn jointly, so the truth is
-exact, and the surrogate is given the prior that the function comes from, so that its band should be right.
+Our choices where the paper gives no details: lengthscale 1, outputscale 1, noise standard deviation 0.05. Queries of
+Figure 1 are uniform over ten lengthscales; those of Figure 10 are uniform in the window and in the domain. A larger n
+adds queries. The function and its derivative are drawn jointly, so the truth is exact, and the surrogate uses the prior
+that the function is drawn from, so its band should be calibrated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from surrogates.plotting import MethodStyle
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What both figures are drawn with; lengths in units of x."""
+    """Settings of both figures; lengths in units of x."""
 
     lengthscale: float = 1.0
     noise_sd: float = 0.05
@@ -48,14 +48,14 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Fig1(Settings):
-    """Queries everywhere."""
+    """Settings of Figure 1: queries in the whole domain."""
 
     num_queries: tuple[int, ...] = (3, 6, 9, 12)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fig10(Settings):
-    """As many queries in a window as in the domain, which is as wide about 0."""
+    """Settings of Figure 10: as many queries in a window as in the domain, which is centered at 0."""
 
     width: float = 12.0
     num_queries: tuple[int, ...] = (4, 6, 8, 10, 12)
@@ -64,7 +64,7 @@ class Fig10(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A function of the prior on a grid, with noisy queries of it; everything has shape ``grid`` or ``n``."""
+    """A function of the prior on a grid, with noisy queries; all fields have shape ``grid`` or ``n``."""
 
     grid: Tensor
     function: Tensor
@@ -74,7 +74,7 @@ class Drawn:
 
 
 def drawn(settings: Settings, queries: Tensor, grid: Tensor, generator: torch.Generator) -> Drawn:
-    """A function and its derivative on the grid, and its values with noise at the queries."""
+    """Draws a function and its derivative on the grid, and its noisy values at the queries."""
     n, everywhere = len(queries), torch.cat([queries, grid]).unsqueeze(-1)
     values, slopes = draw_values_and_gradients("rbf", settings.lengthscale, everywhere, 1, generator)
     noise = settings.noise_sd * torch.randn(n, generator=generator, dtype=torch.float64)
@@ -82,7 +82,7 @@ def drawn(settings: Settings, queries: Tensor, grid: Tensor, generator: torch.Ge
 
 
 def fitted(settings: Settings, data: Drawn, n: int) -> dict[str, Tensor]:
-    """What a panel shows on the grid: the truth, and both posteriors from the first n queries."""
+    """Returns the truth and both posteriors from the first n queries, on the grid."""
     model = DerivedGP(
         data.queries[:n].unsqueeze(-1),
         data.values[:n].unsqueeze(-1),
@@ -114,7 +114,7 @@ def _line(key: Row, quantity: str, x: Tensor, y: Tensor) -> Rows:
 
 
 def run_fig1(settings: Fig1, seed: int) -> Rows:
-    """Curves of the first function, and each function's coverage and rises of the derivative's variance."""
+    """Records coverage, error and increases of the derivative's variance per function, and the first one's curves."""
     generator = torch.Generator().manual_seed(seed)
     most = max(settings.num_queries)
     grid = torch.linspace(0, settings.width, settings.grid, dtype=torch.float64)
@@ -138,7 +138,7 @@ def run_fig1(settings: Fig1, seed: int) -> Rows:
 
 
 def run_fig10(settings: Fig10, seed: int) -> Rows:
-    """Root mean square errors over ``functions_per_seed`` functions for each n, and the first one's curves."""
+    """Records root mean square errors over ``functions_per_seed`` functions for each n, and the first one's curves."""
     generator = torch.Generator().manual_seed(seed)
     half, most = settings.width / 2, max(settings.num_queries)
     grid = torch.linspace(-half, half, settings.grid, dtype=torch.float64)
@@ -167,7 +167,6 @@ def run_fig10(settings: Fig10, seed: int) -> Rows:
 
 
 def _draw_posterior(axes: Axes, rows: Rows, truth: str, prefix: str) -> None:
-    """A posterior, its mean and two standard deviations, with the truth."""
     x, mean = points(rows, f"{prefix}_mean")
     sd, color = points(rows, f"{prefix}_sd")[1], plotting.METHODS["derived_gp"].color
     axes.fill_between(x, mean - 2 * sd, mean + 2 * sd, color=color, alpha=0.2, lw=0, label="mean ± 2 sd")
@@ -176,7 +175,7 @@ def _draw_posterior(axes: Axes, rows: Rows, truth: str, prefix: str) -> None:
 
 
 def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
-    """Function above derivative, a column for each number of queries; the first seed's first function."""
+    """Draws the first seed's first function (top) and its derivative (bottom), a column for each number of queries."""
     figure, axes = plotting.panels(2, len(settings.num_queries), height=1.6, sharex=True, sharey="row")
     first = where(rows, seed=seeds_of(rows)[0], function=0)
     for (upper, lower), n in zip(axes.T, settings.num_queries, strict=True):
@@ -193,7 +192,7 @@ def plot_fig1(settings: Fig1, rows: Rows) -> Figure:
 
 
 def plot_fig10(settings: Fig10, rows: Rows) -> Figure:
-    """The function from queries everywhere, the derivative from queries in the window, and both errors against n."""
+    """Draws the function from queries everywhere, the derivative from queries in the window, and both errors."""
     figure, axes = plotting.panels(1, 3, height=2.1)
     first = where(rows, seed=seeds_of(rows)[0])
     value, slope, error = axes[0]
@@ -220,7 +219,7 @@ def plot_fig10(settings: Fig10, rows: Rows) -> Figure:
 
 
 def claims_of_fig1(settings: Fig1, rows: Rows) -> list[Verdict]:
-    """The error falls with n, the band holds the truth, the variance never rises."""
+    """Judges whether the error falls with n, the band is calibrated and the variance never rises."""
     seeds, counts = seeds_of(rows), settings.num_queries
     measured = {
         (quantity, n): by_seed(rows, quantity=quantity, num_queries=n)
@@ -242,7 +241,7 @@ def claims_of_fig1(settings: Fig1, rows: Rows) -> list[Verdict]:
 
 
 def claims_of_fig10(settings: Fig10, rows: Rows) -> list[Verdict]:
-    """Local derivative against the whole function at equal queries, and at the least against twice as many."""
+    """Judges the local derivative against the function at equal queries, and against twice as many."""
     seeds, unit = seeds_of(rows), "in prior standard deviations"
     few, error = min(settings.num_queries), "root mean square error"
     local, whole = (

@@ -1,11 +1,11 @@
 """ZoRD, Figure 2b: the derived GP on 20 queries of a trajectory against finite differences with more queries.
 
-At the trajectory's last point the derived GP estimates the gradient from the 20 queries that are there anyway; finite
-differences get up to 80 queries more around that point. The paper's trajectory is sampled as the queries of Figure 2a:
-a *cloud*, x₀ and 19 points x₀ + λu. Beside it stands, as a control of ours, a *descent*: d + 1 such points, then Adam
-at rate λ on the derived GP's own estimates, each iterate queried once: what ZoRD leaves behind it with one virtual step
-an iteration. The paper claims errors that are comparable or better; judged is better. The least-squares line is the
-same 20 queries without a GP. Further readings: ``experiments.papers.zord.gradient_error``.
+At the trajectory's last point the derived GP estimates the gradient from the 20 existing queries. Finite differences
+use up to 80 additional queries around that point. The paper samples its trajectory like the queries of Figure 2a: a
+*cloud* of x₀ and 19 points x₀ + λu. We add a *descent* as a control: d + 1 such points, then Adam with rate λ on the
+derived GP's own estimates with one query per iterate, as ZoRD with one virtual step would do. The paper claims errors
+that are comparable or better; we judge whether they are better. The least-squares line uses the same 20 queries without
+a GP. ``experiments.papers.zord.gradient_error`` lists further choices.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WITH_MORE = ("finite_differences", "orthonormal_differences")
 
 @dataclasses.dataclass(frozen=True)
 class Settings(errors.Settings):
-    """What Figure 2b is drawn with: queries of the trajectory, and numbers of additional ones."""
+    """Settings of Figure 2b: number of trajectory queries, and numbers of additional queries."""
 
     dim: int = 10
     trajectory: int = 20
@@ -44,7 +44,7 @@ class Settings(errors.Settings):
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Both kinds of trajectory for every smoothing radius."""
+    """Runs both kinds of trajectory for every smoothing radius."""
     problem = standard_problem("ackley", settings.dim, settings.box)
     rows: Rows = []
     for (number, start, directions), radius, kind in itertools.product(
@@ -57,7 +57,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def trajectory(settings: Settings, problem: Problem, start: Tensor, kind: str, radius: float, seed: int) -> Tensor:
-    """The queries in order, ``trajectory x d``; the gradient is wanted at the last."""
+    """Returns the queries in order, ``trajectory x d``; the gradient is estimated at the last one."""
     count = settings.trajectory if kind == "cloud" else settings.dim + 1
     X = errors.local_queries(start, radius, count, seed).flip(0)  # x₀ last
     x = start.clone()
@@ -94,7 +94,7 @@ def _at_the_end(settings: Settings, key: Row, problem: Problem, X: Tensor, seed:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A column for each trajectory and smoothing radius; estimates from the trajectory are level lines."""
+    """Draws a column for each trajectory and smoothing radius; estimates from the trajectory are horizontal lines."""
     cells = [(kind, radius) for kind in TRAJECTORIES for radius in settings.smoothing_radii]
     figure, axes = plotting.panels(2, len(cells), height=1.7, sharex=True, sharey="row")
     for column, (kind, radius) in enumerate(cells):
@@ -113,7 +113,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """The derived GP without additional queries against finite differences with the most, and our baselines."""
+    """Judges the derived GP without additional queries against finite differences with the most, and our baselines."""
     seeds = seeds_of(rows)
     most = max(settings.additional)
     verdicts = []

@@ -1,14 +1,14 @@
 """ZoRD, Figures 3 and 8: gap against queries on Ackley and Levy, all methods from the same starts.
 
-The starts are the best of 300 queries of TuRBO; see ``experiments.papers.zord.descent`` for the readings. Figure 3 has
-d = 20 and 40 (200 queries) and 100 (400), ten runs, and claims that ZoRD outperforms RGF, PRGF, GLD and TuRBO. ``zord``
-is the paper's rule (spectral norm) at a fixed ℓ with its code's start of an iteration, the best query; ``zord_last``
-starts at the last one, as Algorithm 2 says; ``zord_history`` also knows TuRBO's 300 queries. ``zord_kept`` is the
-library's default (kept information, fitted ℓ), ``zord_gated`` has queries of its own for learning, behind the gate of a
-probability (``query_rules.ProbabilityGate``; ``beyond-zord`` has the library's). Outside comparators: CMA-ES and
-COBYQA. Gradient descent has the true gradient, TuRBO goes on from its own 300 queries. Figure 8 has CobBO from x₀ with
-its own initial design, which counts; the paper's dimensions are not given beside it, and d = 20 and 40 are taken. At
-the reduced scale TuRBO has batches of 20, and the largest dimension of each figure is left out.
+The starts are the best of 300 queries of TuRBO; ``experiments.papers.zord.descent`` lists our choices. Figure 3 has d =
+20 and 40 (200 queries) and d = 100 (400 queries) with ten runs, and claims that ZoRD outperforms RGF, PRGF, GLD and
+TuRBO. ``zord`` is the paper's rule (spectral norm) at a fixed ℓ; as in the authors' code each iteration starts at the
+best query. ``zord_last`` starts at the last query, as in Algorithm 2; ``zord_history`` also uses TuRBO's 300 queries.
+``zord_kept`` is the library's default (kept information, fitted ℓ). ``zord_gated`` adds active queries behind a gate on
+a probability (``query_rules.ProbabilityGate``; ``beyond-zord`` has the library's gate). We add CMA-ES and COBYQA.
+Gradient descent uses the true gradient, and TuRBO continues from its own 300 queries. Figure 8 runs CobBO from x₀ with
+its own initial design, which counts as queries. The paper gives no dimensions for it; we use d = 20 and 40. At the
+reduced scale TuRBO uses batches of 20, and the largest dimension of each figure is omitted.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ PAIRS = (
     *((variant, other, True) for variant in VARIANTS for other in ("rgf", "zord")),
 )
 COBBO_PAIRS = (("zord", "cobbo", False), ("zord_kept", "cobbo", True), ("zord_gated", "cobbo", True))
-"""Which methods are compared, and whether that is a control: in Figure 3, and in Figure 8."""
+"""The pairs of methods that are compared in Figure 3 and in Figure 8, and whether the comparison is a control."""
 
 MAIN = ("zord", "zord_last", "zord_kept", "rgf", "prgf", "gld", "turbo1", "cobbo")
-"""What the first figure draws of them; the second has the others beside ZoRD."""
+"""The methods of the first figure; the second figure shows the others and ZoRD."""
 
 MARGIN = -0.3
-"""What ZoRD's log10 gap is to be below RGF's on Ackley's function, d = 20."""
+"""Required difference of ZoRD's log10 gap from RGF's on Ackley's function, d = 20."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a figure is drawn with; ``problems`` with their boxes' half-widths."""
+    """Settings of a figure; ``problems`` lists the half-width of each box."""
 
     problems: tuple[tuple[str, float], ...] = descent.HALF_WIDTHS
     budgets: tuple[tuple[int, int], ...] = ((20, 200), (40, 200), (100, 400))
@@ -65,7 +65,7 @@ class Settings:
     ours: str = "zord_kept"
 
     def cells(self) -> dict[str, dict[str, Any]]:
-        """A problem and a dimension for each panel, by its title."""
+        """Returns the problem and dimension of each panel by its title."""
         return {
             f"{name.capitalize()}, d = {dim}": {"problem": name, "dim": dim}
             for (name, _), (dim, _) in itertools.product(self.problems, self.budgets)
@@ -73,7 +73,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Every method on every problem in every dimension."""
+    """Runs every method on every problem in every dimension."""
     rows: Rows = []
     for (name, half_width), (dim, queries) in itertools.product(settings.problems, settings.budgets):
         how = (settings.start_queries, seed, settings.cache, settings.turbo)
@@ -87,12 +87,12 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """The paper's methods, or all where they are few: a row for each problem, a column for each dimension."""
+    """Draws the paper's methods, or all if they are few: a row for each problem, a column for each dimension."""
     return _drawn(settings, rows, [method for method in settings.methods if not _many(settings) or method in MAIN])
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure | None:
-    """ZoRD with all other methods."""
+    """Draws ZoRD and all other methods."""
     rest = [method for method in settings.methods if method not in MAIN]
     return _drawn(settings, rows, ["zord", *rest]) if _many(settings) else None
 
@@ -114,7 +114,7 @@ def compared(
     claim: str = "{} ends with a smaller gap than {}",
     below: float = 0.0,
 ) -> list[Verdict]:
-    """A verdict on the final gaps of each pair of methods that ran, in every panel."""
+    """Judges the final gaps of each pair of methods that ran, in every panel."""
     return judge_pairs(
         [pair for pair in pairs if {*pair[:2]} <= {*settings.methods}],
         claim,
@@ -127,7 +127,7 @@ def compared(
 
 
 def claims_of_fig3(settings: Settings, rows: Rows) -> list[Verdict]:
-    """ZoRD against the paper's baselines, and what is beside them."""
+    """Judges ZoRD against the paper's baselines and the added methods."""
     verdicts = compared(settings, rows, PAIRS)
     if "ackley" in dict(settings.problems) and 20 in dict(settings.budgets):
         one = dataclasses.replace(
@@ -140,7 +140,7 @@ def claims_of_fig3(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Final gaps, and what the library's ZoRD gains over each method with the same queries."""
+    """Lists final gaps, and the gain of the library's ZoRD over each method with the same queries."""
     cells, lines = settings.cells(), []
     for method in settings.methods:
         line = [plotting.METHODS[method].label]
@@ -158,7 +158,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def over(settings: Settings) -> str:
-    """The problems, the dimensions and the queries in words."""
+    """Formats problems, dimensions and queries."""
     names = " and ".join(name.capitalize() for name, _ in settings.problems)
     return f"{names}, {', '.join(f'd = {dim} ({queries:,} queries)' for dim, queries in settings.budgets)}"
 

@@ -1,20 +1,21 @@
-"""ZoRD, Figure 4: improvement of a classifier's precision, recall, F1 and Jaccard index by search on the metric itself.
+"""ZoRD, Figure 4: improvement of a classifier's precision, recall, F1 and Jaccard index by search on the metric.
 
-An MLP 54-30-14-7 (2,189 parameters) is trained on Covertype by cross-entropy to θ*; then f(θ) = 1 − metric at θ* + θ is
-minimized from θ = 0. A curve is the best improvement so far over the trained network, 100 (metric/metric* − 1) in per
-cent, so that it begins at 0 and never falls.
+An MLP 54-30-14-7 (2,189 parameters) is trained on Covertype with cross-entropy to θ*. Then f(θ) = 1 − metric at θ* + θ
+is minimized from θ = 0. The curves show the best improvement so far over the trained network, 100 (metric/metric* − 1)
+in per cent; they start at 0 and never fall.
 
 The paper draws (f(x₀) − f(x_T))/f(x₀) in per cent, and does not say whether its f is the metric or 1 − metric. It
-splits Covertype's 581,012 points into halves for training and test, trains by L-BFGS for 300 epochs, and has Adam with
-rate 0.2 for precision and recall and 0.01 for F1 and Jaccard, λ = 0.01 and n = 10.
+splits Covertype's 581,012 points into halves for training and test, trains with L-BFGS for 300 epochs, and uses Adam
+with rate 0.2 for precision and recall and 0.01 for F1 and Jaccard, λ = 0.01 and n = 10.
 
-Readings: the paper says neither which half the metric is over, nor the box or the averaging. Here 2,000 points are
-trained on, by Adam, and the metric is over 2,000 others; classes are averaged as scikit-learn's ``macro``, and θ is in
-[−1, 1]^d, searched as [0, 10]^d. n = 10. The metric is piecewise constant, so that the smoothing radius matters as much
-as the rate of Adam: methods have the better of both on one grid (``RATES`` by ``RADII``; with kept information on radii
-1 and 10 only) over ``tuning_seeds``, which no figure uses; ``tune`` gives the mean improvements. The radius is the root
-mean square distance of a query from the iterate, of the initial design in ZoRD. ZoRD as printed never halves its steps,
-the library's default does after ten queries without gain: what is halved on a staircase does not come to its edge.
+Our choices where the paper gives no details: the paper gives neither the half on which the metric is computed, nor the
+box, nor the averaging. We train on 2,000 points with Adam and compute the metric on 2,000 others. Classes are averaged
+as in scikit-learn's ``macro``. θ is in [−1, 1]^d, searched as [0, 10]^d, and n = 10. Since the metric is piecewise
+constant, the smoothing radius matters as much as Adam's rate: each method uses the best pair of a grid (``RATES`` by
+``RADII``; kept information on radii 1 and 10 only) on ``tuning_seeds``, which no figure uses; ``tune`` returns the mean
+improvements. The radius is the root mean square distance of a query from the iterate, or of the initial design in ZoRD.
+The paper's ZoRD never halves its steps. The library's default halves them after ten queries without improvement; on a
+piecewise constant function such steps do not reach the next edge.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ TITLES = {"f1": "F1", "jaccard": "Jaccard's index"}
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 4 is drawn with.
+    """Settings of Figure 4.
 
     Attributes:
-        metrics: the panels.
-        methods: ZoRD as the paper has it, the library's default, and the baselines.
+        metrics: metrics of the panels.
+        methods: the paper's ZoRD, the library's default, and the baselines.
         tuned: rate and radius of each method.
         max_queries: the budget.
-        every: queries from one record to the next.
-        points: that the metric is over.
-        bound: half of the box's side.
-        training: θ*'s.
-        tuning_seeds: for ``tune``.
+        every: queries between records.
+        points: number of points for the metric.
+        bound: half the side of the box.
+        training: training of the initial network.
+        tuning_seeds: seeds for ``tune``.
         data: folder of the data sets.
-        cache: folder of θ*.
+        cache: folder of the trained networks.
     """
 
     metrics: tuple[str, ...] = METRICS
@@ -76,7 +77,7 @@ class Settings:
 
 
 def objective(settings: Settings, name: str, seed: int) -> MetricObjective:
-    """The seed's network and points."""
+    """Returns the objective of the seed's network and points."""
     points = load_points(settings.data)
     source = "covertype" if settings.data else "synthetic"
     trained = trained_network(points, settings.training, seed, source, settings.cache)
@@ -85,7 +86,7 @@ def objective(settings: Settings, name: str, seed: int) -> MetricObjective:
 
 
 def descend(settings: Settings, method: str, rate: float, radius: float, fun: MetricObjective, seed: int) -> Rows:
-    """The best improvement in per cent after so many queries, from 0."""
+    """Records the best improvement in per cent every ``every`` queries, from 0."""
     budget: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
     optimizer = search(method, fun.start, rate=rate, radius=radius, **budget)
     start = float(fun(fun.start))
@@ -95,7 +96,7 @@ def descend(settings: Settings, method: str, rate: float, radius: float, fun: Me
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Every method on every metric, all from the seed's network."""
+    """Runs every method on every metric, all from the seed's network."""
     rows: Rows = []
     for name in settings.metrics:
         fun = objective(settings, name, seed)
@@ -106,7 +107,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
-    """For each rate and radius the mean last improvement over ``tuning_seeds`` and metrics."""
+    """Returns the mean last improvement over ``tuning_seeds`` and metrics for each rate and radius."""
 
     def last(pair: tuple[float, float], seed: int, name: str) -> float:
         return float(descend(settings, method, *pair, objective(settings, name, seed), seed)[-1]["value"])
@@ -117,14 +118,14 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """A panel for each metric."""
+    """Draws a panel for each metric."""
     cells = {TITLES.get(name, name): {"metric": name} for name in settings.metrics}
     label = "improvement in %"
     return grid_of_methods(rows, "queries", settings.methods, cells, ylabel=label, columns=4, height=1.9, sharey=True)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """The last improvement of ZoRD, and of the default, against each baseline's and against none."""
+    """Judges the last improvement of ZoRD, and of the default, against each baseline and against zero."""
     seeds, verdicts = seeds_of(rows), list[Verdict]()
 
     def last(name: str, method: str) -> np.ndarray:

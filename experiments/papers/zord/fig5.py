@@ -1,9 +1,9 @@
 """ZoRD, Figure 5: the surfaces of Ackley's and Levy's functions, d = 2.
 
-In the coordinates that are searched, [0, 10]². The paper's figure is an illustration and has the surfaces alone. The
-best queries of ZoRD (the library's defaults) and of RGF (the paper's settings) from the first seed's start, 2.5 from
-the minimum, which are drawn over them here, each with the same number of queries, are ours to add: what Section 5.2
-measures in more dimensions. So is the verdict.
+The axes are the search coordinates, [0, 10]². The paper's figure only illustrates the surfaces. We add the best queries
+of ZoRD (the library's defaults) and of RGF (the paper's settings), with the same number of queries from the first
+seed's start, at a distance of 2.5 from the minimum. Section 5.2 measures this in more dimensions. The verdict is ours
+as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ METHODS = ("zord", "rgf")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 5 is drawn with; ``problems`` with their boxes' half-widths."""
+    """Settings of Figure 5; ``problems`` lists the half-width of each box."""
 
     problems: tuple[tuple[str, float], ...] = HALF_WIDTHS
     queries: int = 60
@@ -45,7 +45,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Paths of both methods from one point, best query after best query."""
+    """Runs both methods from one point and records each new best query."""
     rows: Rows = []
     for (name, half_width), method in itertools.product(settings.problems, METHODS):
         problem = standard_problem(name, 2, (-half_width, half_width))
@@ -67,7 +67,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """The surface of each problem above, with the square that stands below it, in which the paths are."""
+    """Draws the surface of each problem (top) and the marked square that contains the paths (bottom)."""
     figure, axes = plotting.panels(2, len(settings.problems), height=2.5, width=plotting.PAGE)
     seed = seeds_of(rows)[0]
     for (whole, part), (name, half_width) in zip(axes.T, settings.problems, strict=True):
@@ -90,14 +90,13 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def _square(points: np.ndarray) -> tuple[np.ndarray, float]:
-    """The lower corner and the side of a square around points, with a margin, within [0, 10]²."""
+    """Returns the lower corner and the side of a square around some points, with a margin, within [0, 10]²."""
     low, high = points.min(0), points.max(0)
     side = 1.3 * float((high - low).max())
     return np.clip((low + high - side) / 2, 0.0, 10.0 - side), side
 
 
 def _draw_surface(figure: Figure, panel: Axes, problem: Problem, lower: np.ndarray, side: float, grid: int) -> None:
-    """Levels of a function in a square, with their scale beside it."""
     x1, x2 = (np.linspace(start, start + side, grid) for start in lower)
     mesh = torch.from_numpy(np.stack(np.meshgrid(x1, x2), axis=-1))
     surface = panel.contourf(x1, x2, problem(mesh).numpy(), levels=24, cmap="cividis")
@@ -107,7 +106,7 @@ def _draw_surface(figure: Figure, panel: Axes, problem: Problem, lower: np.ndarr
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """ZoRD against RGF on these surfaces."""
+    """Judges ZoRD against RGF on these surfaces."""
     finals = where(rows, queries="final")
     return judge_pairs(
         [("zord", "rgf", True)],

@@ -1,12 +1,12 @@
-"""ZoRD, Figure 7: thresholds on the uncertainty that ends virtual steps, and the measures in its place.
+"""ZoRD, Figure 7: thresholds on the uncertainty that ends virtual steps, and other measures of uncertainty.
 
-The first figure is the paper's: the spectral norm with c from 0 (one step a query) upwards, d = 40. Its best are 0.3
-on Ackley's function and 0.4 on Levy's; the rest of its grid is not in its text. ℓ = 0.3 √d is taken, so that
-the prior's 5/(3ℓ²), the largest uncertainty there is, is above these thresholds: under one that it does not reach only
-the cap ends the steps. The second has every measure of the library at thresholds from strict to loose, from left to
-right, its own default among them. At the reduced scale the measures have three thresholds each, and TuRBO batches of
-20, with which its starts on Ackley's function are on the plateau. See ``experiments.papers.zord.descent`` for the
-readings.
+The first figure is the paper's: the spectral norm with thresholds c from 0 (one step per query) upwards, d = 40. Its
+best thresholds are 0.3 on Ackley's function and 0.4 on Levy's; the text does not give the rest of its grid. We use ℓ =
+0.3 √d, so that the largest possible uncertainty, the prior's 5/(3ℓ²), is above these thresholds; otherwise only the
+limit on the number of steps would end them. The second figure has every measure of the library with thresholds from
+strict (left) to loose (right), including its default. At the reduced scale each measure has three thresholds and TuRBO
+uses batches of 20, which place its starts on Ackley's function on the plateau. ``experiments.papers.zord.descent``
+lists further choices.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ THRESHOLDS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("kept_information", (0.95, 0.9, 0.8, 0.6, 0.4)),
 )
 FEWER = (THRESHOLDS[0], *((name, values[1:4]) for name, values in THRESHOLDS[1:]))
-"""For the reduced scale: the paper's measure whole, three thresholds of each other."""
+"""Thresholds of the reduced scale: all of the paper's measure, three of each other one."""
 FEWEST = (("spectral_norm", (0.0, 0.3)), ("kept_information", (0.9, 0.6)))
 COLORS = (plotting.BLACK, plotting.SKY, plotting.GREEN, plotting.ORANGE, plotting.VERMILION)
-"""Of the measures; thresholds have shades of purple, darker where looser."""
+"""Colours of the measures; thresholds are shades of purple, darker for looser ones."""
 MARKERS = ("o", "s", "^", "D", "v")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What Figure 7 is drawn with; ``problems`` with their boxes' half-widths."""
+    """Settings of Figure 7; ``problems`` lists the half-width of each box."""
 
     problems: tuple[tuple[str, float], ...] = descent.HALF_WIDTHS
     dim: int = 40
@@ -62,7 +62,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """ZoRD with every measure at every threshold."""
+    """Runs ZoRD with every measure at every threshold."""
     rows: Rows = []
     lengthscale = settings.lengthscale * math.sqrt(settings.dim)
     for name, half_width in settings.problems:
@@ -79,7 +79,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """Curves of the spectral norm's thresholds."""
+    """Draws a curve for each threshold of the spectral norm."""
     paper, thresholds = settings.thresholds[0]
     shades = colormaps["Purples"](np.linspace(0.4, 1.0, len(thresholds)))
     relative = descent.relative_to_first(where(rows, uncertainty=paper))
@@ -95,7 +95,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 
 
 def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """Final gaps of every measure at its thresholds, a row for each problem and a column for each measure."""
+    """Draws the final gaps of every measure at its thresholds: a row per problem, a column per measure."""
     names, relative = list(dict(settings.problems)), descent.relative_to_first(rows)
     figure, axes = plotting.panels(
         len(names), len(settings.thresholds), height=1.6, width=plotting.PAGE, sharex="col", sharey="row"
@@ -114,7 +114,7 @@ def plot_more(settings: Settings, rows: Rows) -> Figure:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Dynamic steps against one step a query, and the other measures against the spectral norm."""
+    """Judges dynamic steps against one step per query, and the other measures against the spectral norm."""
     seeds, verdicts = seeds_of(rows), list[Verdict]()
     paper, thresholds = settings.thresholds[0]
     statistic = "difference of the final log10 gap"

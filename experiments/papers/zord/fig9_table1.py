@@ -1,21 +1,21 @@
-"""ZoRD, Table 1 and Figure 9: attacks on images, each method from δ = 0 until the victim falls for it.
+"""ZoRD, Table 1 and Figure 9: black-box attacks on images, each method from δ = 0 until it succeeds.
 
-Table 1 has the queries to a successful attack on an image drawn at random, mean ± sd of five runs, for MNIST (ε = 0.3)
-and CIFAR-10 (ε = 0.2). Figure 9 has the share of 15 images that are attacked with success against queries, without
-TuRBO, whose verdicts are controls here; a curve is the mean over seeds with its standard error. The paper's victims are
-those of Cheng et al. (2021) for MNIST and a ResNet-18 for CIFAR-10, its f is Cheng et al.'s loss.
+Table 1 lists the queries to a successful attack on a random image, mean ± sd of five runs, for MNIST (ε = 0.3) and
+CIFAR-10 (ε = 0.2). Figure 9 shows the share of 15 images that are attacked successfully against queries, without TuRBO,
+whose verdicts are controls here; a curve is the mean over seeds with its standard error. The paper's MNIST victims are
+from Cheng et al. (2021), its CIFAR-10 victim is a ResNet-18, and its f is the loss of Cheng et al.
 
-Readings: f is the margin of log-probabilities, and an attack has succeeded at its first query with f ≤ 0; every query
-counts, those of initial designs too. A number of Table 1 is here the mean over the images of a seed, and an attack that
-fails within the budget counts as the budget. The box [−ε, ε]^d is searched as [0, 10]^d, as all of the paper's are
-(Appx. C.1), in which Adam's 0.5 is a twentieth of the box. RGF, PRGF and GLD have n = 10 and λ = 0.01; ZoRD's
-lengthscale is 0.67 √d with at most 10 virtual steps, as in Figure 3. The victim is one small CNN, the images are test
-images that it recognizes, other ones with every seed.
+Our choices where the paper gives no details: f is the margin of log-probabilities, and an attack succeeds at its first
+query with f ≤ 0. Every query counts, including initial designs. An entry of Table 1 is the mean over a seed's images,
+and an attack that fails within the budget counts as the budget. The box [−ε, ε]^d is searched as [0, 10]^d like all of
+the paper's boxes (Appx. C.1), so Adam's 0.5 is a twentieth of the box. RGF, PRGF and GLD use n = 10 and λ = 0.01.
+ZoRD's lengthscale is 0.67 √d with at most 10 virtual steps, as in Figure 3. The victim is one small CNN. The images are
+test images that it classifies correctly, drawn with the seed.
 
-Each method has one number that is tuned, by factors of two on a grid of five (``KNOBS``): Adam's rate; GLD's widest
-radius; TuRBO's first side, for TuRBO-10 its default. ``tune`` gives the mean log10 of the queries over
-``tuning_seeds``, which no figure uses. On the stand-in the best of them are at or near the upper ends, where a step of
-Adam reaches the box's sides: attacks like these want signs.
+One parameter of each method is tuned on a grid of five values, each twice the previous one (``KNOBS``): Adam's rate,
+GLD's largest radius, and TuRBO's initial side length (for TuRBO-10 its default). ``tune`` returns the mean log10 of the
+queries over ``tuning_seeds``, which no figure uses. On the stand-in the best values are at or near the upper ends,
+where one step of Adam reaches the sides of the box.
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ RATES = (0.5, 1.0, 2.0, 4.0, 8.0)
 RADII = (5.0, 10.0, 20.0, 40.0, 80.0)
 SIDES = (0.1, 0.2, 0.4, 0.8, 1.6)
 KNOBS = {"zord": RATES, "zord_kept": RATES, "rgf": RATES, "prgf": RATES, "gld": RADII, "turbo1": SIDES, "turbom": SIDES}
-"""The grid of each method's number."""
+"""The grid of each method's tuned parameter."""
 
 BASELINES = ("rgf", "prgf", "gld", "turbo1", "turbom")
 PRINTED = {"zord": 0.5, "zord_kept": 0.5, "rgf": 0.5, "prgf": 0.5, "gld": 5.0, "turbo1": 0.8, "turbom": 0.8}
-"""The paper's numbers, and where it is silent the methods' own."""
+"""The paper's values, and the methods' own where it gives none."""
 
 PAPER = {
     "mnist": ("1780 ± 222", "1192 ± 260", "1236 ± 145", "654 ± 70", "747 ± 60", "248 ± 50"),
     "cifar10": ("964 ± 175", "3622 ± 1155", "4133 ± 1525", "638 ± 108", "708 ± 105", "384 ± 59"),
 }
 PAPERS_METHODS = ("gld", "rgf", "prgf", "turbo1", "turbom", "zord")
-"""What Table 1 prints, column by column."""
+"""The columns of Table 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is attacked and with what.
+    """Settings of the attacks.
 
     Attributes:
-        datasets: names of the images.
-        bounds: ε of each.
-        methods: the attackers.
-        images: attacked with each seed.
+        datasets: names of the data sets.
+        bounds: ε of each data set.
+        methods: the attacking methods.
+        images: number of images attacked per seed.
         max_queries: the budget, after which an attack has failed.
-        knobs: each method's tuned number, in the order of ``methods``; empty: ``PRINTED``.
-        side: pixels a side of the stand-in.
-        training: the victim's.
-        victim_seed: the victim's.
-        turbo_points: initial queries of TuRBO, over all of its regions; None: 2d a region.
-        turbo_candidates: Thompson sampling's; None: its default.
-        every: queries from one point of a curve to the next.
-        tuning_seeds: for ``tune``.
+        knobs: each method's tuned parameter in the order of ``methods``; if empty, ``PRINTED``.
+        side: pixels per side of the stand-in.
+        training: training of the victim.
+        victim_seed: seed of the victim.
+        turbo_points: TuRBO's initial queries, over all regions; None: 2d per region.
+        turbo_candidates: number of candidates of Thompson sampling; None: TuRBO's default.
+        every: queries between points of a curve.
+        tuning_seeds: seeds for ``tune``.
         data: folder of the data sets.
-        cache: folder of the victims.
+        cache: folder of the trained victims.
     """
 
     datasets: tuple[str, ...] = ("mnist", "cifar10")
@@ -100,18 +100,18 @@ class Settings:
     cache: str = FOLDER
 
     def knob(self, method: str) -> float:
-        """A method's tuned number."""
+        """Returns a method's tuned parameter."""
         return self.knobs[self.methods.index(method)] if self.knobs else PRINTED[method]
 
     def titles(self) -> dict[str, str]:
-        """The data sets by their panels' titles."""
+        """Returns the data sets by the titles of their panels."""
         stand_in = "" if self.data else "digits for "
         return {f"{stand_in}{TITLES[name]}, ε = {self.bounds[i]:g}": name for i, name in enumerate(self.datasets)}
 
 
 TUNED = {"knobs": (4.0, 4.0, 8.0, 8.0, 80.0, 0.8, 0.8), "turbo_points": 20}
 REDUCED: dict[str, Any] = {"side": 8, "max_queries": 500, "turbo_candidates": 500, "every": 10} | TUNED
-"""For two cores: the digits' own size, d = 64."""
+"""Settings for two cores: images of 8 x 8 pixels, d = 64."""
 
 FEW = {"methods": ("zord", "zord_kept", "rgf", "gld", "turbo1", "turbom"), "training": QUICK_TRAINING, "cache": ""}
 QUICK: dict[str, Any] = {"side": 8, "max_queries": 16, "turbo_candidates": 50, "every": 4, "turbo_points": 12} | FEW
@@ -119,14 +119,14 @@ QUICK: dict[str, Any] = {"side": 8, "max_queries": 16, "turbo_candidates": 50, "
 
 @lru_cache(maxsize=4)
 def task(settings: Settings, dataset: str) -> tuple[Images, Victim, torch.Tensor]:
-    """Images, the victim, and which test images it recognizes."""
+    """Returns the images, the victim, and which test images it classifies correctly."""
     images = load_images(dataset, settings.data, settings.side)
     victim = trained_victim(images, settings.training, settings.victim_seed, cache=settings.cache)
     return images, victim, victim.predict(images.test) == images.test_labels
 
 
 def attacks(settings: Settings, dataset: str, seed: int) -> list[Attack]:
-    """The seed's attacks on one data set."""
+    """Returns the seed's attacks on one data set."""
     images, victim, recognized = task(settings, dataset)
     bound = settings.bounds[settings.datasets.index(dataset)]
     picked = chosen(images, recognized, settings.images, seed)
@@ -134,7 +134,7 @@ def attacks(settings: Settings, dataset: str, seed: int) -> list[Attack]:
 
 
 def attacker(settings: Settings, method: str, attack: Attack, knob: float, seed: int) -> Optimizer:
-    """A method at δ = 0 that stops where f ≤ 0."""
+    """Creates a method at δ = 0 that stops once f ≤ 0."""
     options: dict[str, Any] = {"bounds": attack.bounds, "max_queries": settings.max_queries, "target": 0.0}
     if method == "gld":
         options["widest"] = knob
@@ -151,14 +151,14 @@ def attacker(settings: Settings, method: str, attack: Attack, knob: float, seed:
 
 
 def queries_to_success(optimizer: Optimizer, attack: Attack) -> tuple[int, bool]:
-    """The query that succeeded, counted from 1, and True; or the budget and False."""
+    """Returns the number of the successful query and True, or the budget and False."""
     values = run(optimizer, Evaluator(attack, batched=True)).history.y
     hits = (values <= 0.0).nonzero().flatten()
     return (int(hits[0]) + 1, True) if len(hits) else (optimizer.max_queries, False)
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Every method on every image: queries to success, or the budget where ``success`` is 0."""
+    """Runs every method on every image; records the queries to success, or the budget with ``success`` 0."""
     rows: Rows = []
     for dataset in settings.datasets:
         for i, attack in enumerate(attacks(settings, dataset, seed)):
@@ -171,7 +171,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def tune(settings: Settings, method: str) -> dict[float, float]:
-    """For each number of the method's grid the mean log10 of the queries over ``tuning_seeds``, images and sets."""
+    """Returns the mean log10 of the queries over ``tuning_seeds``, images and data sets for each value of the grid."""
     tried = itertools.product(settings.tuning_seeds, settings.datasets)
     images = [(seed, attack) for seed, dataset in tried for attack in attacks(settings, dataset, seed)]
 
@@ -182,13 +182,13 @@ def tune(settings: Settings, method: str) -> dict[float, float]:
 
 
 def success_rates(settings: Settings, rows: Rows, dataset: str, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of queries, and the share of a seed's images that have succeeded by then, ``seeds x counts``."""
+    """Returns numbers of queries, and the share of a seed's images attacked by then, ``seeds x counts``."""
     counts, own = np.arange(0, settings.max_queries + 1, settings.every), where(rows, dataset=dataset, method=method)
     return counts, np.array([success_rate(where(own, seed=seed), "value", counts) for seed in seeds_of(rows)])
 
 
 def plot_table1(settings: Settings, rows: Rows) -> Figure:
-    """Each seed's mean over its images, and the median of the seeds, a panel for each data set."""
+    """Draws each seed's mean over its images and the median over seeds, a panel for each data set."""
     looks = [plotting.METHODS[method] for method in settings.methods]
 
     def draw(panel: Axes, dataset: str) -> None:
@@ -204,7 +204,7 @@ def plot_table1(settings: Settings, rows: Rows) -> Figure:
 
 
 def plot_fig9(settings: Settings, rows: Rows) -> Figure:
-    """Success rates against queries, a panel for each data set."""
+    """Draws success rates against queries, a panel for each data set."""
 
     def draw(panel: Axes, dataset: str) -> None:
         for method in settings.methods:
@@ -227,9 +227,10 @@ def compared(
     statistic: str,
     papers: tuple[str, ...] = BASELINES,
 ) -> list[Verdict]:
-    """ZoRD, and the library's default where it ran, lead every baseline on the same images: ``lead`` is larger.
+    """Judges whether ZoRD, and the library's default if it ran, lead every baseline on the same images.
 
-    ``papers`` are the baselines that the paper compares ZoRD with; the others are controls.
+    ``lead`` is larger for the better method. ``papers`` are the baselines of the paper's comparison; the others are
+    controls.
     """
     others = [method for method in BASELINES if method in settings.methods]
     pairs = [("zord", other, other not in papers) for other in others]
@@ -239,7 +240,7 @@ def compared(
 
 
 def claims_of_table1(settings: Settings, rows: Rows) -> list[Verdict]:
-    """The queries that ZoRD and the library's default need, against every baseline's."""
+    """Judges the queries of ZoRD and of the library's default against those of every baseline."""
 
     def lead(dataset: str, method: str) -> np.ndarray:
         return -np.log10(by_seed(rows, dataset=dataset, method=method))
@@ -248,7 +249,7 @@ def claims_of_table1(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def claims_of_fig9(settings: Settings, rows: Rows) -> list[Verdict]:
-    """The success rate over all numbers of queries, ZoRD's and the default's against every baseline's."""
+    """Judges the success rates of ZoRD and of the default, over all numbers of queries, against every baseline."""
 
     def lead(dataset: str, method: str) -> np.ndarray:
         return success_rates(settings, rows, dataset, method)[1].mean(1)
@@ -259,7 +260,7 @@ def claims_of_fig9(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Mean ± sd of the queries and the share of successful attacks, the printed numbers beside them."""
+    """Lists mean ± sd of the queries, the share of successful attacks, and the printed numbers."""
     columns = ["method"]
     for title, dataset in settings.titles().items():
         columns += [title, "succeeded", f"paper, {TITLES[dataset]}"]
@@ -277,12 +278,12 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 
 def per_seed(settings: Settings) -> str:
-    """How many images are attacked."""
+    """Formats the number of images."""
     return f"{counted(settings.images, 'image')} a seed"
 
 
 def experiment(images: int, quick: Settings, **what: Any) -> Experiment:
-    """One of both; ``images`` are the reduced scale's."""
+    """Returns the table or the figure; ``images`` is the number of images at the reduced scale."""
     return Experiment(
         scales={"paper": Settings(), "reduced": Settings(images=images, **REDUCED), "quick": quick},
         run_seed=run_seed,

@@ -1,18 +1,17 @@
-"""How far an estimated gradient is from the true one: what ZoRD's Figures 2 and 6 have in common.
+"""The error of an estimated gradient: the common basis of ZoRD's Figures 2 and 6.
 
-All estimators but one see the same queries: x₀ and n − 1 points x₀ + λu with u standard normal, the first
-n − 1 of one sequence whatever n is, so that curves are paired along n too. λ is the smoothing radius; n
-counts x₀ for everyone. The exception are finite differences along orthonormal directions, a stronger
-baseline than the paper's: they have n queries of their own, at the same distance from x₀ (λ√d).
+All estimators but one use the same queries: x₀ and n − 1 points x₀ + λu with u standard normal. The points are the
+first n − 1 of one sequence for every n, so that curves are paired along n too. λ is the smoothing radius, and n
+includes x₀. The exception is finite differences along orthonormal directions, a stronger baseline than the paper's:
+they use n queries of their own at the same distance λ√d from x₀.
 
-Readings, where the paper is silent: x₀ is uniform in the box; values are centred and scaled to unit
-variance (the prior's mean is then sensible: without it the derived GP fails); the lengthscale is 1 in
-Ackley's own units; the nugget, 1e-6 of the values' variance, is far below (λ/ℓ)², or the differences that
-the estimate is made of drown in it; a seed's number is the mean over several x₀. The finite differences
-of eq. 2 are divided by their number, which the paper's print leaves out. Its Euclidean distance is given
-relative to the true gradient's norm, so that functions and dimensions share an axis. Least squares over
-the same queries is ours to add: the baseline that a surrogate must beat, where an average over random
-directions is an easy one.
+Our choices where the paper gives no details: x₀ is uniform in the box. Values are centered and scaled to unit variance;
+without this the prior's mean is wrong and the derived GP fails. The lengthscale is 1 in Ackley's own units. The nugget,
+1e-6 of the values' variance, is far below (λ/ℓ)², so that it does not hide the differences that determine the estimate.
+A seed's number is the mean over several x₀. The finite differences of eq. 2 are divided by their number, which the
+printed equation omits. The Euclidean distance is relative to the norm of the true gradient, so that functions and
+dimensions share an axis. We add least squares over the same queries as a baseline that a surrogate must beat, since an
+average over random directions is an easy one.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What all four figures are drawn with; lengths in Ackley's own units.
+    """Settings that all four figures share; lengths in Ackley's own units.
 
     Attributes:
         box: lower and upper bound of every coordinate.
         smoothing_radii: λ.
-        starts: x₀s of a seed.
+        starts: number of points x₀ per seed.
         lengthscale: ℓ of the derived GP.
         noise: its nugget, in units of the values' variance.
     """
@@ -63,7 +62,7 @@ class Settings:
 
 
 def error_rows(key: Row, method: str, estimate: Tensor, gradient: Tensor) -> Rows:
-    """Cosine similarity and relative Euclidean error of one estimate, as records under ``key``."""
+    """Returns cosine similarity and relative Euclidean error of one estimate as records under ``key``."""
     values = {
         "cosine": torch.nn.functional.cosine_similarity(estimate, gradient, dim=0, eps=1e-300),
         "relative_error": (estimate - gradient).norm() / gradient.norm(),
@@ -72,10 +71,10 @@ def error_rows(key: Row, method: str, estimate: Tensor, gradient: Tensor) -> Row
 
 
 def derived_gp_gradient(X: Tensor, values: Tensor, x: Tensor, kernel: Kernel, noise: float) -> Tensor:
-    """∇μ(x) of a derived GP on centred and scaled values; ``noise`` is in units of the values' variance.
+    """Returns ∇μ(x) of a derived GP on centered and scaled values; ``noise`` is in units of the values' variance.
 
-    The mean of a Matérn 1/2 kernel has a kink at every datum; where x is one, the average over both sides of it
-    is taken, in which that datum's own term cancels.
+    The posterior mean of a Matérn 1/2 kernel has a kink at every datum. If x is a datum, the average over both sides is
+    returned, in which its own term cancels.
     """
     model = DerivedGP(X, values.unsqueeze(-1), likelihood=gaussian_likelihood(noise), covar_module=kernel).eval()
     base = getattr(kernel, "base_kernel", kernel)
@@ -84,18 +83,18 @@ def derived_gp_gradient(X: Tensor, values: Tensor, x: Tensor, kernel: Kernel, no
 
 
 def local_queries(x: Tensor, smoothing_radius: float, num_queries: int, seed: int) -> Tensor:
-    """x and ``num_queries`` − 1 points x + λu, u standard normal, ``num_queries x d``; nested in their number."""
+    """Returns x and ``num_queries`` − 1 points x + λu with u standard normal, ``num_queries x d``, nested in n."""
     return FiniteDifferences(num_queries - 1, smoothing_radius, "normal", seed=seed).points(x)
 
 
 def starts(problem: Problem, num_starts: int, seed: int) -> list[tuple[int, Tensor, int]]:
-    """``num_starts`` points x₀ uniform in the box: (number, x₀, seed of its directions), a function of the seed."""
+    """Draws ``num_starts`` points x₀ uniform in the box; returns number, x₀ and the seed of its directions."""
     points = problem.sample(num_starts, torch.Generator().manual_seed(seed))
     return [(number, x, seed * num_starts + number) for number, x in enumerate(points)]
 
 
 def draw_metric(axes: Axes, rows: Rows, metric: str, x: str, methods: Iterable[str]) -> None:
-    """Mean and standard error of a metric against ``x``, one line a method; the axis of errors ends at 5."""
+    """Draws mean and standard error of a metric against ``x``, one line per method; the error axis ends at 5."""
     draw_methods(axes, rows, x, methods, metric=metric)
     if metric == "relative_error":
         axes.set_yscale("log")
@@ -103,7 +102,7 @@ def draw_metric(axes: Axes, rows: Rows, metric: str, x: str, methods: Iterable[s
 
 
 def gain(metric: str, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """How much better ours is, positive for better.
+    """Computes how much better ours is; positive is better.
 
     Cosine: the difference. Relative error: log10 of theirs over ours.
     """
@@ -111,7 +110,7 @@ def gain(metric: str, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def advantage(rows: Rows, metric: str, method: str, baseline: str, **conditions: str | int | float) -> np.ndarray:
-    """The gain of ``method`` over ``baseline`` under the conditions, one number a seed."""
+    """Returns the gain of ``method`` over ``baseline`` under the conditions, one number per seed."""
     ours = by_seed(rows, metric=metric, method=method, **conditions)
     return gain(metric, ours, by_seed(rows, metric=metric, method=baseline, **conditions))
 
@@ -124,12 +123,12 @@ COMPARISONS = (
     ("least_squares", "relative_error", True),
     ("orthonormal_differences", "relative_error", True),
 )
-"""Baseline, metric, and whether the comparison is a control of ours: the paper has finite differences only."""
+"""Baseline, metric, and whether the comparison is a control: the paper compares with finite differences only."""
 
 
 def judge_against(
     baseline: str, metric: str, control: bool, cells: Mapping[str, np.ndarray], seeds: Sequence[int], setting: str
 ) -> Verdict:
-    """Verdict on "the derived GP is nearer to the true gradient than the baseline" in every cell of gains."""
+    """Judges "the derived GP is nearer to the true gradient than the baseline" in every cell of gains."""
     claim = f"the derived GP is nearer than {plotting.METHODS[baseline].label} in {METRICS[metric]}, {setting}"
     return judge(claim, ADVANTAGES[metric], cells, seeds, above=0.0, control=control)

@@ -1,10 +1,10 @@
 """ZoRD, Table 2: the environments and the dimensions of their controllers.
 
-A controller is an MLP with two hidden layers of 10 units and biases, so that its dimension follows from the
-environment's observations and actions (Appx. C.5). The numbers that the table prints are not in the text at hand:
-expected is the size with biases in all layers, from the environments' published spaces, and counted is what gymnasium's
-environments here give (``experiments.workloads.controllers``). Beside it stands the mean reward of controllers drawn
-uniformly from the box, which is what search starts from.
+A controller is an MLP with two hidden layers of 10 units and biases, so that the environment's observations and actions
+determine its dimension (Appx. C.5). The numbers that the table prints are not in our text of the paper. The expected
+size, with biases in all layers, follows from the environments' published spaces; the counted size is measured on
+gymnasium's environments (``experiments.workloads.controllers``). The table also lists the mean reward of controllers
+drawn uniformly from the box, where the search begins.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from optimizers.comparison.records import Rows, by_seed, seeds_of, where
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is measured.
+    """Settings of the measurement.
 
     Attributes:
-        environments: names.
-        controllers: drawn with each seed.
-        episodes: of a controller.
-        horizon: most steps of an episode; None: the environment's own.
+        environments: names of the environments.
+        controllers: number of controllers per seed.
+        episodes: number of episodes per controller.
+        horizon: largest number of steps of an episode; None: the environment's own.
     """
 
     environments: tuple[str, ...] = tuple(ENVIRONMENTS)
@@ -39,7 +39,7 @@ class Settings:
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """Sizes, and the mean reward of the seed's controllers."""
+    """Records the sizes, and the mean reward of the seed's controllers."""
     rows: Rows = []
     for name in settings.environments:
         widths, fun = layers(environment(name)), Controller(name, settings.episodes, seed, settings.horizon)
@@ -57,7 +57,7 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """Whether the sizes are what is expected."""
+    """Judges whether the sizes are as expected."""
     seeds = seeds_of(rows)
     wrong = np.zeros(len(seeds))
     for name in settings.environments:
@@ -69,7 +69,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Sizes, and what random controllers earn."""
+    """Lists the sizes, and the reward of random controllers."""
     columns = ("environment", "gymnasium", "observation", "action", "parameters", "expected", "reward of random ones")
     cells = []
     for name in settings.environments:

@@ -1,14 +1,16 @@
 """ZoRD, Table 3: the reward of controllers after a search, mean ± sd of the trials.
 
-The paper: 500 controllers of a Latin hypercube of the box are queried first, once for all methods; ES, RGF, PRGF and
-ZoRD then begin at the best of them and have 1,000 queries, ZoRD with the 300 nearest of the trajectory; ten trials.
-Adam's rate is 1.0 for all, θ is in [−1, 1]^d, searched as [0, 10]^d, and a query is the mean return of 32 episodes
-whose starts are the same for all queries of a trial. GLD and TuRBO, which it leaves out, are controls.
+In the paper 500 controllers of a Latin hypercube of the box are queried first, once for all methods. ES, RGF, PRGF and
+ZoRD then start at the best of them with 1,000 queries; ZoRD uses the 300 nearest points of the trajectory. There are
+ten trials. Adam's rate is 1.0 for all methods, and θ in [−1, 1]^d is searched as [0, 10]^d. A query is the mean return
+of 32 episodes, whose starts are the same for all queries of a trial. The paper omits GLD and TuRBO, which are controls
+here.
 
-Readings: ZoRD also knows the Latin hypercube (its ``history``). The printed smoothing radius 0.01 changes hardly any
-return: queries of an estimate are 1 from the iterate (root mean square, in [0, 10]^d), in all methods alike. Where
-actions are discrete the paper has a softmax layer, and the likeliest action is taken here, so that f is a function. The
-reward is the best so far. With one rate and radius for all, nothing is tuned.
+Our choices where the paper gives no details: ZoRD also uses the Latin hypercube (its ``history``). The printed
+smoothing radius 0.01 hardly changes any return, so all methods place the queries of an estimate at a root mean square
+distance of 1 from the iterate, in [0, 10]^d. Where actions are discrete the paper uses a softmax layer; we take the
+most likely action, so that f is deterministic. The reward is the best so far. With one rate and radius for all methods,
+nothing is tuned.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ PAPER = {
     "prgf": ("-86.3 ± 9.9", "218.6 ± 66.2", "-100.1 ± 16.0", "-29.9 ± 35.2", "344.6 ± 152.3", "1083.3 ± 722.2"),
     "zord": ("-73.3 ± 2.4", "280.5 ± 77.6", "-45.1 ± 38.3", "12.9 ± 37.8", "729.1 ± 304.2", "1950.5 ± 576.1"),
 }
-"""What Table 3 prints of each method, in the order of ``ENVIRONMENTS``."""
+"""The entries of Table 3 for each method, in the order of ``ENVIRONMENTS``."""
 
 WINDOW = 300
 RADIUS = 1.0
@@ -51,18 +53,18 @@ RADIUS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is searched and with what.
+    """Settings of the search.
 
     Attributes:
-        environments: names.
-        methods: the searches.
-        episodes: of a query.
-        design: controllers of the Latin hypercube.
-        max_queries: after them.
-        every: queries from one record to the next.
-        rate: Adam's.
-        horizon: most steps of an episode; None: the environment's own.
-        turbo_candidates: Thompson sampling's; None: its default.
+        environments: names of the environments.
+        methods: the search methods.
+        episodes: number of episodes per query.
+        design: number of controllers of the Latin hypercube.
+        max_queries: number of queries after it.
+        every: queries between records.
+        rate: Adam's rate.
+        horizon: largest number of steps of an episode; None: the environment's own.
+        turbo_candidates: number of candidates of Thompson sampling; None: TuRBO's default.
     """
 
     environments: tuple[str, ...] = tuple(ENVIRONMENTS)
@@ -77,13 +79,13 @@ class Settings:
 
 
 def start_of(settings: Settings, fun: Controller, seed: int) -> tuple[Tensor, Tensor]:
-    """The Latin hypercube's controllers, ``n x d``, and f there."""
+    """Returns the controllers of the Latin hypercube, ``n x d``, and f there."""
     X = fun.bound * (2.0 * latin_hypercube(settings.design, fun.dimension, seed) - 1.0)
     return X, torch.tensor([fun(x) for x in X], dtype=torch.float64)
 
 
 def searcher(settings: Settings, method: str, fun: Controller, X: Tensor, y: Tensor, seed: int) -> Optimizer:
-    """A method at the best of the Latin hypercube."""
+    """Creates a method at the best controller of the Latin hypercube."""
     options: dict[str, Any] = {"bounds": fun.bounds, "max_queries": settings.max_queries, "seed": seed}
     if method == "turbo1":
         options |= {"candidates": settings.turbo_candidates, "initial_points": min(50, settings.max_queries // 2)}
@@ -93,7 +95,7 @@ def searcher(settings: Settings, method: str, fun: Controller, X: Tensor, y: Ten
 
 
 def run_seed(settings: Settings, seed: int) -> Rows:
-    """The best reward so far of every method in every environment, from that of the Latin hypercube."""
+    """Records the best reward so far of every method in every environment."""
     rows: Rows = []
     for name in settings.environments:
         fun = Controller(name, settings.episodes, 1000 * seed, settings.horizon)
@@ -110,19 +112,19 @@ def run_seed(settings: Settings, seed: int) -> Rows:
 
 
 def last(settings: Settings, rows: Rows, environment: str, method: str) -> np.ndarray:
-    """The best reward of all, one number a seed."""
+    """Returns the final best reward, one number per seed."""
     return by_seed(rows, environment=environment, method=method, queries=settings.max_queries)
 
 
 def plot(settings: Settings, rows: Rows) -> Figure:
-    """The best reward against queries, a panel for each environment, all from that of the Latin hypercube."""
+    """Draws the best reward against queries, a panel for each environment."""
     cells = {TITLES[name]: {"environment": name} for name in settings.environments}
     labels = {"xlabel": "queries", "ylabel": "best reward"}
     return grid_of_methods(rows, "queries", settings.methods, cells, **labels, height=1.8)
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
-    """ZoRD's last reward, and the default's, against the others', in units of the environment's spread."""
+    """Judges the final reward of ZoRD and of the default against the others, in units of the environment's spread."""
     ran = ("latin_hypercube", *settings.methods)
     rewards = {(name, m): last(settings, rows, name, m) for name in settings.environments for m in ran}
     spreads = {name: float(np.concatenate([rewards[name, m] for m in ran]).std()) for name in settings.environments}
@@ -144,7 +146,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
 
 def table(settings: Settings, rows: Rows) -> Table:
-    """Mean ± sd of the last reward, and what the paper prints."""
+    """Lists mean ± sd of the final reward, and the paper's values."""
     methods, titles = ("latin_hypercube", *settings.methods), [TITLES[name] for name in settings.environments]
     columns = ("method", *(text for title in titles for text in (title, f"paper, {title}")))
     cells = []

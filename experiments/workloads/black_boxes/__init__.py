@@ -1,7 +1,7 @@
-"""Real black boxes that install from PyPI and bring what they need: ``BLACK_BOXES``, a file a family.
+"""Real black boxes that install from PyPI with everything that they need: ``BLACK_BOXES``, one file per family.
 
-Nothing is downloaded, and a package is imported when its problem is made. ``make(seed)`` is a problem of its own for
-each seed, and a function: what a package draws, it draws from the seed.
+Nothing is downloaded, and a package is imported when its problem is created. ``make(seed)`` returns a different problem
+for each seed; everything random in it depends on the seed.
 """
 
 from experiments.workloads.black_boxes import digits, locomotion, metric, rocket, tuning, wind_farm
@@ -10,6 +10,6 @@ from experiments.workloads.black_boxes.black_box import BlackBox
 FAMILIES = (tuning, rocket, wind_farm, locomotion, digits, metric)
 
 BLACK_BOXES: dict[str, BlackBox] = {box.name: box for family in FAMILIES for box in family.PROBLEMS}
-"""All problems by name, those of a family side by side."""
+"""All problems by name, grouped by family."""
 
 __all__ = ["BLACK_BOXES", "BlackBox"]

@@ -1,4 +1,4 @@
-"""What is said of a black box, and the box around its objective."""
+"""The description of a black box, and the check of its bounds."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from surrogates.threads import small_algebra
 Objective = Callable[[np.ndarray], float]
 
 ROUNDING = 1e-9
-"""The share of a side by which a point may be outside of the box and is put on it."""
+"""Points outside the box by at most this share of a side are projected onto it."""
 
 
 START, PROBLEM = 101, 102
-"""What generators are seeded with beside the seed, so that no search's draws are a start's or a problem's."""
+"""Numbers that are added to the seed, so that the draws of starts and problems differ from those of the methods."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BlackBox:
-    """A family of problems of one kind, one a seed.
+    """A family of problems of one kind, one per seed.
 
     Attributes:
-        name: its name among ``BLACK_BOXES``.
-        lower: the box's lower bounds, float64, shape ``d``.
-        upper: its upper bounds.
-        start: seed ↦ the point that all methods begin at, in the box, shape ``d``.
-        draw: seed ↦ f, which is minimized. f has an array of shape ``d`` and gives its value, NaN where a simulation
-            fails or a design may not be tried.
-        budget: queries that make sense.
-        cost: what a query computes, and how long that takes.
-        noise: what of the value is random, and how it is rough.
-        licence: of the program and of the data.
+        name: its name in ``BLACK_BOXES``.
+        lower: lower bounds of the box, float64, shape ``d``.
+        upper: upper bounds.
+        start: maps a seed to the common start of all methods, shape ``d``.
+        draw: maps a seed to the objective f, to be minimized. f maps an array of shape ``d`` to its value, NaN if a
+            simulation fails or a design is not allowed.
+        budget: number of queries in the benchmark.
+        cost: the computation of a query and its duration.
+        noise: randomness and roughness of the values.
+        licence: licence of the program and of the data.
         needs: modules that it imports and the extra ``problems`` installs.
     """
 
@@ -53,41 +53,41 @@ class BlackBox:
 
     @property
     def dimension(self) -> int:
-        """The number of variables d."""
+        """Number of variables d."""
         return len(self.lower)
 
     def make(self, seed: int) -> InBox:
-        """f of a seed, which raises a ValueError for a point that is not in the box."""
+        """Returns the objective of a seed, which raises a ValueError outside the box."""
         return InBox(self.draw(seed), self.lower, self.upper)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Those of ``needs`` that are not installed."""
+        """The modules of ``needs`` that are not installed."""
         return tuple(name for name in self.needs if find_spec(name) is None)
 
 
 @dataclasses.dataclass(frozen=True)
 class OfArrays:
-    """A function of torch's tensors that NumPy's arrays are given to, on one thread: others may round otherwise.
+    """Applies a torch function to NumPy arrays, on one thread, because the number of threads changes rounding.
 
     Attributes:
-        fun: of a tensor of shape ``d``.
+        fun: function of a tensor of shape ``d``.
     """
 
     fun: Callable[[Tensor], Tensor | float]
 
     def __call__(self, x: np.ndarray) -> float:
-        """Its value at x, shape ``d``."""
+        """Returns the value at x, shape ``d``."""
         with small_algebra(0):
             return float(self.fun(torch.from_numpy(x)))
 
 
 @dataclasses.dataclass(frozen=True)
 class InBox:
-    """f on a box and nowhere else.
+    """An objective that is defined on a box only.
 
     Attributes:
-        fun: the objective, of an array of shape ``d``.
+        fun: the objective, a function of an array of shape ``d``.
         lower: lower bounds, shape ``d``.
         upper: upper bounds.
     """
@@ -97,10 +97,10 @@ class InBox:
     upper: np.ndarray
 
     def __call__(self, x: np.ndarray) -> float:
-        """f at x, shape ``d``.
+        """Returns f at x, shape ``d``.
 
         Raises:
-            ValueError: for another shape, or a point that is outside by more than rounding.
+            ValueError: for another shape, or a point outside the box by more than rounding.
         """
         x = np.asarray(x, dtype=np.float64)
         if x.shape != self.lower.shape:
@@ -112,16 +112,16 @@ class InBox:
 
 
 def cube(dimension: int, half: float, middle: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of [middle − half, middle + half]^d."""
+    """Returns the bounds of [middle − half, middle + half]^d."""
     return np.full(dimension, middle - half), np.full(dimension, middle + half)
 
 
 def middle(dimension: int, seed: int) -> np.ndarray:
-    """The start 0 for every seed, shape ``d``."""
+    """Returns the start 0 for every seed, shape ``d``."""
     return np.zeros(dimension)
 
 
 def central(lower: np.ndarray, upper: np.ndarray, seed: int) -> np.ndarray:
-    """A start: uniform in the inner half of each side of the box."""
+    """Draws a start uniformly from the inner half of each side of the box."""
     u = np.random.default_rng([seed, START]).uniform(0.25, 0.75, len(lower))
     return lower + u * (upper - lower)

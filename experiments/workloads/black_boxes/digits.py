@@ -1,8 +1,8 @@
-"""Attacks on a network that reads digits: the perturbation of an image with which the network is least right.
+"""Attacks on a network that reads digits: the perturbation of an image that minimizes the margin.
 
-The margin log p_y − max_{j≠y} log p_j in nats, below 0 once the digit is taken for another, of perturbations within an
-L∞ bound, as in ZoRD's Sec. 5.3 on scikit-learn's digits: 8 x 8, and enlarged to MNIST's 28 x 28. A seed trains the
-network and draws the image among those that it recognizes.
+f is the margin log p_y − max_{j≠y} log p_j in nats, which is negative if the digit is misclassified, for perturbations
+within an L∞ bound, as in ZoRD's Sec. 5.3 but on scikit-learn's digits: 8 x 8 pixels, and enlarged to MNIST's 28 x 28.
+The seed trains the network and draws an image that it classifies correctly.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from experiments.workloads.victims import FULL, Training, Victim, trained_victim
 from surrogates.threads import small_algebra
 
 BOUND = {8: 0.2, 28: 0.1}
-"""ε of ‖δ‖∞ ≤ ε by the pixels of a side; pixels are in [0, 1]."""
+"""ε of ‖δ‖∞ ≤ ε by the pixels per side; pixels are in [0, 1]."""
 
 
 @lru_cache(maxsize=4)
 def victim(side: int, training: Training, seed: int) -> Victim:
-    """The network of a seed for digits of ``side`` pixels a side, trained in float64, in which machines agree.
+    """Returns the seed's network for digits with ``side`` pixels per side.
 
-    It is trained on one thread, as others round otherwise.
+    It is trained in float64 on one thread, because other settings round differently.
     """
     digits = images.digits(side)
     with small_algebra(0):
@@ -32,7 +32,7 @@ def victim(side: int, training: Training, seed: int) -> Victim:
 
 
 def perturbation(side: int, training: Training, seed: int) -> OfArrays:
-    """The attack of a seed."""
+    """Returns the attack of a seed."""
     digits, network = images.digits(side), victim(side, training, seed)
     recognized = network.predict(digits.test) == digits.test_labels
     ((image, label),) = chosen(digits, recognized, 1, seed)

@@ -1,8 +1,8 @@
-"""Gaits in MuJoCo: minus the return of gymnasium's Swimmer, HalfCheetah and Walker2d for a controller's weights.
+"""Locomotion in MuJoCo: minus the return of gymnasium's Swimmer, HalfCheetah and Walker2d for a controller's weights.
 
-The three of ZoRD's Table 3 with its networks of two hidden layers, and Swimmer and HalfCheetah with linear policies,
-all of them with biases and with actions in the range of tanh; ``experiments.workloads.controllers`` has them. A seed
-draws the states that episodes begin from.
+The three environments of ZoRD's Table 3 use its networks with two hidden layers; Swimmer and HalfCheetah also use
+linear policies. All have biases and actions in the range of tanh (``experiments.workloads.controllers``). The seed
+draws the initial states of the episodes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from experiments.workloads.black_boxes.black_box import BlackBox, OfArrays, cent
 from experiments.workloads.controllers import ENVIRONMENTS, HIDDEN, Controller
 
 LINEAR = {"swimmer": 18, "half_cheetah": 108}
-"""Numbers of a linear policy: an action's weights and bias."""
+"""Number of weights and biases of a linear policy."""
 
 EPISODES = {"swimmer": 1, "half_cheetah": 1, "walker2d": 8}
-"""Of a query; those of Walker2d end where it falls."""
+"""Episodes per query; those of Walker2d end when it falls."""
 
 
 def gait(name: str, hidden: tuple[int, ...], seed: int) -> OfArrays:
-    """A controller of one of ``EPISODES``, with the episodes of a seed."""
+    """Returns a controller of one of ``EPISODES`` with the episodes of a seed."""
     return OfArrays(Controller(name, EPISODES[name], 1000 * seed, hidden=hidden))
 
 

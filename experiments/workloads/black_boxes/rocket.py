@@ -1,8 +1,8 @@
-"""A sounding rocket that should reach a height and come down at the pad: a flight of rocketpy.
+"""A sounding rocket that should reach a given height and land at the pad, simulated by rocketpy.
 
-The flight has six degrees of freedom. Twelve variables: the shape of four fins, ballast in the nose, propellant and
-how long it burns, how far the rail leans, and the two parachutes. All data are defined here; the air is the standard
-atmosphere, and rocketpy brings that. A seed draws the height that is asked for and the wind's profile.
+The twelve variables are the shape of four fins, ballast in the nose, the mass and burn time of the propellant, the tilt
+of the rail, and the two parachutes. All data are defined here; the standard atmosphere is part of rocketpy. The seed
+draws the target height and the wind profile.
 """
 
 from __future__ import annotations
@@ -38,39 +38,41 @@ DESIGN = (
 
 GRAVITY = 9.80665
 EXHAUST_SPEED = 2000.0
-"""m/s of the propellant's gas: the thrust is this times what burns in a second."""
+"""Speed of the propellant's gas in m/s: the thrust is this times the mass that burns per second."""
 
 RADIUS = 0.0635
 MASS = 14.4
-"""Kilograms of the rocket without motor and ballast."""
+"""Mass of the rocket in kilograms without motor and ballast."""
 
 MOTOR_MASS = 1.8
 MOTOR, NOSE, BALLAST, FINS = -1.255, 1.278, 1.0, -1.0
-"""Metres from the empty rocket's centre of mass, upwards: nozzle, nose's tip, ballast, fins' upper end."""
+"""Metres above the empty rocket's center of mass: nozzle, tip of the nose, ballast, upper end of the fins."""
 
 NOSE_LENGTH = 0.558
 INERTIA = (6.321, 6.321, 0.034)
-"""kg m² of the rocket without motor and ballast."""
+"""Moments of inertia in kg m² without motor and ballast."""
 
 BODY_DRAG = 0.4
 FIN_FRICTION = 0.01
-"""Drag coefficients of the body, by its cross-section, and of the fins, by their surface on both sides."""
+"""Drag coefficients of the body, relative to its cross-section, and of the fins, relative to their surface on both
+sides.
+"""
 
 RAIL = 5.2
 MARGIN = 1.0
-"""Least distance of the centres of pressure and mass at launch, in calibres, with which a rocket may be launched."""
+"""Smallest allowed distance between the centers of pressure and mass at launch, in calibres."""
 
 SOFT = 7.0
 HARD = 100.0
-"""The landing's speed in m/s up to which nothing is added to f, and metres added for each m/s above."""
+"""Landing speed in m/s without a penalty, and the penalty in metres for each m/s above."""
 
 LONGEST = 900.0
-"""Seconds after which a flight that has not landed has failed."""
+"""Seconds after which a flight that has not landed counts as failed."""
 
 
 @contextmanager
 def _kept_generator() -> Iterator[None]:
-    """NumPy's global generator is afterwards as it was: rocketpy's parachutes draw noise of scale 0 from it."""
+    """Restores NumPy's global generator, from which rocketpy's parachutes draw noise of scale 0."""
     state = np.random.get_state()  # noqa: NPY002
     try:
         yield
@@ -80,14 +82,14 @@ def _kept_generator() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """A day at the pad.
+    """The conditions of a launch.
 
     Attributes:
-        target: height above ground that the rocket should reach, in metres.
+        target: target height above ground, in metres.
         wind: speed in m/s ten metres above ground.
-        exponent: of the wind's growth with height, speed = wind (height/10 m)^exponent.
-        towards: the direction that the wind blows to at the ground, radians from east to north.
-        veer: how far this turns in a kilometre of height, in radians.
+        exponent: growth of the wind with height, speed = wind (height/10 m)^exponent.
+        towards: direction that the wind blows to at the ground, radians from east to north.
+        veer: change of this direction per kilometre of height, in radians.
         body_drag: drag coefficient of the body.
         fin_friction: drag coefficient of the fins' surface.
     """
@@ -101,7 +103,7 @@ class Launch:
     fin_friction: float = FIN_FRICTION
 
     def winds(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """Speeds towards east and towards north in m/s, each beside its height in metres."""
+        """Returns wind speeds towards east and north in m/s, each with its height in metres."""
         heights = np.concatenate([[0.0, 10.0, 30.0, 100.0, 250.0], np.arange(500.0, 6001.0, 500.0)])
         speeds = self.wind * (np.maximum(heights, 1.0) / 10.0) ** self.exponent
         angles = self.towards + self.veer * heights / 1000.0
@@ -109,10 +111,10 @@ class Launch:
         return list(zip(heights, east, strict=True)), list(zip(heights, north, strict=True))
 
     def __call__(self, u: np.ndarray) -> float:
-        """|height − target| + distance from the pad + 100 s max(0, landing speed − 7 m/s) in metres, u in [0, 1]^12.
+        """Returns |height − target| + distance from the pad + 100 s max(0, landing speed − 7 m/s) in metres.
 
-        NaN where the centre of pressure is less than one calibre behind that of mass at launch, where the flight breaks
-        off, and where it does not land.
+        The value is NaN if the center of pressure at launch is less than one calibre behind the center of mass, if the
+        simulation fails, or if the rocket does not land.
         """
         values = named(DESIGN, u)
         with _kept_generator(), warnings.catch_warnings():
@@ -131,7 +133,7 @@ class Launch:
         return abs(float(flight.apogee) - self.target) + drift + HARD * too_fast
 
     def rocket(self, values: dict[str, float]) -> Any:
-        """The rocket of some values of ``DESIGN``."""
+        """Creates the rocket for values of ``DESIGN``."""
         from rocketpy import GenericMotor, Rocket
 
         burn, propellant = values["burn_time"], values["propellant"]
@@ -161,7 +163,7 @@ class Launch:
         return rocket
 
     def flight(self, rocket: Any, values: dict[str, float]) -> Any:
-        """The flight to the ground."""
+        """Simulates the flight to the ground."""
         from rocketpy import Environment, Flight
 
         environment = Environment(gravity=GRAVITY)
@@ -174,7 +176,7 @@ class Launch:
 
 
 def launch(seed: int) -> Launch:
-    """A day that the seed draws: 2.2 to 3 km to reach, a wind of 2 to 7 m/s."""
+    """Draws the conditions of a launch: a target of 2.2 to 3 km and a wind of 2 to 7 m/s."""
     low, high = (2200.0, 2.0, 0.12, 0.0, -0.15), (3000.0, 7.0, 0.22, 2.0 * math.pi, 0.15)
     return Launch(*np.random.default_rng([seed, PROBLEM]).uniform(low, high).tolist())
 

@@ -1,8 +1,8 @@
-"""Hyper-parameters by cross-validation on data that scikit-learn brings: the mean loss of the folds.
+"""Hyperparameter tuning by cross-validation on data of scikit-learn: the mean loss over the folds.
 
-Gradient-boosted trees (LightGBM) and a perceptron, where log losses in nats are minimized, and kernel ridge regression
-with a length scale for each input, where it is the root mean square error in units of the target. A seed draws four
-fifths of the data, the folds, and what the learners draw themselves.
+Gradient-boosted trees (LightGBM) and a perceptron minimize the log loss in nats; kernel ridge regression with a
+lengthscale for each input minimizes the root mean square error in units of the target. The seed draws four fifths of
+the data, the folds, and the random numbers of the learners.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from experiments.workloads.black_boxes.black_box import PROBLEM, BlackBox, centr
 from experiments.workloads.black_boxes.variables import Variable, named
 
 Learner = Callable[[dict[str, Any], int], Any]
-"""Hyper-parameters and a seed ↦ scikit-learn's estimator."""
+"""Maps hyperparameters and a seed to scikit-learn's estimator."""
 
 TREES = (
     Variable("n_estimators", 20, 200, log=True, whole=True),
@@ -43,11 +43,11 @@ TREES = (
     Variable("min_split_gain", 1e-4, 1.0, log=True),
     Variable("max_bin", 8, 255, log=True, whole=True),
 )
-"""LightGBM's, under its names."""
+"""LightGBM's hyperparameters by its names."""
 
 LENGTH_SCALES = tuple(Variable(f"length_scale_{i}", 0.1, 100.0, log=True) for i in range(10))
 RIDGE = (*LENGTH_SCALES, Variable("alpha", 1e-4, 10.0, log=True))
-"""Length scales in standard deviations of the inputs, and the ridge."""
+"""Lengthscales in standard deviations of the inputs, and the ridge."""
 
 PERCEPTRON = (
     Variable("learning_rate_init", 1e-4, 0.3, log=True),
@@ -61,7 +61,7 @@ PERCEPTRON = (
     Variable("scale", 0.1, 10.0, log=True),
     Variable("power", 0.3, 3.0, log=True),
 )
-"""Adam's numbers, the network's and its inputs': pixels p in [0, 1] are seen as ``scale`` p^``power``."""
+"""Hyperparameters of Adam, of the network and of its inputs: a pixel p in [0, 1] becomes ``scale`` p^``power``."""
 
 
 @cache
@@ -71,16 +71,16 @@ def _threads() -> ThreadpoolController:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """f(u) = the mean over the folds of a learner's loss with the hyper-parameters of u in [0, 1]^d.
+    """f(u): the mean loss over the folds of a learner with the hyperparameters given by u in [0, 1]^d.
 
     Attributes:
-        variables: the hyper-parameters.
-        learner: makes the estimator of them.
+        variables: the hyperparameters.
+        learner: creates the estimator.
         inputs: ``n x p``.
         targets: shape ``n``.
         folds: scikit-learn's splitter.
         scoring: scikit-learn's name of the negative loss.
-        seed: of what the learner draws.
+        seed: seed of the learner.
     """
 
     variables: tuple[Variable, ...]
@@ -92,7 +92,7 @@ class Tuning:
     seed: int
 
     def __call__(self, u: np.ndarray) -> float:
-        """f at u, shape ``d``, on one thread of BLAS, whose number changes last bits; NaN where a fit fails."""
+        """Returns f at u, shape ``d``, with one BLAS thread (others change last bits); NaN if a fit fails."""
         estimator = self.learner(named(self.variables, u), self.seed)
         with _threads().limit(limits=1), warnings.catch_warnings():
             for ignored in (ConvergenceWarning, RuntimeWarning):
@@ -107,7 +107,7 @@ class Tuning:
 
 
 def trees(values: dict[str, Any], seed: int) -> Any:
-    """LightGBM's classifier on one thread; a bag is drawn for each tree."""
+    """Returns LightGBM's classifier on one thread, with bagging for each tree."""
     from lightgbm import LGBMClassifier
 
     fixed: dict[str, Any] = {"subsample_freq": 1, "n_jobs": 1, "verbose": -1}
@@ -120,7 +120,7 @@ def _divided(inputs: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 
 def kernel_ridge(values: dict[str, Any], seed: int) -> Any:
-    """Ridge regression with the kernel exp(−Σ (xᵢ − x'ᵢ)²/(2 ℓᵢ²)); nothing is drawn."""
+    """Returns ridge regression with the kernel exp(−Σ (xᵢ − x'ᵢ)²/(2 ℓᵢ²)), which draws no random numbers."""
     scales = np.array([values[variable.name] for variable in LENGTH_SCALES])
     scaled = FunctionTransformer(_divided, kw_args={"by": scales})
     return make_pipeline(scaled, KernelRidge(kernel="rbf", gamma=0.5, alpha=values["alpha"]))
@@ -131,7 +131,7 @@ def _curved(pixels: np.ndarray, scale: float, power: float) -> np.ndarray:
 
 
 def perceptron(values: dict[str, Any], seed: int) -> Any:
-    """A perceptron with one hidden layer of ReLU, trained by Adam for a number of epochs."""
+    """Returns a perceptron with one hidden ReLU layer, trained with Adam for a number of epochs."""
     curved = FunctionTransformer(_curved, kw_args={name: values[name] for name in ("scale", "power")})
     kept = ("learning_rate_init", "alpha", "epsilon", "batch_size", "max_iter")
     network = MLPClassifier(
@@ -151,16 +151,16 @@ def _drawn(data: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def breast_cancer(seed: int) -> Tuning:
-    """Trees that tell malignant tumours from benign ones: 455 of 569 patients, 30 inputs, three folds."""
+    """Returns tree-based classification of tumours as malignant: 455 of 569 patients, 30 inputs, three folds."""
     inputs, targets = _drawn(load_breast_cancer(), 455, seed)
     folds = StratifiedKFold(3, shuffle=True, random_state=seed)
     return Tuning(TREES, trees, inputs, targets, folds, "neg_log_loss", seed)
 
 
 def diabetes(seed: int) -> Tuning:
-    """Kernel ridge regression of diabetes' progression in a year: 354 of 442 patients, ten inputs, five folds.
+    """Returns kernel ridge regression of diabetes' progression in a year: 354 of 442 patients, ten inputs, five folds.
 
-    Inputs are standardised and the mean of the target is subtracted, as there is no intercept.
+    Inputs are standardized and the target is centered, since there is no intercept.
     """
     inputs, targets = _drawn(load_diabetes(), 354, seed)
     inputs = (inputs - inputs.mean(0)) / inputs.std(0)
@@ -169,7 +169,7 @@ def diabetes(seed: int) -> Tuning:
 
 
 def digits(seed: int) -> Tuning:
-    """A perceptron that reads digits: 500 of 1,797 images of 8 x 8 pixels, three folds."""
+    """Returns a perceptron that reads digits: 500 of 1,797 images of 8 x 8 pixels, three folds."""
     inputs, targets = _drawn(load_digits(), 500, seed)
     folds = StratifiedKFold(3, shuffle=True, random_state=seed)
     return Tuning(PERCEPTRON, perceptron, inputs / 16.0, targets, folds, "neg_log_loss", seed)

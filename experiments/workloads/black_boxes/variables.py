@@ -1,4 +1,4 @@
-"""Variables of different kinds and scales, each from a number in [0, 1]."""
+"""Variables of different kinds and scales, each mapped from [0, 1]."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """What a number u in [0, 1] stands for.
+    """A variable as a function of u in [0, 1].
 
     Attributes:
         name: its name.
         low: its value at u = 0.
         high: its value at u = 1.
-        log: whether u is linear in the value's logarithm, and not in the value.
+        log: whether u is linear in the logarithm of the value.
         whole: whether the value is rounded to an integer.
     """
 
@@ -27,11 +27,11 @@ class Variable:
     whole: bool = False
 
     def at(self, u: float) -> float:
-        """The value at u, an ``int`` where it is whole."""
+        """Returns the value at u; an ``int`` if it is whole."""
         value = self.low * (self.high / self.low) ** u if self.log else self.low + (self.high - self.low) * u
         return round(value) if self.whole else float(value)
 
 
 def named(variables: Sequence[Variable], u: np.ndarray) -> dict[str, float]:
-    """The values at u, shape ``d``, by the variables' names."""
+    """Returns the values at u, shape ``d``, by the variables' names."""
     return {variable.name: variable.at(float(share)) for variable, share in zip(variables, u, strict=True)}

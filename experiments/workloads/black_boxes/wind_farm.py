@@ -1,8 +1,8 @@
-"""Where 16 turbines should stand: the annual energy of a wind farm by FLORIS, and a penalty for turbines too close.
+"""The layout of 16 wind turbines: the annual energy computed by FLORIS, and a penalty for turbines that are too close.
 
-Turbines are NREL's of 5 MW, which FLORIS brings, with its Gaussian wakes (velocity deficit after Bastankhah and
-Porté-Agel, added turbulence after Crespo and Hernández, deficits added as squares). The wind is a formula: 9 m/s, and
-two lobes of directions, (2 exp(4 cos(θ − θ₀)) + exp(8 cos(θ − θ₀ − 2π/3)))/Z at every tenth degree. A seed draws θ₀.
+The turbines are NREL's 5 MW turbines from FLORIS, with its Gaussian wakes (velocity deficit after Bastankhah and
+Porté-Agel, added turbulence after Crespo and Hernández, sum of squared deficits). The wind has 9 m/s and two lobes of
+directions, (2 exp(4 cos(θ − θ₀)) + exp(8 cos(θ − θ₀ − 2π/3)))/Z at every tenth degree. The seed draws θ₀.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from experiments.workloads.black_boxes.black_box import PROBLEM, START, BlackBox
 
 TURBINES = 16
 SIDE = 2000.0
-"""Metres of a side of the square site: about 16 diameters of the rotor."""
+"""Side of the square site in metres, about 16 rotor diameters."""
 
 DIAMETER = 126.0
-"""Metres of the turbine's rotor."""
+"""Rotor diameter in metres."""
 
 SPACING = 2.0 * DIAMETER
 PENALTY = 100.0
-"""GWh for two turbines at one place."""
+"""Penalty in GWh for two turbines at the same place."""
 
 SPEED = 9.0
-"""m/s at the hub's height."""
+"""Wind speed in m/s at hub height."""
 
 TURBULENCE = 0.06
 HOURS = 8760.0
 
 
 def wind_rose(theta_0: float, count: int = 36) -> tuple[np.ndarray, np.ndarray]:
-    """Directions in degrees, at equal distances from north, and how frequent each is (sum 1).
+    """Returns equally spaced directions in degrees from north, and their frequencies (sum 1).
 
     Args:
-        theta_0: the more frequent lobe's direction in radians.
+        theta_0: direction of the more frequent lobe in radians.
         count: number of directions.
     """
     theta = 2.0 * np.pi * np.arange(count) / count
@@ -44,19 +44,19 @@ def wind_rose(theta_0: float, count: int = 36) -> tuple[np.ndarray, np.ndarray]:
 
 
 def penalty(east: np.ndarray, north: np.ndarray) -> float:
-    """100 GWh Σ max(0, 1 − distance/(2 D))² over all pairs of turbines, given where they stand in metres."""
+    """Returns 100 GWh Σ max(0, 1 − distance/(2 D))² over all pairs of turbines at positions in metres."""
     i, j = np.triu_indices(len(east), 1)
     shortfall = 1.0 - np.hypot(east[i] - east[j], north[i] - north[j]) / SPACING
     return PENALTY * float(np.square(shortfall.clip(0.0)).sum())
 
 
 class WindFarm:
-    """f(u) = penalty − energy in GWh a year of a layout u in [0, 1]^32, the x of all turbines and then their y.
+    """f(u) = penalty − energy in GWh per year for a layout u in [0, 1]^32, the x of all turbines and then their y.
 
     Args:
-        theta_0: the wind rose's, in radians.
-        side: of the site, in metres.
-        directions: number of the rose's directions.
+        theta_0: direction of the wind rose, in radians.
+        side: side of the site, in metres.
+        directions: number of directions of the wind rose.
     """
 
     def __init__(self, theta_0: float, side: float = SIDE, directions: int = 36) -> None:
@@ -72,15 +72,15 @@ class WindFarm:
         )
 
     def layout(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Metres to the east and to the north of each turbine."""
+        """Returns the positions of the turbines in metres to the east and to the north."""
         east, north = np.split(self.side * u, 2)
         return east, north
 
     def energy(self, u: np.ndarray) -> float:
-        """GWh in a year at a layout.
+        """Returns the annual energy of a layout in GWh.
 
-        FLORIS inspects the whole call stack twice for each turbine, for paths that are relative to the program
-        (``floris.type_dec.convert_to_path``). In a thread of its own the stack is short.
+        FLORIS inspects the whole call stack twice per turbine to resolve relative paths
+        (``floris.type_dec.convert_to_path``). In a separate thread the stack is short.
         """
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(self._energy, u).result()
@@ -92,12 +92,12 @@ class WindFarm:
         return HOURS * 1e-9 * float(self.frequencies @ self.model.get_turbine_powers().sum(1))
 
     def __call__(self, u: np.ndarray) -> float:
-        """f at u, shape 32."""
+        """Returns f at u, shape 32."""
         return penalty(*self.layout(u)) - self.energy(u)
 
 
 def _configuration() -> dict:
-    """FLORIS's defaults without what only turbines turned out of the wind have."""
+    """Returns FLORIS's defaults without the terms that only affect yawed turbines."""
     from floris import FlorisModel
 
     found: dict = FlorisModel.get_defaults()
@@ -108,14 +108,14 @@ def _configuration() -> dict:
 
 
 def start(seed: int) -> np.ndarray:
-    """A grid of 4 x 4 turbines, each moved by up to a twentieth of the side."""
+    """Returns a grid of 4 x 4 turbines, each moved by up to a twentieth of the side."""
     places = (np.arange(4) + 0.5) / 4
     grid = np.concatenate([axis.ravel() for axis in np.meshgrid(places, places)])
     return grid + np.random.default_rng([seed, START]).uniform(-0.05, 0.05, len(grid))
 
 
 def wind_farm(seed: int) -> WindFarm:
-    """A farm whose wind comes from where the seed draws."""
+    """Returns a wind farm whose wind direction is drawn with the seed."""
     return WindFarm(np.random.default_rng([seed, PROBLEM]).uniform(0.0, 2.0 * np.pi))
 
 
