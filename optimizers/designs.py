@@ -1,4 +1,4 @@
-"""Initial designs, which are pure functions of their arguments and a seed."""
+"""Initial designs, as pure functions of their arguments and a seed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from optimizers.core.options import positive, positive_integer
 from optimizers.directions.directions import Directions
 
 Seed = int | np.random.Generator
-"""An integer, or a NumPy generator from which random numbers are drawn."""
+"""An integer, or a NumPy generator to draw from."""
 
 RESOLUTION = 2**32
-"""Positions within a stratum are multiples of 1/RESOLUTION, so that no position is rounded out of its stratum."""
+"""Positions within a stratum are multiples of 1/RESOLUTION, so that no position is rounded into the next stratum."""
 
 
 def latin_hypercube(num_points: int, dimension: int, seed: Seed) -> Tensor:
@@ -27,10 +27,10 @@ def latin_hypercube(num_points: int, dimension: int, seed: Seed) -> Tensor:
     Args:
         num_points: n.
         dimension: d.
-        seed: a seed, or the generator of the random numbers.
+        seed: a seed or a generator.
 
     Raises:
-        ValueError: if n or d is under 1.
+        ValueError: if n or d is less than 1.
     """
     n, d = positive_integer("num_points", num_points), positive_integer("dimension", dimension)
     generator = np.random.default_rng(seed)
@@ -45,10 +45,10 @@ def sobol(num_points: int, dimension: int, seed: Seed) -> Tensor:
     Args:
         num_points: n.
         dimension: d, at most 21,201 (torch's table of direction numbers).
-        seed: seed of the scrambling, or a generator from which the seed is drawn.
+        seed: seed of the scrambling, or a generator from which it is drawn.
 
     Raises:
-        ValueError: if n or d is under 1, or d over 21,201.
+        ValueError: if n or d is less than 1, or d exceeds 21,201.
     """
     n, d = positive_integer("num_points", num_points), positive_integer("dimension", dimension)
     if d > torch.quasirandom.SobolEngine.MAXDIM:
@@ -71,15 +71,14 @@ def local_cloud(
     Args:
         center: the center, shape ``d``; the points have its dtype and device.
         num_points: n.
-        radius: the distance of every point from the center (``"normal"``: its root mean square).
+        radius: the distance of the points from the center (its root mean square for ``"normal"``).
         seed: seed of the directions u.
-        distribution: the distribution of the directions; see ``Directions``. Of ``"orthonormal"`` ones each d
-            consecutive points span the space.
+        distribution: the distribution of the directions, see ``Directions``. With ``"orthonormal"`` each d consecutive
+            points span the space.
         step: step in the address of the directions.
 
     Raises:
-        ValueError: for a center that is not a vector, a radius or n that is not positive, or an unknown
-            distribution.
+        ValueError: for a center that is not a vector, a radius or n that is not positive, or an unknown distribution.
     """
     if center.ndim != 1:
         raise ValueError(f"center must have shape (d,), got {tuple(center.shape)}")

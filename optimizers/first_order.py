@@ -1,4 +1,4 @@
-"""First-order update rules, which are torch's own optimizers on one vector parameter."""
+"""First-order update rules: torch's optimizers applied to one vector."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ UpdateRule = Callable[[Tensor], TorchOptimizer]
 
 
 def adam(p: Tensor, lr: float = 0.1) -> TorchOptimizer:
-    """Adam on one vector parameter; the learning rate 0.1 is ZoRD's for Ackley and Levy (Appx. C.2)."""
+    """Adam on one vector parameter; the default learning rate is ZoRD's for Ackley and Levy (Appx. C.2)."""
     return torch.optim.Adam([p], lr=lr)
 
 
 class FirstOrder:
-    """A torch optimizer and its state, applied to points and gradients that are given to it.
+    """A torch optimizer and its state, applied to given points and gradients.
 
     Args:
-        factory: makes the torch optimizer of one vector parameter.
-        x: a point; shape ``d``, dtype and device of the parameter.
+        factory: makes a torch optimizer of one vector parameter.
+        x: a point of shape ``d``, from which the parameter takes dtype and device.
 
     Raises:
-        TypeError: if the factory does not return a torch optimizer over the parameter it was given.
+        TypeError: if the factory does not return a torch optimizer of the parameter it was given.
     """
 
     def __init__(self, factory: UpdateRule, x: Tensor) -> None:
@@ -43,7 +43,7 @@ class FirstOrder:
         held = [id(p) for group in getattr(self._rule, "param_groups", []) for p in group["params"]]
         if not isinstance(self._rule, TorchOptimizer) or held != [id(self._parameter)]:
             raise TypeError(
-                "update_rule must make a torch optimizer of the parameter it is given, as in "
+                "update_rule must return a torch optimizer of the parameter it is given, as in "
                 f"lambda p: torch.optim.Adam([p], lr=0.1); got {type(self._rule).__name__}"
             )
         self._rates = [group["lr"] for group in self._rule.param_groups]
@@ -55,16 +55,17 @@ class FirstOrder:
 
     @property
     def plain_step_size(self) -> float | None:
-        """The η of a rule whose next step is x − η g, which is ``torch.optim.SGD`` without options; None for others."""
+        """η if the next step is x − η g (``torch.optim.SGD`` without options); otherwise None."""
         group = self._rule.param_groups[0]
         options = ("momentum", "dampening", "weight_decay", "nesterov", "maximize")
         plain = type(self._rule) is torch.optim.SGD and not any(group[name] for name in options)
         return self.step_size if plain else None
 
     def step(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
-        """The point after one step from x, a new tensor, and the learning rate of the step.
+        """One step from x: the new point, a new tensor, and the learning rate of the step.
 
-        With numba the steps of a plain Adam in float64 on the CPU are compiled; they are torch's up to rounding.
+        If numba is installed, steps of plain Adam in float64 on the CPU are compiled; they equal torch's up to
+        rounding.
         """
         step_size = self.step_size
         if adam_step is not None and x.is_cpu and x.dtype == torch.float64 and self._is_plain_adam():
@@ -77,7 +78,7 @@ class FirstOrder:
         return moved, step_size
 
     def _is_plain_adam(self) -> bool:
-        """Whether the next step is Adam's without options or hooks, and not its first one, which makes its state."""
+        """Whether the next step is plain Adam's, without options or hooks, and not the first of the run."""
         rule, group = self._rule, self._rule.param_groups[0]
         options = ("weight_decay", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")
         hooks = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks or "step" in vars(rule)
@@ -85,7 +86,7 @@ class FirstOrder:
         return plain and self._parameter in rule.state
 
     def _adam_step(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """Adam's step in compiled code: most of the time that torch's takes for a vector is Python's."""
+        """A compiled Adam step; torch's step of a short vector is mostly Python overhead."""
         assert adam_step is not None
         group, state = self._rule.param_groups[0], self._rule.state[self._parameter]
         if gradient.requires_grad or gradient.dtype != x.dtype:
@@ -99,21 +100,21 @@ class FirstOrder:
         return torch.from_numpy(moved)
 
     def reset(self, scale: float = 1.0) -> None:
-        """Makes the rule anew: no moments, counts or schedule, and ``scale`` times the factory's learning rates."""
+        """Restarts the rule without moments, counts or schedule, at ``scale`` times the factory's learning rates."""
         self._rule = self._factory(self._parameter)
         self.rescale(scale)
 
     def rescale(self, scale: float) -> None:
-        """Makes the learning rates ``scale`` times those that the factory's rule began with."""
+        """Sets the learning rates to ``scale`` times the factory's."""
         for group, rate in zip(self._rule.param_groups, self._rates, strict=True):
             group["lr"] = scale * rate
 
     def mark(self) -> tuple[TorchOptimizer, dict[str, Any]]:
-        """A mark at which ``roll_back`` restores the rule, whatever steps and resets follow."""
+        """The state of the rule, to which ``roll_back`` returns."""
         return self._rule, _copied(self._rule.state_dict())
 
     def roll_back(self, mark: tuple[TorchOptimizer, dict[str, Any]]) -> None:
-        """Forgets all steps and resets since the mark."""
+        """Undoes all steps and resets since the mark."""
         self._rule, state = mark
         self._parameter.data, self._parameter.grad = self._parameter.new_empty(0), None
         self._rule.load_state_dict(state)
@@ -135,7 +136,7 @@ class FirstOrder:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of a ``state_dict``: ``copy.deepcopy`` takes ten times as long over small tensors."""
+    """A copy of a ``state_dict``; ``copy.deepcopy`` takes ten times as long for small tensors."""
     if isinstance(value, Tensor):
         return value.clone()
     if type(value) is dict:

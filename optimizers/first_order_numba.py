@@ -1,4 +1,4 @@
-"""A step of Adam, compiled: the accelerator of ``optimizers.first_order``."""
+"""A compiled step of Adam for ``optimizers.first_order``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numba
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def adam_step(x, gradient, mean, square, count, rate, beta1, beta2, eps, moved):  # type: ignore[no-untyped-def]
-    """Write x − rate m̂/(√v̂ + ε) to ``moved``, as ``torch.optim.Adam`` has it; ``mean`` and ``square`` are m and v.
+    """Write x − rate m̂/(√v̂ + ε) to ``moved``, as ``torch.optim.Adam``, and update ``mean`` (m) and ``square`` (v).
 
     Args:
         x: The point, ``d``.
         gradient: The gradient there, ``d``.
-        mean: m before the step, and after it, ``d``.
-        square: v likewise, ``d``.
+        mean: m, updated in place, ``d``.
+        square: v, updated in place, ``d``.
         count: The number of steps, this one included.
         rate: The learning rate.
-        beta1: What remains of m.
-        beta2: What remains of v.
+        beta1: The decay rate of m.
+        beta2: The decay rate of v.
         eps: ε.
-        moved: What is written to, ``d``.
+        moved: The output, ``d``.
     """
     size, root = rate / (1 - beta1**count), sqrt(1 - beta2**count)
     for i in range(x.size):

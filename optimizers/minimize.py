@@ -25,19 +25,19 @@ __all__ = ["minimize", "run"]
 
 ELSEWHERE = {
     "args": "functools.partial binds arguments to the function",
-    "constraints": "bounds and prox say where to search, and a query that breaks a constraint may fail by NaN",
-    "disp": "progress shows how far the run is",
-    "hess": "methods have values alone, gradient_descent gradients by jac",
+    "constraints": "use bounds and prox, or return NaN where a constraint is violated",
+    "disp": "use progress",
+    "hess": "methods use function values only, and gradient_descent the gradient jac",
     "in_place": "it is an option of the methods 'hiso' and 'decomfl'",
     "maxfev": "max_queries is the budget",
     "maxfun": "max_queries is the budget",
     "maxiter": "max_queries is the budget",
-    "n_jobs": "workers is how many queries are out at once, executor where they run",
-    "options": "the method's options are arguments of their own",
+    "n_jobs": "workers is the number of concurrent queries, executor is where they run",
+    "options": "pass the method's options as keyword arguments",
     "rng": "seed is an integer",
     "tol": "target and stagnation end a run early",
 }
-"""What to do about arguments that ``scipy.optimize.minimize`` has and this has not, or that few methods have."""
+"""Hints for arguments of ``scipy.optimize.minimize`` that do not exist here, or only in some methods."""
 
 
 def minimize(
@@ -64,73 +64,71 @@ def minimize(
     progress: ProgressMode = "auto",
     **options: Any,
 ) -> Result:
-    """Minimizes ``fun`` (+ ψ, where a prox is given) from its values.
+    """Minimizes ``fun`` (+ ψ, if a prox is given) from its values.
 
-    Each value is the run's the moment that it arrives. The first Ctrl-C asks no more, gives queries that are running
-    5 s to end, and returns the result so far with status 98; a second one is raised at once.
+    Values are recorded as they arrive. After a first Ctrl-C no new query starts, running queries get 5 s to finish, and
+    the result so far is returned with status 98; a second one raises ``KeyboardInterrupt`` at once.
 
     Args:
         fun: objective of a point, shape ``d``, or of ``q x d`` points with ``batched``; see ``Evaluator``.
-        x0: initial point, shape ``d``: a tensor, or an array or list.
-        method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default leads our methods
-            on COCO's functions (``experiments/published/which-method.md``); a prox without values needs another.
-        max_queries: query budget, which is never exceeded; failed queries and retries count.
+        x0: initial point, shape ``d``: a tensor, array or list.
+        method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass. The default is the best of our
+            methods on COCO's functions (``experiments/published/which-method.md``); it needs a prox with values.
+        max_queries: query budget, never exceeded; failed queries and retries count.
         bounds: ``scipy.optimize.Bounds`` or d pairs; only points in the box are evaluated and returned.
         prox: proximal operator of ψ.
         seed: seed of the run.
         callback: called with ``Optimizer.intermediate_result()`` after each batch; it stops the run by returning True
-            or raising StopIteration.
-        target: the run stops at this value of f + ψ.
-        numpy: whether ``fun`` gets, and the result and what callbacks get hold, NumPy arrays instead of tensors; None:
-            unless x0 is a tensor.
+            or raising ``StopIteration``.
+        target: stop when f + ψ reaches this value.
+        numpy: whether ``fun`` and callbacks get, and the result holds, NumPy arrays instead of tensors; None: unless x0
+            is a tensor.
         batched: whether ``fun`` takes all points of a batch at once.
-        workers: most queries that are out at once; each answer frees one. They run in threads of our own, for which
-            the program waits at its end, or in the executor. With more than one, methods that can (ZoRD, TuRBO and
-            their like) choose points beside those that are pending, and the run is a function of the seed and the order
-            of the answers. None: one, or with an executor the points of one batch, whose result does not depend on the
-            order.
-        executor: where queries run: anything with ``submit``, such as a ``concurrent.futures.Executor``, loky's, Dask's
-            ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, submitit's, or ``RayExecutor``. ``fun`` must
-            be picklable for processes. Each submission differs, so that a cluster's cache answers no retry. A query
-            whose job died is a failed one. An executor that breaks, cancels or cannot send ``fun`` ends the run with a
-            ``concurrent.futures.BrokenExecutor``. Where the program is killed, processes of your pool finish their
-            query, whose value is lost, and then wait for ever: ``ProcessPoolExecutor(initializer=follow_parent)`` of
-            ``optimizers.running.interrupts`` ends them with the program.
-        checkpoint: a file in which the run is kept, with a journal beside it, ``<checkpoint>.journal``, that has each
-            value at once. The same call with the same file goes on where it ended, bitwise, also with a larger budget
-            or another target; of a run that has ended it returns the result, where a callback ended it if it does so
-            again. Points that were in flight when a run was killed, or left when it was interrupted or stopped, are
-            asked again, and the log says which; beyond these there are never more calls than ``max_queries`` in all.
-            It is loaded only by the same method, options, seed, x0, bounds and name of ``fun``.
-        resume: what happens where the source of ``fun`` is not the one that computed the values in the checkpoint.
-            ``"check"`` raises a ``ValueError``, ``"anyway"`` keeps the values and goes on, and ``"restart"`` discards
-            them, also where the source is the same. Docstrings, comments and the place in the file do not count. A
-            change of what ``fun`` calls, closes over or reads is not seen, nor is one of the arguments of a
-            ``partial``. Without a source (``exec``, a built-in) the compiled code is compared, and the log warns.
-        max_seconds: the time of this call, after which it returns the result so far with status 4. Queries that are
-            running are left out, and the message says how many; ``query_timeout`` says what becomes of them. With a
-            checkpoint the same call goes on for as long again. What the method itself computes is not interrupted.
-        query_timeout: seconds that a query may take, from when it begins. One that takes more has failed by a
-            ``TimeoutError``, which ``on_failure`` treats like any other exception. In the main thread of this or
-            another process a signal ends it; a process whose query does not end by it is ended 5 s later. In other
-            threads the query cannot be ended: it is left behind, the log says so, and it may go on using the processor.
-            An objective that is evaluated in place is only ended in a main thread.
-        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception on the first query is raised
-            in any case, under ``"retry"`` after its retries. One that is raised ends the run; with a checkpoint, or an
-            optimizer that you make yourself and give to ``run``, you can continue after it.
-        retries: the most evaluations of a failed point beyond the first, under ``"retry"``.
-        progress: ``"auto"``: a bar in terminals and notebooks, and else lines of the log every 30 s; True: a bar;
+        workers: the largest number of concurrent queries. They run in the executor, or in threads, which the program
+            joins when it exits. With more than one, methods that can (such as ZoRD and TuRBO) choose further points
+            while others are pending; the run is then a function of the seed and the order of the answers. None: one
+            query, or with an executor all points of one batch, whose result does not depend on the order.
+        executor: where queries run: any object with ``submit``, such as a ``concurrent.futures.Executor``, loky's,
+            Dask's ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, submitit's, or ``RayExecutor``.
+            Processes need a picklable ``fun``. Submissions are all different, so that a cluster does not answer a retry
+            from its cache. A query whose job died has failed. ``concurrent.futures.BrokenExecutor`` is raised if the
+            executor breaks, cancels, or cannot send ``fun``. If the program is killed, the processes of your pool
+            finish their query, whose value is lost, and remain; ``ProcessPoolExecutor(initializer=follow_parent)`` of
+            ``optimizers.running.interrupts`` ends them.
+        checkpoint: a file that saves the run; its journal, ``<checkpoint>.journal``, records each value at once. The
+            same call with the same file continues the run bitwise, also with a larger budget or another target; for a
+            finished run it returns the result (if a callback ended the run, it must do so again). Points whose values
+            were lost in a kill, an interrupt or a stop are evaluated again and logged; apart from these there are never
+            more than ``max_queries`` evaluations in all. Method, options, seed, x0, bounds and the name of ``fun`` must
+            be the same.
+        resume: what to do if the source of ``fun`` has changed since the checkpoint: ``"check"`` raises a
+            ``ValueError``, ``"anyway"`` keeps the values and continues; ``"restart"`` discards the values in any case.
+            Docstrings, comments and the position in the file are ignored; changes in what ``fun`` calls, closes over or
+            reads, and in arguments of a ``partial``, are not detected. Without source (``exec``, built-ins) the
+            compiled code is compared, with a warning.
+        max_seconds: the time limit of this call, after which the result so far is returned with status 4. Running
+            queries are abandoned (see ``query_timeout``) and the message gives their number. With a checkpoint the same
+            call continues for as long again. The method's own computations are not interrupted.
+        query_timeout: the time limit of a query in seconds, from its start. A query beyond it fails with a
+            ``TimeoutError``, which ``on_failure`` treats like other exceptions. In the main thread of a process a
+            signal interrupts it; a process that does not react within 5 s is killed. In other threads it cannot be
+            ended: it is abandoned with a warning and may go on using the processor. Objectives evaluated in place are
+                interrupted in a main thread only.
+        on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``Evaluator``. An exception in the first query is always
+            raised (under ``"retry"`` after its retries). After an exception you can continue from a checkpoint, or with
+            the optimizer that you passed to ``run``.
+        retries: the largest number of further evaluations of a failed point under ``"retry"``.
+        progress: ``"auto"``: a bar in terminals and notebooks, otherwise a line in the log every 30 s; True: a bar;
             False: neither. See ``Progress``.
         **options: the method's own options.
 
     Returns:
-        A ``Result``: x, fun, nfev, nit, nfail, status, success, message, stop_reason, history, as
-        ``Optimizer.result()``.
+        A ``Result``.
 
     Raises:
-        ValueError: for an unknown method, an argument out of range, or a checkpoint of another run, or of another
-            version of ``fun``, with what differs.
-        TypeError: for an option that the method does not have, with the nearest name.
+        ValueError: for an unknown method, an argument out of range, or a checkpoint of another run or version of
+            ``fun``; the message has the difference.
+        TypeError: for an unknown option; the message has the nearest name.
     """
     cls = method_class(method)
     refuse_misspelt(minimize, keyword_names(minimize), option_names(cls), options, ELSEWHERE)
@@ -154,7 +152,7 @@ def minimize(
 
 
 def _with_arrays(callback: Callback) -> Callback:
-    @wraps(callback)  # by which ``run`` sees what the callback takes
+    @wraps(callback)  # so that ``run`` can check the callback's signature
     def call(intermediate_result: OptimizeResult) -> object:
         return callback(to_numpy(intermediate_result))
 

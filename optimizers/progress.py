@@ -1,4 +1,4 @@
-"""The progress of a run: a bar in terminals and notebooks, lines of the log elsewhere."""
+"""Progress of a run: a bar in terminals and notebooks, otherwise lines in the log."""
 
 from __future__ import annotations
 
@@ -24,24 +24,23 @@ logger = logging.getLogger(__name__)
 
 
 class Progress:
-    """Shows how far a run is: steps done and to do, the best value, failed queries, and the time left.
+    """Shows the progress of a run: steps, best value, failed queries and time left.
 
     Example::
 
         with Progress("auto", total=200, name="ZoRD", unit="query") as show:
             show(12, best=0.37, failures=1)
 
-    Under ``"auto"`` the main process shows a bar on standard error if that is a terminal, and in notebooks. A run of
-    less than 1 s leaves none: a notebook's bar appears with the first call after that time, and a terminal's is
-    removed. Elsewhere a line goes to this module's logger at level INFO, at most every 30 s. True shows a bar that
-    stays, wherever standard error leads, and False shows nothing. A call takes the time of reading the clock unless
-    something is due; a call with the same counts moves the clock. A stream that breaks ends the bar, not the run.
+    Under ``"auto"`` the main process shows a bar in notebooks, and on standard error if that is a terminal. A run under
+    1 s leaves no trace: a notebook's bar appears only after that time, a terminal's is removed. Otherwise this module's
+    logger gets a line at level INFO at most every 30 s. True always shows a bar, which stays; False shows nothing. A
+    call costs a reading of the clock unless a display is due. If the stream breaks, the bar ends and the run continues.
 
     Args:
         mode: ``"auto"``, True or False.
         total: the number of steps of the whole run.
-        done: the number of steps done before, by a run that is resumed.
-        name: what runs.
+        done: the number of steps done before a resumed run.
+        name: the name of the run.
         unit: the name of a step in the singular.
 
     Raises:
@@ -70,13 +69,13 @@ class Progress:
         return self
 
     def __call__(self, done: int, *, best: float, failures: int = 0, queries: int | None = None) -> None:
-        """Takes the state of the run, and shows it if it is time to.
+        """Updates the state of the run, and displays it if that is due.
 
         Args:
             done: the number of steps done.
-            best: the best value so far; NaN if values are not known.
+            best: the best value so far; NaN if unknown.
             failures: the number of failed queries.
-            queries: the number of queries, where they are not the steps.
+            queries: the number of queries if they are not the steps.
         """
         self._now = (done, best, failures, queries)
         if time.monotonic() >= self._due:
@@ -135,9 +134,9 @@ def _bar_class() -> Callable[..., Any]:
 
 
 def _close(bar: Any, *, stays: bool, whole: bool) -> None:
-    """Closes a bar, which stays seen or not.
+    """Closes a bar, which stays visible or not.
 
-    A notebook's bar that ends early is coloured as a failure by tqdm: unless ``whole``, it gets a neutral colour.
+    tqdm colours a notebook's bar that ends early as a failure; unless ``whole``, it gets a neutral colour.
     """
     notebook = hasattr(bar, "disp")
     if not notebook:
@@ -148,10 +147,7 @@ def _close(bar: Any, *, stays: bool, whole: bool) -> None:
 
 
 def _watched_by() -> tuple[bool, bool]:
-    """Whether this process is a notebook's kernel, and whether a terminal shows its standard error.
-
-    Neither holds for a process that works for another.
-    """
+    """Whether this is a notebook's kernel, and whether standard error is a terminal; both False in child processes."""
     if multiprocessing.parent_process() is not None:
         return False, False
     return _in_kernel(), sys.stderr is not None and sys.stderr.isatty()

@@ -1,7 +1,7 @@
 """Proximal operators: ``prox(z, step)`` = argmin over x of ψ(x) + ‖x − z‖² / (2 step).
 
-If ψ is the indicator of a convex set, the prox is the projection onto the set for every step. Every operator works
-on the last dimension, keeps z's dtype and device, and does not change z.
+If ψ is the indicator of a convex set, the prox is the projection onto it for every step. All operators work on the last
+dimension, keep z's dtype and device, and leave z unchanged.
 """
 
 import math
@@ -24,10 +24,11 @@ Step: TypeAlias = float | torch.Tensor
 class Prox(ABC):
     """A closed convex ψ and its proximal operator.
 
-    A subclass implements `_prox` and `_value`, whose arguments are checked here.
+    A subclass implements `_prox` and `_value`; their arguments are checked here.
 
     Attributes:
-        separable: Whether ψ is a sum over coordinates. If so, the prox of ψ on a box is that of ψ, clipped to the box.
+        separable: Whether ψ is a sum over coordinates. Then the prox of ψ on a box is the prox of ψ, clipped to the
+            box.
     """
 
     separable: ClassVar[bool] = False
@@ -42,23 +43,22 @@ class Prox(ABC):
 
         Args:
             z: Floating tensor of finite numbers, ``batch x d``.
-            step: A positive, finite number; for a separable ψ also a tensor of them, shape ``d``.
+            step: A positive, finite number; for a separable ψ also a tensor of shape ``d``.
 
         Raises:
             TypeError: If z is not a floating tensor.
-            ValueError: If z is not finite, has no coordinates or another number of them than ψ, or if a step is not
-                positive and finite.
+            ValueError: If z is not finite or has the wrong number of coordinates, or a step is not positive and finite.
         """
         self._check(z)
         if not torch.isfinite(z).all():
-            raise ValueError("z holds NaN or infinite numbers; accepted: finite ones")
+            raise ValueError("z holds NaN or infinite numbers; all must be finite")
         return self._prox(z, self._steps(z, step) if isinstance(step, torch.Tensor) else positive("step", step))
 
     def _steps(self, z: torch.Tensor, steps: torch.Tensor) -> Step:
         if steps.dim() == 0:
             return positive("step", float(steps))
         if not self.separable:
-            raise ValueError(f"{type(self).__name__} is not separable: accepted is one step for all coordinates")
+            raise ValueError(f"{type(self).__name__} is not separable: pass one step for all coordinates")
         if steps.shape != z.shape[-1:] or not bool(((steps > 0) & torch.isfinite(steps)).all()):
             raise ValueError(f"steps must be {z.shape[-1]} positive, finite numbers")
         return steps
@@ -68,7 +68,7 @@ class Prox(ABC):
 
         Raises:
             TypeError: If x is not a floating tensor.
-            ValueError: If x has no coordinates or another number of them than ψ.
+            ValueError: If x has the wrong number of coordinates.
         """
         self._check(x)
         return self._value(x)
@@ -76,9 +76,9 @@ class Prox(ABC):
     def _check(self, x: torch.Tensor) -> None:
         if not isinstance(x, torch.Tensor) or not x.dtype.is_floating_point:
             kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
-            raise TypeError(f"a point is given as {kind}; accepted: a floating torch.Tensor")
+            raise TypeError(f"a point must be a floating torch.Tensor, got {kind}")
         if x.dim() == 0 or x.shape[-1] == 0:
-            raise ValueError(f"a point is given with shape {tuple(x.shape)}; accepted: batch x d, d >= 1")
+            raise ValueError(f"points must have shape batch x d with d >= 1, got {tuple(x.shape)}")
 
     @abstractmethod
     def _prox(self, z: torch.Tensor, step: Step) -> torch.Tensor: ...
@@ -106,8 +106,8 @@ class NoProx(Prox):
 class BoxRidge(Prox):
     """ψ(x) = weight/2 ‖x‖² if lower <= x <= upper, and inf otherwise.
 
-    prox(z, step) = clip(z / (1 + step weight), lower, upper), because both parts are sums over coordinates and in one
-    dimension a parabola's minimum over an interval is the point nearest to its free minimum.
+    prox(z, step) = clip(z / (1 + step weight), lower, upper): ψ is separable, and a parabola's minimum over an interval
+    is the point nearest to its free minimum.
 
     Args:
         lower: A number, or one for each coordinate; −inf for no bound. It is rounded to the dtype of the point.
@@ -115,8 +115,8 @@ class BoxRidge(Prox):
         weight: At least 0.
 
     Raises:
-        ValueError: If a bound is NaN, lower exceeds upper, their lengths differ, a coordinate admits no
-            finite number, or the weight is negative or not finite.
+        ValueError: If a bound is NaN, lower exceeds upper, their lengths differ, a coordinate admits no finite number,
+            or the weight is negative or not finite.
     """
 
     separable = True
@@ -152,7 +152,7 @@ class Box(BoxRidge):
     """ψ(x) = 0 if lower <= x <= upper, and inf otherwise: prox(z, step) = clip(z, lower, upper).
 
     Args:
-        lower: See `BoxRidge`, also for the errors.
+        lower: See `BoxRidge`, also for errors.
         upper: See `BoxRidge`.
     """
 
@@ -229,8 +229,8 @@ class Ridge(ElasticNet):
 class L2Ball(Prox):
     """ψ(x) = 0 if ‖x − center‖ <= radius, and inf otherwise.
 
-    prox(z, step) = center + (z − center) min(1, radius / ‖z − center‖). In `value` the distance may exceed the radius
-    by 64 ε √d (radius + ‖center‖), with ε of the point's dtype, because a projection is rounded.
+    prox(z, step) = center + (z − center) min(1, radius / ‖z − center‖). `value` allows a distance beyond the radius of
+    64 ε √d (radius + ‖center‖), with ε of the point's dtype, for the rounding of projections.
 
     Args:
         radius: Positive.
@@ -247,7 +247,7 @@ class L2Ball(Prox):
         self.radius = positive("radius", self.radius)
         center = _coordinates("center", self.center)
         if not torch.isfinite(center).all():
-            raise ValueError(f"center is {center}; accepted: finite numbers")
+            raise ValueError(f"center must be finite, got {center}")
         self.center = center
 
     def _prox(self, z: torch.Tensor, step: Step) -> torch.Tensor:
@@ -267,12 +267,12 @@ class L2Ball(Prox):
 class Simplex(Prox):
     """ψ(x) = 0 if x >= 0 and Σ x_j = radius, and inf otherwise.
 
-    prox(z, step) = max(z − θ, 0) with the θ for which the sum is the radius; θ is found from the sorted z (Held, Wolfe
-    and Crowder 1974) in float64, in time O(d log d). In `value` the sum may differ from the radius by 64 ε √d radius,
-    with ε of the point's dtype.
+    prox(z, step) = max(z − θ, 0), with θ such that the sum is the radius; θ is found from the sorted z (Held, Wolfe and
+    Crowder 1974) in float64, in time O(d log d). `value` allows a deviation of the sum of 64 ε √d radius, with ε of the
+    point's dtype.
 
     Args:
-        radius: Positive and finite; others raise ``ValueError``.
+        radius: Positive and finite; otherwise ``ValueError``.
     """
 
     radius: float = 1.0
@@ -305,15 +305,15 @@ def _indicator(inside: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _like(x: torch.Tensor, numbers: Coordinates) -> torch.Tensor:
-    """The numbers of a ψ in x's dtype and on its device; x must have as many coordinates."""
+    """The numbers of ψ in x's dtype and on its device; x must have as many coordinates."""
     tensor = torch.as_tensor(numbers).to(x)
     if tensor.dim() and len(tensor) != x.shape[-1]:
-        raise ValueError(f"a point has {x.shape[-1]} coordinates; accepted: {len(tensor)}, those of the prox")
+        raise ValueError(f"a point has {x.shape[-1]} coordinates, the prox {len(tensor)}")
     return tensor
 
 
 def _norm(x: torch.Tensor) -> torch.Tensor:
-    """‖x‖ over the last dimension, which is kept; its squares neither overflow nor underflow."""
+    """‖x‖ over the last dimension, which is kept, without overflow or underflow of the squares."""
     largest = x.abs().amax(-1, keepdim=True)
     safe = torch.where(largest > 0, largest, 1.0)
     return safe * torch.linalg.vector_norm(x / safe, dim=-1, keepdim=True)
@@ -325,5 +325,5 @@ def _coordinates(name: str, values: Coordinates) -> torch.Tensor:
     if not tensor.dtype.is_floating_point and not tensor.is_complex():
         tensor = tensor.to(torch.float64)
     if tensor.is_complex() or tensor.dim() > 1 or tensor.isnan().any():
-        raise ValueError(f"{name} is {values}; accepted: a number or one for each coordinate, not NaN")
+        raise ValueError(f"{name} must be a number, or one for each coordinate, and not NaN, got {values}")
     return tensor

@@ -32,26 +32,26 @@ METHODS: dict[str, tuple[str, str]] = {
 
 
 def method_class(method: str | type[Optimizer]) -> type[Optimizer]:
-    """The class that a method's name stands for; a subclass of ``Optimizer`` stands for itself.
+    """The class of a method's name; an ``Optimizer`` subclass is returned unchanged.
 
     Raises:
-        ValueError: for an unknown name, with the nearest one.
+        ValueError: for an unknown name; the message has the nearest one.
         TypeError: for anything but a name or an ``Optimizer`` subclass.
     """
     return named_class("method", method, METHODS, Optimizer)
 
 
 def named_class(kind: str, given: str | type, known: Mapping[str, tuple[str, str]], base: type) -> type[Any]:
-    """The class that a name stands for; a subclass of the base stands for itself.
+    """The class of a name; a subclass of the base is returned unchanged.
 
     Args:
         kind: the kind of thing that is named, for messages.
         given: a name, or a subclass of the base.
-        known: the module and the class of each name.
-        base: the base class of all classes.
+        known: module and class for each name.
+        base: the base class.
 
     Raises:
-        ValueError: for an unknown name, with the nearest one.
+        ValueError: for an unknown name; the message has the nearest one.
         TypeError: for anything but a name or a subclass of the base.
     """
     if isinstance(given, type) and issubclass(given, base):

@@ -1,4 +1,4 @@
-"""Torch's global generators, seeded for a while."""
+"""A context manager that seeds torch's global generators."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
-    """Starts torch's global generators from a seed and restores their states at the end.
-
-    Code inside that draws from them is then a function of the seed, and code outside does not see that it drew.
+    """Seeds torch's global generators, and restores their states at the end of the block.
 
     Args:
         seed: seed of every generator.

@@ -102,7 +102,7 @@ def test_the_methods_that_move_x0_itself_are_those_that_the_message_names():
         ),
         ({"calback": print}, TypeError, "did you mean 'callback'"),
         ({"tol": 1e-3}, TypeError, "no argument 'tol': target and stagnation"),
-        ({"options": {"maxiter": 3}}, TypeError, "no argument 'options': the method's options are arguments"),
+        ({"options": {"maxiter": 3}}, TypeError, "no argument 'options': pass the method's options as"),
         ({"in_place": True}, TypeError, "no argument 'in_place': it is an option of the methods 'hiso' and 'decomfl'"),
         ({"directons": 3}, TypeError, "RGF has no option 'directons'; did you mean 'directions'"),
         ({"callback": 3}, TypeError, "callback must be callable"),
