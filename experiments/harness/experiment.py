@@ -183,6 +183,16 @@ class Experiment:
                 plotting.head(figure, f"stand-in: {stand_in}")
         return found
 
+    def draw(self, settings: Any, rows: Rows) -> Figure:
+        """Draws the first figure.
+
+        Raises:
+            ValueError: if the experiment has only a table.
+        """
+        if self.plot is None:
+            raise ValueError(f"{self.id} has no figure; its table is Experiment.table(settings, rows)")
+        return self.figures(settings, rows)[""]
+
     def run(self, settings: Any, seeds: Iterable[int]) -> Rows:
         """Returns the records of all seeds."""
         return [plain(row) for seed in seeds for row in self.run_seed(settings, seed)]
