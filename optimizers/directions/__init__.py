@@ -1,1 +1,1 @@
-"""Directions addressed by seed, step and row: the same bits on every machine."""
+"""Random directions addressed by seed, step and row, with the same bits on every machine."""

@@ -1,4 +1,4 @@
-"""Directions with an address: coordinate j of direction (seed, step, row) is a fixed number."""
+"""Random directions with addresses: coordinate j of direction (seed, step, row) is a fixed number."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -28,12 +28,12 @@ MAX_STEP, MAX_ROW, MAX_D = 2**56, 2**32, 2**34
 
 
 class Directions:
-    r"""Directions u(seed, step, row) in d dimensions, made on demand and never stored.
+    """Directions u(seed, step, row) in d dimensions, made on demand and never stored.
 
-    Every coordinate is a pure function of its address: the same number on every machine and device, and for every
-    chunk size, thread count and order in which coordinates are asked for. The random bits are those of Philox4x32-10
-    (Salmon et al. 2011) with the seed as key and (block of coordinates, row, step) as counter; normals are made from
-    them by additions, multiplications and square roots alone (`optimizers.directions.normal`).
+    Every coordinate is a pure function of its address: the same number on every machine and device, for every chunk
+    size, thread count and order of requests. The random bits are Philox4x32-10's (Salmon et al. 2011) with the seed as
+    key and (block of coordinates, row, step) as counter; normals are made from them by additions, multiplications and
+    square roots only (`optimizers.directions.normal`).
 
     =================  ================================================================  ==============
     distribution       u                                                                 E[u_j²]
@@ -44,24 +44,26 @@ class Directions:
     ``"coordinate"``   e_j, a unit vector with j uniform, drawn anew for each row        1/d
     ``"orthonormal"``  rows k d … k d + d − 1 of a step are one Haar-distributed         1/d
                        orthonormal basis (Gram-Schmidt of the normal rows, in order)
-    ``"axis"``         e_row, no draw: the row is the axis, under d                      1/d, over rows
+    ``"axis"``         e_row, not random; row < d                                        1/d, over rows
     =================  ================================================================  ==============
 
-    E[u uᵀ] = `second_moment` I, by which an estimator that averages (∂f/∂u) u divides. ‖u‖ is √d for signs and, to
-    rounding, 1 for the unit vectors. Directions of different seeds, steps and rows are independent, except for the
-    orthonormal rows of one basis; so are those of ``"normal"``, ``"rademacher"`` and ``"coordinate"`` of one address.
+    E[u uᵀ] = `second_moment` I; an estimator that averages (∂f/∂u) u divides by it. ‖u‖ is √d for signs and 1, up to
+    rounding, for unit vectors. Directions of different seeds, steps and rows are independent, except for the
+    orthonormal rows of one basis; so are ``"normal"``, ``"rademacher"`` and ``"coordinate"`` directions of the same
+    address.
 
-    **dtype.** A normal or a sign is the same real number in float32 and float64. Sphere and orthonormal coordinates
-    are float64 numbers that are rounded once to float32; coordinates in float16 and bfloat16 are the float32 numbers
-    rounded once more.
+    **dtype.** A normal or a sign is the same real number in float32 and float64. Sphere and orthonormal coordinates are
+    float64 numbers, rounded once to float32; coordinates in float16 and bfloat16 are the float32 numbers, rounded once
+    more.
 
-    **Orthonormal rows** are made in float64 by modified Gram-Schmidt, each row swept twice, in a fixed order of
-    operations. A row depends on the rows before it in its basis, and has the same bits everywhere, asked for alone
-    or in a block. q rows cost O(q² d) time and q x d memory, which is kept for the step last used.
+    **Orthonormal rows** are made in float64 by modified Gram-Schmidt with two sweeps, in a fixed order of operations. A
+    row depends on the rows before it in its basis, and has the same bits whether it is requested alone or in a block. q
+    rows cost O(q² d) time and q x d memory, which is kept for the last step.
 
-    **Devices.** The torch path has the same bits on any device by construction: its integers stay below 2^49, and its
+    **Devices.** The torch path gives the same bits on any device by construction: its integers stay below 2^49, and its
     float32 additions, multiplications and roots are separate kernels, so that nothing is contracted to a fused
-    multiply-add, which `torch.compile` would do. On CPUs numba compiles kernels of the same bits where it is installed.
+    multiply-add (`torch.compile` would do that). On CPUs kernels compiled by numba give the same bits, if it is
+    installed.
 
     Args:
         seed: Integer in [0, 2^64).
@@ -97,12 +99,12 @@ class Directions:
         return 6.7 if self.distribution == "normal" else 1.0
 
     def clipped_share(self, below: torch.Tensor, above: torch.Tensor) -> torch.Tensor:
-        """ρ = E[u_j clip(u_j)]/E[u_j²], clip(u) = min(max(u, −a), b): 1 where neither bound is met, 0 for a = b = 0.
+        """ρ = E[u_j clip(u_j)]/E[u_j²], clip(u) = min(max(u, −a), b): 1 if no bound is active, 0 for a = b = 0.
 
-        By parts, ρ = P(−a <= z <= b) for a normal z (Stein's lemma), and for a coordinate v of a unit vector,
-        whose density is proportional to (1 − v²)^((d−3)/2), the same of a unit vector in d + 2 dimensions:
-        P(|v| <= t) = I_{t²}(1/2, (d + 1)/2), the regularized incomplete beta function. Signs have
-        ρ = (min(a, 1) + min(b, 1))/2, and e_j, which has no sign, min(b, 1).
+        Integration by parts gives ρ = P(−a <= z <= b) for a normal z (Stein's lemma). For a coordinate v of a unit
+        vector, whose density is proportional to (1 − v²)^((d−3)/2), ρ is the same probability in d + 2 dimensions:
+        P(|v| <= t) = I_{t²}(1/2, (d + 1)/2), the regularized incomplete beta function. Signs have ρ = (min(a, 1) +
+        min(b, 1))/2, and e_j, which has no sign, min(b, 1).
 
         Args:
             below: a >= 0, float64 of any shape; inf for no bound.
@@ -121,12 +123,12 @@ class Directions:
         return torch.as_tensor(betainc(0.5, (self.d + 1) / 2.0, sides).mean(0)).to(below)
 
     def axis(self, step: int, row: int) -> int:
-        """The uniform axis of a ``"coordinate"`` row: the upper half of 64 random bits times d."""
+        """The axis of a ``"coordinate"`` row: the upper half of d times 64 random bits."""
         a, b, *_ = philox.philox4x32((0, row, *self._stream(step, "coordinate")), self._key)
         return int(((a << 32) | b) * self.d) >> 64
 
     def address(self, step: int) -> tuple[int, int, int, int]:
-        """The address of a step in the compiled kernels: the key and the counter's third and fourth words."""
+        """The address of a step for the compiled kernels: the key and the third and fourth words of the counter."""
         return (*self._key, *self._stream(step, self.distribution))
 
     def row(
@@ -138,7 +140,7 @@ class Directions:
         dtype: torch.dtype = torch.float64,
         device: Device = None,
     ) -> torch.Tensor:
-        """Coordinates start to stop − 1 of one direction, ``stop - start``.
+        """Coordinates start to stop − 1 of one direction, shape ``stop - start``.
 
         Args:
             step: Integer in [0, 2^56).
@@ -159,7 +161,7 @@ class Directions:
     ) -> torch.Tensor:
         """Several directions of one step, ``rows x d``.
 
-        ``rows`` are row numbers, or the number of rows from row 0 on; see `row` for the rest.
+        ``rows`` are row numbers, or the number of rows from row 0; see `row` for the other arguments.
         """
         numbers = rows if isinstance(rows, Sequence) else range(check_integer("rows", rows, 0, MAX_ROW + 1))
         return self._make(step, numbers, 0, None, dtype, device)
@@ -167,27 +169,27 @@ class Directions:
     def add_to(self, x: torch.Tensor, step: int, row: int, scale: float, start: int = 0) -> torch.Tensor:
         """Adds scale · u to x in place, chunk by chunk, without a d-sized temporary; returns x.
 
-        Product and sum are each rounded once, in x's dtype (for a narrower one in float32, whose result is rounded
-        to it). The result has the same bits on every device and for every way in which x is split.
+        Product and sum are rounded once each, in x's dtype (float32 for narrower dtypes, whose result is rounded
+        again). The bits do not depend on the device or on how x is split.
 
         Args:
-            x: Floating tensor of any shape and device, whose elements in row-major order are coordinates start,
-                start + 1, …, up to d - 1 or, of a longer vector, fewer. A non-contiguous x is copied in between.
+            x: Floating tensor of any shape and device; its elements in row-major order are coordinates start, start +
+                1, …. A non-contiguous x is copied temporarily.
             step: Integer in [0, 2^56).
             row: Integer in [0, 2^32).
             scale: Finite factor.
             start: The coordinate of x's first element.
 
         Raises:
-            ValueError: For an address or a coordinate out of range, or a scale that is not finite.
+            ValueError: For an address or coordinate out of range, or a scale that is not finite.
             TypeError: For an x that is not a floating tensor.
         """
         if not isinstance(x, torch.Tensor):
-            raise TypeError(f"x is a {type(x).__name__}; accepted: a floating torch.Tensor")
+            raise TypeError(f"x must be a floating torch.Tensor, got {type(x).__name__}")
         self._check(step, [row], start, start + x.numel(), x.dtype)
         scale = float(scale)
         if not math.isfinite(scale):
-            raise ValueError(f"scale is {scale}; accepted: a finite number")
+            raise ValueError(f"scale must be finite, got {scale}")
         target = x.detach()
         flat = target.reshape(-1)
         if self.distribution == "axis":
@@ -225,7 +227,7 @@ class Directions:
         stop = check_integer("stop", self.d if stop is None else stop, 0, self.d + 1)
         start = check_integer("start", start, 0, stop + 1)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise TypeError(f"dtype is {dtype}; accepted: a floating dtype")
+            raise TypeError(f"dtype must be a floating dtype, got {dtype}")
         return step, numbers, start, stop
 
     def _make(
@@ -250,7 +252,7 @@ class Directions:
         return step & philox.MASK, (step >> 32) | (STREAMS[distribution] << 24)
 
     def _draw(self, distribution: str, step: int, rows: Sequence[int], start: int, out: torch.Tensor) -> torch.Tensor:
-        """Fills out, ``rows x size``, with the normals or signs of the coordinates from `start` on."""
+        """Fills out, ``rows x size``, with normals or signs of the coordinates from `start`."""
         stream, signs = self._stream(step, distribution), distribution == "rademacher"
         if _compiled is not None and out.device.type == "cpu":
             wide = out if out.dtype in (torch.float32, torch.float64) else out.float()
@@ -305,7 +307,7 @@ class Directions:
             out[i] = _narrow(bases[row // self.d][row % self.d, start : start + out.shape[1]], out.dtype)
 
     def _basis(self, step: int, basis: int, count: int, device: torch.device) -> torch.Tensor:
-        """At least the first `count` rows of a basis, which continue the rows that are known; not changed later."""
+        """At least the first `count` rows of a basis, extending the known rows; the tensor is not modified later."""
         key = (step, basis, device)
         known = self._frame[1] if self._frame is not None and self._frame[0] == key else None
         done = 0 if known is None else len(known)
@@ -327,7 +329,7 @@ def _unit_vectors(axes: Sequence[int], start: int, out: torch.Tensor) -> None:
 
 
 def _signs(words: torch.Tensor) -> torch.Tensor:
-    """±1 from each bit of ``... x 4 x 64`` words: coordinate 256 bit + slot is −1 where the bit is set."""
+    """±1 from each bit of ``... x 4 x 64`` words: coordinate 256 bit + slot is −1 if the bit is set."""
     shifts = torch.arange(32, device=words.device).view(-1, 1)
     return 1.0 - 2.0 * ((words.flatten(-2).unsqueeze(-2) >> shifts) & 1).to(torch.float32)
 

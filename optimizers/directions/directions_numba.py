@@ -1,8 +1,8 @@
-"""CPU kernels of `optimizers.directions.directions`, compiled by numba where it is installed.
+"""CPU kernels of `optimizers.directions.directions`, compiled by numba if it is installed.
 
 They give the numbers of `philox.words`, `normal.normals` and `fixed_order` bit for bit; a test compares every kernel
-with its torch counterpart. fastmath is off: LLVM then neither reassociates nor contracts to fused multiply-adds.
-Each loop runs over arrays that a fast cache holds, so that it becomes vector code on any CPU.
+with its torch counterpart. fastmath is off, so that LLVM neither reassociates nor contracts to fused multiply-adds.
+Loops run over arrays that fit into a fast cache, so that they are vectorized on any CPU.
 """
 
 import math
@@ -48,7 +48,7 @@ _float: Any = intrinsic(_float_of_bits)
 
 @_compile
 def _words(k0: int, k1: int, row: int, s0: int, s1: int, group: int, w: Any) -> None:
-    """Writes the 256 words of a group over w; they are computed in 64-bit lanes, whose upper halves do not count."""
+    """Writes the 256 words of a group to w, computed in 64-bit lanes whose upper halves are discarded."""
     w0, w1, w2, w3 = w[:64], w[64:128], w[128:192], w[192:256]
     first = U32(U32(group) * U32(LANES))
     second, third, fourth = U64(row), U64(s0), U64(s1)
@@ -85,7 +85,7 @@ def _normals(w: Any, z: Any) -> None:
 def draw_group(
     signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, group: int, stop: int, w: Any, z: Any
 ) -> None:
-    """Writes one group of coordinates over z; those from `stop` on may be left as they are."""
+    """Writes one group of coordinates to z; those from `stop` on may be undefined."""
     _words(k0, k1, row, s0, s1, group, w)
     if signs:
         for bit in range(min(32, -(-stop // GROUP))):
@@ -115,7 +115,7 @@ def fill(signs: bool, k0: int, k1: int, rows: Any, s0: int, s1: int, start: int,
 
 @_compile
 def add(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, start: int, x: Any, scale: float) -> None:
-    """Adds scale times coordinate start + j of the row to x[j], rounded after the product and after the sum."""
+    """Adds scale times coordinate start + j of the row to x[j]; product and sum are rounded."""
     size = GROUP * 32 if signs else GROUP
     w, z = np.empty(GROUP, np.uint32), np.empty(size, np.float32)
     end = start + x.size
@@ -129,7 +129,7 @@ def add(signs: bool, k0: int, k1: int, row: int, s0: int, s1: int, start: int, x
 
 @_compile
 def halve(s: Any, size: int) -> float:
-    """The sum of s[:size], size a power of two: the upper half is added to the lower half until one number is left."""
+    """The sum of s[:size], size a power of two, by adding the upper to the lower half repeatedly."""
     half = size // 2
     while half > 0:
         upper = s[half : 2 * half]
@@ -141,7 +141,7 @@ def halve(s: Any, size: int) -> float:
 
 @_compile
 def sums_of_squares(k0: int, k1: int, row: int, s0: int, s1: int, d: int, sums: Any) -> None:
-    """Sets sums[g] to the sum of the squares of the normals of group g, summed as in `fixed_order.group_sums`."""
+    """Sets sums[g] to the sum of the squares of the normals of group g, in the order of `fixed_order.group_sums`."""
     w, z, square = np.empty(GROUP, np.uint32), np.empty(GROUP, np.float32), np.empty(GROUP, np.float64)
     for group in range(sums.size):
         draw_group(False, k0, k1, row, s0, s1, group, GROUP, w, z)
@@ -177,7 +177,7 @@ def _dot(x: Any, y: Any, product: Any, sums: Any) -> float:
 
 @_compile
 def orthonormalize(v: Any, done: int) -> None:
-    """Makes the rows of v from `done` on orthonormal in place, as `fixed_order.orthonormalize` does."""
+    """Orthonormalizes the rows of v from `done` on in place, as `fixed_order.orthonormalize`."""
     product, sums = np.empty(GROUP), np.empty(_power_of_two(-(-v.shape[1] // GROUP)))
     for i in range(done, v.shape[0]):
         row = v[i]

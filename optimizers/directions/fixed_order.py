@@ -1,4 +1,4 @@
-"""Sums, quotients and orthonormal rows whose order of operations no machine, thread count or device changes."""
+"""Sums, quotients and orthonormalization with a fixed order of operations on every machine, thread count and device."""
 
 import math
 from types import ModuleType
@@ -18,11 +18,11 @@ GROUP = 4 * philox.LANES
 
 
 def orthonormalize(v: torch.Tensor, done: int = 0) -> torch.Tensor:
-    """Orthonormalizes the rows of v in place by modified Gram-Schmidt, each row swept twice, and returns v.
+    """Orthonormalizes the rows of v in place by modified Gram-Schmidt with two sweeps, and returns v.
 
     Args:
         v: float64 tensor of independent rows, ``q x d`` with q <= d.
-        done: The number of rows that are orthonormal already.
+        done: The number of leading rows that are already orthonormal.
     """
     if _compiled is not None and v.device.type == "cpu" and v.is_contiguous():
         _compiled.orthonormalize(v.numpy(), done)
@@ -36,14 +36,14 @@ def orthonormalize(v: torch.Tensor, done: int = 0) -> torch.Tensor:
 
 
 def group_sums(v: torch.Tensor) -> torch.Tensor:
-    """The sums of each 256 entries of a vector, which is padded with zeros; see `halved`."""
+    """The sums of each 256 entries of a vector, padded with zeros; see `halved`."""
     groups = -(-len(v) // GROUP)
     padded = torch.nn.functional.pad(v, (0, groups * GROUP - len(v)))
     return halved(padded.view(groups, GROUP))
 
 
 def halved(s: torch.Tensor) -> torch.Tensor:
-    """Sum over the last dimension, padded to a power of two: the upper half is added to the lower until one is left."""
+    """The sum over the last dimension, padded to a power of two, by adding the upper to the lower half repeatedly."""
     size = 1 << (s.shape[-1] - 1).bit_length()
     s = torch.nn.functional.pad(s, (0, size - s.shape[-1]))
     while size > 1:
@@ -55,7 +55,7 @@ def halved(s: torch.Tensor) -> torch.Tensor:
 def divide(x: torch.Tensor, number: float) -> torch.Tensor:
     """x / number, rounded once.
 
-    The divisor is a tensor on x's device because torch on CUDA divides by a plain number by multiplying by its inverse.
+    The divisor is a tensor because torch on CUDA would multiply by the inverse of a plain number.
     """
     return x / torch.tensor(number, dtype=x.dtype, device=x.device)
 

@@ -1,4 +1,4 @@
-"""Groups of coordinates, and a diagonal matrix with one number a group."""
+"""Groups of coordinates, and diagonal matrices with one number for each group."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from torch import Tensor, nn
 from surrogates.checks import positive_integer
 
 GroupsLike = Any
-"""What ``Groups`` is made from: None, a number, a module, a sequence of groups, or labels."""
+"""The argument of ``Groups``: None, a number, a module, a sequence of groups, or labels."""
 
 
 class Groups:
     """A partition of the coordinates 0 … d − 1 into groups 0 … G − 1.
 
-    Groups that follow each other in order are held as their ends; others as a label for each coordinate, 4 bytes.
+    Consecutive groups are stored as their ends, others as one label (4 bytes) for each coordinate.
 
     Args:
-        given: None: every coordinate is one; an integer: so many runs of neighbours, as equal as can be; a
-            ``torch.nn.Module``: its parameter tensors that require a gradient, in ``named_parameters``' order, or
-            anything with ``tensor_sizes``, such as ``ModuleObjective``; a sequence of groups, each a range, a slice or
-            indices; an integer tensor of shape ``d``: the group of each coordinate; or ``Groups``.
+        given: None: each coordinate is a group; an integer: that many groups of neighbours, as equal as possible; a
+            ``torch.nn.Module``: its parameter tensors that require a gradient, in ``named_parameters``' order; an
+                object with ``tensor_sizes``, such as ``ModuleObjective``; a sequence of groups, each a range, slice or
+                indices; an integer tensor of shape ``d``: the group of each coordinate; or ``Groups``.
         dimension: d.
 
     Raises:
-        ValueError: for groups that overlap, do not cover all coordinates, name others, or are empty.
+        ValueError: for groups that overlap, are empty, omit a coordinate, or name one that does not exist.
         TypeError: for anything else.
     """
 
@@ -52,7 +52,7 @@ class Groups:
             self.sizes = torch.ones(dimension, dtype=torch.int64)
         elif isinstance(given, int | np.integer) and not isinstance(given, bool):
             if (count := positive_integer("groups", given)) > dimension:
-                raise ValueError(f"{count} groups were asked for of {dimension} coordinates")
+                raise ValueError(f"groups must be at most {dimension}, the number of coordinates, got {count}")
             ends = [dimension * b // count for b in range(count + 1)]
             self._of_sizes([end - start for start, end in itertools.pairwise(ends)])
         elif isinstance(given, Tensor):
@@ -109,11 +109,11 @@ class Groups:
 
     @property
     def single(self) -> bool:
-        """Whether every coordinate is a group."""
+        """Whether each coordinate is a group."""
         return len(self) == self.dimension
 
     def expand(self, values: Tensor, start: int, stop: int) -> Tensor:
-        """The value of each of the coordinates start … stop − 1, from one a group; shape ``stop - start``."""
+        """The values of coordinates start … stop − 1, shape ``stop - start``, from one value for each group."""
         if self.labels is not None:
             return values[self.labels[start:stop].to(values.device, torch.int64)]
         if self._ends is None:
@@ -135,7 +135,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class GroupDiagonal:
-    """The coordinates start … stop − 1 of a diagonal with one number a group; a slice is another one.
+    """The coordinates start … stop − 1 of a diagonal with one number for each group; slicing gives another one.
 
     Attributes:
         groups: the partition.
@@ -156,7 +156,7 @@ class GroupDiagonal:
 
     @property
     def device(self) -> torch.device:
-        """Where the numbers are."""
+        """The device of the numbers."""
         return self.values.device
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ class GroupDiagonal:
     def __getitem__(self, part: slice) -> GroupDiagonal:
         low, high, step = part.indices(len(self))
         if step != 1:
-            raise ValueError("a diagonal of groups is sliced in steps of 1")
+            raise ValueError("a GroupDiagonal can only be sliced in steps of 1")
         return GroupDiagonal(self.groups, self.values, self.start + low, self.start + max(low, high))
 
     def tensor(self) -> Tensor:
@@ -173,19 +173,19 @@ class GroupDiagonal:
         return self.groups.expand(self.values, self.start, self.start + len(self))
 
     def same_as(self, other: GroupDiagonal) -> bool:
-        """Whether both are the same numbers, group by group."""
+        """Whether both have the same numbers, group by group."""
         mine, theirs = ((g.groups.fingerprint, g.start, len(g)) for g in (self, other))
         return mine == theirs and self.dtype == other.dtype and torch.equal(self.values, other.values)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole diagonal as tensors; a slice has none."""
+        """The whole diagonal, not the slice, as tensors."""
         labels, ends = self.groups.labels, self.groups._ends
         held = {"sizes": self.groups.sizes} if ends is not None else {} if labels is None else {"labels": labels}
         return {"values": self.values.clone(), "dimension": self.groups.dimension} | held
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], device: torch.device) -> GroupDiagonal:
-        """The diagonal that ``state_dict`` described."""
+        """Restores the diagonal of a ``state_dict``."""
         d = int(state["dimension"])
         given = state.get("labels")
         if "sizes" in state:
@@ -210,4 +210,4 @@ def _indices(group: Any, dimension: int) -> Tensor:
             return found.cpu().to(torch.int64)
         if found.numel() == 0:
             return found.reshape(-1).to(torch.int64)
-    raise TypeError(f"a group is a range, a slice or indices, got {group!r:.100}")
+    raise TypeError(f"a group must be a range, a slice or indices, got {group!r:.100}")

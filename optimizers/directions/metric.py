@@ -1,6 +1,6 @@
-"""Directions in a diagonal metric H: H^(-1/2) u added to a point, and its squared length u^T H^(-1) u.
+"""Directions in a diagonal metric H: H^(-1/2) u added to a point, and the squared length u^T H^(-1) u.
 
-Both depend on addresses and numbers alone, bit for bit: not on the chunks, the thread count or the device.
+The bits depend on addresses and numbers alone, not on chunks, thread count or device.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ except ImportError:
     _compiled = None
 
 CHUNK = 1 << 18
-"""Coordinates at a time; temporaries are a few chunks, about 5 MB, whatever d is."""
+"""Coordinates processed at a time; temporaries are a few chunks, about 5 MB, for any d."""
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of H and of the arithmetic at a point of a dtype: float64, or float32 for narrower points."""
+    """The dtype of H and of arithmetic at a point: float64, or float32 for narrower points."""
     return dtype if dtype == torch.float64 else torch.float32
 
 
 def dense(metric: Tensor | GroupDiagonal) -> Tensor:
-    """The numbers on the diagonal, one a coordinate."""
+    """The numbers on the diagonal, one for each coordinate."""
     return metric.tensor() if isinstance(metric, GroupDiagonal) else metric
 
 
 def over_root(u: Tensor, metric: Tensor | GroupDiagonal) -> Tensor:
-    """H^(−1/2) u in their dtype, shape ``... x d``; the root is the same on every device."""
+    """H^(−1/2) u in their dtype, shape ``... x d``; the root has the same bits on every device."""
     h = dense(metric)
     if h.device.type == "cpu":
-        # torch's own vector root is off by the last bit for 1 in 100 float64 numbers; NumPy's is IEEE 754's.
+        # torch's vectorized root misses the last bit of 1 in 100 float64 numbers; NumPy's is correctly rounded.
         return u / torch.from_numpy(np.sqrt(h.numpy()))
     return u / h.to(torch.float64).sqrt().to(h.dtype)
 
@@ -58,8 +58,8 @@ def add_over_root(
 ) -> Tensor:
     """Adds scale · H^(−1/2) u(step, row) to coordinates start, start + 1, … of a point in place, and returns them.
 
-    Every operation is rounded once, in float64 or, for a narrower x, in float32, and a narrow x once more. H > 0 has
-    ``compute_dtype(x.dtype)``; where it is inf a coordinate stays. Nothing of size d is made.
+    Every operation is rounded once, in float64 or, for a narrower x, in float32; a narrow x is rounded once more. H > 0
+    has ``compute_dtype(x.dtype)``; where it is inf the coordinate does not change. No temporary has size d.
     """
     dtype, device = compute_dtype(x.dtype), x.device
     compiled = _compiled if device.type == "cpu" and directions.distribution in ("normal", "rademacher") else None
@@ -83,7 +83,7 @@ def add_over_root(
 
 
 def squared_norm(directions: Directions, step: int, row: int, metric: Tensor | GroupDiagonal | None = None) -> float:
-    """uᵀH⁻¹u of a normal or Rademacher direction in float64, summed in a fixed order; ‖u‖² without H, shape ``d``."""
+    """uᵀH⁻¹u of a normal or Rademacher direction in float64, summed in a fixed order; H has shape ``d``, None: ‖u‖²."""
     d = directions.d
     if isinstance(metric, GroupDiagonal) and d <= CHUNK:
         metric = metric.tensor()
@@ -105,7 +105,7 @@ def squared_norm(directions: Directions, step: int, row: int, metric: Tensor | G
 def in_chunks(
     apply: Callable[[int, int], None], size: int, chunk: int, device: torch.device, threaded: bool = True
 ) -> None:
-    """Calls ``apply(low, high)`` for all chunks of 0 … size − 1; torch's number of threads share them on the CPU."""
+    """Calls ``apply(low, high)`` for all chunks of 0 … size − 1, on the CPU in ``torch.get_num_threads()`` threads."""
     ranges = [(low, min(size, low + chunk)) for low in range(0, size, chunk)]
     threads = min(torch.get_num_threads(), len(ranges)) if threaded and device.type == "cpu" else 1
     if threads < 2:

@@ -1,6 +1,6 @@
-"""Compiled CPU kernels of `optimizers.directions.metric`, the same numbers as its torch routines, bit for bit.
+"""Compiled CPU kernels of `optimizers.directions.metric`, bit for bit equal to its torch routines.
 
-Imported only where numba is installed; no fastmath, as in `optimizers.directions.directions_numba`.
+Imported only if numba is installed; no fastmath, as in `optimizers.directions.directions_numba`.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from optimizers.directions.directions_numba import GROUP, draw_group, halve
 
-# Under Python's error model a division tests for zero, which keeps its loop from becoming vector code.
+# Python's error model tests divisors for zero, which prevents vectorization.
 compile_ = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
@@ -33,7 +33,7 @@ def add(
 
 @compile_
 def sums_of_squares(signs: bool, row: int, k0: int, k1: int, s0: int, s1: int, d: int, metric: Any, sums: Any) -> None:
-    """sums[g] = Σ uⱼ²/hⱼ over the g-th 256 coordinates, added as by `fixed_order.group_sums`; no metric: h = 1."""
+    """sums[g] = Σ uⱼ²/hⱼ over the g-th 256 coordinates, as `fixed_order.group_sums`; h = 1 without a metric."""
     width = GROUP * 32 if signs else GROUP
     w, z, square = np.empty(GROUP, np.uint32), np.empty(width, np.float32), np.empty(GROUP, np.float64)
     for g in range(sums.size):

@@ -1,15 +1,15 @@
-"""Standard normals from random bits by additions, multiplications and square roots alone.
+"""Standard normals from random bits by additions, multiplications and square roots only.
 
 Library logarithms and cosines differ in their last bits between CPUs, vector widths and devices; IEEE 754 addition,
-multiplication and square root do not. The Box-Muller transform is therefore computed with polynomials in float32,
-one operation after another and never contracted to fused multiply-adds: a pair of 32-bit words gives the same pair
-of float32 numbers everywhere.
+multiplication and square root do not. The Box-Muller transform is therefore computed with polynomials in float32, one
+operation at a time and without fused multiply-adds, so that a pair of 32-bit words gives the same pair of float32
+numbers everywhere.
 
-Words a and b give u = (⌊a/2⌋ + 1/2)/2^31, rounded to float32 after each operation and at most 1 − 2^-24, and
-r = √(−2 log u). The lower thirty bits of b give θ, |θ| < π/4; its upper two choose a quadrant of the circle: the
-pair (r cos θ, r sin θ) is negated if the first of them is set, and swapped if the second is.
+Words a and b give u = (⌊a/2⌋ + 1/2)/2^31, rounded to float32 after each operation and at most 1 − 2^-24, and r = √(−2
+log u). The lower thirty bits of b give θ, |θ| < π/4; the upper two choose a quadrant of the circle: the first negates
+the pair (r cos θ, r sin θ), the second swaps it.
 
-|z| is at most √(2·32·log 2) = 6.66, beyond which a normal has probability 2.7e-11, and at least 2e-13: there are no
+|z| is at most √(2·32·log 2) = 6.66, which a normal exceeds with probability 2.7e-11, and at least 2e-13: there are no
 zeros, denormals or infinities. Each number is the exact transform of u and θ to within a relative 4e-7.
 """
 
@@ -42,9 +42,9 @@ def _polynomial(coefficients: tuple[float, ...], x: torch.Tensor) -> torch.Tenso
 
 
 def square_root(x: torch.Tensor) -> torch.Tensor:
-    """The IEEE square root of a float32 or float64 tensor, which has the same bits on every device.
+    """The IEEE square root of a float32 or float64 tensor, with the same bits on every device.
 
-    On the CPU it is numpy's, which is the processor's: `torch.sqrt` is MKL's there and may miss the last bit.
+    On the CPU NumPy's is used: `torch.sqrt` calls MKL, which may miss the last bit.
     """
     if x.device.type == "cpu":
         return torch.from_numpy(np.sqrt(x.detach().numpy()))
@@ -77,5 +77,5 @@ def normal_pairs(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def normals(words: torch.Tensor) -> torch.Tensor:
-    """The standard normals, float32, ``... x 256``, of words ``... x 4 x 64``, whose slots i and 128 + i are a pair."""
+    """The standard normals, float32, ``... x 256``, of words ``... x 4 x 64``; slots i and 128 + i are a pair."""
     return torch.cat(normal_pairs(words[..., :2, :], words[..., 2:, :]), dim=-2).flatten(-2)

@@ -1,8 +1,8 @@
-"""The counter-based generator Philox4x32-10, for Python integers and torch int64 tensors alike.
+"""The counter-based generator Philox4x32-10, for Python integers and torch int64 tensors.
 
-Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A counter-based generator is
-a function from (counter, key) to 128 random bits. It has no stream, so any part of a sequence can be made alone,
-anywhere and in any order. `optimizers.directions.directions_numba` has the same function compiled for the CPU.
+Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A counter-based generator is a function
+from (counter, key) to 128 random bits, without a stream, so that any part of a sequence can be made alone and in any
+order. `optimizers.directions.directions_numba` has the same function compiled for the CPU.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 GENERATOR = "philox4x32-10/1"
-"""The name of the generator and the version of what is built on it (counter layout, normal transform)."""
+"""The name of the generator and the version of everything built on it (counter layout, normal transform)."""
 
 LANES = 64
 """The number of Philox blocks in a group; see `words`."""
@@ -22,7 +22,7 @@ ROUNDS = 10
 
 
 def _multiply(constant: int, value: Any) -> tuple[Any, Any]:
-    """High and low 32-bit words of ``constant * value``, with no intermediate above 2^49."""
+    """High and low 32-bit words of ``constant * value``, without an intermediate above 2^49."""
     low = value * (constant & 0xFFFF)
     high = value * (constant >> 16) + (low >> 16)
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
@@ -36,7 +36,7 @@ def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tupl
         key: Two 32-bit words.
 
     Returns:
-        Four 32-bit words of the counters' kind and broadcast shape.
+        Four 32-bit words with the counter's type and broadcast shape.
     """
     a, b, c, d = counter
     k0, k1 = key
@@ -51,12 +51,12 @@ def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tupl
 def words(key: tuple[int, int], rows: torch.Tensor, stream: tuple[int, int], first: int, groups: int) -> torch.Tensor:
     """The random words of consecutive groups of 256, int64 in [0, 2^32), ``r x groups x 4 x 64``.
 
-    Slot 64 i + b of group g is word i of the block whose counter is (64 g + b, row, stream). A group thus consists
-    of four runs of one word over consecutive counters, which suits vector units.
+    Slot 64 i + b of group g is word i of the block whose counter is (64 g + b, row, stream). A group is thus four runs
+    of one word over consecutive counters, which suits vector units.
 
     Args:
         key: Two 32-bit words.
-        rows: int64 tensor of r row numbers below 2^32; its device is the result's.
+        rows: int64 tensor of r row numbers below 2^32; the result is on its device.
         stream: The counter's third and fourth words.
         first: Number of the first group.
         groups: Number of groups.

@@ -1,1 +1,1 @@
-"""Gradient estimates from function values."""
+"""Gradient estimators from function values."""

@@ -18,17 +18,17 @@ from optimizers.estimators.finite_differences import SCHEMES
 
 @dataclass(frozen=True)
 class CoordinateDifferences(GradientEstimator):
-    """Differences along every coordinate, or some: g_j, no draw (Katyusha eq. 3, whose printed 2β is β).
+    """Finite differences along all or some coordinates: g_j, not random (Katyusha eq. 3, whose printed 2β is β).
 
-    Forward, d + 1 queries (x first): g_j = (f(x + λe_j) − f(x))/λ, exact for linear f, error λ/2 ∂²f/∂x_j²
-    to first order. Central, 2d queries (all x + λe_j, then all x − λe_j): g_j = (f(x + λe_j) −
-    f(x − λe_j))/(2λ), exact for quadratic f. A sample of coordinates that estimates all of ∇f is
-    ``FiniteDifferences(n, distribution="coordinate")``.
+    Forward, d + 1 queries (x first): g_j = (f(x + λe_j) − f(x))/λ, exact for linear f, with error λ/2 ∂²f/∂x_j² to
+    first order. Central, 2d queries (all x + λe_j, then all x − λe_j): g_j = (f(x + λe_j) − f(x − λe_j))/(2λ), exact
+    for quadratic f. To estimate ∇f from a random sample of coordinates, use ``FiniteDifferences(n,
+    distribution="coordinate")``.
 
-    λ is the displacement as it was rounded and confined. The forward sign is + except where queries are confined
-    to a box that has more room on the other side: x at its upper bound would otherwise never see the derivative
-    that leads away from it. Where the box leaves no room the derivative is 0, and so it is where a query failed;
-    ``differences`` is then below d.
+    λ is the displacement after rounding and projection. A forward difference goes to −λe_j if +λe_j leaves a box that
+    confines queries and the other side has more room; otherwise x at its upper bound would never see a descent
+    direction away from it. The derivative is 0 where the box leaves no room and where a query failed; ``differences``
+    is then below d.
 
     Args:
         smoothing_radius: λ, in x's units; the default suits inputs of about unit range.
@@ -50,7 +50,7 @@ class CoordinateDifferences(GradientEstimator):
         return n + 1 if self.scheme == "forward" else 2 * n
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
-        """The points in the class's order; ``step`` is not used, see `GradientEstimator.batch`."""
+        """The points, in the order given above; ``step`` is ignored. See `GradientEstimator.batch`."""
         axes = list(range(len(x)) if self.axes is None else self.axes)
         scales = torch.full((len(axes),), self.smoothing_radius, dtype=torch.float64)
         rows = [(0, int(j)) for j in axes]
@@ -62,7 +62,7 @@ class CoordinateDifferences(GradientEstimator):
         return Batch(number, x, scales, tuple(rows), Directions(0, len(x), "axis"), domain=domain)
 
     def derivatives(self, batch: Batch, values: Tensor) -> Tensor:
-        """The partial derivatives along a batch's axes, in their order; NaN where a query failed."""
+        """The partial derivatives along a batch's axes, in their order; NaN for failed queries."""
         x, at, forward = batch.base, self._axes(batch), self.scheme == "forward"
         if batch.explicit is None:
             ends = x[at] + batch.scales[-len(at) :].to(x)
@@ -78,7 +78,7 @@ class CoordinateDifferences(GradientEstimator):
         return torch.where(displacement == 0.0, 0.0 * (above - below), (above - below) / displacement)
 
     def _axes(self, batch: Batch) -> Tensor:
-        """The axis of each point but x."""
+        """The axis of each point except x."""
         first = int(self.scheme == "forward")
         axes = [j for _, j in batch.addresses[first:]]
         if batch.explicit is not None:

@@ -1,4 +1,4 @@
-"""A gradient estimator: points to query, values to a gradient, failed queries left out."""
+"""The interface of gradient estimators: points to query, values to a gradient, failed queries left out."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from optimizers.directions.directions import Directions
 
 
 class AllQueriesFailedError(ValueError):
-    """No difference of two finite values is left to estimate a gradient from."""
+    """No difference of two finite values is left for a gradient estimate."""
 
 
 @dataclass(frozen=True, eq=False)
 class GradientEstimate:
-    """An estimate of ∇f(x) and what it cost.
+    """An estimate of ∇f(x) and its cost.
 
     Attributes:
         gradient: Shape ``d``.
-        queries: Function values it was given, failed ones and that at x included.
-        differences: Differences of values that it rests on; n values make n − 1 of them.
+        queries: Number of function values, including failed ones and the one at x.
+        differences: Number of differences used; n values make n − 1 of them.
     """
 
     gradient: Tensor
@@ -39,37 +39,37 @@ class GradientEstimate:
 class GradientEstimator(ABC):
     """Chooses points around x and turns their values into an estimate of ∇f(x).
 
-    An optimizer names its queries by ``batch(x, step)`` and takes the gradient of their values from
-    ``from_values(batch, values)``. A user calls ``estimator(fun, x, step)``, which is ``estimate(x, points,
-    values)`` with points = ``points(x, step)`` and values = fun at each.
+    An optimizer queries ``batch(x, step)`` and gets the gradient from ``from_values(batch, values)``. A user calls
+    ``estimator(fun, x, step)``, which is ``estimate(x, points, values)`` with points = ``points(x, step)`` and the
+    values of fun there.
 
-    **Failed queries**, NaN or infinite, are counted. A difference with a failed value leaves the sum and the
-    number that the sum is divided by; two opposite points leave together. Where no difference is left, which is so
-    where all are taken to f(x) and that failed, or where the gradient would not be finite, there is no estimate:
-    ``from_values`` returns None and ``estimate`` raises.
+    **Failed queries**, NaN or infinite, are counted. A difference with a failed value is left out of the sum and of the
+    number that the sum is divided by; opposite points are left out together. There is no estimate if no difference is
+    left (for example because f(x) failed and all differences need it) or the gradient is not finite: ``from_values``
+    returns None and ``estimate`` raises.
 
-    A subclass says ``queries_needed``, ``batch``, the terms of its sum in ``_terms`` (NaN where failed), and what
-    the gradient is, given those that are left, in ``_combine``. Constructors raise ``TypeError`` for a number of
-    directions or a seed that is no integer, and ``ValueError`` for an argument outside what is stated.
+    A subclass defines ``queries_needed``, ``batch``, the terms of its sum in ``_terms`` (NaN if failed), and in
+    ``_combine`` the gradient from the remaining terms. Constructors raise ``TypeError`` for a number of directions or
+    seed that is not an integer, and ``ValueError`` for other arguments out of range.
     """
 
     fewest: ClassVar[int] = 1
-    """Terms that an estimate needs: one difference, or two values."""
+    """The number of terms that an estimate needs: one difference, or two values."""
 
     any_points: ClassVar[bool] = False
-    """Whether ``estimate`` takes other points than those of ``points``."""
+    """Whether ``estimate`` accepts points other than those of ``points``."""
 
     @abstractmethod
     def queries_needed(self, d: int) -> int:
-        """Number of points for one estimate in d dimensions."""
+        """The number of points for one estimate in d dimensions."""
 
     @abstractmethod
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
-        """The points to query around x, shape ``d``, in search coordinates where there is a domain.
+        """The points to query around x, shape ``d``, in search coordinates if there is a domain.
 
         Args:
-            x: Where the gradient is wanted.
-            step: Address of the directions, an integer in [0, 2^56): another step, another draw.
+            x: The point at which the gradient is estimated.
+            step: Address of the directions, an integer in [0, 2^56); another step gives another draw.
             number: The batch's number in its run.
             domain: The run's box and change of coordinates.
         """
@@ -81,11 +81,11 @@ class GradientEstimator(ABC):
     def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor: ...
 
     def from_values(self, batch: Batch, values: Tensor) -> GradientEstimate | None:
-        """The gradient's estimate from the values of a batch; None where too many queries failed.
+        """The gradient estimate from the values of a batch; None if too many queries failed.
 
         Args:
-            batch: What `batch` returned, perhaps with fewer directions; or explicit points around its base.
-            values: float64, shape ``q``; NaN where a query failed.
+            batch: The result of `batch`, perhaps with fewer directions; or explicit points around its base.
+            values: float64, shape ``q``; NaN for failed queries.
         """
         terms = self._terms(batch, values)
         kept = terms.isfinite()
@@ -99,63 +99,63 @@ class GradientEstimator(ABC):
         """The points of `batch`, dense, ``queries_needed(d) x d``.
 
         Raises:
-            TypeError: If x or step is no number.
-            ValueError: If x is not a finite vector or step is outside its range.
+            TypeError: If x or step is not a number.
+            ValueError: If x is not a finite vector or step is out of range.
         """
         return self.batch(parse_point(x, "x"), step).points()
 
     def estimate(self, x: Tensor, points: Tensor, values: Any) -> GradientEstimate:
-        """The gradient's estimate from the values at the points, whose displacements count as they were rounded.
+        """The gradient estimate from values at given points, whose rounded displacements are used.
 
         Args:
-            x: Where the gradient is wanted, shape ``d``; the estimate has its dtype and device.
-            points: What `points` returned for x, shape ``q x d``.
+            x: The point at which the gradient is estimated, shape ``d``; the estimate has its dtype and device.
+            points: The result of `points` for x, shape ``q x d``.
             values: The function's values there, in the same order, shape ``q``.
 
         Raises:
             TypeError: If x, points or values are not real.
-            ValueError: If shapes differ from what is stated, or the points from x by nothing at all.
+            ValueError: If shapes are wrong, or no point differs from x.
             AllQueriesFailedError: If no difference of finite values is left.
         """
         x, points = parse_point(x, "x"), numeric("points", points)
         if points.dim() != 2 or points.shape[1] != len(x) or len(points) == 0:
-            raise ValueError(f"points have shape {tuple(points.shape)}; accepted: q x {len(x)}")
+            raise ValueError(f"points must have shape q x {len(x)}, got {tuple(points.shape)}")
         if not self.any_points and len(points) != self.queries_needed(len(x)):
-            raise ValueError(f"{len(points)} points are given; accepted: {self.queries_needed(len(x))}, as `points`")
+            raise ValueError(f"estimate needs the {self.queries_needed(len(x))} points of `points`, got {len(points)}")
         y = parse_values(values, len(points)).to(x.device)
         found = self.from_values(Batch(0, x, y.new_zeros(len(y), device="cpu"), explicit=points.to(x)), y)
         if found is None:
             failed = int(y.isnan().sum())
-            raise AllQueriesFailedError(f"no finite difference is left of {len(y)} values, {failed} of which failed")
+            raise AllQueriesFailedError(f"no finite difference is left: {failed} of {len(y)} values failed")
         return found
 
     def __call__(
         self, fun: Callable[[Tensor], Any], x: Tensor, step: int = 0, *, batched: bool = False
     ) -> GradientEstimate:
-        """Queries fun, a function of one point or, ``batched``, of all ``q x d``, and estimates its gradient at x."""
+        """Evaluates fun, at one point at a time or, ``batched``, at all ``q x d``, and estimates its gradient at x."""
         points = self.points(x, step)
         values = fun(points) if batched else [float(fun(point)) for point in points]
         return self.estimate(x, points, values)
 
 
 def check_draw(directions: int, smoothing_radius: float, seed: int) -> None:
-    """Raises for a number of random directions, a radius or a seed outside of their range."""
+    """Raises for a number of random directions, a radius or a seed that is out of range."""
     positive_integer("directions", directions)
     positive("smoothing_radius", smoothing_radius)
     Directions(seed, 1)
 
 
 def confined(points: Tensor, domain: Domain | None) -> Tensor:
-    """Points in search coordinates, ``... x d``, projected onto the box that queries are confined to, if they are."""
+    """Points in search coordinates, ``... x d``, projected onto the box if queries are confined to it."""
     if domain is None or not domain.confine:
         return points
     return torch.clamp(points, domain.search_lower, domain.search_upper)
 
 
 def room(x: Tensor, domain: Domain | None, reach: float) -> tuple[Tensor, Tensor] | None:
-    """The distances of x to the lower and upper faces that queries are confined to, each float64 of shape ``d``.
+    """The distances of x to the lower and upper bounds that confine queries, each float64 of shape ``d``.
 
-    None where no query at most ``reach`` away in each coordinate leaves the box, or none is confined.
+    None if queries are not confined, or if all bounds are at least ``reach`` away.
     """
     if domain is None or not domain.confine:
         return None
@@ -166,10 +166,7 @@ def room(x: Tensor, domain: Domain | None, reach: float) -> tuple[Tensor, Tensor
 
 
 def inward(x: Tensor, axes: Sequence[int], radius: float, domain: Domain | None) -> Tensor:
-    """A sign for each axis, float64 on the CPU: −1 where +radius leaves the box and −radius has more room.
-
-    x at its upper bound would otherwise never see the derivative that leads away from it.
-    """
+    """A sign for each axis, float64, CPU: −1 if +radius leaves the box and the other side has more room, else 1."""
     signs = torch.ones(len(axes), dtype=torch.float64)
     if domain is not None and domain.confine:
         above, below = domain.search_upper[axes] - x[axes], x[axes] - domain.search_lower[axes]
@@ -178,8 +175,8 @@ def inward(x: Tensor, axes: Sequence[int], radius: float, domain: Domain | None)
 
 
 def check_moved(displacements: Tensor) -> Tensor:
-    """The displacements, shape ``n x d``; ``ValueError`` where rounding left a point where x is."""
+    """Returns the displacements, ``n x d``; raises ``ValueError`` if one of them was rounded to 0."""
     if (displacements == 0).all(-1).any():
         kind = displacements.dtype
-        raise ValueError(f"a point does not differ from x in {kind}; accepted: a larger smoothing radius")
+        raise ValueError(f"a point equals x after rounding to {kind}; use a larger smoothing_radius")
     return displacements

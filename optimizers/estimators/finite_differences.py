@@ -18,34 +18,33 @@ SCHEMES = ("forward", "central")
 
 @dataclass(frozen=True)
 class FiniteDifferences(GradientEstimator):
-    """Averaged differences along random directions u_i at a smoothing radius λ.
+    """Averaged finite differences along random directions u_i with smoothing radius λ.
 
-    Forward, n + 1 queries (x first): g = c/n Σ (f(x + λu_i) − f(x))/λ · u_i. Central, 2n queries (all
-    x + λu_i, then all x − λu_i): g = c/n Σ (f(x + λu_i) − f(x − λu_i))/(2λ) · u_i. c is 1/E[u_j²]: 1 for
-    normal and Rademacher directions, d for unit vectors. The papers have the forward ones: ZoRD's eq. 2 prints the
-    sum without c/n, FZooS's eq. 7 with 1/n, and Katyusha's eq. 2 is n = 1 with c = d. With c/n
-    E g = ∇f(x) + O(λ²), and exactly ∇f(x) for quadratic f. (Forward coordinate differences, whose
-    directions have no random sign, are off by λ/2 ∂²f/∂x_j², as `CoordinateDifferences` are.)
+    Forward, n + 1 queries (x first): g = c/n Σ (f(x + λu_i) − f(x))/λ · u_i. Central, 2n queries (all x + λu_i, then
+    all x − λu_i): g = c/n Σ (f(x + λu_i) − f(x − λu_i))/(2λ) · u_i. c is 1/E[u_j²]: 1 for normal and Rademacher
+    directions, d for unit vectors. The papers use the forward ones: ZoRD's eq. 2 omits c/n, FZooS's eq. 7 has 1/n, and
+    Katyusha's eq. 2 is n = 1 with c = d. With c/n, E g = ∇f(x) + O(λ²), and exactly ∇f(x) for quadratic f. (Forward
+    coordinate differences, whose directions have no random sign, have bias λ/2 ∂²f/∂x_j², as `CoordinateDifferences`.)
 
-    For linear f with gradient a, E‖g − a‖²/‖a‖² is (d + 1)/n for normal directions, (d − 1)/n for
-    Rademacher, sphere and coordinate ones, and d/n − 1 for n <= d orthonormal ones.
+    For linear f with gradient a, E‖g − a‖²/‖a‖² is (d + 1)/n for normal directions, (d − 1)/n for Rademacher, sphere
+    and coordinate ones, and d/n − 1 for n <= d orthonormal ones.
 
-    Queries that are confined to a box travel clip(λu_j) in coordinate j, not λu_j, and a_j ρ_j is the mean of g_j for
-    linear f, ρ_j = E[u_j clip(λu_j)]/(λ E[u_j²]) (`Directions.clipped_share`): the other coordinates' terms cancel, as
-    the signs of coordinates are independent of each other. g_j is therefore divided by ρ_j beside a face, which
-    multiplies its standard deviation by as much, and 0 where there is no room at all. (To take each
-    difference along its real displacement instead would mix the coordinates: at a corner all displacements are of
-    one sign.) A forward query along e_j turns to −e_j where there is more room.
+    **Box.** If a box confines the queries, the displacement of coordinate j is clip(λu_j). The mean of g_j for linear f
+    is then a_j ρ_j with ρ_j = E[u_j clip(λu_j)]/(λ E[u_j²]) (`Directions.clipped_share`); the other coordinates' terms
+    cancel because signs of coordinates are independent. Near a bound g_j is therefore divided by ρ_j, which also
+    multiplies its standard deviation by 1/ρ_j; it is 0 if there is no room at all. (Differences along the clipped
+    displacements instead would mix coordinates: at a corner all displacements have one sign.) A forward query along e_j
+    goes to −e_j if that side has more room.
 
-    With m failed differences n − m takes n's place, which is unbiased where failures do not depend on the
-    direction. `estimate` reads λu_i back from the points as they were rounded.
+    If m differences fail, n − m replaces n, which is unbiased if failures do not depend on the direction. `estimate`
+    takes λu_i from the rounded points.
 
     Args:
         directions: n.
-        smoothing_radius: λ, in x's units; the default is ZoRD's number, which suits inputs of about unit range.
-        distribution: One of `Directions`'.
+        smoothing_radius: λ, in x's units; the default is ZoRD's and suits inputs of about unit range.
+        distribution: A distribution of `Directions`.
         scheme: ``"forward"`` or ``"central"``.
-        seed: Of the directions.
+        seed: Seed of the directions.
     """
 
     directions: int
@@ -64,7 +63,7 @@ class FiniteDifferences(GradientEstimator):
         return self.directions + 1 if self.scheme == "forward" else 2 * self.directions
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
-        """The points in the class's order; see `GradientEstimator.batch`."""
+        """The points, in the order given above; see `GradientEstimator.batch`."""
         n, r = self.directions, self.smoothing_radius
         scales, rows = ([0.0] + [r] * n, [0]) if self.scheme == "forward" else ([r] * n + [-r] * n, [*range(n)])
         addresses = tuple((step, row) for row in (*rows, *range(n)))
@@ -81,7 +80,7 @@ class FiniteDifferences(GradientEstimator):
         return (plus - minus) / (2.0 * self.smoothing_radius)
 
     def _combine(self, batch: Batch, terms: Tensor, kept: Tensor) -> Tensor:
-        # 1/E[u_j²] is a whole number, which 1/(1/d) misses for some d.
+        # 1/E[u_j²] is an integer, but 1/(1/d) is not for some d.
         directions = Directions(self.seed, batch.dimension, self.distribution)
         c = round(1.0 / directions.second_moment)
         coefficients = terms * (c / int(kept.sum()))
@@ -102,7 +101,7 @@ class FiniteDifferences(GradientEstimator):
         return torch.where(share > 0.0, gradient / share, 0.0)
 
     def _travelled(self, directions: Directions, below: Tensor, above: Tensor) -> Tensor:
-        """ρ at these distances to the faces, shape ``d``."""
+        """ρ for these distances to the bounds, shape ``d``."""
         a, b = below / self.smoothing_radius, above / self.smoothing_radius
         if self.scheme == "central":
             return (directions.clipped_share(a, b) + directions.clipped_share(b, a)) / 2.0

@@ -1,4 +1,4 @@
-"""The gradient of the linear function that fits values best."""
+"""The gradient of a linear least-squares fit."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from optimizers.estimators.finite_differences import FiniteDifferences
 class LeastSquaresDifferences(GradientEstimator):
     """The gradient of the linear function that fits the values best: y_i − y_0 ≈ g · (x_i − x_0).
 
-    g minimises Σ (y_i − y_0 − g · (x_i − x_0))² + r s² ‖g‖², s the largest singular value of the
-    displacements; with r = 0 the least-norm minimiser, so that with fewer points than dimensions g is
-    ∇f's projection onto their span (for linear f). x_0 is the nearest point to x with a finite value, x
-    itself where it was queried; with ``center="mean"`` it is the points' mean and y_0 their values' mean,
-    which fits the intercept too. Points whose query failed are left out. Points that a box confines count as they
-    were queried; where it leaves no room to any, g is 0.
+    g minimizes Σ (y_i − y_0 − g · (x_i − x_0))² + r s² ‖g‖², where s is the largest singular value of the
+    displacements. For r = 0 it is the least-norm minimizer; with fewer points than dimensions and linear f that is ∇f's
+    projection onto their span. x_0 is the point nearest to x with a finite value (x itself if it was queried); with
+    ``center="mean"`` x_0 and y_0 are the means, so that the intercept is fitted too. Failed queries are left out.
+    Points that a box confines count as they were queried; if no point could move, g is 0.
 
-    `points` gives x and n points x + λu_i, n + 1 queries. `estimate` takes any points and values, such as
-    an optimizer's last queries.
+    `points` returns x and n points x + λu_i, n + 1 queries. `estimate` takes any points and values, such as an
+    optimizer's last queries.
 
     Args:
         directions: n.
-        smoothing_radius: λ, in x's units; the default is ZoRD's number, which suits inputs of about unit range.
-        distribution: One of `Directions`'.
+        smoothing_radius: λ, in x's units; the default is ZoRD's and suits inputs of about unit range.
+        distribution: A distribution of `Directions`.
         ridge: r, at least 0, relative to s².
         center: ``"nearest"`` or ``"mean"``.
-        seed: Of the directions.
+        seed: Seed of the directions.
     """
 
     fewest: ClassVar[int] = 2
@@ -61,7 +60,7 @@ class LeastSquaresDifferences(GradientEstimator):
         return self.directions + 1
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
-        """x and the x + λu_i, those of `FiniteDifferences`; see `GradientEstimator.batch`."""
+        """x and the points x + λu_i of `FiniteDifferences`; see `GradientEstimator.batch`."""
         return self._proposal().batch(x, step, number=number, domain=domain)
 
     def _terms(self, batch: Batch, values: Tensor) -> Tensor:
@@ -80,9 +79,9 @@ class LeastSquaresDifferences(GradientEstimator):
 
 
 def least_squares(displacements: Tensor, differences: Tensor, ridge: float = 0.0) -> Tensor:
-    """The g of least ‖D g − y‖² + ridge s² ‖g‖², s = ‖D‖₂; of those, the one of least norm.
+    """The minimizer g of ‖D g − y‖² + ridge s² ‖g‖², s = ‖D‖₂, of least norm.
 
-    Through the singular values of D, those below ε max(n, d) s taken for zero: O(min(n, d) n d).
+    It uses the singular values of D; those below ε max(n, d) s count as zero: O(min(n, d) n d).
 
     Args:
         displacements: D, ``n x d``; ``ValueError`` if it is zero.
@@ -91,7 +90,7 @@ def least_squares(displacements: Tensor, differences: Tensor, ridge: float = 0.0
     """
     left, s, right = torch.linalg.svd(displacements, full_matrices=False)
     if not s[0] > 0:
-        raise ValueError("all points coincide; accepted: at least two that differ")
+        raise ValueError("all points coincide; at least two must differ")
     kept = s > torch.finfo(s.dtype).eps * max(displacements.shape) * s[0]
     filtered = torch.where(kept, s / (s.square() + ridge * s[0].square()), 0.0)
     return right.mH @ (filtered * (left.mH @ differences.to(s.dtype)))

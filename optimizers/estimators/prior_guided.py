@@ -1,4 +1,4 @@
-"""Differences along a prior direction and random ones orthonormal to it."""
+"""Forward differences along a prior direction and random directions orthonormal to it."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ Scaling = Literal["projection", "unbiased"]
 
 @dataclass(frozen=True, eq=False)
 class PriorGuidedDifferences(GradientEstimator):
-    """Forward differences along a prior p and directions uniform in its complement (Cheng et al., 2021).
+    """Forward differences along a prior p and uniform directions in its complement (Cheng et al., 2021).
 
-    At x and x + λu for n orthonormal directions, p and u_1 … u_{n−1}, with ∂f/∂u = (f(x + λu) − f(x))/λ:
+    It queries x and x + λu for n orthonormal directions u, namely p and u_1 … u_{n−1}. With ∂f/∂u = (f(x + λu) −
+    f(x))/λ:
 
         g = (∂f/∂p) p + s Σ_i (∂f/∂u_i) u_i,   s = 1 or (d − 1)/(n − 1)
 
-    s = 1 is the projection of ∇f onto the span (Cheng et al.), s = (d − 1)/(n − 1) has E g = ∇f(x) + O(λ). Of
-    linear f both are ∇f where n = d. Failed differences leave the sum and n.
+    s = 1 gives the projection of ∇f onto the span (Cheng et al.), s = (d − 1)/(n − 1) gives E g = ∇f(x) + O(λ). For
+    linear f and n = d both equal ∇f. Failed differences are left out of the sum and of n.
 
-    Beside the faces of a box that confines the queries, p or −p is queried, whichever has more room, and both keep
-    their meaning. s = 1 is the projection onto the span of the real displacements, by least squares. For the other
-    the mean of g for linear f with gradient a is p (m·a) + (I − p pᵀ) ρ∘a, with λm the real displacement along p and
-    ρ the share of the others' (`Directions.clipped_share`), and that is solved for a: h − q (m·h − m·a)/(m·q) with
-    h = g/ρ and q = p/ρ.
+    **Box.** Near bounds that confine the queries, the one of p and −p with more room is queried. For s = 1 the
+    projection onto the span of the clipped displacements is computed by least squares. For the other s, the mean of g
+    for linear f with gradient a is p (m·a) + (I − p pᵀ) ρ∘a, with λm the clipped displacement along p and ρ the share
+    of the others' (`Directions.clipped_share`). This is solved for a: h − q (m·h − m·a)/(m·q) with h = g/ρ and q = p/ρ.
 
     Args:
         prior: p, a unit vector of shape ``d``, float64.
-        directions: n, p among them; at most d are used.
-        smoothing_radius: λ, in x's units; the default is ZoRD's number, which suits inputs of about unit range.
+        directions: n, including p; at most d are used.
+        smoothing_radius: λ, in x's units; the default is ZoRD's and suits inputs of about unit range.
         scaling: ``"projection"``, s = 1, or ``"unbiased"``.
-        seed: Of the directions.
+        seed: Seed of the directions.
     """
 
     prior: Tensor
@@ -61,7 +61,7 @@ class PriorGuidedDifferences(GradientEstimator):
     def frame(self, step: int) -> Tensor:
         """The prior and n − 1 directions orthonormal to it and to each other, float64, ``n x d``.
 
-        The others are Gram-Schmidt's of standard normals, hence Haar-distributed in the prior's complement.
+        The others are Gram-Schmidt's of standard normals, hence Haar-distributed in the complement of p.
         """
         d = len(self.prior)
         frame = torch.empty(min(self.directions, d), d, dtype=torch.float64, device=self.prior.device)
@@ -71,7 +71,7 @@ class PriorGuidedDifferences(GradientEstimator):
         return orthonormalize(frame, 1)
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
-        """x and x + λu, explicit, for the rows u of the frame, which is in ``info``; see `GradientEstimator.batch`."""
+        """x and explicit points x + λu for the rows u of the frame (in ``info``); see `GradientEstimator.batch`."""
         frame, radius = self.frame(step).to(x), self.smoothing_radius
         if room(x, domain, radius) is not None:
             ahead, behind = (confined(x + r * frame[0], domain) - x for r in (radius, -radius))
@@ -100,15 +100,15 @@ class PriorGuidedDifferences(GradientEstimator):
         return gradient if faces is None else self._solved(batch, gradient, frame[0], terms[0], kept, *faces)
 
     def _moved(self, batch: Batch) -> Tensor:
-        """The real displacements over λ, ``n x d``."""
+        """The clipped displacements over λ, ``n x d``."""
         assert batch.explicit is not None
         return (confined(batch.explicit[1:], batch.domain) - batch.base) / self.smoothing_radius
 
     def _solved(
         self, batch: Batch, g: Tensor, p: Tensor, along: Tensor, kept: Tensor, below: Tensor, above: Tensor
     ) -> Tensor:
-        """The a that the class solves for; m·a is ``along``."""
-        # A coordinate of the others is √(1 − p_j²) times one of a unit vector in d − 1 dimensions.
+        """The solution a of the class's equation near bounds; ``along`` is m·a."""
+        # Coordinate j of u_i is distributed as √(1 − p_j²) times that of a unit vector in d − 1 dimensions.
         length = self.smoothing_radius * (1.0 - p.to(below).square()).clamp(min=0.0).sqrt()
         plane = Directions(self.seed, max(1, batch.dimension - 1), "sphere")
         share = torch.where(length > 0.0, plane.clipped_share(below / length, above / length), 1.0).to(g)

@@ -1,4 +1,4 @@
-"""The search gradient of evolution strategies: perturbations weighted by what their values are worth."""
+"""The search gradient of evolution strategies: perturbations weighted by their fitness."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Shaping = Literal["centred_ranks", "none"]
 
 
 def shape_values(values: Tensor, shaping: str) -> Tensor:
-    """The fitness sᵢ of values that are all finite, shape ``n``.
+    """The fitness sᵢ of finite values, shape ``n``.
 
-    ``"centred_ranks"``: rank/(n − 1) − 1/2, from −1/2 for the least value to 1/2 for the largest, ties
-    sharing their mean rank; ``"none"``: the values themselves.
+    ``"centred_ranks"``: rank/(n − 1) − 1/2, from −1/2 for the least value to 1/2 for the largest; ties share their mean
+    rank. ``"none"``: the values themselves.
     """
     if shaping == "none":
         return values
@@ -36,21 +36,21 @@ class SearchGradient(GradientEstimator):
 
         g = c/(nλ) Σᵢ sᵢ uᵢ,   sᵢ the fitness of f(x + λuᵢ)
 
-    uᵢ is standard normal, c = 1; or of another distribution, c = 1/E[u_j²]: ZoRD's ES has RGF's orthonormal ones.
-    With the raw values for sᵢ this has the mean ∇f(x) + O(λ²), and a variance that grows with f(x)²/λ²; with
-    ``antithetic`` pairs ±u a constant cancels. Centred ranks do not change under increasing transformations of f,
-    and say a direction only, no length. Failed queries leave the sum and n, with their pair. Beside the faces of a box
-    that confines the queries each coordinate is divided by the share of its displacement that is left, as in
-    `FiniteDifferences`: exact in the mean for raw values of linear f.
+    uᵢ is standard normal with c = 1, or has another distribution with c = 1/E[u_j²]; ZoRD's ES uses RGF's orthonormal
+    directions. With raw values as fitness, E g = ∇f(x) + O(λ²), with a variance that grows with f(x)²/λ²;
+    ``antithetic`` pairs ±u cancel a constant. Centred ranks are invariant under increasing transformations of f, so
+    that g has a meaningful direction but no scale. Failed queries are left out of the sum and of n, with their pair.
+    Near bounds that confine the queries each coordinate is divided by its clipped share, as in `FiniteDifferences`,
+    which is unbiased for raw values of linear f.
 
     Args:
         directions: n, at least 2; even with ``antithetic``.
-        smoothing_radius: λ, in x's units; the default is ZoRD's number, which suits inputs of about unit range.
+        smoothing_radius: λ, in x's units; the default is ZoRD's and suits inputs of about unit range.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
-        antithetic: n/2 pairs of opposite directions.
-        distribution: One of `Directions`'.
-        query_center: Query f(x) too, first, which the estimate does not use.
-        seed: Of the directions.
+        antithetic: whether directions come in n/2 opposite pairs.
+        distribution: A distribution of `Directions`.
+        query_center: whether f(x) is queried too, first; the estimate does not use it.
+        seed: Seed of the directions.
     """
 
     fewest: ClassVar[int] = 2
@@ -68,16 +68,16 @@ class SearchGradient(GradientEstimator):
         check_choice("shaping", self.shaping, get_args(Shaping))
         check_choice("distribution", self.distribution, DISTRIBUTIONS)
         if self.antithetic and self.directions % 2:
-            raise ValueError(f"antithetic=True takes directions in pairs, got directions={self.directions}")
+            raise ValueError(f"directions must be even with antithetic=True, got {self.directions}")
         if self.directions < 2:
-            raise ValueError("directions must be at least 2: one value alone has no direction of descent")
+            raise ValueError("directions must be at least 2: a single value shows no descent direction")
 
     def queries_needed(self, d: int) -> int:
-        """n, and one more with ``query_center``."""
+        """n, plus one with ``query_center``."""
         return self.directions + int(self.query_center)
 
     def batch(self, x: Tensor, step: int = 0, *, number: int = 0, domain: Domain | None = None) -> Batch:
-        """x, where it is asked for, and the x + λuᵢ, pairs side by side; see `GradientEstimator.batch`."""
+        """x, with ``query_center``, then the x + λuᵢ, pairs side by side; see `GradientEstimator.batch`."""
         own, n = int(self.query_center), self.directions
         scales = torch.full((own + n,), self.smoothing_radius, dtype=torch.float64)
         scales[:own] = 0.0

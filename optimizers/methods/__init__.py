@@ -1,1 +1,1 @@
-"""The methods, an algorithm a file."""
+"""The methods, one file for each algorithm."""

@@ -1,4 +1,4 @@
-"""Descent along estimated gradients: an estimator, a first-order rule and a prox put together."""
+"""Descent along estimated gradients: an estimator, a first-order rule and a prox."""
 
 from __future__ import annotations
 
@@ -21,35 +21,34 @@ STEP = 0.2
 """The length of Adam's first step by default, in units of the box's side."""
 
 HALVED = 50.0
-"""The queries a variable after which the default rate is half of the first one."""
+"""The number of queries per variable after which the default rate is halved."""
 
 
 @dataclass
 class DescentState:
-    """The first-order rule's state; the iterate is the base's."""
+    """The state of the first-order rule; the base class holds the iterate."""
 
     rule: FirstOrder
 
 
 class EstimatedDescent(Optimizer):
-    """x ← prox(rule(x, g)), g an estimate of ∇f(x) from n random directions.
+    """x ← prox(rule(x, g)), where g estimates ∇f(x) from n random directions.
 
-    Failed queries are left out as the estimator does; where it has no estimate, the iterate returns to the best
-    point. The last batch has as many directions as the budget holds. A subclass says its estimator.
+    The estimator leaves out failed queries; without an estimate the iterate returns to the best point. The last batch
+    has as many directions as the budget allows. A subclass defines the estimator.
 
     Args:
         x0: initial point, shape ``d``.
-        directions: n, directions a step; None: the class's ``default_directions``, few, so that a budget of some tens
-            of queries a variable has enough steps.
+        directions: n, directions of a step; None: the class's ``default_directions``, which are few, so that a budget
+            of some tens of queries per variable allows enough steps.
         smoothing_radius: λ, in search units.
-        update_rule: factory of the first-order rule, a torch optimizer. None: Adam that suits the box and the budget.
-            Its first rate is w/(5√d) in a box of mean side w, so that the first step is a fifth of the side long, and
-            0.1 where a side is infinite. Once q queries are spent the rate is 1/(1 + q/(50 d)) of that: it falls as the
-            queries a variable grow, however many are to come, so that a run may be given more.
+        update_rule: factory of the first-order rule, a torch optimizer. None: Adam with a rate that fits the box and
+            the queries spent. Its first rate is w/(5√d) in a box of mean side w, so that the first step has a fifth of
+            the side's length (0.1 without a finite box). After q queries the rate is multiplied by 1/(1 + q/(50 d)),
+            whatever the budget, so that a run may be extended.
         **common: see ``Optimizer``.
 
-    ZoRD's figures have n = 10, λ = 0.01 and a constant rate (Appx. C), which
-    ``experiments.papers.zord.descent`` gives.
+    ZoRD's figures use n = 10, λ = 0.01 and a constant rate (Appx. C); see ``experiments.papers.zord.descent``.
     """
 
     default_directions: ClassVar[int] = 2
@@ -73,17 +72,17 @@ class EstimatedDescent(Optimizer):
     @property
     @abstractmethod
     def _estimator(self) -> GradientEstimator:
-        """The estimator of the next step, with as many directions as the budget holds."""
+        """The estimator of the next step, with as many directions as the budget allows."""
 
     def _start(self) -> None:
         self.state = DescentState(self._first_order())
 
     def _first_order(self) -> FirstOrder:
-        """The rule that was given, or the default one for the box."""
+        """The given rule, or the default one for the box."""
         return FirstOrder(self.update_rule or box_adam(search_width(self.domain), self.dimension), self._x)
 
     def _move(self, batch: Batch, gradient: Tensor) -> None:
-        """A step of the rule along the estimate of a batch that is told, and the prox."""
+        """A step of the rule along the estimate from a batch, and the prox."""
         if self.update_rule is None:
             spent = self.queries - len(batch)
             self.state.rule.rescale(1.0 / (1.0 + spent / (HALVED * self.dimension)))
@@ -104,5 +103,5 @@ class EstimatedDescent(Optimizer):
 
 
 def box_adam(width: float | None, d: int) -> UpdateRule:
-    """Adam whose first step is ``STEP`` of a box's side long in d variables, or ``adam`` where there is no width."""
+    """Adam whose first step has length ``STEP`` times the box's side in d variables; ``adam`` if the width is None."""
     return adam if width is None else partial(adam, lr=STEP * width / math.sqrt(d))

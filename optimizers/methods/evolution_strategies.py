@@ -1,4 +1,4 @@
-"""ES: evolution strategies, a search gradient from the ranks of perturbed values."""
+"""ES: evolution strategies with a search gradient from ranks of perturbed values."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from optimizers.methods.estimated_descent import EstimatedDescent
 class ES(EstimatedDescent):
     """Evolution strategies (Salimans et al., 2017), as ZoRD's baseline (Sec. 5.4, Appx. C.5).
 
-    At x it queries f(x + λuᵢ), i = 1…n, and steps along
+    It queries f(x + λuᵢ), i = 1…n, and steps along
 
         g = c/(nλ) Σᵢ sᵢ uᵢ,   c = 1/E[u_j²]
 
-    by a first-order rule, then the prox; sᵢ are the centred ranks of the values, so that the step does not
-    change under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. Fewer than two
-    values that did not fail are no estimate. The first iteration queries x0 too, so that no result is worse than x0.
-    Salimans et al. have standard normal uᵢ, ZoRD the n, λ and orthonormal unit vectors of RGF (Appx. C.1), which
-    reach 1/√d as far with the same λ.
+    by a first-order rule, followed by the prox. sᵢ are the centred ranks of the values, so that steps are invariant
+    under increasing transformations of f. With ``antithetic`` the uᵢ come in pairs ±u. An estimate needs two values
+    that did not fail. The first iteration also queries x0, so that the result is never worse than x0. Salimans et al.
+    use standard normal uᵢ, ZoRD the n, λ and orthonormal unit vectors of RGF (Appx. C.1), whose displacements are 1/√d
+    as long for the same λ.
 
     Args:
         x0: initial point, shape ``d``.
         antithetic: n/2 pairs of opposite directions; n must be even.
-        distribution: of u, one of ``Directions``': ``"orthonormal"`` is ZoRD's.
+        distribution: a distribution of ``Directions``; ZoRD's is ``"orthonormal"``.
         shaping: ``"centred_ranks"``, or ``"none"`` for the raw values.
-        query_iterate: query f(x) in every iteration, not in the first alone, which the estimate does not need;
-            None: only where queried points may be infeasible (a prox, or ``confine_queries=False``) and none but
-            x0 might count as best otherwise.
-        smoothing_radius: λ, in search units; wider than that of differences, as ranks need no small one.
-        **options: see ``EstimatedDescent``, for failed queries too.
+        query_iterate: whether f(x), which the estimate does not need, is queried in every iteration and not only in the
+            first. None: only if queried points may be infeasible (a prox, or ``confine_queries=False``), because
+                otherwise x0 might remain the only feasible point.
+        smoothing_radius: λ, in search units; larger than for differences, since ranks do not need a small one.
+        **options: see ``EstimatedDescent``, also for failed queries.
     """
 
     method = "es"

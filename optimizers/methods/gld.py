@@ -1,4 +1,4 @@
-"""GLD: gradientless descent, the best of one random point at each of several radii."""
+"""GLD: gradientless descent, one random point at each of several radii."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from optimizers.core.options import CommonOptions, optional, positive
 
 
 def halved_radii(widest: float, narrowest: float) -> list[float]:
-    """R, R/2, R/4, … for k = 0 … ⌈log₂(R/r)⌉: the last one is the first that does not exceed r."""
+    """R, R/2, R/4, … for k = 0 … ⌈log₂(R/r)⌉; only the last does not exceed r."""
     return [widest * 2.0**-k for k in range(math.ceil(math.log2(widest / narrowest) - 1e-12) + 1)]
 
 
 @dataclass
 class GLDState:
-    """f + ψ at the iterate; inf before x0's own query, and where that failed."""
+    """f + ψ at the iterate; inf before x0 is queried, and if that failed."""
 
     value: float = math.inf
 
@@ -29,16 +29,15 @@ class GLDState:
 class GLD(Optimizer):
     """Gradientless descent (Golovin et al., 2020, Alg. 1), as ZoRD's baseline (Sec. 5).
 
-    A step queries x + rₖuₖ, one direction uₖ uniform on the unit sphere for each radius rₖ = 2⁻ᵏR down to
-    r, and moves to the best of these and x; no gradient is estimated. The first batch queries x0 too. A
-    point outside of the box or of ψ's domain is projected first. The last batch has the widest radii only.
-    ZoRD gives no radii.
+    A step queries x + rₖuₖ, with one direction uₖ uniform on the unit sphere for each radius rₖ = 2⁻ᵏR down to r, and
+    moves to the best of these points and x; it does not estimate a gradient. The first batch also queries x0. A point
+    outside the box or ψ's domain is projected first. The last batch uses only the widest radii. ZoRD gives no radii.
 
     Args:
         x0: initial point, shape ``d``.
-        widest: R, in search units (half of a rescaled box by default).
-        narrowest: r, which the last radius reaches. None: 2Rd/(q + 5d) once q queries are spent, so that few queries a
-            variable are spent on wide radii and many on narrow ones too.
+        widest: R, in search units (by default half of a rescaled box).
+        narrowest: r, the bound for the last radius. None: 2Rd/(q + 5d) after q queries, so that the radii become
+            narrower as more queries per variable are spent.
         **common: see ``Optimizer``.
     """
 

@@ -1,4 +1,4 @@
-"""Gradient descent with an exact gradient: what the zeroth-order methods are measured against."""
+"""Gradient descent with an exact gradient, a reference for zeroth-order methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GradientOracle = Callable[[Tensor], Any]
 
 @dataclass
 class GradientDescentState:
-    """The rule's state, the last point with finite value and gradient, and the number of oracle calls."""
+    """The rule's state, the last point with finite value and gradient, and the number of gradient evaluations."""
 
     rule: FirstOrder
     last_good: Tensor | None = None
@@ -27,15 +27,15 @@ class GradientDescentState:
 
 
 class GradientDescent(Optimizer):
-    """Proximal first-order descent with a gradient oracle (ZoRD's GD with true derivatives, Fig. 3).
+    """Proximal first-order descent with exact gradients (ZoRD's GD with true derivatives, Fig. 3).
 
-    A step queries f(x), calls jac(x), and moves x ← prox(rule(x, ∇f(x))). Where the value or the gradient is
-    not finite, the iterate goes half the way back to the last point where both were.
+    A step queries f(x), calls jac(x), and moves x ← prox(rule(x, ∇f(x))). If the value or gradient is not finite, the
+    iterate moves halfway back to the last point where both were.
 
     Args:
         x0: initial point, shape ``d``.
         jac: ∇f; takes a point, shape ``d`` in user units, and returns d numbers. Its calls are counted in
-            ``state.gradients`` and not against the budget.
+            ``state.gradients``, not against the budget.
         update_rule: factory of the first-order rule.
         **common: see ``Optimizer``; ``rescale`` is off by default, so that step sizes are in user units.
 
@@ -57,7 +57,7 @@ class GradientDescent(Optimizer):
         **common: Unpack[CommonOptions],
     ) -> None:
         if not callable(jac):
-            raise TypeError(f"gradient_descent needs jac, a callable that returns the gradient; got {jac!r}")
+            raise TypeError(f"gradient_descent needs jac, a function that returns the gradient, got {jac!r}")
         self.jac, self.update_rule = jac, update_rule
         super().__init__(x0, **common)
 

@@ -1,4 +1,4 @@
-"""PRGF: random gradient-free descent with the last estimate as a prior direction."""
+"""PRGF: random gradient-free descent with the last estimate as prior direction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optimizers.methods.estimated_descent import DescentState, EstimatedDescent
 
 @dataclass
 class PRGFState(DescentState):
-    """The first-order rule's state and the prior, the normalised last estimate; None: the next is RGF's."""
+    """The first-order rule's state and the prior, the normalised last estimate; without one the next step is RGF's."""
 
     prior: Tensor | None = None
 
@@ -25,18 +25,18 @@ class PRGFState(DescentState):
 class PRGF(EstimatedDescent):
     """Prior-guided random gradient-free method (Cheng et al., 2021), as ZoRD's baseline (Sec. 5, Appx. C.1).
 
-    At x it queries f(x) and f(x + λu) for n orthonormal directions: the normalised last estimate p, and
-    u₁…uₙ₋₁ uniform in its complement. With ∂f/∂u = (f(x + λu) − f(x))/λ it steps along
+    It queries f(x) and f(x + λu) for n orthonormal directions: the normalised last estimate p, and u₁…uₙ₋₁ uniform in
+    its complement. With ∂f/∂u = (f(x + λu) − f(x))/λ it steps along
 
         g = (∂f/∂p) p + s Σᵢ (∂f/∂uᵢ) uᵢ,   s = 1 or (d − 1)/(n − 1)
 
-    by a first-order rule, then the prox (``PriorGuidedDifferences``). n counts p and is at most d. The first step,
-    and one after a zero estimate or none, has no prior and is RGF's; a zero estimate makes no step.
+    by a first-order rule, followed by the prox (``PriorGuidedDifferences``). n counts p and is at most d. The first
+    step, and a step after a zero or missing estimate, has no prior and is RGF's; a zero estimate moves nothing.
 
     Args:
         x0: initial point, shape ``d``.
         scaling: ``"projection"``, s = 1, or ``"unbiased"``.
-        **options: see ``EstimatedDescent``, for failed queries too.
+        **options: see ``EstimatedDescent``, also for failed queries.
     """
 
     method = "prgf"

@@ -9,13 +9,13 @@ from optimizers.methods.estimated_descent import EstimatedDescent
 class RGF(EstimatedDescent):
     """Random gradient-free method (Nesterov and Spokoiny, 2017), as ZoRD's baseline (Sec. 5, Appx. C.1).
 
-    At x it queries f(x) and f(x + λuᵢ), i = 1…n, and steps along
+    It queries f(x) and f(x + λuᵢ), i = 1…n, and steps along
 
         g = (d/n) Σᵢ (f(x + λuᵢ) − f(x))/λ · uᵢ
 
-    by a first-order rule, then the prox. The uᵢ are orthonormal in blocks of at most d and Haar-distributed,
-    so E g = ∇f(x) + O(λ²) (ZoRD's eq. 2 prints the sum without the factor d/n), and g is the full forward
-    difference gradient in a rotated basis where n = d. Options and failed queries: see ``EstimatedDescent``.
+    by a first-order rule, followed by the prox. The uᵢ are orthonormal in blocks of at most d and Haar-distributed, so
+    that E g = ∇f(x) + O(λ²) (ZoRD's eq. 2 omits the factor d/n); for n = d, g is the full forward-difference gradient
+    in a rotated basis. Options and failed queries: see ``EstimatedDescent``.
     """
 
     method = "rgf"

@@ -204,14 +204,14 @@ def test_points_out_of_range(name):
         estimator.points(X.unsqueeze(0))
     with pytest.raises(ValueError, match="x must be finite"):
         estimator.points(X * math.nan)
-    with pytest.raises(ValueError, match="points have shape"):
+    with pytest.raises(ValueError, match="points must have shape"):
         estimator.estimate(X, points[:, :2], values)
     with pytest.raises(ValueError, match="values"):
         estimator.estimate(X, points, values[:3])
     with pytest.raises(TypeError):
         estimator.estimate(X, points, values + 1j)
     if "least-squares" not in name:
-        with pytest.raises(ValueError, match="larger smoothing radius"):
+        with pytest.raises(ValueError, match="larger smoothing_radius"):
             estimator.estimate(X, X.repeat(len(points), 1), values)
-        with pytest.raises(ValueError, match="points are given"):
+        with pytest.raises(ValueError, match="estimate needs the"):
             estimator.estimate(X, points[:3], values[:3])
