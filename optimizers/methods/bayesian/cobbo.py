@@ -79,32 +79,30 @@ class CobBOState:
 class CobBO(Optimizer):
     """Coordinate backoff Bayesian optimization (Tan et al. 2021, arXiv:2101.05147, Alg. 1).
 
-    Every query lies in the subspace of a block of coordinates through the pivot V, which is the best point. All
-    observations are projected onto the subspace. The first stage, a multiquadric interpolation in all coordinates,
-    gives the projections their values (``virtual_points``); the second, a Matérn 5/2 process with a lengthscale for
-    each coordinate of the block, is fitted to them, and the point of largest expected improvement on M, the value at
-    V, is queried. A stopping rule (``backs_off``) ends the block; the size of the next is drawn uniformly from 1 to
-    ``max_block``, its coordinates by multiplicative weights (eq. 2). The method is sequential: after the initial
-    design a batch is one query.
+    Every query lies in the subspace of a block of coordinates through the pivot V, the best point. All observations are
+    projected onto the subspace. In the first stage a multiquadric interpolation in all coordinates gives the
+    projections their values (``virtual_points``). In the second a Matérn 5/2 process with a lengthscale for each
+    coordinate of the block is fitted to them, and the point of largest expected improvement on M, the value at V, is
+    queried. A stopping rule (``backs_off``) ends the block; the size of the next is drawn uniformly from 1 to
+    ``max_block``, its coordinates by multiplicative weights (eq. 2). The method is sequential: after the initial design
+    a batch is one query.
 
     Idle workers get one more query each (``ask_another``), the point of largest expected improvement jointly with the
-    pending ones of its block; where that is one of these, a uniform point of the region within the block. A value
-    that comes when its block has ended is data alone, unless it improves on M and there was no escape: then V moves
-    there, and a new block begins.
+    pending ones of its block, or a uniform point of the region within the block if it would repeat one of these. A
+    value that arrives after its block has ended only adds data, unless it improves on M and there was no escape: then V
+    moves there, and a new block begins.
 
     Where the paper's main text is silent (we do not follow its appendix), we read it as follows:
 
-    - Stopping rule: a block of c coordinates ends after ``patience`` failures in a row, after a marginal
-      improvement, or after ``limit`` queries; limit = ⌈T c/(10 d)⌉, at least ``patience``, gives every coordinate
-      ten turns in a budget T.
-    - Trust region: the query, but not the virtual points, is confined to a cube about V, cut to the box, whose side
-      follows TuRBO's rule with one query a batch.
-    - Escape: after ``escape_after`` failures in a row, or when the region ends, V moves to a point drawn from the
-      better half of the observations outside of the region, M becomes its value, and region and block are new.
-    - Clustered points: the first stage leaves out points within 1e-3 (root mean square over coordinates, in box
-      widths) of a better one.
-    - Second stage: the hyperparameters are fitted when a subspace starts, and the process is conditioned on the
-      queries made in it. Interpolated values count like observed ones.
+    - Stopping rule: a block of c coordinates ends after ``patience`` failures in a row, after a marginal improvement,
+    or after ``limit`` queries; limit = ⌈T c/(10 d)⌉, at least ``patience``, gives every coordinate ten turns in a
+    budget T. - Trust region: the query, but not the virtual points, is confined to a cube around V, cut to the box,
+    whose side follows TuRBO's rule with one query per batch. - Escape: after ``escape_after`` failures in a row, or
+    when the region ends, V moves to a point drawn from the better half of the observations outside the region, M
+    becomes its value, and region and block are new. - Clustered points: the first stage leaves out points within 1e-3
+    (root mean square over coordinates, in box widths) of a better one. - Second stage: the hyperparameters are fitted
+    when a subspace starts, and the process is conditioned on the queries made in it. Interpolated values count like
+    observed ones.
 
     Failed queries are in neither stage and count as queries without improvement. With a prox that has a value the
     objective is f + ψ.
@@ -112,14 +110,14 @@ class CobBO(Optimizer):
     Args:
         x0: initial point, shape ``d``, and first point of the initial design.
         initial_points: τ, the queries of the initial Latin hypercube; None: 2d, at least 4.
-        max_block: the most coordinates of a block.
+        max_block: the largest number of coordinates of a block.
         reward: α of eq. 2.
         penalty: β of eq. 2.
-        patience: the number of failures in a row that ends a subspace.
-        escape_after: the number of failures in a row that moves the pivot; None: 3d, at least 30.
-        failure_tolerance: the number of failures in a row that halves the trust region; None: d, at least 10.
-        fit_steps: the most L-BFGS-B iterations of a fit.
-        **common: see ``Optimizer``; ``bounds`` are needed, finite on all sides.
+        patience: the number of consecutive failures that ends a subspace.
+        escape_after: the number of consecutive failures that moves the pivot; None: 3d, at least 30.
+        failure_tolerance: the number of consecutive failures that halves the trust region; None: d, at least 10.
+        fit_steps: the largest number of L-BFGS-B iterations of a fit.
+        **common: see ``Optimizer``; ``bounds`` are required, finite on all sides.
 
     Raises:
         ValueError: without finite bounds, or for an option out of range.
@@ -252,7 +250,7 @@ class CobBO(Optimizer):
             self._x = data.best()
 
     def _after_late_query(self, data: Observations, query: Tensor, value: float, region: int) -> CobBOState:
-        """The state after a query of a block that has ended, asked in the trust region of that number."""
+        """The state after a query of a block that has ended; ``region`` is the trust region it was asked in."""
         state = replace(self.state, data=data)
         if not value < state.best or region != state.region.number:
             return state

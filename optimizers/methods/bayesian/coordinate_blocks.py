@@ -47,7 +47,7 @@ def sample_block(log_weights: Tensor, size: int, generator: np.random.Generator)
 
 
 def spread_out(X: Tensor, y: Tensor, radius: float) -> Tensor:
-    """The numbers of the points that no better kept point is nearer to than the radius, in rising order."""
+    """The indices of points that are not within the radius of a better kept point, in rising order."""
     distances, kept = torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist"), []
     free = torch.ones(len(y), dtype=torch.bool, device=X.device)
     for i in y.argsort(stable=True).tolist():
@@ -80,7 +80,7 @@ def interpolate(X: Tensor, y: Tensor, queries: Tensor) -> Tensor:
         surface = RBFInterpolator(nodes, heights, kernel="multiquadric", epsilon=1.0 / spacing, degree=0)
         values = shift + scale * torch.from_numpy(surface(queries.cpu().numpy())).to(y)
     except np.linalg.LinAlgError:
-        logger.info("no interpolation of %d points: nearest values instead", len(y))
+        logger.info("%d points cannot be interpolated: nearest values are used", len(y))
         values = torch.full_like(queries[:, 0], math.nan)
     nearest = y[torch.cdist(queries, X).argmin(dim=1)]
     return torch.where(torch.isfinite(values), values, nearest)

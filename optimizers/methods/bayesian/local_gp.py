@@ -1,4 +1,4 @@
-"""The Gaussian process that TuRBO and CobBO fit to values in a unit cube, and the maximizer of their acquisitions."""
+"""The Gaussian process that TuRBO and CobBO fit in a unit cube, and the maximizer of their acquisitions."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class LocalGP:
     ) -> AcquisitionFunction:
         """The logarithm of the expected improvement on the value ``best``, in units of ``scale``.
 
-        Without pending points it is LogEI; with them it is qLogEI, the logarithm of the improvement that a point
-        and they are expected to give together (both Ament et al., 2023).
+        It is LogEI; with pending points qLogEI, for the joint improvement of a point and these (both Ament et al.,
+        2023).
 
         Args:
             best: the value of y to improve on.
@@ -142,7 +142,7 @@ def fit_local_gp(X: Tensor, y: Tensor, steps: int = 50) -> LocalGP:
         try:
             fit_gpytorch_mll(likelihood, optimizer_kwargs={"options": {"maxiter": steps}}, max_attempts=1)
         except ModelFittingError:
-            logger.info("no fit to %d values: the initial hyperparameters are used", len(y))
+            logger.info("the fit to %d values failed: the initial hyperparameters are used", len(y))
             model = _model(X, ((shift - y) / scale)[:, None])
     model.eval()
     return LocalGP(model, shift, scale)
@@ -189,7 +189,7 @@ def maximize_acquisition(
 
 @contextmanager
 def exact_solves(order: int) -> Iterator[None]:
-    """Makes GPyTorch solve by Cholesky factors for data of any size, on one thread where they are of a small order."""
+    """Makes GPyTorch use Cholesky factors for data of any size, on one thread if the matrices are small."""
     exact = gpytorch_settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False)
     with exact, small_algebra(order**3):
         yield
@@ -201,7 +201,7 @@ def _count(model: Any) -> int:
 
 
 def _interval(bounds: tuple[float, float], X: Tensor) -> Interval:
-    """A constraint whose ends have X's dtype; GPyTorch's own rounds them to the global default dtype."""
+    """A constraint with bounds in X's dtype; GPyTorch rounds them to the global default dtype."""
     constraint = Interval(*bounds)
     constraint.lower_bound, constraint.upper_bound = X.new_tensor(bounds[0]), X.new_tensor(bounds[1])
     return constraint

@@ -39,21 +39,20 @@ class TuRBOState:
 class TuRBO(Optimizer):
     """Trust-region Bayesian optimization (Eriksson et al., 2019): TuRBO-1, and TuRBO-m with ``regions=m``.
 
-    Each region has a Gaussian process of its own (Matérn 5/2, ARD, standardised values; see ``fit_local_gp``),
-    fitted to all queries made in it, and is a box about its best point with sides L ℓ_i / (Π ℓ_j)^(1/d). L follows
-    ``TrustRegionRule``; a region with L < ``length_min`` is replaced by a new one with an initial design of its own.
+    Each region has its own Gaussian process (Matérn 5/2, ARD, standardised values; see ``fit_local_gp``), fitted to all
+    queries made in it, and is a box around its best point with sides L ℓ_i / (Π ℓ_j)^(1/d). L follows
+    ``TrustRegionRule``; a region with L < ``length_min`` is replaced by a new one with its own initial design.
 
-    **Thompson sampling** (the default): each of the q queries is drawn as follows. Every region's joint posterior is
-    sampled at the region's candidates, in f's units, and the least sample of all regions is queried, which makes the
-    regions compete. Candidates are Sobol' points of the region, in which each coordinate is kept with probability
-    min(20/d, 1) and else replaced by the center's.
-    **LogEI** (``acquisition="log_ei"``): the q queries are chosen one after the other, each the point of largest
-    expected improvement on the best value of the current regions, jointly with the points chosen before it in its
-    region.
+    **Thompson sampling** (the default): for each of the q queries, every region's joint posterior is sampled at the
+    region's candidates, and the point of least sample over all regions is queried, so that regions compete. Candidates
+    are Sobol' points of the region, in which each coordinate is kept with probability min(20/d, 1) and otherwise
+    replaced by the center's. **LogEI** (``acquisition="log_ei"``): the q queries are chosen sequentially, each as the
+    point of largest expected improvement on the best value of the current regions, jointly with the points chosen
+    before it in its region.
 
-    Idle workers get one more query each (``ask_another``): a region without a model its design, or else one by Thompson
-    sampling, or LogEI jointly with what is pending in the region, from the regions that have a model by then. A value
-    that comes when its region has ended changes no other one.
+    Idle workers get one more query each (``ask_another``): the design of a region without a model, otherwise one by
+    Thompson sampling, or by LogEI jointly with the region's pending queries. A value that arrives after its region has
+    ended does not change the other regions.
 
     The paper leaves some choices open. Here the center of a region is its point of least value, or of least posterior
     mean with ``noisy=True``; the initial design is a Latin hypercube, in which x0 replaces the first region's first
@@ -67,16 +66,16 @@ class TuRBO(Optimizer):
         initial_points: the queries of a region's initial design; None: 2d, at least 4.
         acquisition: ``"thompson"`` or ``"log_ei"``.
         candidates: Thompson sampling's candidates in a region; None: min(100 d, 5000), at least 500.
-        success_tolerance: the number of successful batches in a row that doubles L.
-        failure_tolerance: the number of unsuccessful queries in a row that halves L; None: d (the paper's ⌈d/q⌉
+        success_tolerance: the number of consecutive successful batches that doubles L.
+        failure_tolerance: the number of consecutive unsuccessful queries that halves L; None: d (the paper's ⌈d/q⌉
             batches), at least 4.
         length_init: L of a new region, in units of the box's width.
-        length_min: a region with L below it ends.
+        length_min: a region with smaller L ends.
         length_max: the largest L.
         improvement: the relative improvement that makes a batch successful.
         noisy: whether the center of a region is its point of least posterior mean.
-        fit_steps: the most L-BFGS-B iterations of a fit.
-        **common: see ``Optimizer``; ``bounds`` are needed, finite on all sides.
+        fit_steps: the largest number of L-BFGS-B iterations of a fit.
+        **common: see ``Optimizer``; ``bounds`` are required, finite on all sides.
 
     Raises:
         ValueError: without finite bounds, or for an option out of range.
@@ -188,7 +187,7 @@ class TuRBO(Optimizer):
         return self.box.to_unit(self.state.data.points[own]), self.state.data.totals[own]
 
     def _model(self, region: TrustRegion) -> tuple[LocalGP, Tensor]:
-        """The region's model, which is fitted anew whenever the region has changed, and its center."""
+        """The region's model, refitted whenever the region has changed, and its center."""
         X, y = self._data(region)
         fitted = self._fitted.get(region.number)
         if fitted is None or fitted[0] is not region:
@@ -197,7 +196,7 @@ class TuRBO(Optimizer):
         return gp, X[int((gp.mean(X) if self.noisy else y).argmin())]
 
     def _thompson(self, count: int, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """q minimizers of posterior samples in the unit cube, ``q x d``, and of each the region's index."""
+        """q minimizers of posterior samples in the unit cube, ``q x d``, and the region index of each."""
         candidates, draws = [], []
         d, n, device = self.box.dimension, self._num_candidates, self._x.device
         for i in slots:
@@ -215,7 +214,7 @@ class TuRBO(Optimizer):
         return torch.cat(candidates)[picks], [slots[place] for place in (picks // n).tolist()]
 
     def _log_ei(self, count: int, slots: Sequence[int], pending: Sequence[Batch]) -> tuple[Tensor, list[int]]:
-        """q maximizers of LogEI in the unit cube, ``q x d``, and of each the region's index."""
+        """q maximizers of LogEI in the unit cube, ``q x d``, and the region index of each."""
         generator = self._generator()
         best = min(region.best for region in self.state.regions)
         chosen = {i: self._pending_in(self.state.regions[i], pending) for i in slots}
@@ -274,7 +273,7 @@ class TuRBO(Optimizer):
 
 
 def distinct_minimizers(draws: Tensor) -> Tensor:
-    """The column of the least value in each row, shape ``q``; no column twice while there are others.
+    """The column of the least value in each row, shape ``q``, all different if there are enough columns.
 
     Args:
         draws: values, ``q x n``.

@@ -1,4 +1,4 @@
-"""What TuRBO and CobBO search: a finite box as the unit cube of its free coordinates, and the queries made in it."""
+"""The unit cube of the free coordinates of a finite box, which TuRBO and CobBO search, and the queries made in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optimizers.core.bounds import Domain
 from optimizers.designs import latin_hypercube
 
 LEAST_DATA = 2
-"""The fewest values that a model is fitted to; with fewer the initial design is drawn again."""
+"""The fewest values for a fit; with fewer a further initial design is drawn."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class UnitBox:
             ValueError: if there is no box, if a side of it is infinite, or if no coordinate is free.
         """
         if domain is None:
-            raise ValueError(f"{method} searches a box: it needs bounds, finite in every coordinate")
+            raise ValueError(f"{method} needs bounds that are finite in every coordinate")
         lower, upper = domain.search_lower, domain.search_upper
         infinite = ~(torch.isfinite(lower) & torch.isfinite(upper))
         if bool(infinite.any()):
             j = int(infinite.nonzero()[0])
-            raise ValueError(f"{method} searches a box: coordinate {j} needs finite bounds on both sides")
+            raise ValueError(f"{method} needs finite bounds on both sides of coordinate {j}")
         free = (upper > lower).nonzero().flatten()
         if free.numel() == 0:
             raise ValueError(f"{method} has nothing to search: every coordinate has equal bounds")
@@ -93,7 +93,7 @@ class Observations:
 
     @classmethod
     def none(cls, x: Tensor) -> Observations:
-        """No queries; later points have the dtype and the device of x, shape ``d``."""
+        """No queries; points added later have the dtype and device of x, shape ``d``."""
         numbers = x.new_empty(0, dtype=torch.float64)
         return cls(x.new_empty(0, len(x)), numbers, numbers)
 
@@ -101,7 +101,7 @@ class Observations:
         return len(self.totals)
 
     def extended(self, batch: Batch, values: Tensor, totals: Tensor) -> Observations:
-        """These queries and those of a batch of explicit points whose f + ψ is finite."""
+        """These queries plus those of a batch of explicit points whose f + ψ is finite."""
         succeeded, points = torch.isfinite(totals), cast(Tensor, batch.explicit)
         return Observations(
             torch.cat([self.points, points[succeeded]]),
@@ -115,6 +115,6 @@ class Observations:
 
 
 def check_prox_value(prox: Any, method: str) -> None:
-    """Raises ``TypeError`` for a prox without ``value(x)``, which a method needs that models f + ψ."""
+    """Raises ``TypeError`` for a prox without ``value(x)``, which models of f + ψ need."""
     if prox is not None and not callable(getattr(prox, "value", None)):
-        raise TypeError(f"{method} models f + ψ: its prox needs a value(x)")
+        raise TypeError(f"{method} models f + ψ: its prox needs a method value(x)")

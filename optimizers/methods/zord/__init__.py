@@ -1,1 +1,1 @@
-"""ZoRD, and what else descends along gradients learned from the trajectory."""
+"""ZoRD, and other descent along gradients learned from the trajectory."""

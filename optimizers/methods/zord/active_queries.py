@@ -1,4 +1,4 @@
-"""Active queries: made to learn the gradient at a point, where that is worth more than a step of descent."""
+"""Active queries: queries that improve the gradient estimate at a point, made if they are worth more than a step."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from surrogates.stationary_conditioning import StationaryConditioning
 from surrogates.window.window_surrogate import WindowSurrogate
 
 LEVELS = 4
-"""Number of distances at which candidates lie."""
+"""The number of distances at which candidates lie."""
 
 UNCERTAIN = 8
-"""Number of directions in which the gradient is least known that candidates lie along, on both sides."""
+"""The number of directions of largest gradient uncertainty along which candidates lie, on both sides."""
 
 POWERS = 4
-"""Products with the gradient covariance that turn random directions towards those."""
+"""The number of products with the gradient covariance that turn random directions towards those."""
 
 
 def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> Tensor | None:
-    """The candidate that tells most of ∇f(x), where it is expected to gain more than a step; else None.
+    """The most informative candidate about ∇f(x) if it is expected to gain more than a step; otherwise None.
 
-    The drop I in trace ∂σ²(x) that a query brings is what it is expected to add to ‖∇μ(x)‖², whatever its value will
-    be: E‖∇μ'‖² + trace ∂σ'² = ‖∇μ‖² + trace ∂σ². To first order a step gains in proportion to ‖∇μ‖², so that k queries
-    and a step gain (‖∇μ‖² + kI)/(k + 1) a query, which rises with k where I > ‖∇μ‖²: that is the gate.
+    Let I be the decrease of trace ∂σ²(x) from a query. It is also the expected increase of ‖∇μ(x)‖², because E‖∇μ'‖² +
+    trace ∂σ'² = ‖∇μ‖² + trace ∂σ². To first order a step gains in proportion to ‖∇μ‖². So k queries and a step gain
+    (‖∇μ‖² + kI)/(k + 1) per query, which increases with k if I > ‖∇μ‖²: that is the condition.
 
     Args:
         surrogate: the Gaussian process of the queries, whose iteration began at x.
-        x: where the gradient is wanted, shape ``d``, search coordinates.
-        candidates: points where f could be queried, ``m x d``; none of them x.
+        x: the point at which the gradient is estimated, shape ``d``, search coordinates.
+        candidates: points where f could be queried, ``m x d``, none equal to x.
     """
     if len(candidates) == 0:
         return None
@@ -40,15 +40,15 @@ def gainful_query(surrogate: WindowSurrogate, x: Tensor, candidates: Tensor) -> 
 
 
 def most_informative(model: DerivedGP, x: Tensor, candidates: Tensor) -> tuple[Tensor, float]:
-    """The candidate whose value would lower the trace of ∇f(x)'s covariance most, and by how much.
+    """The candidate whose value would reduce the trace of ∇f(x)'s covariance most, and the reduction.
 
     Args:
-        model: in the coordinates of x.
-        x: where the gradient is wanted, shape ``d``.
+        model: the model, in the coordinates of x.
+        x: the point at which the gradient is estimated, shape ``d``.
         candidates: ``m x d``.
 
     Returns:
-        The point and the drop, in squared units of f per squared unit of x; 0 where no candidate lowers it.
+        The point and the reduction, in squared units of f per squared unit of x; 0 if no candidate reduces it.
     """
     with torch.no_grad():
         values = GradientInformation(model, x)(candidates[:, None, :])
@@ -60,14 +60,14 @@ def most_informative(model: DerivedGP, x: Tensor, candidates: Tensor) -> tuple[T
 def uncertain_candidates(
     conditioning: StationaryConditioning, x: Tensor, nearest: float, farthest: float, seed: int, step: int
 ) -> Tensor:
-    """Points about x, on both sides of it, along directions in which ∇f(x) is least known, ``m x d``.
+    """Points on both sides of x along directions in which ∇f(x) is most uncertain, ``m x d``.
 
-    Directions are ``POWERS`` steps u ← Cu/‖Cu‖ from normal ones, C = D − WᵀW the gradient covariance with W = L⁻¹J(x):
-    unknown directions where there are fewer queries than dimensions, and nearly C's leading eigenvectors else.
-    O(n²d) for n queries.
+    The directions come from ``POWERS`` steps u ← Cu/‖Cu‖, started at normal vectors, with the gradient covariance C = D
+    − WᵀW, W = L⁻¹J(x). They are unexplored directions if there are fewer queries than dimensions, otherwise close to
+    C's leading eigenvectors. O(n²d) for n queries.
 
     Args:
-        conditioning: on the queries.
+        conditioning: the Gaussian process conditioned on the queries.
         x: the point, shape ``d``.
         nearest: the least distance.
         farthest: the largest distance.
@@ -78,7 +78,7 @@ def uncertain_candidates(
 
 
 def uncertain_directions(conditioning: StationaryConditioning, x: Tensor, count: int, seed: int, step: int) -> Tensor:
-    """Unit vectors, ``count x d``, float64, that ``POWERS`` products with ∇f(x)'s covariance made of normal ones."""
+    """Unit vectors of large gradient uncertainty, ``count x d``, float64: ``POWERS`` products with C, see above."""
     W = conditioning.whitened_jacobian(x[None])[0]
     prior = conditioning.prior_variance.double()
     u = Directions(seed, len(x), "normal").block(step, count, device=x.device)
@@ -88,12 +88,12 @@ def uncertain_directions(conditioning: StationaryConditioning, x: Tensor, count:
 
 
 def around(x: Tensor, u: Tensor, nearest: float, farthest: float) -> Tensor:
-    """x + δu and x − δu for unit vectors u, ``k x d``, and ``LEVELS`` distances δ, ``2k·LEVELS x d``."""
+    """x + δu and x − δu for unit vectors u, ``k x d``, and ``LEVELS`` distances δ; shape ``2k·LEVELS x d``."""
     u = torch.cat([u, -u]).to(x)
     return torch.cat([x + distance * u for distance in distances(nearest, farthest)])
 
 
 def distances(nearest: float, farthest: float) -> list[float]:
-    """``LEVELS`` distances in equal ratios, the farthest not under the nearest."""
+    """``LEVELS`` distances in equal ratios; the farthest is at least the nearest."""
     far = max(nearest, farthest)
     return [nearest * (far / nearest) ** (level / (LEVELS - 1)) for level in range(LEVELS)]

@@ -1,7 +1,7 @@
-"""Queries beside an iterate z: chosen together, for what they teach about ∇f(z) once f is known at z.
+"""Queries beside an iterate z, chosen jointly for their information about ∇f(z) given that f(z) will be known.
 
-Under a Gaussian process the covariance of ∇f(z) does not depend on values. Points where f is not known yet, z among
-them, condition it like queries: whatever their values will be, it is the covariance when they have come.
+Under a Gaussian process the covariance of ∇f(z) does not depend on values. Pending points, including z, can therefore
+be conditioned on before their values arrive.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from surrogates.window.window_surrogate import WindowSurrogate
 
 
 def covariance_given(surrogate: WindowSurrogate, z: Tensor, pending: Tensor) -> StationaryConditioning:
-    """What is left of covariances near z given the queries nearest to z, and further points whatever their values.
+    """The process near z conditioned on the nearest queries and on pending points, whatever their values.
 
-    It is made anew from the trajectory, in float64 and in units of √o, and leaves the surrogate's window where it is:
-    O((n + p)³ + (n + p)² d) for n queries and p points. Its α is 0: it knows of no mean.
+    It is built from the trajectory in float64, in units of √o, and does not move the surrogate's window: O((n + p)³ +
+    (n + p)² d) for n queries and p points. Its α is 0, so that it has no mean.
 
     Args:
-        surrogate: the queries, and the kernel.
+        surrogate: the queries and the kernel.
         z: a point, shape ``d``, search coordinates.
-        pending: the further points, ``p x d``.
+        pending: the pending points, ``p x d``.
     """
     trajectory, h = surrogate.trajectory, surrogate.hyperparameters
     rows = trajectory.nearest(z, surrogate.size)
@@ -39,15 +39,15 @@ def covariance_given(surrogate: WindowSurrogate, z: Tensor, pending: Tensor) -> 
 def batch_candidates(
     conditioning: StationaryConditioning, z: Tensor, count: int, nearest: float, farthest: float, seed: int, step: int
 ) -> Tensor:
-    """z ± δu for max(8, count) orthonormal u of least known ∇f(z), at most d, and δ four distances, ``m x d``.
+    """z ± δu for max(8, count) orthonormal u (at most d) of large gradient uncertainty and four δ, ``m x d``.
 
     Args:
-        conditioning: of ``covariance_given``.
+        conditioning: the result of ``covariance_given``.
         z: the iterate, shape ``d``.
-        count: how many of the candidates will be queried.
+        count: the number of candidates that will be queried.
         nearest: the least δ.
         farthest: the largest δ.
-        seed: seed of the directions' random start.
+        seed: seed of the random start of the directions.
         step: its address.
     """
     u = uncertain_directions(conditioning, z.double(), max(UNCERTAIN, count), seed, step)
@@ -57,21 +57,21 @@ def batch_candidates(
 def most_informative_set(
     conditioning: StationaryConditioning, z: Tensor, candidates: Tensor, noise: float, count: int
 ) -> list[int]:
-    """Numbers of the candidates that, queried together, lower trace cov ∇f(z) most, one after the other.
+    """The indices of candidates chosen greedily so that together they reduce trace cov ∇f(z) most.
 
-    With R = cov(f(candidates), ∇f(z)) and V = cov f(candidates), the drop that candidate j brings is
-    ‖Rⱼ‖²/(Vⱼⱼ + s²). The one of the largest drop is taken, and conditioned on:
+    With R = cov(f(candidates), ∇f(z)) and V = cov f(candidates), candidate j reduces the trace by ‖Rⱼ‖²/(Vⱼⱼ + s²). The
+    candidate of largest reduction is chosen and conditioned on:
 
         R ← R − V·ⱼ Rⱼ/(Vⱼⱼ + s²),   V ← V − V·ⱼ Vⱼ·/(Vⱼⱼ + s²).
 
     O(n² m + n m d + count (m d + m²)) for n points that are conditioned on.
 
     Args:
-        conditioning: of ``covariance_given``, z itself among its points.
+        conditioning: the result of ``covariance_given``, with z among its points.
         z: the iterate, shape ``d``.
         candidates: points where f could be queried, ``m x d``.
         noise: s², in units of o.
-        count: how many to take, at most m.
+        count: how many to choose; at most m are.
     """
     points = candidates.double()
     R = conditioning.value_gradient_covariance(points, z[None].double())[:, 0]

@@ -1,4 +1,4 @@
-"""What a descent on a trajectory begins with: lengths of the search, and queries that are known already."""
+"""The initial data of a descent on a trajectory: search widths and a history of queries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from optimizers.core.values import parse_values
 
 
 def search_lengths(domain: Domain | None, radius: float | None) -> tuple[float, float]:
-    """The width of the search and the radius of local queries, search units.
+    """The width of the search and the radius of local queries, in search units.
 
-    The width is the mean of the box's sides that have a length, and the radius 0.03 of it unless it is given. Where
-    there is no finite box, the radius is 0.1 unless it is given, and the width ten radii.
+    With a finite box, the width is its mean nonzero side and the radius 0.03 of it by default. Otherwise the radius is
+    0.1 by default, and the width ten radii.
     """
     width = search_width(domain)
     if width is not None:
@@ -25,15 +25,15 @@ def search_lengths(domain: Domain | None, radius: float | None) -> tuple[float, 
 
 
 def parse_history(history: Any, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The points, ``n x d`` in user units, and the values, ``n``, of queries that were made before.
+    """The points, ``n x d`` in user units, and values, ``n``, of earlier queries.
 
     Args:
         history: a pair of points and values, tensors or arrays; NaN and infinite values are failed queries.
-        like: a point, shape ``d``, whose dtype and device the points get.
+        like: a point, shape ``d``, with the dtype and device of the result.
 
     Raises:
-        TypeError: for something else than a pair.
-        ValueError: for points of another shape, points that are not finite, or another number of values.
+        TypeError: if it is not a pair.
+        ValueError: for points of another shape or not finite, or another number of values.
     """
     if not isinstance(history, tuple | list) or len(history) != 2:
         raise TypeError("history must be a pair of points, n x d, and values, n")

@@ -1,4 +1,4 @@
-"""Descent along least-squares gradients of the nearest queries: what a surrogate has to beat."""
+"""Descent along least-squares gradients of the nearest queries: a baseline for surrogates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from surrogates import Trajectory
 from surrogates.window.local_options import LEAST_DATA
 
 WINDOW = 150
-"""Most queries of a fit by default, ZoRD's number."""
+"""The default limit of queries in a fit, ZoRD's number."""
 
 
 @dataclass
 class LinearSurrogate:
-    """A line through the queries nearest to a point.
+    """A linear function fitted to the queries nearest to a point.
 
     Attributes:
         trajectory: the queries.
@@ -30,7 +30,7 @@ class LinearSurrogate:
     trajectory: Trajectory
 
     def gradient(self, x: Tensor, size: int, ridge: float = 0.0) -> Tensor:
-        """g of ``LeastSquaresGradient`` at x, shape ``d``; 0 where all of the ``size`` nearest are at one point."""
+        """The g of ``LeastSquaresGradient`` at x, shape ``d``; 0 if the ``size`` nearest queries coincide."""
         rows = self.trajectory.nearest(x, size)
         X, y = self.trajectory.X[rows], self.trajectory.y[rows]
         displacements, differences = (X[1:] - X[0]).double(), y[1:] - y[0]
@@ -40,20 +40,20 @@ class LinearSurrogate:
 
 
 class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
-    """ZoRD's loop with a line through the nearest queries in place of its Gaussian process.
+    """ZoRD's loop with a linear fit to the nearest queries instead of a Gaussian process.
 
-    At x, with x₁ … xₙ the ``window`` queries nearest to it, x₁ the nearest, it steps along
+    With x₁ … xₙ the ``window`` queries nearest to x, x₁ the nearest, it steps along
 
         g = argmin Σᵢ (yᵢ − y₁ − g·(xᵢ − x₁))² + r s²‖g‖²,   s = ‖(xᵢ − x₁)ᵢ‖₂,
 
-    the one of least norm where several are (r = 0 and n ≤ d): ∇f's projection onto the span of the differences, for
-    linear f. Queries, initial design, start and rule are ``TrajectoryDescent``'s.
+    the least-norm minimizer if there are several (r = 0 and n ≤ d), which is ∇f's projection onto the span of the
+    differences for linear f. Queries, initial design, start and update rule are those of ``TrajectoryDescent``.
 
     Args:
         x0: initial point, shape ``d``.
-        window: n, at most; None: 3d, at least 10 and not more than ZoRD's 150.
+        window: the largest n; None: 3d, at least 10 and at most ZoRD's 150.
         ridge: r.
-        steps: steps of an iteration, each with the queries nearest to where it starts.
+        steps: steps of an iteration, each fitted to the queries nearest to its start.
         **common: see ``TrajectoryDescent`` and ``Optimizer``.
     """
 
@@ -89,9 +89,9 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
         self._query_next(z, start=x)
 
     def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
-        """Points at the radius from z, each along the direction that the regression at z knows least with those before.
+        """Points at the radius from z, each along the direction that the regression at z determines least.
 
-        Its rows are the ``window`` queries nearest to z and the pending points.
+        The regression's rows are the ``window`` queries nearest to z, the pending points and the points found before.
         """
         X = self.trajectory.X[self.trajectory.nearest(z, self._size)]
         known, normal = torch.cat([X[1:], pending]) - X[0], Directions(self.seed, len(z), "normal")
@@ -107,11 +107,11 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
 
 
 def least_determined(displacements: Tensor, start: Tensor) -> Tensor:
-    """The unit vector u of least ‖D u‖, shape ``d``: in D's null space the projection of a vector, where there is one.
+    """The unit vector u of least ‖D u‖, shape ``d``; if D has a null space, the projection of ``start`` onto it.
 
     Args:
         displacements: D, ``n x d``, float64.
-        start: the vector, shape ``d``, float64, which also decides between u and −u.
+        start: a vector, shape ``d``, float64, which also chooses between u and −u.
     """
     _, s, right = torch.linalg.svd(displacements, full_matrices=False)
     right = right[s > torch.finfo(s.dtype).eps * max(displacements.shape) * s[0]]

@@ -1,9 +1,9 @@
 """Plain gradient steps in coefficients of the queries, at a cost that does not depend on the dimension.
 
-Gradient descent along ∇μ never leaves x₀ + span(Xᵢ − x₀) while the window X₁ … Xₙ stays: x = x₀ + Σᵢ aᵢ (Xᵢ − x₀).
-With G the Gram matrix of Xᵢ − x₀, ‖x − Xᵢ‖² = aᵀGa − 2(Ga)ᵢ + Gᵢᵢ, and for w = c∘α the gradient is v Σᵢ wᵢ (x − Xᵢ), so
-that a step is a ← a − η v ((Σw) a − w): O(n²). G comes from distances that the window holds, and R^d is seen twice,
-where the steps begin and where they end.
+As long as the window X₁ … Xₙ stays, gradient descent along ∇μ stays in x₀ + span(Xᵢ − x₀): x = x₀ + Σᵢ aᵢ (Xᵢ − x₀).
+With the Gram matrix G of Xᵢ − x₀, ‖x − Xᵢ‖² = aᵀGa − 2(Ga)ᵢ + Gᵢᵢ. With w = c∘α the gradient is v Σᵢ wᵢ (x − Xᵢ), so
+that a step is a ← a − η v ((Σw) a − w): O(n²). G comes from the window's distances; only the first and the last point
+are computed in R^d.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from surrogates.window.uncertainty import UncertaintyRule
 from surrogates.window.window_surrogate import WindowSurrogate
 
 SPAN_PAYS = 2
-"""Steps are taken in coefficients where this many times the window's queries are at most the dimension."""
+"""Steps are taken in coefficients if d is at least this many times the number of queries in the window."""
 
 
 def steps_in_span(
@@ -31,19 +31,19 @@ def steps_in_span(
     fixed: bool,
     margin: float,
 ) -> tuple[Tensor, int] | None:
-    """What ``virtual_steps`` finds, or None where it is to step in R^d.
+    """The result of ``virtual_steps``, or None if the steps must be taken in R^d.
 
-    That is so where the rule is no plain gradient descent, the window would move, a coefficient is as dear as a
-    coordinate, ``stop`` needs a covariance in R^d, or a step goes beyond the margin.
+    That is necessary if the rule is not plain gradient descent, the window would move, coefficients are not cheaper
+    than coordinates, ``stop`` needs a covariance in R^d, or a step leaves the margin.
 
     Args:
-        surrogate: begun at x.
+        surrogate: the surrogate, begun at x.
         x: x₀, shape ``d``.
-        step_size: η of plain gradient descent; None: the rule is another one.
+        step_size: η of plain gradient descent; None for another rule.
         stop: when the steps end.
-        most: most steps.
-        fixed: whether the window stays at x; it does also where it holds all queries.
-        margin: the distance from x₀ within which nothing projects.
+        most: the largest number of steps.
+        fixed: whether the window stays at x; it also stays if it has all queries.
+        margin: the distance from x₀ within which the prox is the identity.
     """
     fixed = fixed or len(surrogate) <= surrogate.size
     if step_size is None or not fixed or SPAN_PAYS * len(surrogate.window) > len(x) or stop.uncertainty == "descent":

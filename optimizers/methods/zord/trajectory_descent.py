@@ -1,4 +1,4 @@
-"""The loop around an iteration that ZoRD shares with its least-squares baseline: design, history, failures, resets."""
+"""The loop that ZoRD shares with its least-squares baseline: design, history, failures, resets."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from surrogates.window.local_options import LEAST_DATA
 logger = logging.getLogger(__name__)
 
 MOST_HALVINGS = 4
-"""After so many failed iterates in a row, points about the start are queried in their place."""
+"""After more failed iterates in a row than this, points near the start are queried instead."""
 
 TRIALS = 8
-"""Points near an iterate that are looked at for one at which f has not been asked."""
+"""The number of points near an iterate that are tried to find one that has not been queried."""
 
 PATIENCE = 2
-"""An iterate is passed over when so many other answers for each point that is out have come before its own.
+"""An iterate is skipped when this many answers per pending point have arrived before its own.
 
-Where all queries take as long, at most one for each other point comes before: it takes more than twice as long.
+If all queries take equally long, at most one answer per pending point arrives before; a skipped one takes twice as
+long.
 """
 
 
@@ -52,7 +53,7 @@ class DescentOptions(CommonOptions, total=False):
 
 
 class Surrogate(Protocol):
-    """What gives gradients: of the queries that its trajectory holds."""
+    """A model that gives gradients, with the trajectory of its queries."""
 
     trajectory: Trajectory
 
@@ -62,21 +63,21 @@ S = TypeVar("S", bound=Surrogate)
 
 @dataclass
 class DescentState(Generic[S]):
-    """All that changes beside the iterate.
+    """The state besides the iterate.
 
     Attributes:
-        rule: the first-order rule, its moments kept from iteration to iteration.
-        surrogate: the queries so far, and what is derived from them.
-        query: where f is asked next, if not at the iterate; shape ``d``.
-        best: the least f + ψ of the queries and the history.
-        best_point: where it is, search coordinates, shape ``d``.
+        rule: the first-order rule, which keeps its moments between iterations.
+        surrogate: the queries so far and what is derived from them.
+        query: the point of the next query if it is not the iterate; shape ``d``.
+        best: the least f + ψ of queries and history.
+        best_point: its point, search coordinates, shape ``d``.
         without_gain: iterations since ``best`` fell.
-        step_scale: the rule's step sizes over those that it began with.
-        failed: iterates in a row at which f failed.
+        step_scale: the present step sizes relative to the initial ones.
+        failed: consecutive iterates at which f failed.
         steps: number of steps of the last iteration.
-        active: active queries in a row, made to learn the gradient and not to descend.
-        iterates: the number of iterates so far, which is the number of the present one.
-        others: values that have come since it was found, of points beside it and of earlier ones.
+        active: consecutive active queries, which improve the gradient estimate instead of descending.
+        iterates: the number of iterates so far.
+        others: the number of values of other points since the present iterate was found.
     """
 
     rule: FirstOrder
@@ -94,39 +95,39 @@ class DescentState(Generic[S]):
 
 
 class TrajectoryDescent(Optimizer, Generic[S]):
-    """Queries the iterate and moves on, by gradients that a surrogate gives of all queries so far.
+    """Descent that queries each iterate and moves along gradients of a surrogate of all queries.
 
-    A first batch of ``initial_points`` queries, x0 among them, is what the first gradient is made from. From then on
-    f is queried at the iterate, the value joins the trajectory, and ``_iterate`` moves the iterate, from the best point
-    or the last. Where f has been asked at the iterate (∇μ = 0, a corner of the box), a point at the design's radius
-    from it is queried instead, as the same query would teach nothing. After an iterate at which f failed the next
-    iteration starts from the best point and has half of the steps; after ``MOST_HALVINGS`` in a row points about the
-    best one are queried until one succeeds. (Where f fails beyond a surface on which its gradient does not vanish,
-    bounds or a prox serve better.)
+    The first batch, ``initial_points`` queries with x0 among them, provides the first gradient. Then each iteration
+    queries f at the iterate, adds the value to the trajectory, and moves by ``_iterate`` from the best point or the
+    last. If f has been queried at the iterate before (∇μ = 0, or a corner of the box), a point at the design's radius
+    from it is queried instead, since a repeated query carries no information. After an iterate at which f failed, the
+    next iteration starts from the best point with half as many steps; after more than ``MOST_HALVINGS`` such failures
+    in a row, points near the best one are queried until one succeeds. (If f fails beyond a surface where its gradient
+    does not vanish, use bounds or a prox.)
 
-    **Several queries at a time.** An iteration may have ``queries_per_step`` of them, and idle workers get one more
-    each (``ask_another``). While the iterate's own value is out, the others are asked where they teach most about ∇f
-    at the iterate, given all that is pending (``_informative``). A value from beside the iterate joins the trajectory;
-    that of the iterate also begins the next iteration. An iterate whose value takes too long is passed over
-    (``PATIENCE``): the next iteration begins with what is known, and the value joins the trajectory when it comes. No
-    point is asked twice while others are left, and the design is complete before an iterate is asked.
+    **Several queries at a time.** An iteration may have ``queries_per_step`` queries, and idle workers get one more
+    each (``ask_another``). Besides the iterate, these are the points that are most informative about ∇f at the iterate,
+    given all pending ones (``_informative``). Their values join the trajectory; the iterate's own value also begins the
+    next iteration. An iterate whose value takes too long is skipped (``PATIENCE``): the next iteration begins without
+    it, and it joins the trajectory when it arrives. No point is queried twice while there are others, and the design is
+    completed before an iterate is queried.
 
-    A method is the surrogate that it hands to ``_begin`` at the end of its ``_start``, ``_iterate`` and
+    A method passes a surrogate to ``_begin`` at the end of its ``_start``, and defines ``_iterate`` and
     ``_informative``.
 
     Args:
         x0: initial point, shape ``d``.
-        initial_points: queries of the initial design; None: 10, or none where a history is given.
-        design: ``"local"``, normal directions about x0 of the given radius, or ``"latin_hypercube"`` of the box.
+        initial_points: queries of the initial design; None: 10, or none with a history.
+        design: ``"local"``, normal directions around x0 of the given radius, or ``"latin_hypercube"`` of the box.
         radius: of the local design (root mean square distance), search units; None: see ``search_lengths``.
-        history: points, ``n x d`` in user units, and values of f, ``n``, known already (TuRBO's, for one); not
-            counted. NaN and infinite values are kept out. The first iteration starts at x0.
-        start: where an iteration starts: the best point known (ZoRD's code), or the last iterate (ZoRD's Alg. 2).
-        queries_per_step: queries of an iteration, which begins when all of them are told.
-        reset_after: iterations without gain after which the rule's state is forgotten (ZoRD's code: 10), active
-            queries not counted; None: never.
-        step_decay: the factor of the rule's step sizes each time that its state is forgotten; 1: they stay (ZoRD's
-            code). With a rule whose steps have one length, as Adam's, 1 ends the descent about a step from the minimum.
+        history: points, ``n x d`` in user units, and values of f, ``n``, known before (e.g. from TuRBO), which are not
+            counted. NaN and infinite values are ignored. The first iteration starts at x0.
+        start: where an iteration starts: the best point (ZoRD's code), or the last iterate (ZoRD's Alg. 2).
+        queries_per_step: queries of an iteration, which begins when all are told.
+        reset_after: iterations without gain, not counting active queries, after which the rule is reset (ZoRD's code:
+            10); None: never.
+        step_decay: the factor of the step sizes at each reset; 1 keeps them (ZoRD's code), but a rule whose steps have
+            constant length, such as Adam, then stops about a step from the minimum.
         update_rule: factory of the first-order rule.
         **common: see ``Optimizer``.
 
@@ -166,41 +167,41 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     @abstractmethod
     def _iterate(self, x: Tensor) -> None:
-        """Move the iterate from x, where the iteration starts, shape ``d``; ends with ``_query_next``."""
+        """Moves the iterate from x, where the iteration starts, shape ``d``; ends with ``_query_next``."""
 
     @abstractmethod
     def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
-        """Points where f teaches most about ∇f(z), given the queries and f at the pending points; a pure function.
+        """Points where f is most informative about ∇f(z), given the queries and the pending points; a pure function.
 
         Args:
             z: the iterate, shape ``d``.
-            pending: points where f is not known yet, ``p x d``.
-            count: how many points are wanted; fewer where no others are new.
+            pending: points whose values are not known yet, ``p x d``.
+            count: the number of points wanted.
 
         Returns:
-            ``k x d``, k ≤ count, of points that ``_unasked`` keeps.
+            ``k x d``, k ≤ count, points that ``_unasked`` keeps.
         """
 
     @property
     def surrogate(self) -> S:
-        """What gives gradients, in search coordinates."""
+        """The model that gives gradients, in search coordinates."""
         return self.state.surrogate
 
     @property
     def trajectory(self) -> Trajectory:
-        """The queries that succeeded, the history's among them, in search coordinates."""
+        """The queries that succeeded, including the history, in search coordinates."""
         return self.state.surrogate.trajectory
 
     @property
     def observations(self) -> tuple[Tensor, Tensor]:
-        """Points of the queries that succeeded, user units, ``n x d``, and f there, shape ``n``; with the history's."""
+        """Points of successful queries, including the history, user units, ``n x d``, and f there, shape ``n``."""
         return self._to_user(self.trajectory.X), self.trajectory.y.clone()
 
     def _start(self) -> None:
         self.width, self.local_radius = search_lengths(self.domain, self.radius)
 
     def _begin(self, surrogate: S) -> None:
-        """Start with a surrogate that has no queries: it takes the history's, and iterates where no design follows."""
+        """Starts with an empty surrogate: adds the history, and iterates if there is no design."""
         if self.design == "latin_hypercube":
             UnitBox.of(self.domain, "a Latin hypercube")
         default = 10 if self._history is None else 0
@@ -212,8 +213,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         if self._design_size == 0:
             if len(self.trajectory) < LEAST_DATA:
                 raise ValueError(
-                    f"the history has {len(self.trajectory)} finite values; a gradient needs {LEAST_DATA}, "
-                    "or initial_points"
+                    f"the history has {len(self.trajectory)} finite values, a gradient needs at least {LEAST_DATA}: "
+                    "add values, or pass initial_points"
                 )
             self._go_on(self._x)
 
@@ -238,7 +239,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
 
     @property
     def _designs(self) -> bool:
-        """Whether the next batch is an initial design: at first, and while too few queries have succeeded."""
+        """Whether the next batch is an initial design: the first batch, and as long as too few queries succeeded."""
         return len(self.trajectory) < LEAST_DATA or (self.iterations == 0 and self._design_size > 0)
 
     def _next_queries(self) -> int:
@@ -250,8 +251,8 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         count = self._next_queries()
         if self.iterations == 0 and self._design_size >= self.max_queries:
             logger.warning(
-                "the budget of %d queries is all spent on the initial design of %d: no step is made; more queries, or "
-                "fewer initial_points",
+                "the initial design uses the whole budget of %d queries (initial_points=%d), so that no step is made: "
+                "pass a larger max_queries or fewer initial_points",
                 self.max_queries,
                 self._design_size,
             )
@@ -269,7 +270,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         return self._points_batch(beside, info={"beside": True}) if len(beside) else None
 
     def _iterate_batch(self, count: int, pending: Tensor) -> Batch:
-        """The iterate's own query, and ``count`` − 1 beside it, whatever pending points, ``p x d``, will tell."""
+        """The iterate's own query and ``count`` − 1 informative ones, given pending points, ``p x d``."""
         x = (self._x if self.state.query is None else self.state.query)[None]
         if count > 1:
             beside = self._informative(self._x, torch.cat([pending, x]), count - 1)
@@ -277,17 +278,17 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         return self._points_batch(x, info={"iterate": self.state.iterates})
 
     def _of_the_iterate(self, batch: Batch) -> bool:
-        """Whether a batch has the query of the present iterate, or of the design."""
+        """Whether a batch contains the query of the present iterate, or of the design."""
         return batch.info.get("iterate") == self.state.iterates
 
     def _unasked(self, points: Tensor, pending: Tensor) -> Tensor:
-        """The points within the box at which f has not been asked, each once."""
+        """The distinct points, projected onto the box, at which f has not been queried."""
         points = torch.unique(self._confined(points), dim=0)
         new = [point not in self.trajectory and not _among(point, pending) for point in points]
         return points[torch.tensor(new, dtype=torch.bool, device=points.device)]
 
     def _design(self, count: int) -> Tensor:
-        """Points about the iterate or over the box; x0 is the first of the first design."""
+        """Points around the iterate or over the box; x0 is the first of the first design."""
         first = self._x[None] if self.iterations == 0 else self._x.new_empty(0, self.dimension)
         if self.design == "latin_hypercube":
             box = UnitBox.of(self.domain, "a Latin hypercube")
@@ -295,7 +296,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         return torch.cat([first, self._around(self._x, count - len(first))])
 
     def _around(self, x: Tensor, count: int, step: int | None = None) -> Tensor:
-        """Points at the radius from x, within the box; step: of their directions, ``number`` by default."""
+        """Points at the radius from x, within the box; ``step`` addresses their directions, ``number`` by default."""
         step = self.number if step is None else step
         return self._confined(local_cloud(x, count, self.local_radius, self.seed, distribution="normal", step=step))
 
@@ -327,17 +328,17 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         self._go_on(state.best_point if from_best and state.best_point is not None else self._x)  # line 3
 
     def _passed_over(self, told: int) -> bool:
-        """Whether the descent goes on without the iterate's value; told: points whose values have come just now."""
+        """Whether the descent continues without the iterate's value; ``told``: the number of values just told."""
         out = told + sum(map(len, self.pending))
         return self.state.others >= PATIENCE * out and any(map(self._of_the_iterate, self.pending))
 
     def _go_on(self, x: Tensor) -> None:
-        """The next iteration, from x."""
+        """Runs the next iteration, from x."""
         self.state.iterates, self.state.others = self.state.iterates + 1, 0
         self._iterate(x)
 
     def _keep_best(self, points: Tensor, totals: Tensor) -> bool:
-        """Keep the point of least f + ψ; whether it is a new one."""
+        """Updates the best point; returns whether it is new."""
         totals = totals.nan_to_num(nan=math.inf, posinf=math.inf, neginf=math.inf)
         i = int(totals.argmin())
         if not float(totals[i]) < self.state.best:
@@ -346,7 +347,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         return True
 
     def _reset_rule_without_gain(self) -> None:
-        """After ``reset_after`` iterations without gain forget the rule's state, and shorten its steps."""
+        """Resets the rule after ``reset_after`` iterations without gain, with smaller steps."""
         state = self.state
         if self.reset_after is not None and state.without_gain >= self.reset_after:
             state.step_scale *= self.step_decay
@@ -356,16 +357,16 @@ class TrajectoryDescent(Optimizer, Generic[S]):
     # What ``_iterate`` uses.
 
     def _halved_after_failures(self, most: int) -> int:
-        """The cap on an iteration's steps: half of it for each failed iterate in a row, at least 1."""
+        """The limit of an iteration's steps, halved for each consecutive failed iterate, at least 1."""
         return max(1, most >> min(self.state.failed, MOST_HALVINGS))
 
     def _query_next(self, z: Tensor, start: Tensor, query: Tensor | None = None) -> None:
-        """Make z the iterate, and f's next query: there, or near it where f has been asked there.
+        """Makes z the iterate and the next query; if f has been queried at z, a point near it is queried.
 
         Args:
             z: the new iterate, shape ``d``.
-            start: where the iteration started; after too many failures the query is near it.
-            query: where f is queried instead.
+            start: the start of the iteration; after too many failures a point near it is queried.
+            query: a point to query instead.
         """
         failing = self.state.failed > MOST_HALVINGS
         if query is None and (failing or self._asked(z)):
@@ -374,7 +375,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
         self._x, self.state.query = z, query
 
     def _asked(self, z: Tensor) -> bool:
-        """Whether f has been asked at z."""
+        """Whether f has been queried at z."""
         pending = (batch.explicit for batch in self.pending if batch.explicit is not None)
         return z in self.trajectory or any(_among(z, points) for points in pending)
 

@@ -1,4 +1,4 @@
-"""Virtual steps: descent along a surrogate's mean gradient, between queries and without any (ZoRD, Sec. 3.2)."""
+"""Virtual steps: descent along a surrogate's mean gradient, without queries (ZoRD, Sec. 3.2)."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def virtual_steps(
     reselect: bool = True,
     margin: float | None = None,
 ) -> tuple[Tensor, int]:
-    """The point after virtual steps from x, shape ``d``, and the number V of them (ZoRD, Alg. 2, lines 4 to 6).
+    """The point after virtual steps from x, shape ``d``, and their number V (ZoRD, Alg. 2, lines 4 to 6).
 
-    A step is z ← prox(rule(z, ∇μ(z))), ∇μ the mean gradient in f's units given the queries nearest to z. The first is
-    always taken; then one as long as ``stop`` goes on at the point reached (Sec. 3.2), ``most`` at most. A step that
-    would not be finite is not taken, and ends them. Steps of a plain ``torch.optim.SGD`` that no prox can touch are
-    taken in coefficients of the queries, where these stay and are fewer than half of d: the same points up to
-    rounding, at a cost that does not depend on d.
+    A step is z ← prox(rule(z, ∇μ(z))), with the mean gradient ∇μ in f's units given the queries nearest to z. The first
+    step is always taken; further ones as long as ``stop`` allows it at the point reached (Sec. 3.2), at most ``most``
+    in all. A step that is not finite ends them. Steps of a plain ``torch.optim.SGD`` that no prox affects are taken in
+    coefficients of the queries if the window is fixed and smaller than d/2: the same points up to rounding, at a cost
+    that does not depend on d.
 
     Args:
         surrogate: the Gaussian process of the queries; its iteration begins at x.
-        x: where the steps begin, shape ``d``, search coordinates.
+        x: the start, shape ``d``, search coordinates.
         rule: the first-order rule, which keeps its state.
-        prox: ``prox(z, step_size)``, after every step.
-        stop: when they end.
-        most: most steps, at least 1.
-        reselect: condition on the queries nearest to z, anew at every step; else on those nearest to x.
+        prox: ``prox(z, step_size)``, applied after every step.
+        stop: when the steps end.
+        most: the largest number of steps, at least 1.
+        reselect: whether the queries nearest to z are selected anew at every step, or only at x.
         margin: the distance from x within which ``prox`` is the identity; None: unknown.
     """
     surrogate.begin(x)
@@ -74,5 +74,5 @@ def virtual_steps(
 
 
 def _finite(x: Tensor) -> bool:
-    """Whether every element is finite; a finite sum of squares proves it, an infinite one may be overflow."""
+    """Whether all elements are finite; a finite sum of squares proves it, an infinite one may be overflow."""
     return math.isfinite(float(x.dot(x))) or bool(torch.isfinite(x).all())

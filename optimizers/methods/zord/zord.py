@@ -1,4 +1,4 @@
-"""ZoRD: descent by the gradients of a Gaussian process conditioned on the trajectory of queries.
+"""ZoRD: descent along gradients of a Gaussian process conditioned on the trajectory of queries.
 
 References:
     ZoRD: Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023, Alg. 2,
@@ -26,10 +26,10 @@ from surrogates.window.uncertainty import Uncertainty, UncertaintyRule
 from surrogates.window.window_surrogate import WindowSurrogate
 
 LENGTHSCALES = (0.04, 4.0)
-"""The least and the largest lengthscale of a fit, in widths of the search times √d: from 0.4 √d on in [0, 10]^d."""
+"""Bounds of a fitted lengthscale, in search widths times √d: from 0.4 √d in [0, 10]^d."""
 
 MOST_ACTIVE = 5
-"""Most active queries in a row."""
+"""The largest number of active queries in a row."""
 
 
 class ZoRD(TrajectoryDescent[WindowSurrogate]):
@@ -37,40 +37,42 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
 
     An iteration of Alg. 2, with the derived GP of all queries so far:
 
-    - line 3: it starts at x, the last iterate x_{t−1} in the paper, the best point known by default (``start``);
-    - lines 4 to 6, ``virtual_steps``: z ← prox(rule(z, ∇μ(z))), along the mean gradient of the GP that is conditioned
-      on the ``window`` queries nearest to z. The first step is always taken; then one as long as ``uncertainty`` at z
-      is under its threshold (``UncertaintyRule``), ``max_virtual_steps`` at most;
-    - lines 7 and 8: f is queried at z, one query an iteration, and the value joins the trajectory.
+    - line 3: it starts at x, the last iterate x_{t−1} in the paper, the best point by default (``start``);
+    - lines 4 to 6, ``virtual_steps``: z ← prox(rule(z, ∇μ(z))), along the mean gradient of the GP conditioned on the
+    ``window`` queries nearest to z. The first step is always taken; further ones as long as ``uncertainty`` at z is
+    below its threshold (``UncertaintyRule``), at most ``max_virtual_steps``; - lines 7 and 8: f is queried at z, one
+    query per iteration, and the value joins the trajectory.
 
-    The GP (``WindowSurrogate``) has an isotropic Matern 5/2 kernel and standardises values in each window. Without a
-    ``lengthscale`` ℓ, outputscale and noise maximise the marginal likelihood of the window every ``refit_every``
-    queries, ℓ between 0.04 √d and 4 √d widths of the search (of the box; ten times the design's radius where there is
-    none); the least ℓ falls in proportion once the window is narrower than the design. A given ℓ and the cap go
-    together: for o = 1 and ℓ ≥ 2.2 the prior's 5/(3ℓ²) is under ZoRD's c = 0.35, and only the cap ends the steps.
+    The GP (``WindowSurrogate``) has an isotropic Matern 5/2 kernel and standardises the values of each window. Without
+    a given ``lengthscale``, the lengthscale ℓ, outputscale and noise maximize the window's marginal likelihood every
+    ``refit_every`` queries, with ℓ between 0.04 √d and 4 √d search widths (the width of the box, or ten times the
+    design's radius without one); the lower bound falls in proportion when the window is narrower than the design. A
+    given ℓ relies on the cap: for o = 1 and ℓ ≥ 2.2 the prior's 5/(3ℓ²) is below ZoRD's c = 0.35, so that only the cap
+    ends the steps.
 
-    **Where the paper is silent.** With one observation ∇μ(x₀) = 0: Alg. 2 cannot start, and begins here with an initial
-    design of counted queries or a given history. The rule's state is kept from iteration to iteration and reset after
-    10 without gain, as in its code; thresholds are in standardised units.
+    **Where the paper is silent.** With one observation ∇μ(x₀) = 0, so that Alg. 2 cannot start; here it begins with an
+    initial design of counted queries or a given history. The rule's state is kept between iterations and reset after 10
+    without gain, as in its code. Thresholds are in standardised units.
 
-    **Where we differ.** Iterations start at the best point, as in its code, where line 3 has x_{t−1}. Virtual steps
-    have a cap, which Sec. 3.2 has not. The rule's steps are halved at a reset (``step_decay``), or a descent with steps
-    of one length, as Adam's, would not end at the minimum. ``uncertainty`` is ``"kept_information"`` by default, as the
-    spectral norm cannot fall in more dimensions than queries. ``active="gated"`` spends queries on learning ∇f(x), as
-    long as one is expected to gain more than a step (``gainful_query``) and at most five in a row: along eight
-    directions in which ∇f(x) is least known, at four distances from the design's radius to ℓ/2. The experiment
-    ``beyond-zord`` shows where either gains.
+    **Where we differ.** Iterations start at the best point, as in its code; line 3 has x_{t−1}. Virtual steps have a
+    cap, which Sec. 3.2 has not. The step sizes are halved at a reset (``step_decay``), because steps of constant
+    length, such as Adam's, would not reach the minimum. The default ``uncertainty`` is ``"kept_information"``, because
+    the spectral norm cannot fall in more dimensions than queries. ``active="gated"`` spends queries on ∇f(x) as long as
+    one is expected to gain more than a step (``gainful_query``), at most five in a row, along eight directions of large
+    gradient uncertainty and at four distances from the design's radius to ℓ/2. The experiment ``beyond-zord`` shows the
+    effect of both.
 
-    **Several queries at a time.** Beside an iterate z (``queries_per_step``, or idle workers) f is queried where it is
-    expected to lower the trace of ∇f(z)'s covariance most, given the window and all that is pending
-    (``informative_batch``): z ± δu for eight or more orthonormal directions u in which ∇f(z) is least known, and the
-    same four distances δ. The experiment ``beyond-parallel`` compares q at a time with one, and with random ones.
+    **Several queries at a time.** Beside an iterate z (with ``queries_per_step`` or idle workers) f is queried where it
+    is expected to reduce the trace of ∇f(z)'s covariance most, given the window and all pending points
+    (``informative_batch``): at z ± δu for eight or more orthonormal directions u of large gradient uncertainty and the
+    same four distances δ. The experiment ``beyond-parallel`` compares q queries at a time with one, and with random
+    points.
 
-    Algebra of the window stays on one thread as long as it is small, whatever number torch is set to, which is left as
-    it is (``surrogates.threads``); a prox and an update rule run on that thread too.
+    Small algebra of the window runs on one thread, without changing torch's setting (``surrogates.threads``); so do the
+    prox and the update rule.
 
-    Memory of N queries: at most 3 N d numbers (storage doubles when it is full, with the old beside the new) and four
-    windows; saving a state takes N d more, and restoring one as much again.
+    Memory for N queries: at most 3 N d numbers (storage is doubled when full) and four windows; saving a state takes N
+    d more, and restoring one as much again.
 
     Example::
 
@@ -81,10 +83,10 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         x0: initial point, shape ``d``.
         uncertainty: the measure that ends virtual steps, see ``UncertaintyRule``.
         threshold: its threshold; None: the measure's default.
-        max_virtual_steps: most virtual steps of an iteration.
+        max_virtual_steps: the largest number of virtual steps of an iteration.
         lengthscale, window, nugget, noise: of the GP, see ``LocalSurrogateOptions``; ``lengthscale`` None: fitted.
-        refit_every: queries from one fit to the next.
-        reselect: take the nearest queries anew along virtual steps, and not only where they begin.
+        refit_every: queries between fits.
+        reselect: whether the nearest queries are selected anew at every virtual step, or only at the first.
         active: ``"gated"`` or None.
         **common: see ``TrajectoryDescent`` and ``Optimizer``.
     """
@@ -123,10 +125,10 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         self._lengthscales = (LENGTHSCALES[0] * unit, LENGTHSCALES[1] * unit)
         self._begin(self._local.surrogate(self._x, self._lengthscales[0]))
 
-    # Algorithm 2. Line 2 is ``ask`` and ``tell``; ``_tell`` appends what f is where line 7 asked (line 8), and goes on.
+    # Algorithm 2. Line 2 is ``ask`` and ``tell``; ``_tell`` appends the value of line 7's query (line 8) and continues.
 
     def _iterate(self, x: Tensor) -> None:
-        """Iteration t of Alg. 2, from x_{t,0} = x (line 3) to the point that is queried (line 7)."""
+        """Iteration t of Alg. 2, from x_{t,0} = x (line 3) to the query point (line 7)."""
         surrogate, state = self.surrogate, self.state
         self._fit_when_due(x)
         query = self._active_query(x) if self.active and state.active < MOST_ACTIVE else None
@@ -153,28 +155,28 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
                 self.surrogate.fit(x, self._lengthscales, reach=self.local_radius)
 
     def _small(self, columns: int = 1) -> AbstractContextManager[None]:
-        """One thread, where the window's matrices and their product with so many columns are small."""
+        """One thread if the window's matrices and their product with ``columns`` columns are small."""
         n = min(self.window, len(self.surrogate))
         return small_algebra(n * max(n * n, n * columns, self.dimension))
 
     def _active_query(self, x: Tensor) -> Tensor | None:
-        """Where f is queried in order to learn ∇f(x), shape ``d``; None where a step is worth more."""
+        """The point of an active query for ∇f(x), shape ``d``; None if a step is worth more."""
         with self._small(self.dimension):
             self.surrogate.begin(x)
             candidates = uncertain_candidates(self.surrogate.conditioning, x, *self._candidates_address())
             return gainful_query(self.surrogate, x, self._new(candidates, x))
 
     def _candidates_address(self) -> tuple[float, float, int, int]:
-        """The least and the largest distance of candidates, and the seed and the step of their directions."""
+        """The least and largest distance of candidates, and seed and step of their directions."""
         return self.local_radius, 0.5 * self.surrogate.hyperparameters.lengthscale, self.seed, self.iterations + 1
 
     def _new(self, candidates: Tensor, x: Tensor) -> Tensor:
-        """The candidates within the box, those that are x left out."""
+        """The candidates projected onto the box, without those equal to x."""
         candidates = self._confined(candidates)
         return candidates[(candidates != x).any(dim=1)]
 
     def _informative(self, z: Tensor, pending: Tensor, count: int) -> Tensor:
-        """Of ``batch_candidates`` those of ``most_informative_set``; O(n³ + n² m) at most for n queries."""
+        """The ``most_informative_set`` of ``batch_candidates``; O(n³ + n² m) for n queries."""
         with self._small(self.dimension):
             conditioning = covariance_given(self.surrogate, z, pending)
             nearest, farthest, seed, _ = self._candidates_address()
@@ -185,7 +187,7 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
             return points[most_informative_set(conditioning, z, points, h.noise_ratio, count)]
 
     def _margin(self, x: Tensor) -> float | None:
-        """The distance within which steps from x need no projection; None where a prox may act anywhere."""
+        """The distance within which steps from x need no projection; None with a prox."""
         if self.prox is not None:
             return None
         if self.domain is None:
@@ -193,9 +195,9 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         return float(torch.minimum(x - self.domain.search_lower, self.domain.search_upper - x).min())
 
     def model(self) -> DerivedGP:
-        """The surrogate about the current iterate as a ``DerivedGP`` in user units, for BoTorch's acquisitions too.
+        """The surrogate around the current iterate as a new ``DerivedGP`` in user units, e.g. for acquisitions.
 
-        Its values are f's (minimized). It is a new model at every call, of the nearest ``window`` queries.
+        It models f, which is minimized, from the nearest ``window`` queries.
 
         Raises:
             RuntimeError: before two queries have succeeded.

@@ -182,7 +182,7 @@ def test_displacements_count_as_they_were_rounded(estimator):
         (lambda: PriorGuidedDifferences(PRIOR, 0), ValueError, "directions"),
         (lambda: PriorGuidedDifferences(PRIOR, 4, scaling="none"), ValueError, "projection"),
         (lambda: SearchGradient(1), ValueError, "at least 2"),
-        (lambda: SearchGradient(5, antithetic=True), ValueError, "pairs"),
+        (lambda: SearchGradient(5, antithetic=True), ValueError, "must be even"),
         (lambda: SearchGradient(4, shaping="rank"), ValueError, "centred_ranks"),
         (lambda: LeastSquaresDifferences(4, ridge=-1.0), ValueError, "ridge"),
         (lambda: LeastSquaresDifferences(4, center="median"), ValueError, "nearest"),
