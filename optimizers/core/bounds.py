@@ -22,14 +22,14 @@ SEARCH_WIDTH = 10.0
 class Domain:
     """A box and the coordinates in which it is searched.
 
-    The search coordinates z of a rescaled box satisfy x = lower + unit ∘ z, with user coordinates x; otherwise z = x.
+    In search coordinates z a point is x = origin + unit ∘ z, x in user coordinates; without a unit z = x.
 
     Attributes:
-        lower: lower bounds in user units, shape ``d``; −inf if there is none.
-        upper: upper bounds in user units, shape ``d``; inf if there is none.
-        unit: user units per search unit, shape ``d``; None if the box is not rescaled.
+        lower: lower bounds in user units, shape ``d``; −inf for no bound.
+        upper: upper bounds in user units, shape ``d``; inf for no bound.
+        unit: user units per search unit, shape ``d``, 1 where a variable is not rescaled; None if none is.
         confine: whether ``to_user`` projects onto the box.
-        width: the side of a rescaled box in search coordinates.
+        width: a rescaled variable's side in search coordinates.
     """
 
     lower: Tensor
@@ -42,37 +42,45 @@ class Domain:
     def of(
         cls, lower: Tensor, upper: Tensor, *, rescale: bool, confine: bool = True, width: float = SEARCH_WIDTH
     ) -> Domain:
-        """The domain of a box; it is rescaled to [0, width]^d if ``rescale`` is set and all sides are finite.
+        """The domain of a box; with ``rescale`` each variable with two finite bounds is searched on [0, width].
 
-        A coordinate with equal bounds keeps its unit; in search coordinates its interval is [0, 0].
+        A variable with equal bounds keeps its unit, and its interval in search coordinates is [0, 0]. A variable with
+        an infinite side is searched in user coordinates.
         """
         sides = upper - lower
-        if not rescale or not bool(torch.isfinite(sides).all()):
+        finite = torch.isfinite(sides)
+        if not rescale or not bool(finite.any()):
             return cls(lower, upper, confine=confine)
-        unit = torch.where(sides > 0, sides / width, torch.ones_like(sides))
+        unit = torch.where(finite & (sides > 0), sides / width, torch.ones_like(sides))
         return cls(lower, upper, unit, confine, width)
+
+    @cached_property
+    def origin(self) -> Tensor:
+        """The user coordinates of z = 0, shape ``d``: the lower bounds of rescaled variables, and 0 for the others."""
+        return torch.where(torch.isfinite(self.upper - self.lower), self.lower, 0.0)
 
     @cached_property
     def search_lower(self) -> Tensor:
         """Lower bounds in search coordinates, shape ``d``."""
-        return self.lower if self.unit is None else torch.zeros_like(self.lower)
+        return self.lower if self.unit is None else self.lower - self.origin
 
     @cached_property
     def search_upper(self) -> Tensor:
         """Upper bounds in search coordinates, shape ``d``."""
         if self.unit is None:
             return self.upper
-        return torch.where(self.lower == self.upper, 0.0, self.width).to(self.upper)
+        wide = torch.where(self.lower == self.upper, 0.0, self.width).to(self.upper)
+        return torch.where(torch.isfinite(self.upper - self.lower), wide, self.upper)
 
     def to_search(self, x: Tensor) -> Tensor:
         """The search coordinates of points in user coordinates, shape ``... x d``."""
-        return x if self.unit is None else (x - self.lower) / self.unit
+        return x if self.unit is None else (x - self.origin) / self.unit
 
     def to_user(self, z: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """The user coordinates ``start:stop`` of points whose search coordinates ``start:stop`` are z."""
         part = slice(start, stop)
         if self.unit is not None:
-            z = self.lower[part] + self.unit[part] * z
+            z = self.origin[part] + self.unit[part] * z
         return torch.clamp(z, self.lower[part], self.upper[part]) if self.confine else z
 
     def contains(self, x: Tensor) -> Tensor:
@@ -113,6 +121,17 @@ def parse_bounds(bounds: Any, x0: Tensor) -> tuple[Tensor, Tensor]:
             + _hint(lower, upper, x0.detach().cpu().numpy())
         )
     return low, high
+
+
+def check_rescalable(lower: Tensor, upper: Tensor) -> None:
+    """Raises ``ValueError`` for a box with an infinite side, which cannot be searched as [0, 10]^d."""
+    infinite = (~torch.isfinite(upper - lower)).nonzero().flatten().tolist()
+    if infinite:
+        j = infinite[0]
+        raise ValueError(
+            f"rescale=True needs a finite box, and coordinate {j} has the bounds [{lower[j].item()}, "
+            f"{upper[j].item()}]; leave it out, and each finite side is rescaled"
+        )
 
 
 def _pairs(bounds: Any, d: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,8 +23,8 @@
 - **Budget.** ``_next_queries`` may read ``self.remaining`` and make a batch smaller. A run stops with "budget" when
   its next batch does not fit. ``_tell`` always gets whole batches, even if values arrive one by one. A constructor
   whose first batch exceeds ``max_queries`` raises an error with the number needed.
-- **Coordinates.** ``self._x`` and all arguments of hooks are in *search* coordinates: [0, 10]^d if all bounds are
-  finite and ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
+- **Coordinates.** ``self._x`` and all arguments of hooks are in *search* coordinates: [0, 10] for a variable with two
+  finite bounds if ``rescale`` is set (its default is the class's ``rescale_by_default``), the user's units otherwise.
   ``Batch.points()``, ``best_x`` and ``x`` are in user units; ``_to_user`` and ``_to_search`` convert.
 - **Queries and the box.** ``bounds`` are the domain of f: iterates and, with ``confine_queries``, queried points are
   projected onto it. ``prox`` belongs to ψ, a part of the problem: it is applied to iterates, not to queried points.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optimizers.core.answers import Pending
 from optimizers.core.batch import Batch
-from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, parse_bounds
+from optimizers.core.bounds import SEARCH_WIDTH, BoundsLike, Domain, check_rescalable, parse_bounds
 from optimizers.core.method import MethodTools
 from optimizers.core.options import ProxLike, check_integer, check_prox, check_run, refuse_unknown
 from optimizers.core.record import Record
@@ -47,8 +47,8 @@ class Optimizer(MethodTools):
         target: stop when f + ψ ≤ target.
         stagnation: stop after this many queries without a new best value.
         max_failures: stop after this many failed queries in a row; None: never; ``"auto"``: 1500, until one succeeds.
-        rescale: whether a finite box is searched as [0, 10]^d (ZoRD, Appx. C.1), to which step sizes and radii then
-            refer; None: the method's default, and False with a prox.
+        rescale: whether each variable with two finite bounds is searched on [0, 10] (ZoRD, Appx. C.1), to which step
+            sizes and radii then refer. True needs a finite box; None: the method's default, and False with a prox.
         confine_queries: whether queried points are projected onto the box.
         track_best: whether the best point and x0 are kept; if not, ``best_x`` is the current iterate, ``x0`` empty.
         store_points: whether ``result().history.x`` holds every queried point.
@@ -89,9 +89,13 @@ class Optimizer(MethodTools):
         self.stagnation, self.max_failures, self.confine_queries = stagnation, max_failures, bool(confine_queries)
         self.track_best, self.store_points, self.store_values = map(bool, kept.values())
         self.rescale = (prox is None and self.rescale_by_default) if rescale is None else bool(rescale)
+        if rescale and bounds is None:
+            raise ValueError("rescale=True needs a finite box, and there are no bounds")
         self.prox, self.domain = prox, None
         if bounds is not None:
             box, width = parse_bounds(bounds, x), self.search_width
+            if rescale:
+                check_rescalable(*box)
             self.domain = Domain.of(*box, rescale=self.rescale, confine=confine_queries, width=width)
         self.x0 = x if track_best else x.new_empty(0)
         self._x = x if self.domain is None else self.domain.to_search(x)

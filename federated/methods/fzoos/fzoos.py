@@ -83,7 +83,7 @@ class SurrogateDescent(Optimizer):
 
     def __init__(self, algorithm: FZooSOptions, number: int) -> None:
         self.algorithm = algorithm
-        super().__init__(algorithm.x0, **(algorithm.common_options(number) | {"rescale": algorithm.prox is None}))
+        super().__init__(algorithm.x0, **(algorithm.common_options(number) | {"rescale": None}))
 
     def begin(
         self, x: Tensor, w: Tensor | None, gammas: list[float], round_number: int, rate: float | None = None

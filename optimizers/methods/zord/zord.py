@@ -205,5 +205,5 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
         if len(self.trajectory) < LEAST_DATA:
             raise RuntimeError(f"a model needs two successful queries, there are {len(self.trajectory)}")
         box = self.domain
-        units = None if box is None or box.unit is None else (box.lower, box.unit)
+        units = None if box is None or box.unit is None else (box.origin, box.unit)
         return self.surrogate.model(self._x, units)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.optimize import Bounds
 
+from optimizers import GLD
 from optimizers.core.bounds import Domain, parse_bounds
 
 X0 = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
@@ -80,12 +81,25 @@ def test_domain_round_trip_and_search_box():
     torch.testing.assert_close(domain.to_user(domain.to_search(x)), x, rtol=1e-15, atol=1e-15)
 
 
-def test_an_infinite_bound_keeps_the_users_units():
-    lower = torch.tensor([0.0, -math.inf], dtype=torch.float64)
-    domain = Domain.of(lower, torch.ones(2, dtype=torch.float64), rescale=True)
-    z = torch.tensor([0.5, -7.0], dtype=torch.float64)
-    assert domain.unit is None and torch.equal(domain.to_user(z), z) and torch.equal(domain.to_search(z), z)
-    assert torch.equal(domain.to_user(z - 1.0), torch.tensor([0.0, -8.0], dtype=torch.float64))
+def test_an_infinite_bound_keeps_that_variable_alone_in_the_users_units():
+    """It turned off the scaling of all variables."""
+    lower = torch.tensor([0.0, -math.inf, 2.0, 5.0], dtype=torch.float64)
+    upper = torch.tensor([1e-3, 1.0, math.inf, 5.0], dtype=torch.float64)
+    domain = Domain.of(lower, upper, rescale=True)
+    z = torch.tensor([5.0, -7.0, 3.0, 0.0], dtype=torch.float64)
+    x = torch.tensor([5e-4, -7.0, 3.0, 5.0], dtype=torch.float64)
+    torch.testing.assert_close(domain.to_user(z), x, rtol=1e-15, atol=0.0)
+    torch.testing.assert_close(domain.to_search(x), z, rtol=1e-15, atol=0.0)
+    assert domain.search_lower.tolist() == [0.0, -math.inf, 2.0, 0.0]
+    assert domain.search_upper.tolist() == [10.0, 1.0, math.inf, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"), [(None, "no bounds"), ([(0, 1), (0, None)], r"coordinate 1 .*\[0.0, inf")]
+)
+def test_rescaling_without_a_finite_box_is_refused(bounds, words):
+    with pytest.raises(ValueError, match=words):
+        GLD([0.5, 0.5], max_queries=10, bounds=bounds, rescale=True)
 
 
 def test_a_side_that_overflows_is_searched_like_an_infinite_one():
