@@ -1,4 +1,4 @@
-"""The variables of a run that are searched, as float64 on the CPU, and their box."""
+"""The variables of a run that are searched, in units of their scales, as float64 on the CPU, and their box."""
 
 from __future__ import annotations
 
@@ -11,35 +11,43 @@ from optimizers.core.bounds import Domain
 
 
 class FreeBox:
-    """The variables whose bounds differ, in search units; a run's dtype and device stay outside.
+    """The variables whose bounds differ, in units of their scales; a run's dtype and device stay outside.
 
     Args:
         x: a point of the run in search units, shape ``d``: all points have its values in the other variables.
         domain: the run's bounds, or None.
+        scale: the variables' scales in search units, shape ``d_free``, powers of two, with which scaling is exact; None
+            for 1.
 
     Attributes:
         d: the number of free variables.
+        scale: their scales.
         lower: the lower side, shape ``d_free``.
         upper: the upper side.
         sides: their distances.
     """
 
-    def __init__(self, x: Tensor, domain: Domain | None) -> None:
+    def __init__(self, x: Tensor, domain: Domain | None, scale: Tensor | None = None) -> None:
         self._x, self._domain = x, domain
         free = torch.full((len(x),), math.inf, dtype=x.dtype, device=x.device)
         lower, upper = (-free, free) if domain is None else (domain.search_lower, domain.search_upper)
         self._free = (upper > lower).nonzero().flatten()
-        self.lower, self.upper = (side[self._free].double().cpu() for side in (lower, upper))
         self.d = len(self._free)
+        self.scale = torch.ones(self.d, dtype=torch.float64) if scale is None else scale
+        self.lower, self.upper = self.part(lower), self.part(upper)
         self.sides = self.upper - self.lower
+
+    def scaled(self, scale: Tensor) -> FreeBox:
+        """The same box with other scales, shape ``d_free``."""
+        return FreeBox(self._x, self._domain, scale)
 
     def part(self, z: Tensor) -> Tensor:
         """The free variables of points in search units, ``... x d_free``."""
-        return z[..., self._free].double().cpu()
+        return z[..., self._free].double().cpu() / self.scale
 
     def whole(self, points: Tensor) -> Tensor:
         """The points in search units and the run's dtype, ``q x d``, of their free variables."""
-        z = points.to(self._x)
+        z = (points * self.scale).to(self._x)
         if self.d < len(self._x):
             z = self._x.repeat(len(points), 1).index_copy(1, self._free, z)
         return z if self._domain is None else torch.clamp(z, self._domain.search_lower, self._domain.search_upper)
@@ -47,7 +55,7 @@ class FreeBox:
     def exact(self, free: Tensor) -> Tensor:
         """A point in search units, float64 on the CPU, of its free variables, inside the box or outside."""
         z = self._x.to("cpu", torch.float64, copy=True)
-        z[self._free.cpu()] = free
+        z[self._free.cpu()] = free * self.scale
         return z
 
     def rounded(self, points: Tensor) -> Tensor:

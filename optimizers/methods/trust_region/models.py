@@ -186,7 +186,7 @@ class ModelBuilder:
     def __init__(
         self, box: FreeBox, rules: TrustRegionRules, window: int | None, noise: float | None, psi: Prox | None
     ) -> None:
-        self._box, self._rules, self._noise, self._psi, self._given = box, rules, noise, psi, window is not None
+        self.box, self._rules, self._noise, self._psi, self._given = box, rules, noise, psi, window is not None
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
         self.size = window or min((box.d + 1) * (box.d + 2) // 2 + 2 * box.d, limit)
         self.flops = self.size * min(self.size, box.d) ** 2
@@ -195,7 +195,7 @@ class ModelBuilder:
         """f + ψ at the queries of the given numbers, shape ``n``; inf outside of ψ's domain."""
         values = data.values[numbers]
         psi, points = self._psi, data.points[numbers]
-        return values if psi is None else values + psi.value(self._box.whole(points)).to(values)
+        return values if psi is None else values + psi.value(self.box.whole(points)).to(values)
 
     def best(self, data: Data, first: int = 0) -> int:
         """The index of the query of least f + ψ among those from ``first`` on."""
@@ -241,7 +241,7 @@ class ModelBuilder:
         else:
             order = order[distances[order] > (self._rules.model.close * run.radius.rho if state.fit.spanning else 0.0)]
         order = order[:size]
-        spacing = float(distances[order[: 2 * self._box.d]].max()) if len(order) else 0.0
+        spacing = float(distances[order[: 2 * self.box.d]].max()) if len(order) else 0.0
         return order[distances[order] <= max(FAR * run.radius.delta, SPACING * spacing)]
 
     def model(self, state: TrustRegionState, center: int, normal: Tensor) -> LocalModel | None:
@@ -255,7 +255,7 @@ class ModelBuilder:
         data, fit, numbers = state.data, state.fit, self.window(state, center)
         if len(numbers) == 0:
             return None
-        rows, d = data.points[numbers] - data.points[center], self._box.d
+        rows, d = data.points[numbers] - data.points[center], self.box.d
         if fit.spanning:
             basis, grown = covering(fit.basis, rows)
             fit.metric, fit.basis = carried_metric(fit.metric, fit.basis, basis, grown), basis
@@ -276,7 +276,7 @@ class ModelBuilder:
     ) -> RegionModel:
         """The model of f; where it is due, after a fit of metric and hyper-parameters."""
         fit, run, rule, values = state.fit, state.run, self._rules.model, state.data.values
-        outside = None if len(fit.basis) == self._box.d else unit_outside(fit.basis, normal)
+        outside = None if len(fit.basis) == self.box.d else unit_outside(fit.basis, normal)
         # By a power of two division is exact.
         largest = max(float(values[numbers].abs().max()), abs(float(values[center])))
         unit = math.ldexp(1.0, math.frexp(largest)[1] - 1)
@@ -302,7 +302,7 @@ class ModelBuilder:
 
     def _composite(self, region: RegionModel, center: Tensor, psi: Prox) -> CompositeModel:
         """The model of f + ψ, for ψ and its prox of steps from the center."""
-        exact, part = self._box.exact, self._box.part
+        exact, part = self.box.exact, self.box.part
         value = lambda s: float(psi.value(exact(center + s)))  # noqa: E731
         return CompositeModel(region, value, lambda s, size: part(psi(exact(center + s), size)) - center)
 
@@ -326,9 +326,9 @@ class ModelBuilder:
         end = state.plan.points[0] - center if isinstance(state.plan, Step) else torch.zeros_like(center)
         near = torch.cat([rows, pending - center, end[None]])
         near = torch.unique(near[near.any(dim=1)], dim=0)
-        if len(basis) < self._box.d:
+        if len(basis) < self.box.d:
             wider, grown = covering(basis, near)
-            widest = extended(wider, torch.from_numpy(random.standard_normal((MOST, self._box.d))))
+            widest = extended(wider, torch.from_numpy(random.standard_normal((MOST, self.box.d))))
             metric = carried_metric(carried_metric(metric, basis, wider, grown), wider, widest, True)
             basis = widest
         map = metric / (coordinates(basis, rows) @ metric.mT).square().sum(1).mean().sqrt()
@@ -340,6 +340,6 @@ class ModelBuilder:
         directions = torch.linalg.eigh(unknown).eigenvectors.mT.flip(0)[:MOST] @ basis
         lengths = state.run.radius.delta * torch.tensor(LEVELS, dtype=end.dtype).repeat_interleave(2 * len(directions))
         moves = torch.cat([directions, -directions]).repeat(len(LEVELS), 1) * lengths[:, None]
-        points = self._box.clamped(center + end + moves)
+        points = self.box.clamped(center + end + moves)
         gains = given.gains(coordinates(basis, points - center) @ map.mT, z, map)
         return points[(gains * torch.where(moves @ end < 0.0, UPHILL, 1.0)).argsort(descending=True)]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from optimizers.methods.trust_region.box import FreeBox
+from optimizers.methods.trust_region.scales import ScaleRule
 from optimizers.methods.trust_region.state import Radius
 from optimizers.subproblems.region import NEWTON, HalfSpace, separating_plane
 from surrogates.pinned.engine import PinnedData, PinnedModel, ShapeSearch
@@ -91,7 +92,11 @@ class RadiusRule:
         delta = given or min(wider * self.initial * float(box.sides.min()), math.inf if bounded else 1.0)
         delta = max(delta, box.resolution(center))
         largest = wider * 0.5 * float(box.sides.max()) if bounded else self.growth * delta
-        return Radius(min(delta, largest), min(delta, largest), largest)
+        return self.begun(min(delta, largest), largest)
+
+    def begun(self, delta: float, largest: float) -> Radius:
+        """The radii of a run that begins with ρ = Δ."""
+        return Radius(delta, delta, largest, self.finest * delta)
 
     def after(self, radius: Radius, ratio: float, length: float) -> Radius:
         """The radii after a step.
@@ -129,9 +134,9 @@ class RadiusRule:
         """Whether a step is too short to be worth a query at this scale."""
         return length < self.short * radius.rho
 
-    def ends(self, radius: Radius, first: Radius, resolution: float) -> bool:
+    def ends(self, radius: Radius, resolution: float) -> bool:
         """Whether the scale is finer than the finest one, or than what the dtype resolves."""
-        return radius.rho < max(self.finest * first.rho, resolution)
+        return radius.rho < max(radius.finest, resolution)
 
 
 @dataclass(frozen=True)
@@ -330,6 +335,7 @@ class TrustRegionRules:
     """
 
     design: DesignRule = DesignRule()
+    scales: ScaleRule = ScaleRule()
     radius: RadiusRule = RadiusRule()
     geometry: GeometryRule = GeometryRule()
     exploration: ExplorationRule = ExplorationRule()

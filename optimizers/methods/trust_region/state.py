@@ -18,11 +18,13 @@ class Radius:
         delta: Δ, the radius of the trust region.
         rho: ρ ≤ Δ, the scale at which the run searches.
         largest: the most that Δ may be.
+        finest: the run ends when ρ falls below it.
     """
 
     delta: float
     rho: float
     largest: float
+    finest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class TrustRegionState:
         run: the run since the last restart.
         fit: the model's hyper-parameters.
         plan: the next batch.
+        scale: the variables' scales in search units, shape ``d_free``, powers of two; points are in units of them.
         plan_id: the number of the plan; 0 before the first batch.
     """
 
@@ -149,7 +152,14 @@ class TrustRegionState:
     run: Run
     fit: Fit
     plan: Plan
+    scale: Tensor
     plan_id: int = 0
+
+    def rescale(self, factors: Tensor) -> None:
+        """Multiplies the scales by factors, shape ``d_free``, so that all points stay where they are."""
+        data, self.scale = self.data, self.scale * factors
+        self.data = Data(data.points / factors, data.values, data.failed / factors)
+        self.run.center = self.run.center / factors
 
     def copied(self) -> TrustRegionState:
         """A state whose parts may be changed without changing this one."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from optimizers.core.state import load_fields, save_fields
 from optimizers.methods.trust_region.box import FreeBox
 from optimizers.methods.trust_region.models import LocalModel, ModelBuilder
 from optimizers.methods.trust_region.rules import TrustRegionRules
+from optimizers.methods.trust_region.scales import Parabolas, parse_scale, power_of_two
 from optimizers.methods.trust_region.state import (
     PLANS,
     Data,
@@ -80,25 +82,33 @@ class SurrogateTrustRegion(Optimizer):
 
     **A prox** of ψ makes it minimize f + ψ; steps are in ψ's domain.
 
-    **When to set an option.** ``radius``, if the box says nothing about the scale at which f varies: about a tenth of
-    the distance within which you expect the minimum. ``noise``, if you know the variance of a value's noise; with 0 the
+    **Scales.** The radius is in units of a scale for each variable: ``x_scale`` if it is given, a tenth of its side for a
+    variable with two finite bounds, and else what x0 says (``ScaleRule``). The values of the design may change a scale
+    that x0 gave, by more than a factor of 32; and if they say that the minimum is far nearer than the design is wide, a
+    smaller design follows.
+
+    **When to set an option.** ``x_scale``, if x0 is 0 and variables have different units, or if f varies at another
+    scale than the box is wide: for each variable a change that matters. ``radius``, to begin with smaller or larger
+    steps than these scales say. ``noise``, if you know the variance of a value's noise; with 0 the
     center is never evaluated twice, and small-scale variation is smoothed over as ripples. ``window``, to make a query
     cheaper: its time grows with the cube of the window. ``docs/trust_region.md`` has the formulas, the rules and what
     each of them gains.
 
     Args:
         x0: the initial point, shape ``d``. With a prox, a point outside ψ's domain is moved into it.
-        radius: the first Δ in search units: a finite box is searched as [0, 10]^d, and without one these are x's units.
-            At most half of the largest side (more for d > 20). None: a fifth of the least side (2 in a finite box),
-            times √(d/20) for d > 20; at most 1 where a side is infinite.
+        radius: the first Δ in units of the variables' scales. At most half of the largest side (more for d > 20). None:
+            2 in a finite box, times √(d/20) for d > 20; 1 with ``x_scale`` or where a side is infinite. With
+            ``rescale=False`` it is in x's units, by default a fifth of the least side.
         window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, and 100 for more than 60
             variables; where values are noisy at least half of all queries, up to 300.
         noise: the variance of a value's noise, in f's units squared; None: estimated.
+        x_scale: for each variable, or for all, a change of x that matters; rounded to a power of two. None: see above.
         rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``.
         **common: see ``Optimizer``. Bounds may be finite or not; a prox needs a method ``value``.
 
     Raises:
-        ValueError: if the prox has no ``value``, bounds leave nothing to search, or an option is out of range.
+        ValueError: if the prox has no ``value``, bounds leave nothing to search, an option is out of range, or
+            ``x_scale`` is given with ``rescale=True`` or a prox.
 
     References:
         M. J. D. Powell, The NEWUOA software for unconstrained optimization without derivatives, 2006.
@@ -106,7 +116,7 @@ class SurrogateTrustRegion(Optimizer):
     """
 
     method = "trust_region"
-    version = 4
+    version = 5
     state: TrustRegionState
 
     def __init__(
@@ -116,12 +126,18 @@ class SurrogateTrustRegion(Optimizer):
         radius: float | None = None,
         window: int | None = None,
         noise: float | None = None,
+        x_scale: float | Sequence[float] | np.ndarray | Tensor | None = None,
         rules: TrustRegionRules | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
         self.radius = optional(positive, "radius", radius)
         self.window = optional(check_integer, "window", window, 2)
         self.noise = optional(nonnegative, "noise", noise)
+        self.x_scale = optional(parse_scale, "x_scale", x_scale)
+        if x_scale is not None:
+            if common.get("rescale") or common.get("prox") is not None:
+                raise ValueError("x_scale does not go with rescale=True, nor with a prox, which is in x's units")
+            common["rescale"] = False
         self.rules = rules or TrustRegionRules()
         super().__init__(x0, **common)
 
@@ -132,16 +148,40 @@ class SurrogateTrustRegion(Optimizer):
                 raise ValueError("SurrogateTrustRegion compares values of f + ψ: its prox needs a method value(x)")
             if not math.isfinite(float(psi.value(self._x))):
                 self._x = self._prox(self._x, 1.0)
-        self._box = FreeBox(self._x, self.domain)
-        if self._box.d == 0:
+        box = FreeBox(self._x, self.domain)
+        if box.d == 0:
             raise ValueError("SurrogateTrustRegion has nothing to search: every coordinate has equal bounds")
-        self._models = ModelBuilder(self._box, self.rules, self.window, self.noise, psi)
-        center = self._box.part(self._x)
-        self._opening, self._placed = self.rules.radius.first(self._box, center, self.radius), (center, self._x)
-        noisy, none = None if self.noise is None else self.noise > 0.0, center.new_empty(0, self._box.d)
+        scale = box.scale
+        if self.x_scale is not None:
+            if self.x_scale.shape not in ((), (1,), self._x.shape):
+                raise ValueError(
+                    f"x_scale must be a number or one for each of {self.dimension} variables, got {len(self.x_scale)}"
+                )
+            scale = power_of_two(box.part(self.x_scale.to(self._x.device).expand(self.dimension)))
+        elif self.rescale:
+            scale = self.rules.scales.first(box, box.part(self._x))
+        self._builder = self._build(box.scaled(scale))
+        center, none = self._box.part(self._x), scale.new_empty(0, box.d)
+        first = self.radius or (None if self.x_scale is None else 1.0)
+        self._opening, self._placed = self.rules.radius.first(self._box, center, first), (center, self._x)
+        noisy = None if self.noise is None else self.noise > 0.0
         data, run = Data(none, none[:, 0], none), Run(self._opening, center, noisy, self.rules.noise.smooths(noisy))
         fit = Fit(none, torch.eye(1, dtype=torch.float64), False)
-        self.state = TrustRegionState(data, run, fit, Design(center[None]))
+        self.state = TrustRegionState(data, run, fit, Design(center[None]), scale)
+
+    def _build(self, box: FreeBox) -> ModelBuilder:
+        return ModelBuilder(box, self.rules, self.window, self.noise, cast("Prox | None", self.prox))
+
+    @property
+    def _models(self) -> ModelBuilder:
+        """The builder of models in the state's scales."""
+        if self.state is not None and self._builder.box.scale is not self.state.scale:
+            self._builder = self._build(self._builder.box.scaled(self.state.scale))
+        return self._builder
+
+    @property
+    def _box(self) -> FreeBox:
+        return self._models.box
 
     def _is_spanning(self) -> bool:
         """Whether the model is of a subspace, which the budget decides at the first batch."""
@@ -159,7 +199,8 @@ class SurrogateTrustRegion(Optimizer):
         self.state = load_fields(like, ours, torch.device("cpu"))
 
     def _options(self) -> dict[str, Any]:
-        return super()._options() | {"rules": repr(self.rules)}
+        scale = None if self.x_scale is None else self.x_scale.tolist()
+        return super()._options() | {"rules": repr(self.rules), "x_scale": scale}
 
     # Asking.
 
@@ -214,6 +255,7 @@ class SurrogateTrustRegion(Optimizer):
     def _tell(self, batch: Batch, values: Tensor) -> None:
         state, values = self.state.copied(), values.cpu()
         plan = self._planned() if batch.info["plan_id"] == state.plan_id else None
+        self.state = state  # where this raises, the base restores the state of before
         asked, succeeded = self._box.part(cast(Tensor, batch.explicit)), torch.isfinite(values)
         if state.plan_id == 0:
             state.fit.spanning = batch.info["spanning"]
@@ -230,9 +272,9 @@ class SurrogateTrustRegion(Optimizer):
         if plan is not None or not self._is_awaited():
             with small_algebra(self._models.flops):
                 outcome = self._update_run(state, plan, asked, values)
-                state.plan, state.plan_id = self._next_plan(state, plan, outcome), state.plan_id + 1
+                another = self._rescale(state, asked, values) if isinstance(plan, Design) else None
+                state.plan, state.plan_id = another or self._next_plan(state, plan, outcome), state.plan_id + 1
             self._x = self._iterate(state)
-        self.state = state
 
     def _update_run(self, state: TrustRegionState, plan: Plan | None, asked: Tensor, values: Tensor) -> StepOutcome:
         """Takes what the answers to a plan say into the run: its beginning, its radius, and whether it has noise."""
@@ -288,6 +330,27 @@ class SurrogateTrustRegion(Optimizer):
         run.radius = rules.radius.after(run.radius, ratio if plane is None else -math.inf, length)
         return outcome
 
+    def _rescale(self, state: TrustRegionState, asked: Tensor, values: Tensor) -> Design | None:
+        """Changes scales by what the values of a design say; gives a smaller design where this one is too wide.
+
+        A box may be far wider than the scale at which f varies. Then all points of the design are worse than its
+        center, along parabolas whose minima are near it. The next design is as wide as they say, and what the wide one
+        has found out about places so far away does not enter the model.
+        """
+        run, data, rule, n = state.run, state.data, self.rules.scales, 2 * self._box.d
+        if state.fit.spanning or run.noisy or self.prox is not None or len(asked) < n or bool(values.isnan().any()):
+            return None
+        center = len(data.values) - n - 1
+        found = Parabolas.of(data.points[-n:] - data.points[center], data.values[-n:] - data.values[center])
+        if (delta := rule.narrowed(found, run.radius.delta)) is not None:
+            state.data = Data(data.points[:-n], data.values[:-n], data.failed)
+            run.radius = self.rules.radius.begun(delta, run.radius.largest)
+            self._center(state, center)
+            return Design(self._design(run.center, delta)[1:], begins=False)
+        if self.rescale:
+            state.rescale(rule.factors(self._box, found, run.radius.delta))
+        return None
+
     # Planning.
 
     def _next_plan(self, state: TrustRegionState, told: Plan | None, outcome: StepOutcome) -> Plan:
@@ -341,7 +404,7 @@ class SurrogateTrustRegion(Optimizer):
                 if self._noise_hides_rho(state, model):
                     return self._at_noise(state, model, point)
                 run.radius = rules.radius.lowered(run.radius)
-                if rules.radius.ends(run.radius, self._opening, box.resolution(run.center)):
+                if rules.radius.ends(run.radius, box.resolution(run.center)):
                     return self._plan_restart(state)
                 region = replace(region, delta=run.radius.delta)
                 # A step that fits into the smaller ball is still the best one, unless it may now go nearer to a plane.

@@ -1,0 +1,105 @@
+"""The scales of the variables: what x0 says about them, and what the values of a design teach."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optimizers.methods.trust_region.box import FreeBox
+
+
+def parse_scale(name: str, scale: Any) -> Tensor:
+    """A number, or one for each variable, as a float64 tensor on the CPU.
+
+    Raises:
+        ValueError: unless all are positive and finite.
+    """
+    numbers = torch.as_tensor(scale).detach().to("cpu", torch.float64)
+    if numbers.ndim > 1 or not bool((torch.isfinite(numbers) & (numbers > 0.0)).all()):
+        raise ValueError(f"{name} must be a positive number or one for each variable, got {scale!r:.80}")
+    return numbers
+
+
+def power_of_two(scale: Tensor) -> Tensor:
+    """The powers of two nearest to positive numbers."""
+    return torch.exp2(scale.log2().round())
+
+
+@dataclass(frozen=True)
+class Parabolas:
+    """The parabolas through the values of a design along each variable, relative to its center.
+
+    Attributes:
+        slopes: their slopes at the center, shape ``d``.
+        curvatures: their second derivatives, shape ``d``.
+    """
+
+    slopes: Tensor
+    curvatures: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, heights: Tensor) -> Parabolas:
+        """The parabolas through 0 and two points on each axis.
+
+        Args:
+            rows: the points less the center, ``2d x d``: first those on one side of it, then those on the other.
+            heights: their values less the center's, shape ``2d``.
+        """
+        d = rows.shape[1]
+        a, b = rows[:d].diagonal(), rows[d:].diagonal()
+        rise_a, rise_b = heights[:d] / a, heights[d:] / b
+        curvatures = 2.0 * (rise_a - rise_b) / (a - b)
+        return cls(rise_a - 0.5 * curvatures * a, curvatures)
+
+
+@dataclass(frozen=True)
+class ScaleRule:
+    """The scales of variables without two finite bounds, and when the values of a design change a scale or the radius.
+
+    Attributes:
+        chance: magnitudes in x0 within this factor times d of their geometric mean differ by chance: of d draws from
+            one distribution the least is about the d-th part of the mean.
+        unlike: a scale changes if the design differs from it by more than this factor.
+        narrow: the design is too wide if all its parabolas are least within this share of its radius.
+    """
+
+    chance: float = 10.0
+    unlike: float = 32.0
+    narrow: float = 0.125
+
+    def first(self, box: FreeBox, x0: Tensor) -> Tensor:
+        """The scales that x0 says, shape ``d_free``; 1 where both bounds are finite or all of x0 is 0.
+
+        A variable's scale is the geometric mean of the magnitudes of all that are not 0, or its own magnitude, if that
+        differs by more than chance. A variable that is 0 says nothing.
+        """
+        sizes, infinite = x0.abs(), ~torch.isfinite(box.sides)
+        known = infinite & (sizes > 0.0)
+        if not bool(known.any()):
+            return torch.ones_like(x0)
+        mean, factor = sizes[known].log().mean().exp(), self.chance * len(x0)
+        unlike = known & ((sizes > factor * mean) | (sizes * factor < mean))
+        return torch.where(infinite, power_of_two(torch.where(unlike, sizes, mean)), 1.0)
+
+    def factors(self, box: FreeBox, found: Parabolas, delta: float) -> Tensor:
+        """The factors by which scales change after a design, shape ``d_free``: powers of two, most of them 1.
+
+        Let F be the decrease that all convex parabolas promise together. A parabola of curvature c rises by F within
+        √(2F/c) of where it is least: in units of the new scale that is δ for every variable.
+        """
+        convex = (found.curvatures > 0.0) & ~torch.isfinite(box.sides)
+        c = torch.where(found.curvatures > 0.0, found.curvatures, math.inf)
+        reach = ((found.slopes.square() / c).sum() / c).sqrt() / delta
+        changes = convex & torch.isfinite(reach) & ((reach > self.unlike) | (reach * self.unlike < 1.0)) & (reach > 0.0)
+        return torch.where(changes, power_of_two(torch.where(changes, reach, 1.0)), 1.0)
+
+    def narrowed(self, found: Parabolas, delta: float) -> float | None:
+        """The distance of the farthest minimum of the parabolas if the design is too wide; else None."""
+        if not bool((found.curvatures > 0.0).all()):
+            return None
+        reach = float((found.slopes / found.curvatures).abs().max())
+        return reach if 0.0 < reach < self.narrow * delta else None
