@@ -82,10 +82,10 @@ class SurrogateTrustRegion(Optimizer):
 
     **A prox** of ψ makes it minimize f + ψ; steps are in ψ's domain.
 
-    **Scales.** The radius is in units of a scale for each variable: ``x_scale`` if it is given, a tenth of its side for a
-    variable with two finite bounds, and else what x0 says (``ScaleRule``). The values of the design may change a scale
-    that x0 gave, by more than a factor of 32; and if they say that the minimum is far nearer than the design is wide, a
-    smaller design follows.
+    **Scales.** The radius is in units of a scale for each variable: ``x_scale`` if it is given, a tenth of its side for
+    a variable with two finite bounds, and otherwise its magnitude in x0 (``ScaleRule``). The values of the design may
+    change a scale that x0 gave, by more than a factor of 32. If they say that the minimum is far nearer than the design
+    is wide, a smaller design follows.
 
     **When to set an option.** ``x_scale``, if x0 is 0 and variables have different units, or if f varies at another
     scale than the box is wide: for each variable a change that matters. ``radius``, to begin with smaller or larger
