@@ -1,4 +1,4 @@
-"""Federated zeroth-order optimization: clients keep their functions to themselves, and the server gets messages."""
+"""Federated zeroth-order optimization: clients keep their functions and exchange messages with a server."""
 
 from importlib.metadata import version as _version
 

@@ -1,4 +1,4 @@
-"""The federated algorithms by name; a module is imported when its algorithm is first asked for."""
+"""The federated algorithms by name; an algorithm's module is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ALGORITHMS: dict[str, tuple[str, str]] = {
 
 
 def algorithm_class(algorithm: str | type[Algorithm]) -> type[Algorithm]:
-    """The class of an algorithm's name, or the class itself if one is given.
+    """Returns the class of an algorithm's name; a class is returned unchanged.
 
     Raises:
-        ValueError: if the name is unknown, with the nearest one.
-        TypeError: if it is neither a name nor an ``Algorithm`` subclass.
+        ValueError: if the name is unknown.
+        TypeError: if the argument is neither a name nor an ``Algorithm`` subclass.
     """
     return named_class("algorithm", algorithm, ALGORITHMS, Algorithm)

@@ -1,4 +1,4 @@
-"""``simulate``: a federation in one process, or over worker processes of one machine."""
+"""``simulate``: runs a federation in one process, or in worker processes on one machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Callback = Callable[[RoundRecord, Any], object]
 
 
 class Ending(NamedTuple):
-    """Why a run ended, and whether as planned."""
+    """Why a run ended, and whether it ended as planned."""
 
     message: str
     planned: bool
@@ -61,44 +61,42 @@ def simulate(
 ) -> FederatedResult:
     """Minimizes F(x) = Σᵢ pᵢ fᵢ(x) (+ ψ), pᵢ = wᵢ/Σw, by a federation of N clients on this machine.
 
-    The iterates are a pure function of the arguments: they depend neither on the number of workers, nor on
-    ``codec``, nor on where a run was interrupted and gone on with. The first Ctrl-C gives the round that is running
-    5 s to end, and returns the result so far, of which ``success`` is False; a second one is raised at once.
+    The iterates are a pure function of the arguments: they do not depend on ``workers``, ``codec``, or where a run was
+    interrupted and resumed. The first Ctrl-C gives the current round 5 s to finish and returns the result so far with
+    ``success=False``; a second one is raised immediately.
 
     Args:
         algorithm: a name in ``federated.registry.ALGORITHMS``, or an ``Algorithm`` subclass.
         objectives: the clients' functions fᵢ; see ``make_federation``.
         x0: initial point, shape ``d``.
-        rounds: R, the number of rounds, those before an interruption included.
-        callback: called after each round with its record and the model; it stops the run by returning True or
-            raising StopIteration.
-        checkpoint: a file in which the whole federation is kept, beside others that only grow: the ledger's entries,
-            ``<checkpoint>.ledger.csv``, and the rounds' records, ``<checkpoint>.history.jsonl``, which can be read
-            while the run goes on, and of FZooS the clients' queries, ``<checkpoint>.rows.bin``. The same call with the
-            same file goes on after the last round that was saved, to the bit, also with more rounds; of a run that has
-            made its rounds it returns the result. It is loaded only by the same algorithm, options, seed, x0, bounds
-            and number of clients. Whether their functions are the same it cannot know: what objectives hold themselves,
-            as a generator's state, is theirs to keep.
-        checkpoint_every: number of rounds from one save to the next.
-        progress: ``"auto"``: a bar over the rounds in terminals and notebooks, and else lines of the log every 30 s;
-            True: a bar; False: neither. See ``Progress``.
-        numpy: whether objectives and ``fun`` get, and the result and what callbacks get hold, NumPy arrays instead of
-            tensors; None: unless x0 is a tensor.
-        **options: ``fun``, ``workers`` and the other options of ``make_federation``; ``local_steps``,
-            ``seed``, ``participation``, ``bounds``, ``weights`` and the other options of ``Algorithm``; and those
-            of the algorithm itself.
+        rounds: R, the total number of rounds, including those before a resume.
+        callback: called after each round with its record and the model; it stops the run by returning True or raising
+            StopIteration.
+        checkpoint: file to which the whole federation is saved. The same call with an existing file resumes bitwise
+            after the last saved round, possibly with more rounds, or returns the result if all rounds are done. The
+            algorithm, options, seed, x0, bounds and number of clients must be the same; the clients' functions are not
+            compared, and state inside an objective, such as a generator, is not saved. The ledger's entries
+            (``<checkpoint>.ledger.csv``), the rounds' records (``<checkpoint>.history.jsonl``) and, for FZooS, the
+            clients' queries (``<checkpoint>.rows.bin``) are appended to files beside it.
+        checkpoint_every: number of rounds between saves.
+        progress: ``"auto"`` shows a bar in terminals and notebooks and otherwise logs every 30 s; True shows a bar;
+            False shows nothing. See ``Progress``.
+        numpy: whether objectives, ``fun``, callbacks and the result use NumPy arrays instead of tensors; None means
+            True unless x0 is a tensor.
+        **options: ``fun``, ``workers`` and other options of ``make_federation``; ``local_steps``, ``seed``,
+            ``participation``, ``bounds``, ``weights`` and other options of ``Algorithm``; and the algorithm's own
+            options.
 
     Returns:
-        A ``FederatedResult``: x, fun, nfev, nfail, nit, skipped, rejected, success, message, algorithm, history and
-        ledger. ``success`` is whether the run made its rounds, and with some effect: not where all rounds were
-        skipped, all queries failed, or fewer than half of the reports that were asked for were used. ``message``
-        says how many queries failed, reports were not used and numbers in them were exactly 0.
+        A ``FederatedResult``. ``success`` is False if the run did not complete its rounds, all rounds were skipped, all
+        queries failed, or fewer than half of the requested reports were used. ``message`` states the numbers of failed
+        queries, unused reports and reported numbers that were exactly 0.
 
     Raises:
-        ValueError: if an argument is out of range, there are no clients, or the checkpoint is none of this
+        ValueError: if an argument is out of range, there are no clients, or the checkpoint belongs to another
             configuration.
-        TypeError: if an argument has another type, or the algorithm no such option, with the nearest name.
-            No error of an argument comes after the first query.
+        TypeError: if an argument has the wrong type, or an option is unknown. All arguments are checked before the
+            first query.
     """
     arrays = _arrays(numpy, x0)
     federation = make_federation(algorithm, objectives, x0, numpy=arrays, **options)
@@ -157,28 +155,29 @@ def make_federation(
     timeout: float | None = None,
     **options: Any,
 ) -> Federation:
-    """The federation that ``simulate`` runs, to be driven round by round.
+    """Creates the federation that ``simulate`` runs, to be driven round by round.
 
     Args:
         algorithm: a name in ``federated.registry.ALGORITHMS``, or an ``Algorithm`` subclass.
-        objectives: the clients' functions fᵢ of one point, shape ``d``, or with ``batched`` of ``q x d``. An
-            algorithm that needs gradients calls their method ``gradient(x)``, or differentiates them automatically
-            if they have none. An integer attribute ``dimension`` must equal d. Those in a list or tuple are checked at
-            once. Of another sequence the length is asked, and item i when client i is first sampled.
+        objectives: the clients' functions fᵢ of one point, shape ``d``, or with ``batched`` of ``q x d``. An algorithm
+            that needs gradients calls their method ``gradient(x)``, or differentiates them automatically if they have
+            none. An integer attribute ``dimension`` must equal d. Items of a list or tuple are checked immediately;
+            item i of another sequence is requested when client i is first sampled.
         x0: initial point, shape ``d``.
-        fun: F, evaluated once a round for the history and not counted as queries.
-        numpy: whether objectives and ``fun`` are given NumPy arrays instead of tensors; None: unless x0 is a tensor.
-        batched: whether objectives are given all points of a batch at once.
+        fun: F, evaluated once per round for the history and not counted as queries.
+        numpy: whether objectives and ``fun`` receive NumPy arrays instead of tensors; None means True unless x0 is a
+            tensor.
+        batched: whether objectives receive all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
-        retries: evaluations of a failed point beyond the first, under ``"retry"``.
-        workers: number of processes that serve clients, each the next that waits; 1 keeps them in this process.
-        start_method: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Unless it is the last,
-            objectives and options must be picklable.
-        codec: whether messages pass as bytes; False is faster and counts no message bytes.
-        timeout: seconds that a client may work in a phase. One that takes longer is interrupted in the query that it
-            is at, where its thread can be (``Host``), its report is refused as late, and the queries of the batch that
-            it was at count as failed. None: as long as it takes, which alone makes runs repeatable.
-        **options: options of ``Algorithm``, except ``clients``, and those of the algorithm itself.
+        retries: additional evaluations of a failed point, with ``"retry"``.
+        workers: number of worker processes that serve clients; 1 serves them in this process.
+        start_method: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Objectives and options must be
+            picklable, except with ``"fork"``.
+        codec: whether messages are encoded as bytes; False is faster and counts no message bytes.
+        timeout: maximal seconds of a client's work in a phase. A client that exceeds it is interrupted in its query, if
+            its thread can be (``Host``); its report is refused, and the current batch's queries count as failed. None
+            is unlimited; only then are runs reproducible.
+        **options: options of ``Algorithm``, except ``clients``, and the algorithm's own options.
 
     Raises:
         ValueError, TypeError: as ``simulate``.
@@ -191,7 +190,7 @@ def make_federation(
     arrays = _arrays(numpy, x0)
     cls = algorithm_class(algorithm)
     own = keyword_names(simulate) | keyword_names(make_federation)
-    refuse_misspelt(simulate, own, option_names(cls), options, {"resume": "checkpoint goes on where its file is there"})
+    refuse_misspelt(simulate, own, option_names(cls), options, {"resume": "checkpoint resumes if its file exists"})
     made = cls(x0, clients=len(given), **options)
     clients = prepared(made, given, numpy=arrays, batched=batched, on_failure=on_failure, retries=retries)
     workers, timeout = positive_integer("workers", workers), optional(positive, "timeout", timeout)
@@ -226,8 +225,8 @@ def run_rounds(
 ) -> Ending:
     """Runs a federation up to a number of rounds, with the arguments of ``simulate``; returns why it ended.
 
-    Where a checkpoint cannot be written the older one stays, the run goes on, and what is returned says so. Interrupts
-    are taken as ``simulate`` says; what an unfinished round has spent is in the ledger.
+    If a checkpoint cannot be written, the previous one is kept, the run continues, and the returned message says so.
+    The ledger includes the costs of an unfinished round.
     """
     unsaved = ""
     name, best = federation.algorithm.name, float(np.fmin.reduce([record.fun for record in federation.history]))
@@ -258,19 +257,19 @@ def run_rounds(
     if 2 * gate.zeros > gate.heard:
         failed += f", {gate.zeros} of {gate.heard} reported numbers were exactly 0, {UNMOVED}"
     if interrupts.requested and federation.rounds < rounds:
-        more = "" if checkpoint is None else " The same call with the same checkpoint goes on."
+        more = "" if checkpoint is None else " The same call with the same checkpoint resumes the run."
         return Ending(f"Interrupted after {done}{failed}.{more}{unsaved}", False)
     return Ending(f"{done} done{failed}.{unsaved}", True)
 
 
 def reports_of(history: Sequence[RoundRecord]) -> tuple[int, int]:
-    """How many reports rounds asked for, one a participant, and how many of these were not used to the rounds' ends."""
+    """Returns the number of requested reports, one per participant and round, and how many of them were not used."""
     asked = sum(len(record.participants) for record in history)
     return asked, asked - sum(len(record.accepted) for record in history)
 
 
 def going_on(federation: Federation, path: str | Path) -> Checkpoint:
-    """The checkpoint at a path, from which a federation goes on where the file is there.
+    """Returns the checkpoint at a path, after resuming the federation from it if the file exists.
 
     Raises:
         OSError, ValueError: as ``load_checkpoint``.
@@ -278,16 +277,18 @@ def going_on(federation: Federation, path: str | Path) -> Checkpoint:
     if not Path(path).exists():
         return Checkpoint(path)
     checkpoint = load_checkpoint(federation, path)
-    logger.info("%s: goes on after %d rounds", path, federation.rounds)
+    logger.info("%s: resuming after %d rounds", path, federation.rounds)
     return checkpoint
 
 
 def _unsaved(federation: Federation, checkpoint: Checkpoint) -> str:
-    """Saves a federation; the sentence that says why it could not be saved, or nothing."""
+    """Saves a federation; returns a sentence about a failure to save, or an empty string."""
     try:
         checkpoint.save(federation)
     except OSError as error:
-        logger.error("%s cannot be written (%s): the older one stays, and the run goes on", checkpoint.path, error)
+        logger.error(
+            "%s cannot be written (%s): the previous checkpoint is kept, and the run goes on", checkpoint.path, error
+        )
         return f" The checkpoint could not be written: {error}."
     return ""
 

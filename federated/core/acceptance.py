@@ -1,9 +1,9 @@
-"""``accept="monotone"``: a last phase of each round, in which clients say whether the new model is better.
+"""``accept="monotone"``: an additional phase of each round that rejects a model that does not lower F.
 
-The server sends x_r, client i evaluates fᵢ(x_r) and sends the value, and the server puts the model back to x_{r−1}
-unless Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1}) over the clients that reported. A client whose value at x_{r−1} the server does
-not know is sent x_{r−1} too and evaluates both. So the phase costs a client one or two queries and as many numbers up,
-d or 2d numbers down. FZooS's published programs reject rounds likewise, but do not count what that costs.
+The server sends x_r, client i evaluates and reports fᵢ(x_r), and the server restores x_{r−1} unless
+Σ wᵢ fᵢ(x_r) < Σ wᵢ fᵢ(x_{r−1}) over the clients that reported. A client whose value at x_{r−1} is unknown to the server
+also receives x_{r−1} and evaluates both. The phase costs a client 1 or 2 queries, 1 or 2 numbers up, and d or 2d down.
+FZooS's published programs also reject rounds, but do not count the cost.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ ACCEPTS: tuple[Accept, ...] = ("always", "monotone")
 
 @dataclass
 class PointValuesState:
-    """Points to evaluate, shape ``q x d``, and their values, shape ``q``, or empty before they are told."""
+    """Points to evaluate, shape ``q x d``, and their values, shape ``q`` (empty until they are evaluated)."""
 
     points: Tensor
     values: Tensor
 
 
 class PointValues(Optimizer):
-    """A client's half of the phase, an optimizer that asks for the values at given points and does not move."""
+    """The client's part of the phase: an optimizer that evaluates given points and does not move."""
 
     method = "point_values"
     rescale_by_default = False
     state: PointValuesState
 
     def begin(self, points: Tensor) -> None:
-        """Sets the points to evaluate, shape ``q x d``; a pending batch is dropped."""
+        """Sets the points to evaluate, shape ``q x d``, and cancels a pending batch."""
         self.cancel()
         self.state = PointValuesState(self._to_search(points), points.new_empty(0, dtype=torch.float64))
 
     def receive(self, message: Broadcast) -> None:
-        """Sets the points to x_r and, where the broadcast has it, x_{r−1}."""
+        """Sets the points to x_r and, if the broadcast contains it, x_{r−1}."""
         self.begin(torch.stack([message.tensors[name] for name in ("x", "previous") if name in message.tensors]))
 
     def report(self) -> dict[str, Tensor]:
-        """The tensors of the client's report: fᵢ(x_r) and, where it was asked for, fᵢ(x_{r−1}), each of shape ``1``.
+        """Returns the report's tensors: fᵢ(x_r) and, if requested, fᵢ(x_{r−1}), each of shape ``1``.
 
         Raises:
             NoReportError: if a query failed.
         """
         values = self.state.values
         if not bool(torch.isfinite(values).all()):
-            raise NoReportError("no value at the new or the previous model: the query failed")
+            raise NoReportError("the query at the new or the previous model failed")
         return dict(zip(("value", "previous_value"), values.split(1), strict=False))
 
     @property
     def busy(self) -> bool:
-        """Whether the points are still to be evaluated."""
+        """Whether points remain to be evaluated."""
         return len(self.state.values) < len(self.state.points)
 
     def _start(self) -> None:
@@ -80,27 +80,27 @@ class PointValues(Optimizer):
 
 @dataclass
 class Acceptance:
-    """The server's half of the phase.
+    """The server's part of the phase.
 
     Attributes:
         previous: x_{r−1}, shape ``d``.
-        values: fᵢ(x_{r−1}) by client, of those clients that have reported it.
+        values: the known fᵢ(x_{r−1}), by client.
     """
 
     previous: Tensor
     values: dict[int, float]
 
     def broadcast(self, x: Tensor, participants: tuple[int, ...]) -> dict[str, Tensor]:
-        """The tensors of the phase's broadcast: x_r, and x_{r−1} unless its value is known of all participants."""
+        """Returns the broadcast's tensors: x_r, and x_{r−1} unless all participants' values at it are known."""
         return {"x": x} if self.knows(participants) else {"x": x, "previous": self.previous}
 
     def check(self, report: Report, known: bool) -> None:
-        """Raises ``MessageError`` unless the report has a value at x_{r−1} exactly where those of all are not known."""
+        """Raises ``MessageError`` unless the report contains a value at x_{r−1} exactly if x_{r−1} was sent."""
         if ("previous_value" in report.tensors) == known:
-            raise MessageError("previous_value is wanted where previous was sent, and only there")
+            raise MessageError("previous_value must be reported if and only if previous was sent")
 
     def changes(self, reports: Mapping[int, Report]) -> dict[int, float]:
-        """fᵢ(x_r) − fᵢ(x_{r−1}) of the clients that reported."""
+        """Returns fᵢ(x_r) − fᵢ(x_{r−1}) of the clients that reported."""
         after, before = self._values(reports)
         return {client: after[client] - before[client] for client in reports}
 
@@ -110,9 +110,9 @@ class Acceptance:
         weights: tuple[float, ...],
         mean_of: Callable[[Mapping[int, Tensor]], Tensor] | None = None,
     ) -> bool:
-        """Whether Σ wᵢ fᵢ fell over the clients that reported; stores the clients' values at the model that stays.
+        """Whether Σ wᵢ fᵢ fell over the clients that reported; stores their values at the model that is kept.
 
-        With ``mean_of``, a robust mean, whether that of the fᵢ(x_r) − fᵢ(x_{r−1}) is negative.
+        With ``mean_of``, a robust mean, it is whether the robust mean of fᵢ(x_r) − fᵢ(x_{r−1}) is negative.
         """
         after, before = self._values(reports)
         if mean_of is None:
@@ -129,5 +129,5 @@ class Acceptance:
         return after, self.values | said
 
     def knows(self, participants: tuple[int, ...]) -> bool:
-        """Whether values at x_{r−1} are known of all."""
+        """Whether the values at x_{r−1} of all these clients are known."""
         return all(client in self.values for client in participants)

@@ -1,4 +1,4 @@
-"""Means of the clients' vectors, plain and robust.
+"""Plain and robust means of the clients' vectors.
 
 References:
     P. Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, NeurIPS 2017 (Krum).
@@ -17,29 +17,26 @@ from torch import Tensor
 from federated.core.gate import lengths_of
 
 WEIGHTED = ("mean", "norm_clipping", "multi_krum")
-"""Values of the option ``aggregation`` that heed the clients' weights."""
+"""Values of the option ``aggregation`` that use the clients' weights."""
 
 AGGREGATIONS = (*WEIGHTED, "median", "trimmed_mean")
 """Values of the option ``aggregation``."""
 
 
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Σ pᵢ vᵢ with pᵢ = wᵢ/Σw, summed in the given order in float64 and rounded once to the vectors' dtype.
+    """Returns Σ pᵢ vᵢ with pᵢ = wᵢ/Σw, summed in the given order in float64 and rounded once to the vectors' dtype.
 
-    Equal weights give Σ vᵢ / N, whatever they are, to the last bit.
+    Equal weights give Σ vᵢ / N exactly, regardless of their value.
 
     Args:
         vectors: N tensors of one shape.
         weights: N positive numbers.
 
-    Returns:
-        A tensor of that shape.
-
     Raises:
-        ValueError: if there are no vectors, or not as many weights.
+        ValueError: if there are no vectors, or the numbers of vectors and weights differ.
     """
     if not vectors or len(vectors) != len(weights):
-        raise ValueError(f"{len(vectors)} vectors and {len(weights)} weights are given")
+        raise ValueError(f"expected vectors with a weight each, got {len(vectors)} vectors and {len(weights)} weights")
     wide = torch.promote_types(vectors[0].dtype, torch.float64)
     equal = all(w == weights[0] for w in weights)
     total = torch.zeros_like(vectors[0], dtype=wide)
@@ -49,18 +46,18 @@ def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
 
 
 def median(vectors: Sequence[Tensor]) -> Tensor:
-    """The coordinate-wise median of N vectors (Yin et al. 2018); for even N the mean of the two middle values."""
+    """Returns the coordinate-wise median of N vectors (Yin et al. 2018), averaging the two middle values for even N."""
     stacked = torch.stack(list(vectors)).sort(dim=0).values
     n = len(stacked)
     return stacked[n // 2] if n % 2 else stacked[n // 2 - 1] / 2 + stacked[n // 2] / 2
 
 
 def trimmed_mean(vectors: Sequence[Tensor], trim: float) -> Tensor:
-    """The coordinate-wise mean without the ⌊trim·N⌋ smallest and as many largest values (Yin et al. 2018).
+    """Returns the coordinate-wise mean without the ⌊trim·N⌋ smallest and ⌊trim·N⌋ largest values (Yin et al. 2018).
 
     Args:
         vectors: N tensors of one shape.
-        trim: the share left out at each end, in [0, 1/2).
+        trim: the fraction removed at each end, in [0, 1/2).
     """
     stacked = torch.stack(list(vectors)).sort(dim=0).values
     cut = int(trim * len(stacked))
@@ -69,14 +66,14 @@ def trimmed_mean(vectors: Sequence[Tensor], trim: float) -> Tensor:
 
 
 def norm_clipping(vectors: Sequence[Tensor], weights: Sequence[float], about: Tensor | None) -> Tensor:
-    """The mean of vectors whose differences from ``about`` are shortened to their median length (Sun et al. 2019).
+    """Returns the mean after shortening the differences from ``about`` to their median length (Sun et al. 2019).
 
-        a + Σ pᵢ min(1, τ/‖vᵢ − a‖) (vᵢ − a),    τ the median of the ‖vᵢ − a‖ that are not 0
+        a + Σ pᵢ min(1, τ/‖vᵢ − a‖) (vᵢ − a),    τ the median of the nonzero ‖vᵢ − a‖
 
     Args:
         vectors: N tensors of one shape.
         weights: N positive numbers.
-        about: a, of that shape; None stands for 0.
+        about: a, of the same shape; None means 0.
     """
     lengths = lengths_of(vectors, about)
     limit = median_of([length for length in lengths if length > 0.0] or [0.0])
@@ -89,15 +86,15 @@ def norm_clipping(vectors: Sequence[Tensor], weights: Sequence[float], about: Te
 
 
 def multi_krum(vectors: Sequence[Tensor], weights: Sequence[float], trim: float) -> Tensor:
-    """The mean of the N − f vectors with the closest neighbours, f = ⌊trim·N⌋ (Blanchard et al. 2017, multi-Krum).
+    """Returns the mean of the N − f vectors closest to others, f = ⌊trim·N⌋ (multi-Krum of Blanchard et al. 2017).
 
-    A vector's score is the sum of its squared distances to the N − f − 2 nearest others, one at least. It takes
-    O(N²d) operations and resists f liars where N > 2f + 2.
+    The score of a vector is the sum of its squared distances to its max(1, N − f − 2) nearest neighbours. The cost is
+    O(N²d); f adversarial vectors are tolerated if N > 2f + 2.
 
     Args:
         vectors: N tensors of one shape.
         weights: N positive numbers.
-        trim: the share of the vectors that is left out, in [0, 1/2).
+        trim: the fraction of vectors removed, in [0, 1/2).
     """
     n = len(vectors)
     left_out = int(trim * n)
@@ -115,10 +112,10 @@ def combine(
     trim: float,
     about: Tensor | None = None,
 ) -> Tensor:
-    """The mean of the vectors by one of ``AGGREGATIONS``, of which those in ``WEIGHTED`` use the weights.
+    """Returns the mean of the vectors by the aggregation of a name; those in ``WEIGHTED`` use the weights.
 
     Args:
-        aggregation: the name.
+        aggregation: one of ``AGGREGATIONS``.
         vectors: N tensors of one shape.
         weights: N positive numbers.
         trim: see ``trimmed_mean`` and ``multi_krum``.

@@ -1,65 +1,64 @@
-"""A federated algorithm: its options and phases, and the makers of its two halves.
+"""A federated algorithm: its options and phases, and its server and client.
 
 **A new algorithm** is a file of its own, registered by a line in ``federated/registry.py``, with three classes::
 
     class FedZO(Algorithm):                      # options; the same object on the server and on every client
-        name = "fedzo"                           # `version` is raised when messages or states change meaning
+        name = "fedzo"                           # raise `version` if messages or states change their meaning
         server_class, client_class = FedZOServer, FedZOClient
 
         def __init__(self, x0, *, directions: int = 20, **common: Unpack[FederatedOptions]):
-            self.directions = directions         # every option is kept under its own name, before super().__init__
+            self.directions = directions         # store every option under its name, before super().__init__,
             super().__init__(x0, **common)       # which sets x0, clients, seed, weights, dimension
 
-        def broadcasts(self, phase): return MessageSpec({"x": self.vector})   # what goes down in a phase
-        def reports(self, phase): return MessageSpec({"x": self.vector})      # what comes up; others are refused
-        def most_points(self, phase): return 210                              # what a client may claim to have queried
+        def broadcasts(self, phase): return MessageSpec({"x": self.vector})   # a phase's message to clients
+        def reports(self, phase): return MessageSpec({"x": self.vector})      # a client's message; others are refused
+        def most_points(self, phase): return 210                              # bounds the queries a client can claim
 
     class FedZOServer(Server):
         def _start(self): self.state = ServerState(self.algorithm.x0)         # one dataclass; `x` is the model
-        def _broadcast(self, phase, client): return {"x": self.state.x}       # tensors; CHANGES NO STATE
+        def _broadcast(self, phase, client): return {"x": self.state.x}       # tensors; must not change the state
         def _aggregate(self, phase, reports): ...                             # {client: Report}, all valid
 
     class FedZOClient(Client):
         def _start(self): self.optimizer = ...                                # an `optimizers.Optimizer`
-        def _receive(self, phase, message): ...                               # set the optimizer up for the phase
-        def _busy(self, phase): return ...                                    # whether it has queries left to ask
-        def _report(self, phase): return {"x": self.optimizer.x}              # tensors; CHANGES NO STATE
+        def _receive(self, phase, message): ...                               # prepares the optimizer for the phase
+        def _busy(self, phase): return ...                                    # whether queries remain to be asked
+        def _report(self, phase): return {"x": self.optimizer.x}              # tensors; must not change the state
 
-- **Phases.** ``phases`` names a round's exchanges, ``("local",)`` by default; a constructor may set it. In each phase a
-  broadcast goes down, clients query, and a report comes up. Clients whose report was accepted take part in the next
-  phase. What a phase has sent is known in the next and not sent again.
-- **Messages** hold tensors by name, and plain ``values`` (numbers, strings) from ``_broadcast_values`` or
-  ``_report_values``. ``payload_bytes`` counts the tensors: send what a paper counts as tensors, and what proves
-  something, such as a digest, as values. The base checks names, shapes, dtypes and finiteness against the
-  specifications, and round, phase, participation and the configuration's fingerprint. An algorithm's own checks go
-  into ``Server._check``, which raises ``MessageError`` with the reason.
-- **The gate** leaves out reports that are far longer than the others before they reach ``_aggregate``
-  (``federated.core.gate``). A tensor ``x`` is taken for an iterate, and measured from the server's model; ``ungated``
-  names tensors that are not looked at, because nothing that they hold can do harm.
-- **Skipped rounds.** If all reports of a phase fail, the base skips the round: it does not call ``_aggregate``, and
-  calls ``_skipped(phase)``, which may mend the state. ``_aggregate`` may raise ``RoundSkipped(reason)`` itself,
-  before it changes anything.
-- **State.** ``self.state`` of a half is one dataclass, saved as ``optimizers.core.state`` says (tensors, numbers,
-  strings, lists, dicts, objects with ``state_dict``), a client's beside its optimizer. A client whose optimizer holds
-  everything has none. ``_aggregate`` assigns a new dataclass and writes to no tensor in place.
-- **Queries** are asked and counted by the client's optimizer, which is made with ``common_options()``: no limit on
-  queries or failures, no best point, no list of values, and the client's own seed. Directions are best addressed by
-  round and step, so that a client that lost its state draws new ones. A client without anything to report, such as one
-  whose queries all failed, raises ``NoReportError`` in ``_report``.
-- **Acceptance.** An algorithm whose clients receive x each round may set ``self.asks_acceptance``, as FedZO does by its
-  option ``accept``. The base then adds a phase in which clients say whether F fell, and where it did not puts x back by
-  ``Server._take_back``.
-- **Rates.** An algorithm of local steps may set ``self.settles``, as FedZO does by its option ``rate``. The base then
-  adds η/η₀ to the values of a round's first broadcast, which ``settling.rate_in`` reads.
-- **Catching up.** A client that cannot follow a broadcast because its state is of an older round raises
-  ``BehindError`` in ``_receive``, before it changes anything. The engine then carries ``Client._position`` to the
-  server and ``Server._catch_up`` to ``Client._catch_up``, and delivers the broadcast again. The specifications of the
-  two messages are those of the phases ``"position"`` and ``"catch_up"``. ``personal = True`` if broadcasts differ
-  between clients.
-- **Configuration.** ``configuration`` describes every option; ``_configuration`` adds what both halves must share
-  beyond them, such as the fingerprint of Fourier features.
-- **Randomness** is addressed by seed, round and step as in ``optimizers``; nothing reads a global generator.
-- **Tests.** ``federated.testing.check_algorithm`` holds an algorithm to all of this.
+- **Phases.** ``phases`` names the exchanges of a round, by default ``("local",)``; a constructor may set it. Each phase
+  consists of a broadcast, the clients' queries and their reports. Clients whose report was accepted take part in the
+  next phase, which does not repeat what earlier phases have sent.
+- **Messages** contain tensors by name, and numbers or strings as ``values``, from ``_broadcast_values`` or
+  ``_report_values``. ``payload_bytes`` counts the tensors only: send as tensors what a paper counts as communication,
+  and verification data, such as digests, as values. The base class checks names, shapes, dtypes and finiteness against
+  the specification, and round, phase, participation and the configuration's fingerprint. An algorithm's own checks
+  belong in ``Server._check``, which raises ``MessageError`` with the reason.
+- **Gate.** Reports that are far longer than the others are excluded before ``_aggregate`` (``federated.core.gate``). A
+  tensor ``x`` is treated as an iterate and measured from the server's model; ``ungated`` names tensors that cannot do
+  harm and are not measured.
+- **Skipped rounds.** If no report of a phase can be used, the base class skips the round: it calls ``_skipped(phase)``,
+  which may repair the state, instead of ``_aggregate``. ``_aggregate`` may also raise ``RoundSkipped(reason)``, before
+  it changes anything.
+- **State.** ``self.state`` of server or client is one dataclass, saved by ``optimizers.core.state`` (tensors, numbers,
+  strings, lists, dicts, objects with ``state_dict``); a client's optimizer is saved too, so that many clients need no
+  state. ``_aggregate`` assigns a new dataclass and modifies no tensor in place.
+- **Queries** are made and counted by the client's optimizer, constructed with ``common_options()``: no limit on queries
+  or failures, no best point, no list of values, and the client's own seed. Address directions by round and step, so
+  that a client that lost its state draws new ones. ``_report`` raises ``NoReportError`` if there is nothing to report,
+  for example because all queries failed.
+- **Acceptance.** An algorithm that sends x to its clients in each round may set ``self.asks_acceptance``, as FedZO's
+  option ``accept`` does. The base class then adds a phase in which clients report whether F fell, and otherwise
+  restores x by ``Server._take_back``.
+- **Learning rate.** An algorithm with local steps may set ``self.settles``, as FedZO's option ``rate`` does. The base
+  class then adds η/η₀ to the values of a round's first broadcast, for ``settling.rate_in``.
+- **Catching up.** If a client's state is too old for a broadcast, ``_receive`` raises ``BehindError`` before it changes
+  anything. The engine passes ``Client._position`` to the server and ``Server._catch_up`` to ``Client._catch_up``, and
+  then repeats the broadcast. The two messages are specified as phases ``"position"`` and ``"catch_up"``. Set
+  ``personal = True`` if broadcasts differ between clients.
+- **Configuration.** ``configuration`` describes every option; ``_configuration`` adds other data that server and
+  clients must share, such as the fingerprint of Fourier features.
+- **Randomness** is addressed by seed, round and step, as in ``optimizers``; no global generator is used.
+- **Tests.** ``federated.testing.check_algorithm`` tests these requirements.
 """
 
 from __future__ import annotations
@@ -94,19 +93,19 @@ from optimizers.core.values import parse_point
 from optimizers.directions.directions import MAX_STEP, Directions
 
 UNLIMITED = 1 << 62
-"""The budget of a client's optimizer: a federation ends by its rounds."""
+"""Budget of a client's optimizer; the number of rounds limits a federation."""
 
 MOST_RETRIES = 100
-"""Evaluations of a failed point beyond the first that a client may claim."""
+"""Maximal number of additional evaluations of a failed point that a client may claim."""
 
 ACCEPT = "accept"
-"""Name of the phase that ``asks_acceptance`` adds; see ``federated.core.acceptance``."""
+"""Name of the phase added by ``asks_acceptance``; see ``federated.core.acceptance``."""
 
 Gradient = Callable[[Tensor], Any]
 
 
 class FederatedOptions(TypedDict, total=False):
-    """The options that every algorithm takes; ``Algorithm`` documents them."""
+    """Options of every algorithm, documented in ``Algorithm``."""
 
     clients: Required[int]
     local_steps: int
@@ -123,37 +122,38 @@ class FederatedOptions(TypedDict, total=False):
 
 
 class RoundSkipped(Exception):
-    """``Server._aggregate`` cannot use the reports; the round is skipped with this reason."""
+    """Raised by ``Server._aggregate`` if the reports cannot be used; the round is skipped with this reason."""
 
 
 class NoReportError(RuntimeError):
-    """A client has nothing to report in a phase, with the reason."""
+    """A client has nothing to report in a phase; the text is the reason."""
 
 
 class Algorithm(ABC):
     """Options of a federated algorithm that minimizes F(x) = Σᵢ pᵢ fᵢ(x) (+ ψ), pᵢ = wᵢ/Σw.
 
     Args:
-        x0: the server's initial point, shape ``d``; all messages and states have its floating dtype and device.
+        x0: the server's initial point, shape ``d``; messages and states have its floating dtype and device.
         clients: N, the number of clients.
         local_steps: T, the steps of a client in a round.
         seed: seed of every random number, 0 ≤ seed < 2⁶⁴.
-        participation: how many clients a round samples: an integer is their number, a float their share of N.
-        weights: wᵢ > 0, one for each client; None stands for equal weights.
-        bounds: the box that every iterate and query stays in.
-        prox: proximal operator of ψ, which clients apply after each local step. The mean of proximal points is
-            feasible if ψ is the indicator of a convex set, but has not the zeros that an L1 prox makes.
+        participation: clients sampled in a round: an integer is their number, a float a fraction of N.
+        weights: wᵢ > 0, one for each client; None means equal weights.
+        bounds: box constraints on every iterate and query.
+        prox: proximal operator of ψ, applied by clients after each local step. The mean of proximal points is feasible
+            if ψ is the indicator of a convex set, but lacks the exact zeros that an L1 prox gives.
         server_rate: η_s of the server's step x ← x + η_s (mean − x), which is then projected onto the bounds.
-        aggregation: ``"mean"``, ``"norm_clipping"`` or ``"multi_krum"``, or ``"median"`` or ``"trimmed_mean"``, which
-            are coordinate-wise and unweighted; see ``federated.core.aggregation``.
-        trim: the share that ``"trimmed_mean"`` leaves out at each end, and ``"multi_krum"`` in all, in [0, 1/2).
-        gate: how many times as long as usual a report may be that is used, over 1; see ``federated.core.gate``.
-            Infinity lets all pass.
-        quorum: the reports that each phase of a round needs, without which the round is skipped: an integer is their
-            number, a float their share of the clients that the round samples.
+        aggregation: ``"mean"``, ``"norm_clipping"``, ``"multi_krum"``, or the coordinate-wise and unweighted
+            ``"median"`` and ``"trimmed_mean"``; see ``federated.core.aggregation``.
+        trim: fraction of reports, in [0, 1/2), removed at each end by ``"trimmed_mean"``, or in total by
+            ``"multi_krum"``.
+        gate: maximal length of a report relative to the usual length, above 1; see ``federated.core.gate``. Infinity
+            disables the gate.
+        quorum: reports required in each phase, without which the round is skipped: an integer is their number, a float
+            a fraction of the sampled clients.
 
     Raises:
-        TypeError: if an option is misspelt, with the nearest name.
+        TypeError: if an option's name is unknown.
         ValueError: if an argument is out of range, or a sample larger than the federation.
     """
 
@@ -198,53 +198,55 @@ class Algorithm(ABC):
         self.box = None if bounds is None else parse_bounds(bounds, self.x0)
         self.server_rate = positive("server_rate", server_rate)
         if prox is not None and self.server_rate > 1.0:
-            raise ValueError(f"server_rate over 1 leaves the convex hull that a prox needs, got {server_rate}")
+            raise ValueError(
+                f"with a prox server_rate must be at most 1, to stay in the convex hull, got {server_rate}"
+            )
         self.aggregation = check_choice("aggregation", aggregation, AGGREGATIONS)
         if self.aggregation not in WEIGHTED and len(set(self.weights)) > 1:
-            raise ValueError(f"aggregation {aggregation!r} heeds no weights: leave them equal")
+            raise ValueError(f"aggregation {aggregation!r} ignores weights: leave them equal")
         if not 0.0 <= trim < 0.5:
-            raise ValueError(f"trim must be from 0 to under 0.5, got {trim}")
+            raise ValueError(f"trim must be in [0, 0.5), got {trim}")
         self.trim = float(trim)
         if not gate > 1.0:
-            raise ValueError(f"gate must be over 1, got {gate}: math.inf lets all reports pass")
+            raise ValueError(f"gate must be greater than 1, got {gate}: math.inf disables it")
         self.gate, self.quorum = float(gate), quorum
         self.needed = reports_needed(quorum, self.participants)
 
-    # What an algorithm says.
+    # For subclasses to implement.
 
     @abstractmethod
     def broadcasts(self, phase: str) -> MessageSpec:
-        """The specification of a phase's broadcast."""
+        """Returns the specification of a phase's broadcast."""
 
     @abstractmethod
     def reports(self, phase: str) -> MessageSpec:
-        """The specification of a client's report of a phase."""
+        """Returns the specification of a client's report in a phase."""
 
     def most_points(self, phase: str) -> int | None:
-        """The most points that a client evaluates in a phase, which bounds the queries it may claim; None: unknown."""
+        """Returns the maximal number of points that a client evaluates in a phase; None if unknown."""
         return None
 
     def _configuration(self) -> dict[str, Any]:
-        """What both halves must share beyond the options, in plain values."""
+        """Returns data, other than options, that server and clients must share, as plain values."""
         return {}
 
-    # What its halves use.
+    # For servers and clients.
 
     @property
     def most_queries(self) -> float:
-        """The most queries that a client may claim for a phase, retries included; infinity where that is unknown."""
+        """Maximal number of queries that a client may claim in a phase, including retries; infinity if unknown."""
         points = [2 if phase == ACCEPT else self.most_points(phase) for phase in self.exchanges]
         return (1 + MOST_RETRIES) * max(math.inf if count is None else count for count in points)
 
     def check_spent(self, phase: str, queries: int, failures: int, gradients: int) -> None:
-        """Raises ``MessageError`` where a client claims more than a phase can take: a retry follows a failed query."""
+        """Raises ``MessageError`` if a client claims more queries or gradients than a phase can take."""
         most = 2 if phase == ACCEPT else self.most_points(phase)
         if most is None:
             return
         if queries - failures > most or queries > (1 + MOST_RETRIES) * most or gradients > most:
             raise MessageError(
-                f"{queries} queries, {failures} of them failed, and {gradients} gradients are claimed, "
-                f"phase {phase!r} has up to {most} points and {MOST_RETRIES} retries of each"
+                f"{queries} queries, of which {failures} failed, and {gradients} gradients are claimed, "
+                f"phase {phase!r} has at most {most} points with {MOST_RETRIES} retries each"
             )
 
     @property
@@ -254,30 +256,30 @@ class Algorithm(ABC):
 
     @property
     def last_round(self) -> int:
-        """The last round whose directions have addresses of their own, T + 1 a round."""
+        """The last round with direction addresses of its own; a round uses T + 1 of them."""
         return MAX_STEP // (self.local_steps + 1) - 1
 
     @property
     def vector(self) -> TensorSpec:
-        """Specification of a vector like the model: shape ``d``, in its dtype."""
+        """Specification of a vector with the model's shape ``d`` and dtype."""
         return TensorSpec((self.dimension,), self.x0.dtype)
 
     @property
     def exchanges(self) -> tuple[str, ...]:
-        """The names of a round's phases, including the one that ``asks_acceptance`` adds."""
+        """Names of a round's phases, including the acceptance phase."""
         return self.phases + ((ACCEPT,) if self.asks_acceptance else ())
 
     @property
     def state_vectors(self) -> dict[str, TensorSpec]:
-        """Specifications of tensors that the halves' states have by these names, and that a new state may lack."""
+        """Specifications of tensors, by their name in a state, that may be None in a new state."""
         return dict.fromkeys(("x", "before", "control", "correction"), self.vector)
 
     def search(self, x: Tensor) -> Tensor:
-        """A point of user units in the coordinates that clients search."""
+        """Converts a point from user units to the coordinates in which clients search."""
         return x
 
     def specification(self, kind: type[Message], phase: str) -> MessageSpec:
-        """The specification of a ``Broadcast`` or ``Report`` of a phase, also of that which acceptance adds."""
+        """Returns the specification of a phase's ``Broadcast`` or ``Report``, including the acceptance phase."""
         if phase != ACCEPT:
             spec = self.broadcasts(phase) if kind is Broadcast else self.reports(phase)
             if self.settles and kind is Broadcast and phase == self.phases[0]:
@@ -289,11 +291,11 @@ class Algorithm(ABC):
         return MessageSpec({"value": value, "previous_value": value}, optional=frozenset({"previous_value"}))
 
     def scalars(self, count: int, dtype: torch.dtype | None = None) -> TensorSpec:
-        """Specification of a vector of ``count`` numbers, in the model's dtype unless another is given."""
+        """Returns the specification of a vector of ``count`` numbers; its dtype is the model's by default."""
         return TensorSpec((count,), dtype or self.x0.dtype)
 
     def common_options(self, number: int) -> dict[str, Any]:
-        """The options of a client's optimizer that follow from the federation's."""
+        """Returns the options of a client's optimizer that are determined by the federation."""
         return {
             "max_queries": UNLIMITED,
             "bounds": self.bounds,
@@ -306,16 +308,16 @@ class Algorithm(ABC):
         }
 
     def server(self) -> Any:
-        """A new server, at x0."""
+        """Creates a server, at x0."""
         return self.server_class(self)
 
     def client(self, number: int, gradient: Gradient | None = None) -> Any:
-        """A new client i, given its number i, 0 … N − 1, and ∇fᵢ if the algorithm has ``needs_gradient``."""
+        """Creates client i = ``number``; ``gradient`` is ∇fᵢ, required if ``needs_gradient``."""
         return self.client_class(self, number, gradient)
 
     @cached_property
     def configuration(self) -> dict[str, Any]:
-        """All that server and clients must agree on, in plain values; not x0, which the server sends."""
+        """Everything that server and clients must agree on, as plain values, except x0, which the server sends."""
         names = sorted(option_names(type(self)))
         options = {name: describe_option(name, getattr(self, name)) for name in names}
         fixed = {
@@ -334,7 +336,7 @@ class Algorithm(ABC):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def check_configuration(self, theirs: Mapping[str, Any], whose: str = "the other party") -> None:
-        """Raises ``ValueError`` with the first option in which the configuration of another party differs."""
+        """Raises ``ValueError`` for the first option in which another party's configuration differs."""
         ours = self.configuration
         for name in [*theirs, *ours]:
             given, accepted = theirs.get(name), ours.get(name)
@@ -344,6 +346,6 @@ class Algorithm(ABC):
 
 
 def client_seed(seed: int, number: int) -> int:
-    """The seed of a client's optimizer: 64 bits of the SHA-256 of the run's seed and the client's number."""
+    """Returns the seed of a client's optimizer: 64 bits of the SHA-256 of the run's seed and the client's number."""
     digest = hashlib.sha256(f"client {number} of {seed}".encode()).digest()
     return int.from_bytes(digest[:8], "little")

@@ -1,4 +1,4 @@
-"""The client's half of a federated algorithm: it receives a broadcast, asks and is told values, and reports."""
+"""The client of a federated algorithm: it receives a broadcast, requests and receives values, and reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from optimizers.directions.directions import MAX_STEP
 
 
 class Client(ABC):
-    """One client of a federation; ``federated/core/algorithm.py`` says what a subclass implements.
+    """One client of a federation; ``federated/core/algorithm.py`` describes the methods of a subclass.
 
     Example::
 
@@ -35,8 +35,8 @@ class Client(ABC):
         algorithm: the options.
         number: the client's number i, 0 … N − 1.
         gradient: ∇fᵢ, if the algorithm needs it.
-        optimizer: the optimizer that asks for values and counts the queries.
-        round: the round of the last broadcast; 0 before the first.
+        optimizer: the optimizer that makes and counts the queries.
+        round: the round of the last broadcast; 0 initially.
     """
 
     optimizer: Optimizer
@@ -55,54 +55,54 @@ class Client(ABC):
         options = algorithm.common_options(number)
         self._values = PointValues(algorithm.x0, **options) if algorithm.asks_acceptance else None
 
-    # What an algorithm implements.
+    # For subclasses to implement.
 
     @abstractmethod
     def _start(self) -> None:
-        """Sets ``self.optimizer``, and ``self.state`` if the optimizer does not hold everything."""
+        """Sets ``self.optimizer``, and ``self.state`` if the optimizer does not contain the whole state."""
 
     @abstractmethod
     def _receive(self, phase: str, message: Broadcast) -> None:
-        """Prepares the optimizer for the phase; raises before it changes anything."""
+        """Prepares the optimizer for the phase; raises errors before it changes anything."""
 
     @abstractmethod
     def _busy(self, phase: str) -> bool:
-        """Whether the phase has queries left to ask; a pure function of the state."""
+        """Whether the phase has queries left; a pure function of the state."""
 
     @abstractmethod
     def _report(self, phase: str) -> Mapping[str, Tensor]:
-        """The tensors of the report; a pure function of the state."""
+        """Returns the report's tensors; a pure function of the state."""
 
     def _report_values(self, phase: str) -> Mapping[str, Plain]:
         return {}
 
     def _position(self) -> tuple[Mapping[str, Tensor], Mapping[str, Plain]]:
-        """The tensors and values from which the server sees what the client has missed."""
+        """Returns tensors and values from which the server determines what the client has missed."""
         return {}, {}
 
     def _catch_up(self, message: Broadcast) -> None:
-        """Brings the state to the present by the message that ``Server._catch_up`` made."""
-        raise MessageError(f"{self.algorithm.name} has nothing to catch up with")
+        """Updates the state by the message from ``Server._catch_up``."""
+        raise MessageError(f"{self.algorithm.name} does not support catching up")
 
     @property
     def gradients(self) -> int:
-        """Gradient evaluations since the client was made."""
+        """Number of gradient evaluations since the client was created."""
         return 0
 
-    # What an engine calls.
+    # For the engine.
 
     @property
     def spent(self) -> Spent:
-        """Queries, failed queries and gradient evaluations since the client was made."""
+        """Queries, failed queries and gradient evaluations since the client was created."""
         asking = [self.optimizer, *([] if self._values is None else [self._values])]
         return Spent(sum(o.queries for o in asking), sum(o.failures for o in asking), self.gradients)
 
     def receive(self, content: Content) -> None:
-        """Begins a phase with the server's broadcast. A message that is refused changes nothing.
+        """Begins a phase with the server's broadcast; a refused message changes nothing.
 
         Raises:
-            MessageError: if the message is no valid broadcast of this federation, if its phase is not later than
-                the last one received, or if the client missed the phase before it in the round.
+            MessageError: if the message is not a valid broadcast of this federation, its phase is not later than the
+                last one, or the client missed the preceding phase of the round.
             BehindError: if the client must catch up first.
         """
         phases = self.algorithm.exchanges
@@ -116,19 +116,19 @@ class Client(ABC):
         self._began = self.spent
 
     def ask(self) -> Batch | None:
-        """The batch to evaluate, which stays the same until it is told; None when the phase has no more."""
+        """Returns the batch to evaluate, the same one until its values are told; None at the end of the phase."""
         phase = self._present_phase()
         return self._asking(phase).ask() if self._unfinished(phase) else None
 
     def tell(self, batch: Batch, values: Any, *, retries: int = 0) -> None:
-        """Takes the values of the pending batch, as ``Optimizer.tell`` does."""
+        """Takes the values of the pending batch; see ``Optimizer.tell``."""
         self._asking(self._present_phase()).tell(batch, values, retries=retries)
 
     def report(self) -> Report:
-        """The report of the phase, which is the same when asked for again.
+        """Returns the phase's report; repeated calls return the same report.
 
         Raises:
-            RuntimeError: if queries are left to ask.
+            RuntimeError: if queries remain.
             NoReportError: if the client has nothing to report.
         """
         phase = self._present_phase()
@@ -142,23 +142,23 @@ class Client(ABC):
         return report
 
     def position(self) -> Report:
-        """The message with which a client that is behind asks the server to help it catch up."""
+        """Returns the message by which a client that is behind asks the server for what it missed."""
         self._began = self.spent
         return self._make("position", *self._position())
 
     def catch_up(self, content: Content) -> None:
-        """Catches up by the server's answer to ``position``. An answer that is refused changes nothing.
+        """Catches up by the server's answer to ``position``; a refused answer changes nothing.
 
         Raises:
-            MessageError: if the content is no valid answer.
-            BehindError: if the client is still behind, with another model than the server's.
+            MessageError: if the answer is invalid.
+            BehindError: if the client's model still differs from the server's.
         """
         message = received(content, Broadcast, self.algorithm, ("catch_up",), head=self._check_present)
         with refusing():
             self._catch_up(message)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values on which the client's future depends."""
+        """Returns the complete state as tensors and plain values."""
         return {
             "configuration": self.algorithm.configuration,
             "number": self.number,
@@ -172,17 +172,17 @@ class Client(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a ``state_dict``. A new client takes it, where a state that does not fit may end in the middle.
+        """Restores a ``state_dict``. Use a new client: an invalid state may be loaded partially.
 
         Raises:
-            ValueError: if it is of another configuration or client, and this client is then unchanged; or if it does
-                not fit the algorithm's specification.
+            ValueError: if it belongs to another configuration or client, which leaves this client unchanged, or if it
+                is invalid.
         """
         with refusing():
             a = self.algorithm
             a.check_configuration(state["configuration"], "the state")
             if state["number"] != self.number:
-                raise MessageError(f"the state is of client {state['number']}, this is client {self.number}")
+                raise MessageError(f"the state belongs to client {state['number']}, this is client {self.number}")
             check_integers("round", [state["round"]], a.last_round + 1)
             check_integers("phase", [] if state["phase"] is None else [state["phase"]], len(a.exchanges))
             check_integers("marks", state["marks"], UNLIMITED)
@@ -207,7 +207,7 @@ class Client(ABC):
     # Parts.
 
     def _check_optimizer(self, optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
-        """Raises unless an optimizer's state is one that a new one of the same options may take."""
+        """Raises an error unless an optimizer with these options can be in the saved state."""
         if saved["seed"] != optimizer.seed:
             raise MessageError(f"the optimizer's seed is {saved['seed']!r:.40}, this client's is {optimizer.seed}")
         check_saved("optimizer", optimizer, saved, self.algorithm.state_vectors, growing=True)
@@ -216,21 +216,23 @@ class Client(ABC):
         check_integers("counts", [saved["record"][name] for name in counts], UNLIMITED)
 
     def _check_present(self, message: Broadcast) -> None:
-        """Raises ``MessageError`` for a round before that of the last broadcast."""
+        """Raises ``MessageError`` if the round is earlier than that of the last broadcast."""
         if message.round < max(self.round, 1):
-            raise MessageError(f"the {message.phase} is of round {message.round}, round {self.round} was received")
+            raise MessageError(
+                f"the {message.phase} is for round {message.round}, round {self.round} was already received"
+            )
 
     def _check_order(self, message: Broadcast) -> None:
-        """Raises ``MessageError`` unless a broadcast comes after the last one and misses no phase of its round."""
+        """Raises ``MessageError`` unless a broadcast follows the last one without missing a phase of its round."""
         phases = self.algorithm.exchanges
         index = phases.index(message.phase)
         last = (self.round, -1 if self._phase is None else self._phase)
         if message.round < 1 or (message.round, index) <= last:
-            raise MessageError(f"round {message.round}, phase {message.phase!r} was received before")
+            raise MessageError(f"round {message.round}, phase {message.phase!r} was already received")
         if index > 0 and (last != (message.round, index - 1) or not self._reported):
             raise MessageError(
                 f"phase {message.phase!r} of round {message.round} follows {phases[index - 1]!r}, "
-                f"in which client {self.number} took no part"
+                f"in which client {self.number} did not take part"
             )
 
     def _present_phase(self) -> str:
@@ -239,7 +241,7 @@ class Client(ABC):
         return self.algorithm.exchanges[self._phase]
 
     def _accepting(self, phase: str) -> PointValues | None:
-        """The optimizer of the acceptance phase in that phase, None in the algorithm's own."""
+        """Returns the acceptance phase's optimizer in that phase, otherwise None."""
         return self._values if phase == ACCEPT else None
 
     def _asking(self, phase: str) -> Optimizer:

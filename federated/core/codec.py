@@ -1,7 +1,7 @@
-"""Messages as bytes: a JSON header, raw little-endian tensors, a digest. No pickle.
+"""Encodes messages as bytes: a JSON header, raw little-endian tensors and a digest, without pickle.
 
-A message is ``b"GSFM"``, the format's version (1 byte), the header's length (4 bytes, little-endian), the header (JSON
-in UTF-8), the tensors' bytes in the header's order, and the SHA-256 of all of this (32 bytes).
+A message consists of ``b"GSFM"``, the format version (1 byte), the header's length (4 bytes, little-endian), the header
+(JSON in UTF-8), the tensors' bytes in the header's order, and the SHA-256 of everything before it (32 bytes).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_HEADER = 1 << 16
 """The largest header, in bytes."""
 
 MAX_MESSAGE = 1 << 33
-"""The largest message, in bytes, unless the receiver gives a smaller limit."""
+"""Default limit on the size of a message, in bytes."""
 
 _DTYPES: dict[str, tuple[torch.dtype, str]] = {
     "float64": (torch.float64, "<f8"),
@@ -48,7 +48,7 @@ _TEXTS = ("algorithm", "fingerprint", "phase")
 
 @dataclass(frozen=True)
 class Entry:
-    """Name, dtype and shape of a tensor, as the header lists them."""
+    """Name, dtype and shape of a tensor, as listed in the header."""
 
     name: str
     dtype: str
@@ -61,7 +61,7 @@ class Entry:
 
     @property
     def stored(self) -> str:
-        """NumPy's name of the dtype in which the tensor is stored; bfloat16, which NumPy lacks, as its bits."""
+        """NumPy's name of the stored dtype; bfloat16, which NumPy lacks, is stored as int16."""
         return _DTYPES[self.dtype][1]
 
     @property
@@ -72,12 +72,12 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A message that was opened and has no tensor yet.
+    """A message whose tensors have not been built yet.
 
     Attributes:
         header: the message without its tensors.
-        entries: the tensors that it says it has.
-        data: their bytes, as many as their entries say.
+        entries: the tensors listed in the header.
+        data: the bytes of each tensor.
     """
 
     header: Message
@@ -90,28 +90,28 @@ class Frame:
         return sum(entry.nbytes for entry in self.entries)
 
     def message(self) -> Message:
-        """The message; its tensors are new, on the CPU."""
+        """Builds the message, with new tensors on the CPU."""
         pairs = zip(self.entries, self.data, strict=True)
         return dataclasses.replace(self.header, tensors={entry.name: _tensor(data, entry) for entry, data in pairs})
 
 
 def header_of(message: Message) -> bytes:
-    """The JSON header of a message: its fields, and the names, dtypes and shapes of its tensors.
+    """Returns a message's JSON header: its fields, and the names, dtypes and shapes of its tensors.
 
     Raises:
-        TypeError: if a tensor's dtype is none of ``_DTYPES``, or a value is not plain.
-        ValueError: if a name is not made of lower-case letters, digits and underscores, a value is not finite, or
-            the header is longer than ``MAX_HEADER``.
+        TypeError: if a tensor's dtype is not supported, or a value is not a number or string.
+        ValueError: if a name has other characters than a-z, 0-9 and _, a value is not finite, or the header exceeds
+            ``MAX_HEADER``.
     """
     for name in (*message.values, *message.tensors):
         if not _NAME.fullmatch(name):
-            raise ValueError(f"names in messages are lower-case letters, digits and underscores, got {name!r}")
+            raise ValueError(f"names in messages must consist of a-z, 0-9 and _, got {name!r}")
     for name, value in message.values.items():
         if not isinstance(value, Plain):
             raise TypeError(f"value {name} must be a number or a string, got {type(value).__name__}")
     for name, tensor in message.tensors.items():
         if tensor.dtype not in _NAMES:
-            raise TypeError(f"tensor {name} has dtype {tensor.dtype}, accepted are {sorted(_DTYPES)}")
+            raise TypeError(f"tensor {name} has dtype {tensor.dtype}, expected one of {sorted(_DTYPES)}")
     header: dict[str, Any] = {name: getattr(message, name) for name in _fields(type(message))}
     header["values"] = dict(message.values)
     header["tensors"] = [[k, _NAMES[t.dtype], list(t.shape)] for k, t in message.tensors.items()]
@@ -120,12 +120,12 @@ def header_of(message: Message) -> bytes:
     except ValueError as error:
         raise ValueError(f"values of a message must be finite: {error}") from None
     if len(text) > MAX_HEADER:
-        raise ValueError(f"the header has {len(text)} bytes, accepted are {MAX_HEADER}")
+        raise ValueError(f"the header has {len(text)} bytes, at most {MAX_HEADER} are allowed")
     return text
 
 
 def encode(message: Message) -> bytes:
-    """The message as bytes, which are the same for the same message on every machine.
+    """Returns the message as bytes, which are identical on every machine.
 
     Raises:
         TypeError, ValueError: as ``header_of``.
@@ -140,7 +140,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Message:
-    """The message that ``opened`` opens; its tensors are new, on the CPU.
+    """Returns the message encoded in bytes, with new tensors on the CPU.
 
     Raises:
         MessageError, TypeError: as ``opened``.
@@ -149,75 +149,73 @@ def decode(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Me
 
 
 def opened(data: bytes | bytearray | memoryview, limit: int = MAX_MESSAGE) -> Frame:
-    """Opens bytes that ``encode`` made, and makes no tensor of them.
-
-    Length, format, digest and header are checked in this order.
+    """Checks the length, format, digest and header of an encoded message, without building its tensors.
 
     Args:
         data: the bytes.
-        limit: the most bytes that are accepted.
+        limit: the maximal number of bytes.
 
     Raises:
-        MessageError: if ``encode`` cannot have made the bytes, with the reason.
-        TypeError: if data are not bytes.
+        MessageError: if the bytes are not the output of ``encode``, with the reason.
+        TypeError: if the data are not bytes.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"data must be bytes, got {type(data).__name__}")
     view = memoryview(data)
     if len(view) > limit:
-        raise MessageError(f"the message has {len(view)} bytes, accepted are at most {limit}")
+        raise MessageError(f"the message has {len(view)} bytes, at most {limit} are allowed")
     if len(view) < PREFIX + DIGEST:
         raise MessageError(f"the message has {len(view)} bytes, fewer than any message")
     if bytes(view[:4]) != MAGIC:
-        raise MessageError("the bytes are no message: they begin otherwise")
+        raise MessageError("the bytes are not a message: they do not begin with b'GSFM'")
     if view[4] != VERSION:
-        raise MessageError(f"the message has format version {view[4]}, accepted is {VERSION}")
+        raise MessageError(f"the message has format version {view[4]}, expected {VERSION}")
     if hashlib.sha256(view[:-DIGEST]).digest() != bytes(view[-DIGEST:]):
         raise MessageError("the digest differs: the message is truncated or damaged")
     length = int.from_bytes(view[5:PREFIX], "little")
     if length > min(MAX_HEADER, len(view) - PREFIX - DIGEST):
-        raise MessageError(f"the header's length is given as {length} bytes")
+        raise MessageError(f"the header's stated length of {length} bytes exceeds the message or the limit")
     header, entries = read_header(bytes(view[PREFIX : PREFIX + length]))
     payload = view[PREFIX + length : -DIGEST]
     stops = list(accumulate((entry.nbytes for entry in entries), initial=0))
     if stops[-1] != len(payload):
-        raise MessageError(f"the tensors take {stops[-1]} bytes, the message holds {len(payload)}")
+        raise MessageError(f"the listed tensors have {stops[-1]} bytes, the message has {len(payload)}")
     return Frame(header, entries, [payload[start:stop] for start, stop in pairwise(stops)])
 
 
 def frame_limit(payload: int) -> int:
-    """The largest size in bytes of a message whose payload has ``payload`` bytes."""
+    """Returns the largest size of a message with ``payload`` bytes of tensors."""
     return PREFIX + MAX_HEADER + payload + DIGEST
 
 
 def read_header(text: bytes) -> tuple[Message, list[Entry]]:
-    """The message of a header that ``header_of`` made, without its tensors, and the entries of these.
+    """Parses a header into the message without its tensors, and the tensors' entries.
 
     Raises:
-        MessageError: if ``header_of`` cannot have made it, with the reason.
+        MessageError: if the header is not the output of ``header_of``, with the reason.
     """
     try:
         header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"the header is no JSON: {error}") from None
+        raise MessageError(f"the header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
-        raise MessageError("the header is no JSON object")
+        raise MessageError("the header is not a JSON object")
     kind = header.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise MessageError(f"the message is of kind {kind!r:.40}, accepted are {sorted(KINDS)}")
+        raise MessageError(f"the message is of kind {kind!r:.40}, expected one of {sorted(KINDS)}")
     wanted = _fields(KINDS[kind])
     if set(header) != wanted:
-        raise MessageError(f"the header has fields {sorted(header)!r:.300}, accepted are {sorted(wanted)}")
+        raise MessageError(f"the header has fields {sorted(header)!r:.300}, expected {sorted(wanted)}")
     for name in _TEXTS:
         if not isinstance(header[name], str) or len(header[name]) > 128:
-            raise MessageError(f"{name} is no string of at most 128 characters")
+            raise MessageError(f"{name} must be a string of at most 128 characters")
     for name in sorted(wanted - {"kind", "values", "tensors", *_TEXTS}):
         number = header[name]
         if type(number) is not int or not 0 <= number < 2**63:
-            raise MessageError(f"{name} is {number!r:.40}, accepted are integers from 0")
+            raise MessageError(f"{name} is {number!r:.40}, expected a nonnegative integer")
     values = header["values"]
     if not isinstance(values, dict) or not all(_NAME.fullmatch(k) and _is_plain(v) for k, v in values.items()):
-        raise MessageError("values are no plain numbers of 64 bits and strings by name")
+        raise MessageError("values must be numbers of at most 64 bits or strings, by name")
     entries = _entries(header.pop("tensors"))
     return KINDS[header.pop("kind")](**header), entries
 
@@ -228,33 +226,33 @@ def _is_plain(value: Any) -> bool:
 
 def _entries(listed: Any) -> list[Entry]:
     if not isinstance(listed, list):
-        raise MessageError("the header lists no tensors")
+        raise MessageError("the header has no list of tensors")
     entries: dict[str, Entry] = {}
     for entry in listed:
         if not (isinstance(entry, list) and len(entry) == 3):
-            raise MessageError("a tensor is not given as name, dtype and shape")
+            raise MessageError("a listed tensor must have a name, a dtype and a shape")
         name, dtype, shape = entry
         if not (isinstance(name, str) and _NAME.fullmatch(name)) or name in entries:
-            raise MessageError(f"a tensor's name is {name!r:.80}")
+            raise MessageError(f"the tensor name {name!r:.80} is invalid or occurs twice")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise MessageError(f"tensor {name} has dtype {dtype!r:.40}, accepted are {sorted(_DTYPES)}")
+            raise MessageError(f"tensor {name} has dtype {dtype!r:.40}, expected one of {sorted(_DTYPES)}")
         if not (isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and 0 <= n < 2**40 for n in shape)):
-            raise MessageError(f"tensor {name} has shape {shape!r:.80}")
-        if math.prod(n for n in shape if n) > MAX_MESSAGE:  # torch counts elements past a length of 0, too
-            raise MessageError(f"tensor {name} has shape {shape}, more bytes than any message")
+            raise MessageError(f"tensor {name} has the invalid shape {shape!r:.80}")
+        if math.prod(n for n in shape if n) > MAX_MESSAGE:  # torch also multiplies lengths after a length of 0
+            raise MessageError(f"tensor {name} of shape {shape} has more bytes than any message may have")
         entries[name] = Entry(name, dtype, tuple(shape))
     return list(entries.values())
 
 
 def _tensor(data: bytes | memoryview, entry: Entry) -> Tensor:
-    """Decodes bytes that ``tensor_bytes`` made; the tensor is new, on the CPU."""
+    """Decodes the output of ``tensor_bytes`` into a new tensor on the CPU."""
     array = np.frombuffer(data, dtype=entry.stored)
     tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
     return tensor.view(_DTYPES[entry.dtype][0]).reshape(entry.shape)
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """The numbers of a tensor as little-endian bytes, the last index varying fastest."""
+    """Returns a tensor's numbers as little-endian bytes in row-major order."""
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     if flat.dtype == torch.bfloat16:
         flat = flat.view(torch.int16)
@@ -263,9 +261,9 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
 
 
 def _fields(kind: type[Message]) -> set[str]:
-    """Names in the header of a message of a kind: its class's fields, and ``kind``."""
+    """Returns the header's field names for a kind of message."""
     return {"kind", *(field.name for field in dataclasses.fields(kind))}
 
 
 def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a finite number")

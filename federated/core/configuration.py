@@ -1,4 +1,4 @@
-"""Checks of a federation's options, their description in plain values, and the sampling of clients."""
+"""Validation of a federation's options, their description as plain values, and the sampling of clients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from optimizers.first_order import FirstOrder
 
 
 def participants_per_round(participation: float | int, clients: int) -> int:
-    """The number of clients that a round samples.
+    """Returns the number of clients sampled in a round.
 
     Args:
-        participation: an integer is that number, a float its share of the clients, rounded to at least one.
+        participation: an integer is the number itself, a float the fraction of clients, rounded to at least one.
         clients: N.
 
     Raises:
@@ -32,53 +32,53 @@ def participants_per_round(participation: float | int, clients: int) -> int:
         raise TypeError(f"participation must be a number, got {participation!r}")
     if isinstance(participation, int | np.integer):
         if not 1 <= participation <= clients:
-            raise ValueError(f"a sample of {participation} was asked for of {clients} clients")
+            raise ValueError(f"participation requests a sample of {participation} of the {clients} clients")
         return int(participation)
     if not 0.0 < participation <= 1.0:
-        raise ValueError(f"participation is {participation}: a float is the share of the clients, over 0 to 1")
+        raise ValueError(f"participation is {participation}: a float is a share of the clients, in (0, 1]")
     return max(1, math.floor(float(participation) * clients + 0.5))
 
 
 def reports_needed(quorum: float | int, participants: int) -> int:
-    """The number of reports that a phase of a round needs.
+    """Returns the number of reports required in each phase of a round.
 
     Args:
-        quorum: an integer is that number, a float its share of the participants, rounded up.
-        participants: the clients that a round samples.
+        quorum: an integer is the number itself, a float the fraction of the participants, rounded up.
+        participants: number of clients sampled in a round.
 
     Raises:
         TypeError: if quorum is not a number.
-        ValueError: if it is under one report, or over the participants.
+        ValueError: if it is less than one report, or more than the participants.
     """
     if isinstance(quorum, bool) or not isinstance(quorum, int | float | np.number):
         raise TypeError(f"quorum must be a number, got {quorum!r}")
     whole = isinstance(quorum, int | np.integer)
     if not 0 < quorum <= (participants if whole else 1):
         raise ValueError(
-            f"quorum is {quorum}: an integer is a number of reports, from 1 to the round's {participants}, "
-            "a float their share, over 0 to 1"
+            f"quorum is {quorum}: it must be an integer number of reports from 1 to {participants}, "
+            "or a float share of them in (0, 1]"
         )
     return int(quorum) if whole else math.ceil(float(quorum) * participants)
 
 
 def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float, ...]:
-    """The clients' weights as floats, equal if None is given.
+    """Returns the clients' weights as floats; None gives equal weights.
 
     Raises:
-        ValueError: if there is not one for each client, or one is not positive and finite.
+        ValueError: if the number of weights is not N, or a weight is not positive and finite.
     """
     if weights is None:
         return (1.0,) * clients
     given = tuple(float(w) for w in weights)
     if len(given) != clients:
-        raise ValueError(f"{len(given)} weights are given for {clients} clients")
+        raise ValueError(f"expected {clients} weights, one for each client, got {len(given)}")
     if not all(w > 0.0 and math.isfinite(w) for w in given):
         raise ValueError(f"weights must be positive and finite, got {list(given)!r:.200}")
     return given
 
 
 def sample_clients(seed: int, round_number: int, clients: int, count: int) -> tuple[int, ...]:
-    """The clients of a round, ascending: a uniform sample without replacement, addressed by seed and round."""
+    """Returns a round's clients in ascending order, a uniform sample without replacement given by seed and round."""
     if count == clients:
         return _all(clients)
     key = hashlib.sha256(f"sample of round {round_number} of {seed}".encode()).digest()
@@ -88,12 +88,12 @@ def sample_clients(seed: int, round_number: int, clients: int, count: int) -> tu
 
 @lru_cache(maxsize=1)
 def _all(clients: int) -> tuple[int, ...]:
-    """The numbers of all clients: the same object in every round of a history."""
+    """Returns the numbers of all clients, as the same object in every round."""
     return tuple(range(clients))
 
 
 def describe_option(name: str, value: Any) -> Any:
-    """An option in plain values, which are equal for equal options in every process.
+    """Describes an option by plain values that are equal for equal options in every process.
 
     A tensor is described by its digest, a mapping or sequence by its items, a module by its type and state, groups of
     coordinates by their fingerprint, ``update_rule`` by ``describe_rule``, a function by its name, and any other
@@ -125,14 +125,14 @@ def describe_option(name: str, value: Any) -> Any:
 
 
 def describe_tensor(tensor: Tensor) -> dict[str, Any]:
-    """Dtype, shape and SHA-256 of a tensor."""
+    """Returns dtype, shape and SHA-256 of a tensor."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     digest = hashlib.sha256(flat.numpy().data).hexdigest()
     return {"dtype": str(tensor.dtype), "shape": list(tensor.shape), "digest": digest}
 
 
 def describe_rule(factory: Callable[[Tensor], torch.optim.Optimizer]) -> dict[str, Any]:
-    """Class and parameter groups of the torch optimizer that a factory makes."""
+    """Returns class and parameter groups of the torch optimizer that a factory makes."""
     rule = FirstOrder(factory, torch.zeros(1, dtype=torch.float64))
     made = factory(torch.nn.Parameter(torch.zeros(1)))
     groups = rule.state_dict()["param_groups"]

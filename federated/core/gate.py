@@ -1,14 +1,14 @@
-"""The gate before every mean: reports that are far longer than all others are left out of the round.
+"""The gate: outlier detection by length, before reports are averaged.
 
-The length of a tensor in a report is its Euclidean norm; for the tensor ``x``, an iterate, that of x − x_r, x_r being
-the server's model. A report is left out where one of its lengths is over ``gate`` times the larger of two numbers: the
-median of the phase's lengths that are not 0, and the median of such medians over the last ``REMEMBERED`` rounds in
-which the phase's reports were used. So a round in which most clients are at their optimum does not silence one that is
-not. With fewer than ``FEWEST`` lengths that are not 0 nothing can be said of the others, and none is left out.
+The length of a tensor in a report is its Euclidean norm; the length of an iterate ``x`` is ‖x − x_r‖ with the server's
+model x_r. A report is excluded if one of its lengths exceeds ``gate`` times the larger of two reference values: the
+median of the phase's nonzero lengths, and the median of those medians over the last ``REMEMBERED`` rounds whose reports
+were used. The second one keeps a client that still moves if most clients are already at their optimum. No report is
+excluded if fewer than ``FEWEST`` lengths are nonzero.
 
-The rule is ours. The papers take the plain mean, in which one client can move the model anywhere; a report that passes
-moves it by 100 median lengths at most, over the number of clients. ``federated.core.aggregation`` has the means that
-also resist reports of ordinary length.
+This rule is ours. With the papers' plain mean one client can move the model arbitrarily far; with the gate, by at most
+``gate`` reference lengths divided by the number of clients. ``federated.core.aggregation`` has means that also resist
+false reports of ordinary length.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from federated.core.messages import MessageError
 logger = logging.getLogger(__name__)
 
 FEWEST = 4
-"""Lengths that are not 0 without which there is no gate."""
+"""Minimal number of nonzero lengths for the gate to apply."""
 
 REMEMBERED = 10
-"""Rounds whose medians are remembered."""
+"""Number of past rounds whose medians are stored."""
 
 BLOCK = 1 << 16
-"""Numbers of vectors whose lengths are computed at once."""
+"""Number of elements whose norms are computed at once."""
 
-UNMOVED = "as where the functions do not change within the smoothing radius, or queries fail"
-"""Why numbers are exactly 0."""
+UNMOVED = "as if the functions do not change within the smoothing radius, or queries fail"
+"""A likely cause of reported numbers that are exactly 0."""
 
 Lengths = Mapping[str, Mapping[int, float]]
-"""By a tensor's name and the client, the lengths of the reports' tensors."""
+"""Lengths of the reports' tensors, by tensor name and client."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What the server remembers of the reports that it has used.
+    """Statistics of the reports that the server has used.
 
     Attributes:
-        medians: by phase and tensor, ``"phase/name"``, the median lengths of the last rounds, the latest last.
-        zeros: how many of the reported numbers or vectors were exactly 0; ``Server._unmoved`` says which count.
-        heard: how many there were.
+        medians: median lengths of the last rounds, the latest last, by ``"phase/name"`` of the tensor.
+        zeros: number of reported numbers or vectors that were exactly 0 (see ``Server._unmoved``).
+        heard: total number of these numbers or vectors.
     """
 
     medians: dict[str, list[float]] = field(default_factory=dict)
@@ -56,18 +56,18 @@ class Gate:
     heard: int = 0
 
     def left_out(self, phase: str, lengths: Lengths, factor: float) -> dict[int, str]:
-        """The clients whose reports are left out, with the reasons; ``factor`` is the option ``gate``."""
+        """Returns the clients whose reports are excluded, with reasons; ``factor`` is the option ``gate``."""
         found: dict[int, str] = {}
         for name, given in lengths.items():
             usual = [length for length in given.values() if length > 0.0]
             if len(usual) >= FEWEST:
                 limit = factor * max(median(usual), median(self.medians.get(f"{phase}/{name}", [0.0])))
-                reason = f"left out: {name} has length {{:.3g}}, accepted is up to {limit:.3g}"
+                reason = f"left out: the length of {name} is {{:.3g}}, the gate's limit is {limit:.3g}"
                 found |= {client: reason.format(length) for client, length in given.items() if length > limit}
         return found
 
     def after(self, phase: str, lengths: Lengths) -> Gate:
-        """What is remembered once the reports of these lengths were used."""
+        """Returns the statistics after reports of these lengths were used."""
         medians = dict(self.medians)
         for name, given in lengths.items():
             usual = [length for length in given.values() if length > 0.0]
@@ -76,26 +76,26 @@ class Gate:
         return replace(self, medians=medians)
 
     def counting(self, round_number: int, zeros: int, heard: int) -> Gate:
-        """The counts with those of a round; a round in which most numbers are 0 is said, at 1, 2, 4, 8, … rounds."""
+        """Returns the statistics with a round's counts added; warns in round 2^k if most numbers are exactly 0."""
         if 2 * zeros > heard and round_number & (round_number - 1) == 0:
             logger.warning("round %d: %d of %d reported numbers are exactly 0, %s", round_number, zeros, heard, UNMOVED)
         return replace(self, zeros=self.zeros + zeros, heard=self.heard + heard)
 
     def check(self) -> None:
-        """Raises ``MessageError`` unless a gate that was loaded is one that a run can have."""
+        """Raises ``MessageError`` if the statistics cannot be those of a run."""
         values = [value for medians in self.medians.values() for value in medians]
         if not all(type(value) is float and value > 0.0 for value in values):
-            raise MessageError(f"the gate's medians are {values!r:.80}, accepted are positive numbers")
+            raise MessageError(f"the gate's medians are {values!r:.80}, expected positive numbers")
         if not 0 <= self.zeros <= self.heard:
-            raise MessageError(f"the gate has counted {self.zeros} zeros of {self.heard} numbers")
+            raise MessageError(f"the gate's count of zeros is {self.zeros}, expected at most its {self.heard} numbers")
 
 
 def lengths_of(vectors: Sequence[Tensor], about: Tensor | None = None) -> list[float]:
-    """‖vᵢ − about‖ of tensors, in float64; infinity where it exceeds the largest number.
+    """Returns ‖vᵢ − about‖ of tensors in float64; infinity on overflow.
 
     Args:
         vectors: tensors of one shape.
-        about: a tensor of that shape; None stands for 0.
+        about: a tensor of the same shape; None means 0.
     """
     found: list[float] = []
     step = max(1, BLOCK // max(1, vectors[0].numel())) if vectors else 1
@@ -107,9 +107,9 @@ def lengths_of(vectors: Sequence[Tensor], about: Tensor | None = None) -> list[f
 
 
 def longest(lengths: Lengths) -> str:
-    """A clause that names the client with the longest report; nothing where lengths were not looked at."""
+    """Returns a clause that names the client with the longest report; empty without lengths."""
     found = [(length, client, name) for name, given in lengths.items() for client, length in given.items()]
     if not found:
         return ""
     length, client, name = max(found)
-    return f"; the longest report is that of client {client}, whose {name} has length {length:.3g}"
+    return f"; the longest report is from client {client}: the length of its {name} is {length:.3g}"

@@ -1,4 +1,4 @@
-"""The latest vector of each client, and their mean, at the cost of what has changed."""
+"""Stores each client's latest vector and updates their mean incrementally."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from federated.core.messages import MessageError, TensorSpec
 from federated.core.restoring import check_integers
 
 BRANCHES = 32
-"""Children of a node of the tree."""
+"""Number of children of a tree node."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Node:
-    """A part of the clients: vectors or nodes, None where there are none, and Σ wᵢ vᵢ, Σ wᵢ and how many there are."""
+    """A tree node: its children (vectors, nodes or None), Σ wᵢ vᵢ, Σ wᵢ, and the number of vectors below it."""
 
     children: tuple[Any, ...]
     total: Tensor
@@ -29,17 +29,17 @@ class _Node:
 
 
 class LatestVectors:
-    """The latest vector vᵢ of each client that has sent one, which are never copied, and Σ wᵢ vᵢ / Σ wᵢ over them.
+    """An immutable collection of each client's latest vector vᵢ, with the mean Σ wᵢ vᵢ / Σ wᵢ.
 
-    The vectors are the leaves of a tree with ``BRANCHES`` children a node, each of which has the sum of those below it.
-    When k clients send new ones, the nodes above them are made anew, at most k · BRANCHES · log N additions of vectors,
-    and all others are shared with the object as it was before, which does not change. A mean so depends on nothing but
-    the present vectors: sums are of these, in the order of the clients, and nothing is subtracted. For up to
-    ``BRANCHES`` clients it is ``aggregation.weighted_mean`` to the bit.
+    The vectors are the leaves of a tree with ``BRANCHES`` children per node; a node stores the sum of the vectors below
+    it. Replacing k vectors rebuilds only the nodes above them, at most k · BRANCHES · log N vector additions; the other
+    nodes are shared with the previous collection. Sums are always taken in the order of the clients and nothing is
+    subtracted, so the mean depends on the present vectors only. For up to ``BRANCHES`` clients it equals
+    ``aggregation.weighted_mean`` bitwise.
 
     Args:
-        weights: wᵢ, one for each of N clients; equal ones stand for 1.
-        vector: the vectors' specification.
+        weights: wᵢ, one for each of N clients; equal weights are treated as 1.
+        vector: specification of a vector.
     """
 
     def __init__(self, weights: Sequence[float], vector: TensorSpec) -> None:
@@ -63,24 +63,24 @@ class LatestVectors:
         return found
 
     def items(self) -> Iterator[tuple[int, Tensor]]:
-        """The clients, ascending, with their vectors."""
+        """Iterates over clients, in ascending order, and their vectors."""
         return _leaves(self._root, 0, self._span)
 
     def replaced(self, vectors: Mapping[int, Tensor]) -> Self:
-        """The same with new vectors of some clients."""
+        """Returns a collection with new vectors of some clients."""
         made = copy.copy(self)
         if vectors:
             made._root = self._made(self._root, 0, self._span, vectors)
         return made
 
     def mean(self) -> Tensor:
-        """Σ wᵢ vᵢ / Σ wᵢ, summed in float64 and rounded once to the vectors' dtype; there must be a vector."""
+        """Returns Σ wᵢ vᵢ / Σ wᵢ of one or more vectors, summed in float64 and rounded once to their dtype."""
         root = self._root
         assert root is not None
         return root.total.div(root.count if self._equal else root.weight).to(self.vector.dtype)
 
     def state_dict(self) -> dict[str, Any]:
-        """The clients and their vectors; the tree is made again of them."""
+        """Returns the clients and their vectors, from which the tree is rebuilt."""
         clients, vectors = [], []
         for client, vector in self.items():
             clients.append(client)
@@ -88,24 +88,24 @@ class LatestVectors:
         return {"clients": clients, "vectors": vectors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes the vectors of a ``state_dict``.
+        """Replaces the vectors by those of a ``state_dict``.
 
         Raises:
-            MessageError: unless they are of ascending clients and fit the specification; nothing is taken then.
+            MessageError: if the clients are not ascending, or a vector does not fit; the collection is then unchanged.
         """
         clients, vectors = state["clients"], state["vectors"]
         check_integers("clients", clients, len(self.weights))
         if not isinstance(vectors, list) or len(vectors) != len(clients) or sorted(set(clients)) != clients:
-            raise MessageError(f"vectors are {len(vectors)} of {len(clients)} clients, which must ascend")
+            raise MessageError(f"{len(vectors)} vectors do not match {len(clients)} ascending clients")
         for client, vector in zip(clients, vectors, strict=True):
             if not isinstance(vector, Tensor):
-                raise MessageError(f"the vector of client {client} is a {type(vector).__name__}")
+                raise MessageError(f"the vector of client {client} must be a tensor, got {type(vector).__name__}")
             self.vector.check_layout(f"the vector of client {client}", vector.dtype, tuple(vector.shape))
         self._root = None
         self._root = self.replaced(dict(zip(clients, vectors, strict=True)))._root
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy that shares the nodes, which never change."""
+        """Returns a copy that shares the nodes, which are immutable."""
         return copy.copy(self)
 
     def _find(self, client: int) -> Tensor | None:
@@ -118,7 +118,7 @@ class LatestVectors:
         return None
 
     def _made(self, node: _Node | None, first: int, span: int, vectors: Mapping[int, Tensor]) -> _Node:
-        """A node with new vectors among those below it, of which ``first`` is the first and ``span`` are a child's."""
+        """Returns a node with new vectors: its first client is ``first``, and each child covers ``span`` clients."""
         children = [None] * BRANCHES if node is None else list(node.children)
         groups: dict[int, dict[int, Tensor]] = {}
         for client, vector in vectors.items():
@@ -154,7 +154,7 @@ def _leaves(node: _Node | None, first: int, span: int) -> Iterator[tuple[int, Te
 
 
 def among(client: int | None, clients: Sequence[int]) -> bool:
-    """Whether a client is one of several, whose numbers ascend, by bisection; None is none of them."""
+    """Whether a client is in an ascending sequence, by bisection; False for None."""
     if client is None:
         return False
     at = bisect_left(clients, client)

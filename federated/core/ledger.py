@@ -1,4 +1,4 @@
-"""The ledger: what each client cost in each round, in queries, bytes and seconds."""
+"""The ledger: each client's costs in each round, in queries, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 AGAINST = {"rounds": "rounds", "queries": "queries", "bytes": "payload bytes, up and down"}
-"""The names and the labels of what costs and values are drawn against."""
+"""Choices of the horizontal axis in plots, with their labels."""
 
 
 class Spent(NamedTuple):
-    """Counts of queries (failed ones included), of failed queries, and of gradient evaluations."""
+    """Numbers of queries (including failed ones), failed queries and gradient evaluations."""
 
     queries: int = 0
     failures: int = 0
     gradients: int = 0
 
     def since(self, before: Spent) -> Spent:
-        """The difference to earlier counts."""
+        """Returns the difference from earlier counts."""
         return Spent(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @dataclass
 class Entry:
-    """The costs of one client in one round, over all phases.
+    """Costs of one client in one round, over all phases.
 
     Attributes:
         round: r, from 1.
         client: the client's number.
-        queries: function values, failed ones and those of lost or refused reports included.
+        queries: function evaluations, including failed ones and those of lost or refused reports.
         failures: failed queries.
         gradients: gradient evaluations.
-        payload_up: bytes of the tensors that the client sent, the communication that papers count.
-        payload_down: bytes of the tensors that the server sent to it.
-        message_up: bytes of the client's encoded messages, which have a header and a digest beside the payload.
-        message_down: bytes of the encoded messages to it.
-        wire_up: bytes of the client's HTTP requests, without the frames of TLS and TCP; None in one process.
+        payload_up: bytes of the tensors from the client, the communication cost that papers count.
+        payload_down: bytes of the tensors to the client.
+        message_up: bytes of the encoded messages from the client, including headers and digests.
+        message_down: bytes of the encoded messages to the client.
+        wire_up: bytes of the client's HTTP requests, without TLS and TCP framing; None in one process.
         wire_down: bytes of the HTTP responses to it.
         seconds: wall time of the client's work.
-        refused: the reasons why its reports were refused or are missing, joined by semicolons.
+        refused: reasons for refused or missing reports, separated by semicolons.
     """
 
     round: int
@@ -76,25 +76,23 @@ class Entry:
 
 
 MOST_NOTED = 2000
-"""Letters of all reasons of an entry at most."""
+"""Maximal number of characters of an entry's reasons."""
 
 COLUMNS = tuple(field.name for field in fields(Entry))
 COUNTS = COLUMNS[2:-1]
 WIRE = tuple(name for name in COLUMNS if name.startswith("wire"))
 NONE = -1
-"""What stands for None in a column of integers."""
+"""Represents None in a column of integers."""
 MOST = 2**63 - 1
 """The largest count of an entry."""
 
 
 class Ledger:
-    """The entries of all clients and rounds, in the order in which they were begun.
+    """The costs of all clients and rounds, in order of creation.
 
-    Entries are held in columns, some 100 bytes each, and totals of all of them are added up as the counts come: neither
-    adding nor ``total(name)`` looks at the entries of earlier rounds.
-
-    Who writes entries to a file as they come marks them by ``mark_written``, and sees by ``is_written`` whether those
-    that were written still stand.
+    Entries are stored in columns, about 100 bytes each, and totals are updated as costs are added: neither ``add`` nor
+    ``total(name)`` reads earlier rounds. A writer that appends entries to a file calls ``mark_written``, and checks by
+    ``is_written`` whether the entries in the file are still valid.
     """
 
     def __init__(self) -> None:
@@ -124,15 +122,15 @@ class Ledger:
     def add(self, round_number: int, client: int, **counts: int | float | None) -> None:
         """Adds counts, named as in ``Entry``, to a client's entry of a round; None adds nothing.
 
-        Counts may be another party's words: of an entry they end at ``MOST``.
+        Counts may come from another party, so that an entry's sum is limited to ``MOST``.
 
         Raises:
-            TypeError: if a name is none of ``COUNTS``, or a number has another type; nothing is added then.
-            ValueError: if a number is negative, NaN or infinite; nothing is added then.
+            TypeError: if a name is not in ``COUNTS``, or a number has another type; nothing is then added.
+            ValueError: if a number is negative, NaN or infinite; nothing is then added.
         """
         unknown = set(counts) - set(COUNTS)
         if unknown:
-            raise TypeError(f"the ledger counts {', '.join(COUNTS)}; got {', '.join(sorted(unknown))}")
+            raise TypeError(f"unknown counts {', '.join(sorted(unknown))}; the ledger has {', '.join(COUNTS)}")
         for name, count in counts.items():
             _check_count(name, count)
         row = self._row(round_number, client)
@@ -144,22 +142,22 @@ class Ledger:
                 self._totals[name] = (self._totals[name] or 0) + column[row] - before
 
     def refuse(self, round_number: int, client: int, reason: str) -> None:
-        """Notes in a client's entry of a round why a report was refused or is missing.
+        """Records in a client's entry of a round why a report was refused or is missing.
 
-        Reasons may be another party's words: of all that an entry has, the first ``MOST_NOTED`` letters are kept.
+        Reasons may come from another party, so that an entry keeps ``MOST_NOTED`` characters.
         """
         row, reason = self._row(round_number, client), plain(reason)
         if noted := plain("; ".join(filter(None, (self._refused.get(row, ""), reason))), MOST_NOTED):
             self._refused[row] = noted
 
     def total(self, name: str, *, round: int | None = None, client: int | None = None) -> Any:
-        """The sum of a count over all entries, or those of a round or client; None for wire bytes without a wire.
+        """Returns the sum of a count over all entries, or a round's or client's; None for wire bytes if there are none.
 
         Raises:
-            ValueError: if the name is none of ``COUNTS``.
+            ValueError: if the name is not in ``COUNTS``.
         """
         if name not in COUNTS:
-            raise ValueError(f"the ledger counts {', '.join(COUNTS)}; got {name!r}")
+            raise ValueError(f"unknown count {name!r}; the ledger has {', '.join(COUNTS)}")
         if round is None and client is None:
             return self._totals[name]
         wanted = np.ones(len(self), dtype=bool)
@@ -169,23 +167,23 @@ class Ledger:
         return _sum(name, self._column(name)[wanted])
 
     def mark_written(self, writer: object) -> None:
-        """Takes all entries as written by a writer, in the place of any other."""
+        """Marks all entries as written by a writer, which replaces an earlier writer."""
         self._written_by, self._oldest_change = writer, len(self)
 
     def is_written(self, writer: object, entries: int) -> bool:
-        """Whether this writer was the last to write, and the first so many entries are as they were then."""
+        """Whether this writer was the last one, and the first ``entries`` entries have not changed since."""
         return self._written_by is writer and self._oldest_change >= entries
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """The entries as dictionaries with the keys of ``COLUMNS``, sorted by round and client."""
+        """Returns the entries as dictionaries with the keys ``COLUMNS``, sorted by round and client."""
         return [self._entry(row) for row in self._sorted()]
 
     def entries(self, start: int = 0) -> Iterator[dict[str, Any]]:
-        """Those from a number on, in the order in which they were begun, with the keys of ``COLUMNS``."""
+        """Iterates over entries from a position on, in order of creation, as dictionaries with the keys ``COLUMNS``."""
         return map(self._entry, range(start, len(self)))
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """The entries, with the columns of ``COLUMNS``, sorted by round and client; None is ``pandas.NA``.
+        """Returns the entries with the columns ``COLUMNS``, sorted by round and client; None is ``pandas.NA``.
 
         Raises:
             ImportError: if pandas is not installed.
@@ -198,18 +196,17 @@ class Ledger:
         return frame
 
     def plot(self, ax: Axes | None = None, against: str = "rounds") -> Axes:
-        """Draws what all clients had spent after each round, and marks rounds with failures.
+        """Plots the cumulative costs of all clients after each round.
 
-        Payload bytes, up and down, are drawn against rounds or queries, and queries against bytes. Marked on the
-        horizontal axis are rounds in which queries failed, or reports were refused or missing.
+        Payload bytes, up and down, are plotted against rounds or queries, and queries against bytes. Rounds with failed
+        queries, or refused or missing reports, are marked on the horizontal axis.
 
         Args:
-            ax: the axes to draw on. None makes a figure, which pyplot shows; pyplot's current figure, where there is
-                one, stays so.
+            ax: the axes; None creates a figure and does not change pyplot's current one.
             against: ``"rounds"``, ``"queries"`` or ``"bytes"``.
 
         Raises:
-            ValueError: if ``against`` is none of these.
+            ValueError: if ``against`` has another value.
         """
         check_against(against)
         rounds, of_round = np.unique(self._column("round"), return_inverse=True)
@@ -227,49 +224,49 @@ class Ledger:
         return ax
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the entries to a file, exactly and without pickling; ``load`` reads it."""
+        """Writes the ledger to a file for ``load``, exactly and without pickling."""
         save_archive(path, "Ledger", self.state_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The ledger in a file of ``save``.
+        """Reads a ledger from a file written by ``save``.
 
         Raises:
             OSError: if the file cannot be read.
-            ValueError: if it is none of ``save`` or damaged.
+            ValueError: if the file was not written by ``save``, or is damaged.
         """
         return load_archive(path, "Ledger", cls.from_state_dict)
 
     def to_csv(self, path: str | Path) -> None:
-        """Writes the rows to a CSV file, in which None is an empty cell."""
+        """Writes the sorted entries to a CSV file; None is an empty cell."""
         write_csv(path, COLUMNS, (self._entry(row) for row in self._sorted()))
 
     def state_dict(self) -> dict[str, Any]:
-        """The entries in lists, one for each of ``COLUMNS``."""
+        """Returns the entries as lists, one for each of ``COLUMNS``."""
         columns: dict[str, Any] = {name: column.tolist() for name, column in self._columns.items()}
         for name in WIRE:
             columns[name] = [None if count == NONE else count for count in columns[name]]
         return columns | {"refused": [self._refused.get(row, "") for row in range(len(self))]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes the entries of a ``state_dict``.
+        """Replaces the entries by those of a ``state_dict``.
 
         Raises:
-            ValueError: if it has other columns, one of another length, values of other types or under 0, or an entry
-                twice; nothing is taken then.
+            ValueError: if columns are missing, unknown or of different lengths, a value has another type or is
+                negative, or a client and round occur twice; the ledger is then unchanged.
         """
         if set(state) != set(COLUMNS):
-            raise ValueError(f"the ledger's columns are {list(COLUMNS)}, got {sorted(state)}")
+            raise ValueError(f"the ledger's columns are {sorted(state)}, expected {list(COLUMNS)}")
         for name, hint in get_type_hints(Entry).items():
             kinds = get_args(hint) or (hint,)
             if not isinstance(state[name], list) or not all(type(value) in kinds for value in state[name]):
-                raise ValueError(f"the ledger's column {name} is no list of {getattr(hint, '__name__', hint)}")
+                raise ValueError(f"the ledger's column {name} must be a list of {getattr(hint, '__name__', hint)}")
             if kinds != (str,) and any(not 0 <= value <= MOST for value in state[name] if value is not None):
-                raise ValueError(f"the ledger's column {name} has a number that is no count")
+                raise ValueError(f"the ledger's column {name} has a negative number or one over 2^63 - 1")
         if len({len(state[name]) for name in COLUMNS}) > 1:
-            raise ValueError("the ledger's columns are of different lengths")
+            raise ValueError("the ledger's columns have different lengths")
         if len(set(zip(state["round"], state["client"], strict=True))) < len(state["round"]):
-            raise ValueError("the ledger has two entries of one client and round")
+            raise ValueError("the ledger has two entries for the same client and round")
         for name, column in self._columns.items():
             self._columns[name] = array(column.typecode, [NONE if count is None else count for count in state[name]])
         self._refused = {row: reason for row, reason in enumerate(state["refused"]) if reason}
@@ -279,13 +276,13 @@ class Ledger:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
-        """A ledger of the entries of a ``state_dict``; raises ``ValueError`` as ``load_state_dict``."""
+        """Creates a ledger from a ``state_dict``; raises ``ValueError`` as ``load_state_dict``."""
         ledger = cls()
         ledger.load_state_dict(state)
         return ledger
 
     def _row(self, round_number: int, client: int) -> int:
-        """The number of a client's entry of a round, which is begun where there is none."""
+        """Returns the position of a client's entry of a round, which is created if it does not exist."""
         if round_number != self._present:
             self._go_to(check_integer("round", round_number, 0))
         row = self._at.get(client)
@@ -301,7 +298,7 @@ class Ledger:
         return row
 
     def _go_to(self, round_number: int) -> None:
-        """Finds the entries of a round; one that is later than all before has none."""
+        """Indexes the entries of a round; a round later than all others has none."""
         self._present, self._at = round_number, {}
         if round_number <= self._last:
             rows = np.flatnonzero(self._column("round") == round_number)
@@ -309,18 +306,18 @@ class Ledger:
         self._last = max(self._last, round_number)
 
     def _column(self, name: str) -> np.ndarray:
-        """A copy of a column: a view would keep it from growing."""
+        """Returns a copy of a column: a view would prevent it from growing."""
         column = self._columns[name]
         return np.array(column, dtype=column.typecode)
 
     def _sums(self, name: str, groups: np.ndarray) -> np.ndarray:
-        """The sums of a count in each group of entries, which are numbered from 0."""
+        """Returns the sums of a count over groups of entries; groups are numbered from 0."""
         sums = np.zeros(groups.max(initial=-1) + 1, dtype=np.int64)
         np.add.at(sums, groups, self._column(name))
         return sums
 
     def _sorted(self) -> np.ndarray:
-        """The numbers of the entries, by round and client."""
+        """Returns the positions of the entries, sorted by round and client."""
         return np.lexsort((self._column("client"), self._column("round")))
 
     def _entry(self, row: int) -> dict[str, Any]:
@@ -331,13 +328,13 @@ class Ledger:
 
 
 def _sum(name: str, counts: np.ndarray) -> Any:
-    """The sum of a column's counts; None where there are some and none is known."""
+    """Returns the sum of a column's counts; None if there are entries but no known count."""
     known = counts[counts != NONE]
     if len(counts) and not len(known):
         return None
     if name == "seconds":
         return known.sum().item()
-    return ((known >> 32).sum().item() << 32) + (known & 0xFFFFFFFF).sum().item()  # whose sums do not overflow
+    return ((known >> 32).sum().item() << 32) + (known & 0xFFFFFFFF).sum().item()  # two sums that cannot overflow
 
 
 def _check_count(name: str, count: Any) -> None:
@@ -349,13 +346,13 @@ def _check_count(name: str, count: Any) -> None:
 
 
 def check_against(against: str) -> None:
-    """Raises ``ValueError`` for what nothing is drawn against."""
+    """Raises ``ValueError`` for an unknown horizontal axis."""
     if against not in AGAINST:
         raise ValueError(f"against must be one of {', '.join(map(repr, AGAINST))}, got {against!r}")
 
 
 def write_csv(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes rows, as dictionaries with the keys of ``columns``, to a CSV file."""
+    """Writes rows, dictionaries with the keys ``columns``, to a CSV file."""
     with replacing(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.DictWriter(text, columns, lineterminator="\n")

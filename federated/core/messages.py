@@ -1,4 +1,4 @@
-"""Messages between server and clients, and the specifications that a receiver holds them to."""
+"""Messages between server and clients, and the specifications that they are checked against."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ Layout = tuple[torch.dtype, tuple[int, ...]]
 
 
 LONGEST_REASON = 400
-"""Letters of a reason at most."""
+"""Maximal number of characters of a reason."""
 
 
 def plain(text: object, longest: int = LONGEST_REASON) -> str:
-    """Text that another party may have written, fit for a log: one line, what cannot be printed escaped, cut."""
+    """Returns text from another party fit for a log: one line, unprintable characters escaped, truncated."""
     text = str(text)
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:longest])
     return shown if len(shown) <= longest and len(text) <= longest else f"{shown[: longest - 1]}…"
 
 
 class MessageError(ValueError):
-    """A receiver refuses a message. Its text is the reason, ``plain``, which the server's ledger records."""
+    """A message is refused; the error's text is the reason, which the server's ledger records."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(plain(reason))
 
 
 class BehindError(MessageError):
-    """A client's state is of an older round than a broadcast presumes: it must catch up first."""
+    """A client's state is older than a broadcast requires, so that the client must catch up first."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Message:
-    """What server and clients exchange.
+    """A message between server and client.
 
     Attributes:
         algorithm: name of the algorithm.
         fingerprint: SHA-256 of the federation's configuration (``Algorithm.fingerprint``).
         round: r, from 1.
-        phase: name of the round's phase; ``"position"`` and ``"catch_up"`` for the two messages of a client that
+        phase: name of the round's phase; ``"position"`` and ``"catch_up"`` for the two messages by which a client
             catches up.
         tensors: the payload, tensors by name.
-        values: plain numbers and strings by name, such as a digest of the model.
+        values: numbers and strings by name, such as a digest of the model.
     """
 
     kind: ClassVar[str]
@@ -64,7 +64,7 @@ class Message:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of the tensors, the communication that papers count."""
+        """Number of bytes of the tensors, the communication cost that papers count."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
     @property
@@ -73,7 +73,7 @@ class Message:
         return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self.tensors.items()}
 
     def to(self, device: torch.device) -> Self:
-        """The same message with its tensors on a device."""
+        """Returns the message with its tensors on a device."""
         if all(t.device == device for t in self.tensors.values()):
             return self
         return dataclasses.replace(self, tensors={k: t.to(device) for k, t in self.tensors.items()})
@@ -81,21 +81,21 @@ class Message:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Broadcast(Message):
-    """A message of the server to clients."""
+    """A message from the server to clients."""
 
     kind: ClassVar[str] = "broadcast"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Report(Message):
-    """A message of a client to the server.
+    """A message from a client to the server.
 
     Attributes:
         client: the client's number.
-        queries: queries of this phase, failed ones included.
+        queries: queries of this phase, including failed ones.
         failures: failed queries of this phase.
         gradients: gradient evaluations of this phase.
-        total_queries: queries that the client has made in all, those of lost reports included.
+        total_queries: all queries of the client so far, including those of lost reports.
     """
 
     kind: ClassVar[str] = "report"
@@ -111,12 +111,12 @@ KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (Broadcast, Report)}
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The shape and dtype of a tensor in a message; floating tensors must be finite.
+    """Required shape and dtype of a tensor in a message; floating-point tensors must be finite.
 
     Attributes:
-        shape: its shape; None stands for any length.
-        dtype: its dtype.
-        largest: the most elements that a shape with None may have.
+        shape: the shape; None allows any length.
+        dtype: the dtype.
+        largest: maximal number of elements if the shape contains None.
     """
 
     shape: tuple[int | None, ...]
@@ -125,37 +125,37 @@ class TensorSpec:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of the largest tensor that fits."""
+        """Number of bytes of the largest allowed tensor."""
         lengths = [n for n in self.shape if n is not None]
         elements = math.prod(lengths) if len(lengths) == len(self.shape) else self.largest
         return elements * self.dtype.itemsize
 
     def check_layout(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        """Raises ``MessageError`` if a tensor of this dtype and shape does not fit."""
+        """Raises ``MessageError`` if this dtype or shape is not allowed."""
         if dtype != self.dtype:
-            raise MessageError(f"{name} has dtype {dtype}, accepted is {self.dtype}")
+            raise MessageError(f"{name} has dtype {dtype}, expected {self.dtype}")
         fits = len(shape) == len(self.shape) and all(
             wanted is None or n == wanted for n, wanted in zip(shape, self.shape, strict=True)
         )
         if not fits or math.prod(shape) * dtype.itemsize > self.max_bytes:
             accepted = tuple("any" if n is None else n for n in self.shape)
-            raise MessageError(f"{name} has shape {tuple(shape)}, accepted is {accepted}")
+            raise MessageError(f"{name} has shape {tuple(shape)}, expected {accepted}")
 
     def check(self, name: str, tensor: Tensor) -> None:
-        """Raises ``MessageError`` if the tensor does not fit, or holds NaN or inf."""
+        """Raises ``MessageError`` if the tensor does not fit, or contains NaN or inf."""
         self.check_layout(name, tensor.dtype, tuple(tensor.shape))
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise MessageError(f"{name} holds NaN or inf")
+            raise MessageError(f"{name} contains NaN or inf")
 
 
 @dataclass(frozen=True)
 class MessageSpec:
-    """The tensors and values that a phase's message holds.
+    """Required tensors and values of a phase's message.
 
     Attributes:
-        tensors: each tensor's specification, by name.
-        values: each value's type, by name; floats must be finite.
-        optional: names of tensors and values that may be absent.
+        tensors: specification of each tensor, by name.
+        values: type of each value, by name; floats must be finite.
+        optional: names of tensors and values that may be missing.
     """
 
     tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
@@ -164,17 +164,17 @@ class MessageSpec:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of the largest payload that fits."""
+        """Number of bytes of the largest allowed payload."""
         return sum(spec.max_bytes for spec in self.tensors.values())
 
     def check(self, message: Message) -> None:
-        """Raises ``MessageError`` with the first name that is missing, unknown or does not fit."""
+        """Raises ``MessageError`` for the first tensor or value that is missing, unknown or does not fit."""
         self.check_layout(message.layout, message.values)
         for name, tensor in message.tensors.items():
             self.tensors[name].check(name, tensor)
 
     def check_layout(self, tensors: Mapping[str, Layout], values: Mapping[str, Plain]) -> None:
-        """The same of a message whose tensors are described by dtype and shape, and whose numbers may be any."""
+        """Checks a message whose tensors are described by dtype and shape; their numbers are not checked."""
         self._check_names("tensors", tensors, self.tensors)
         self._check_names("values", values, self.values)
         for name, layout in tensors.items():
@@ -182,11 +182,11 @@ class MessageSpec:
         for name, value in values.items():
             if type(value) is not self.values[name]:
                 kind = self.values[name].__name__
-                raise MessageError(f"{name} is a {type(value).__name__}, accepted is {kind}")
+                raise MessageError(f"{name} has type {type(value).__name__}, expected {kind}")
             if isinstance(value, float) and not math.isfinite(value):
-                raise MessageError(f"{name} is {value}, accepted is a finite number")
+                raise MessageError(f"{name} is {value}, expected a finite number")
 
     def _check_names(self, what: str, given: Mapping[str, object], accepted: Mapping[str, object]) -> None:
         unknown, missing = given.keys() - accepted.keys(), accepted.keys() - given.keys() - self.optional
         if unknown or missing:
-            raise MessageError(f"{what} are {sorted(given)}, accepted are {sorted(accepted)}")
+            raise MessageError(f"{what} are {sorted(given)}, expected {sorted(accepted)}")

@@ -1,4 +1,4 @@
-"""The trust boundary: what comes from a named sender becomes a message, or is refused with a reason."""
+"""The trust boundary: content from a sender becomes a valid message, or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from federated.core.messages import Broadcast, Message, MessageError, Report
 M = TypeVar("M", Broadcast, Report)
 
 Content = Message | bytes | Frame
-"""What arrives: bytes of ``encode``, a frame that another encoding was opened to, or the object itself."""
+"""Received content: encoded bytes, a frame opened from another encoding, or the message object itself."""
 
 
 def received(
@@ -26,30 +26,29 @@ def received(
     head: Callable[[M], None],
     body: Callable[[M], None] | None = None,
 ) -> M:
-    """The message that a sender's content is, its tensors on the model's device.
+    """Validates a sender's content and returns the message, with its tensors on the model's device.
 
-    Before a tensor exists its header is checked: kind, algorithm, fingerprint, phase, sender, round and ``head``, and
-    then names, dtypes and shapes against the specification of its phase. Nothing is trusted: whatever goes wrong
-    inside is a refusal.
+    The header is checked before any tensor is built (kind, algorithm, fingerprint, phase, sender, round and ``head``),
+    then names, dtypes and shapes against the phase's specification. Every failure inside is a refusal.
 
     Args:
-        content: what arrived.
+        content: the received content.
         kind: ``Broadcast`` for a client, ``Report`` for the server.
-        algorithm: the receiver's.
-        phases: the phases that the message may be of; they also bound how many bytes are read.
-        sender: the client whose link it came over; None for the server.
-        head: checks the message without its tensors, by what the receiver waits for: round, phase and sender.
+        algorithm: the receiver's algorithm.
+        phases: the allowed phases, which also bound the number of bytes that are read.
+        sender: the client at the other end of the connection; None for the server.
+        head: checks the message without its tensors, for what the receiver expects now: round, phase and sender.
         body: checks the whole message.
 
     Raises:
-        MessageError: if the content is refused, with the reason. Nothing else is raised.
+        MessageError: if the content is refused, with the reason; no other exception is raised.
     """
     with refusing():
         limit = frame_limit(max(algorithm.specification(kind, phase).max_bytes for phase in phases))
         given = content if isinstance(content, Message | Frame) else opened(content, limit)
         header = given.header if isinstance(given, Frame) else given
         if not isinstance(header, kind):
-            raise MessageError(f"a {header.kind} is no {kind.kind}")
+            raise MessageError(f"the message is a {header.kind}, expected a {kind.kind}")
         _check_header(header, algorithm, phases, sender)
         head(header)
         specification = algorithm.specification(kind, header.phase)
@@ -65,7 +64,7 @@ def received(
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Makes a ``MessageError`` of every exception of the block."""
+    """Converts every exception of the block to a ``MessageError``."""
     try:
         yield
     except MessageError:
@@ -76,17 +75,17 @@ def refusing() -> Iterator[None]:
 
 def _check_header(header: Message, algorithm: Algorithm, phases: tuple[str, ...], sender: int | None) -> None:
     if header.algorithm != algorithm.name:
-        raise MessageError(f"the {header.kind} is of {header.algorithm!r}, this federation runs {algorithm.name!r}")
+        raise MessageError(f"the {header.kind} is for {header.algorithm!r}, this federation runs {algorithm.name!r}")
     if header.fingerprint != algorithm.fingerprint:
         raise MessageError(
             f"the configuration's fingerprint is {header.fingerprint[:16]!r}…, "
             f"this federation's is {algorithm.fingerprint[:16]!r}…"
         )
     if header.phase not in phases:
-        raise MessageError(f"phase {header.phase!r} is unknown, accepted are {list(phases)}")
+        raise MessageError(f"phase {header.phase!r} is unknown, expected one of {list(phases)}")
     if isinstance(header, Report) and header.client != sender:
         raise MessageError(f"client {sender} sent a {header.kind} in the name of client {header.client}")
     if not 0 <= header.round <= algorithm.last_round:
         raise MessageError(
-            f"round {header.round} is none: a federation of these options ends by {algorithm.last_round}"
+            f"round {header.round} is not a valid round: with these options the last one is {algorithm.last_round}"
         )

@@ -1,4 +1,4 @@
-"""What a saved state is held to before anything of it is taken: the options' shapes and types, name by name."""
+"""Validation of a saved state against a new object, by shapes and types, before any of it is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from federated.core.messages import MessageError, TensorSpec
 
 ANYTHING = bool | int | float | str | list | tuple | dict | Tensor | None
-"""What a saved value may be where nothing is known of it."""
+"""Types of a saved value about which nothing is known."""
 
 
 def check_saved(
@@ -23,18 +23,18 @@ def check_saved(
     growing: bool = False,
     hint: Any = None,
 ) -> None:
-    """Raises ``MessageError`` unless a saved value can take the place of the one that a new object has.
+    """Raises ``MessageError`` unless a saved value can replace the corresponding value of a new object.
 
-    A tensor must have the dtype and shape of the new object's; where that has None, those of ``vectors``. A dataclass
-    or a mapping must have its names, a number or a string its type.
+    A tensor must have the dtype and shape of the new object's tensor, or, if that is None, those given by ``vectors``.
+    A dataclass or mapping must have the same names, and a number or string the same type.
 
     Args:
         name: the value's name.
-        current: what a new object has.
-        saved: what ``optimizers.core.state.save`` made of it.
+        current: the value of a new object.
+        saved: the value written by ``optimizers.core.state.save``.
         vectors: specifications of tensors by name.
-        growing: whether tensors of several rows may have others; those of none in a new object always may.
-        hint: the type that a dataclass declares, by which values are known that a new object lacks; None: it has none.
+        growing: whether the number of rows of a matrix may differ; it may always differ from 0.
+        hint: the declared type of a dataclass's field, for values that are None in a new object; None if undeclared.
     """
     if hasattr(current, "load_state_dict"):
         current = current.state_dict()
@@ -54,7 +54,7 @@ def check_saved(
         if get_origin(hint) is dict:
             fields = dict.fromkeys(saved, next(iter(fields.values()), None))
         if fields and set(saved) != set(fields):
-            raise MessageError(f"{name} has {sorted(map(str, saved))}, accepted are {sorted(map(str, fields))}")
+            raise MessageError(f"{name} has {sorted(map(str, saved))}, expected {sorted(map(str, fields))}")
         for key, value in fields.items():
             check_saved(str(key), value, saved[key], vectors, growing=growing, hint=hints.get(key, Any))
     else:
@@ -69,14 +69,14 @@ def check_saved(
 
 
 def check_integers(name: str, values: Any, stop: int, start: int = 0) -> None:
-    """Raises ``MessageError`` unless values are integers from ``start`` to under ``stop``, in a list or tuple."""
+    """Raises ``MessageError`` unless values are a list or tuple of integers from ``start`` to ``stop`` − 1."""
     _check_like(name, values, (list, tuple))
     if not all(type(value) is int and start <= value < stop for value in values):
-        raise MessageError(f"{name} are {values!r:.80}, accepted are integers from {start} to under {stop}")
+        raise MessageError(f"{name} are {values!r:.80}, expected integers from {start} to {stop - 1}")
 
 
 def _hints(state: Any) -> Mapping[str, Any]:
-    """The types that a dataclass declares; none where it names types that only a type checker imports."""
+    """Returns a dataclass's declared types; empty if they name types that only a type checker imports."""
     try:
         return {} if isinstance(state, Mapping) else get_type_hints(type(state))
     except NameError:
@@ -88,10 +88,10 @@ def _check_tensor(name: str, current: Tensor, saved: Any, growing: bool) -> None
     shape, wanted = tuple(saved.shape), tuple(current.shape)
     free = wanted[:1] == (0,) or (growing and len(wanted) > 1)
     if saved.dtype != current.dtype or len(shape) != len(wanted) or shape[free:] != wanted[free:]:
-        raise MessageError(f"{name} is {saved.dtype} of shape {shape}, accepted is {current.dtype} of {wanted}")
+        raise MessageError(f"{name} is {saved.dtype} of shape {shape}, expected {current.dtype} of shape {wanted}")
 
 
 def _check_like(name: str, saved: Any, kinds: tuple[Any, ...]) -> None:
     if not isinstance(saved, kinds) or (isinstance(saved, bool) and bool not in kinds):
         accepted = " or ".join(kind.__name__ for kind in kinds)
-        raise MessageError(f"{name} is a {type(saved).__name__}, accepted is a {accepted}")
+        raise MessageError(f"{name} has type {type(saved).__name__}, expected {accepted}")

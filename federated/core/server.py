@@ -1,4 +1,4 @@
-"""The server's half of a federated algorithm: it broadcasts, checks reports, and aggregates them, phase by phase."""
+"""The server of a federated algorithm: it broadcasts, validates reports and aggregates them, phase by phase."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Arrival:
-    """What a client sent in a phase, or why it sent nothing.
+    """A client's report in a phase, or the reason why there is none.
 
     Attributes:
-        client: the client whose link it came over.
-        content: the report in the form in which it came; None if there is none.
-        reason: why there is none.
+        client: the client at the other end of the connection.
+        content: the report as received; None if there is none.
+        reason: why there is no report.
     """
 
     client: int
@@ -45,7 +45,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A report that the server refused, or that is missing: the client and the reason."""
+    """A report that was refused or is missing: the client and the reason."""
 
     client: int
     reason: str
@@ -58,10 +58,10 @@ class Outcome:
     Attributes:
         phase: the phase's name.
         accepted: clients whose reports were used.
-        refused: the other clients with reasons, and late reports of other rounds.
-        skipped: why the round is skipped; None if it is not.
-        rejected: whether the round's model was taken back, by ``accept="monotone"``.
-        ended: whether the round is over.
+        refused: refused and missing reports with reasons, including late ones from other rounds.
+        skipped: why the round is skipped; None otherwise.
+        rejected: whether ``accept="monotone"`` restored the previous model.
+        ended: whether the round has ended.
     """
 
     phase: str
@@ -73,13 +73,13 @@ class Outcome:
 
 
 class Server(ABC):
-    """The server of one federation; ``federated/core/algorithm.py`` says what a subclass implements.
+    """The server of one federation; ``federated/core/algorithm.py`` describes the methods of a subclass.
 
     Attributes:
         algorithm: the options.
-        round: r, the present round, from 1.
-        participants: the clients of the present phase, ascending.
-        gate: what is remembered of the reports that were used.
+        round: r, the current round, from 1.
+        participants: the clients of the current phase, in ascending order.
+        gate: statistics of the reports that were used.
     """
 
     state: Any
@@ -96,7 +96,7 @@ class Server(ABC):
         self._acceptance = Acceptance(self.x, {}) if algorithm.asks_acceptance else None
         self._settling = Settling.at(algorithm.search(self.x)) if algorithm.settles else None
 
-    # What an algorithm implements.
+    # For subclasses to implement.
 
     @abstractmethod
     def _start(self) -> None:
@@ -104,37 +104,37 @@ class Server(ABC):
 
     @abstractmethod
     def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
-        """The tensors of the phase's broadcast; ``client`` is a number if broadcasts are personal."""
+        """Returns the tensors of the phase's broadcast; ``client`` is None unless broadcasts are personal."""
 
     @abstractmethod
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
-        """Updates the state by the accepted reports, of which there is at least one, in ascending order of clients."""
+        """Updates the state by the accepted reports: one or more, in ascending order of clients."""
 
     def _broadcast_values(self, phase: str, client: int | None) -> Mapping[str, Plain]:
         return {}
 
     def _check(self, phase: str, report: Report) -> None:
-        """Raises ``MessageError`` if a report fails a check of the algorithm's own."""
+        """Raises ``MessageError`` if a report fails the algorithm's own checks."""
         return
 
     def _unmoved(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[int, int]:
-        """How many of the clients' numbers say that nothing changed, of how many: here iterates that stayed at x."""
+        """Returns how many of the clients' numbers indicate no change, and their total; here, iterates equal to x."""
         moves = lengths.get("x", {}).values()
         return sum(length == 0.0 for length in moves), len(moves)
 
     def _skipped(self, phase: str) -> None:
-        """Mends the state after a phase without a valid report."""
+        """Repairs the state after a phase without a valid report."""
         return
 
     def _take_back(self, previous: Tensor) -> None:
-        """Puts the model back to x_{r−1}, for an algorithm that ``asks_acceptance``."""
+        """Restores the model x_{r−1}, for an algorithm with ``asks_acceptance``."""
         self.state = replace(self.state, x=previous)
 
     def _catch_up(self, position: Report) -> tuple[Mapping[str, Tensor], Mapping[str, Plain]]:
-        """The tensors and values that bring a client from its position to the present."""
-        raise MessageError(f"{self.algorithm.name} has nothing to catch up with")
+        """Returns the tensors and values that update a client from its position to the current round."""
+        raise MessageError(f"{self.algorithm.name} does not support catching up")
 
-    # What an engine calls.
+    # For the engine.
 
     @property
     def x(self) -> Tensor:
@@ -143,14 +143,14 @@ class Server(ABC):
 
     @property
     def phase(self) -> str:
-        """Name of the present phase."""
+        """Name of the current phase."""
         return self.algorithm.exchanges[self._phase]
 
     def broadcast(self, client: int | None = None) -> Broadcast:
-        """The broadcast of the present phase; making it changes nothing.
+        """Returns the broadcast of the current phase without changing the state.
 
         Args:
-            client: the client that it is for, if ``algorithm.personal``.
+            client: the recipient, if ``algorithm.personal``.
         """
         if self._acceptance is not None and self.phase == ACCEPT:
             return self._message(ACCEPT, self._acceptance.broadcast(self.x, self.participants), {})
@@ -160,11 +160,11 @@ class Server(ABC):
         return self._message(self.phase, tensors, values)
 
     def catch_up(self, content: Content, sender: int) -> Broadcast:
-        """The message that brings a client that is behind to where it can follow the present broadcast.
+        """Returns the message that lets a client that is behind follow the current broadcast.
 
         Args:
-            content: what ``Client.position`` returned, or its bytes.
-            sender: the client whose link it came over.
+            content: the client's position (``Client.position``), possibly encoded.
+            sender: the client at the other end of the connection.
 
         Raises:
             MessageError: if the position is refused.
@@ -176,11 +176,11 @@ class Server(ABC):
             return self._message("catch_up", *self._catch_up(report))
 
     def check(self, content: Content, sender: int) -> Report:
-        """The report, if it is a valid one of the present phase; checking it changes nothing.
+        """Validates and returns a report of the current phase without changing the state.
 
         Args:
-            content: the report in the form in which it came.
-            sender: the client whose link it came over.
+            content: the report as received.
+            sender: the client at the other end of the connection.
 
         Raises:
             MessageError: if the report is refused, with the reason.
@@ -191,11 +191,11 @@ class Server(ABC):
         )
 
     def aggregate(self, arrivals: Iterable[Arrival | Report]) -> Outcome:
-        """Ends the phase: uses the valid reports, refuses the others, and goes to the next phase or round.
+        """Ends the phase: aggregates valid reports, refuses the others, and proceeds to the next phase or round.
 
-        The order of arrivals does not matter, except that of several valid reports of one client the first counts.
-        Reports that the gate leaves out count as refused. With fewer reports than the quorum the round is skipped, and
-        the state changes by ``_skipped`` only.
+        The order of arrivals does not matter, except that the first of several valid reports of a client counts.
+        Reports excluded by the gate are refused. With fewer reports than the quorum the round is skipped, and only
+        ``_skipped`` may change the state.
         """
         number, phase = self.round, self.phase
         accepted: dict[int, Report] = {}
@@ -234,7 +234,7 @@ class Server(ABC):
         return Outcome(phase, used, tuple(refused), skipped, rejected, ended)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values on which the server's future depends."""
+        """Returns the complete state as tensors and plain values."""
         return {
             "configuration": self.algorithm.configuration,
             "round": self.round,
@@ -247,10 +247,10 @@ class Server(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a ``state_dict``, once all of it was built and found to fit the algorithm's specification.
+        """Restores a ``state_dict`` after validating all of it.
 
         Raises:
-            ValueError: if it is of another configuration, or does not fit; this server is then unchanged.
+            ValueError: if it belongs to another configuration or is invalid; the server is then unchanged.
         """
         with refusing():
             self.algorithm.check_configuration(state["configuration"], "the state")
@@ -265,7 +265,7 @@ class Server(ABC):
         vars(self).update(vars(loaded))
 
     def _check_loaded(self) -> None:
-        """Raises unless a state that was loaded is one that a server of these options can be in."""
+        """Raises an error if a server with these options cannot be in the loaded state."""
         a = self.algorithm
         check_integers("round", [self.round], a.last_round + 1, 1)
         check_integers("phase", [self._phase], len(a.exchanges))
@@ -274,32 +274,34 @@ class Server(ABC):
         if self._acceptance is not None:
             check_integers("acceptance's clients", list(self._acceptance.values), a.clients)
             if not all(type(value) is float for value in self._acceptance.values.values()):
-                raise MessageError("acceptance's values are no floats")
+                raise MessageError("acceptance's values must be floats")
         if self._settling is not None and not 0.0 < self._settling.scale <= 1.0:
-            raise MessageError(f"settling's scale is {self._settling.scale}, accepted is over 0 and at most 1")
+            raise MessageError(f"settling's scale is {self._settling.scale}, expected a number in (0, 1]")
         if self._phase == 0 and self.participants != sample_clients(a.seed, self.round, a.clients, a.participants):
-            raise MessageError(f"participants are {self.participants!r:.80}, which round {self.round} does not sample")
+            raise MessageError(
+                f"participants are {self.participants!r:.80}, which is not the sample of round {self.round}"
+            )
         self.broadcast()
 
-    # What a subclass uses.
+    # For subclasses to use.
 
     def combine(self, name: str, reports: Mapping[int, Report]) -> Tensor:
-        """The mean of the reports' tensors of a name, by the algorithm's aggregation and weights."""
+        """Returns the mean of the reports' tensors of a name, by the algorithm's aggregation and weights."""
         vectors = {client: report.tensors[name] for client, report in reports.items()}
         return self.mean_of(vectors, self.x if name == "x" else None)
 
     def mean_of(self, vectors: Mapping[int, Tensor], about: Tensor | None = None) -> Tensor:
-        """The mean of vectors by client, by the algorithm's aggregation and weights; ``about``: see ``combine``."""
+        """Returns the mean of vectors by client, by the algorithm's aggregation and weights; see ``combine``."""
         a = self.algorithm
         weights = [a.weights[client] for client in vectors]
         return combine(a.aggregation, list(vectors.values()), weights, a.trim, about)
 
     def mean_of_latest(self, vectors: LatestVectors) -> Tensor:
-        """``mean_of`` of the latest vectors of all clients; a plain mean looks at none that did not change."""
+        """Returns ``mean_of`` of the latest vectors; a plain mean costs only what changed."""
         return vectors.mean() if self.algorithm.aggregation == "mean" else self.mean_of(dict(vectors.items()))
 
     def moved(self, x: Tensor, mean: Tensor) -> Tensor:
-        """x + η_s (mean − x), projected onto the bounds; the mean itself for η_s = 1.
+        """Returns x + η_s (mean − x), projected onto the bounds; the mean itself for η_s = 1.
 
         Raises:
             RoundSkipped: if it is not finite.
@@ -308,7 +310,7 @@ class Server(ABC):
         return self.confined(mean if rate == 1.0 else x + rate * (mean - x))
 
     def confined(self, x: Tensor) -> Tensor:
-        """x projected onto the bounds.
+        """Returns x projected onto the bounds.
 
         Raises:
             RoundSkipped: if x is not finite.
@@ -321,7 +323,7 @@ class Server(ABC):
     # Parts.
 
     def _lengths(self, phase: str, reports: Mapping[int, Report]) -> dict[str, dict[int, float]]:
-        """What the gate looks at: by a tensor's name and the client, the lengths of the reports' tensors."""
+        """Returns the lengths of the reports' tensors for the gate, by tensor name and client."""
         if self.algorithm.gate == math.inf or not reports:
             return {}
         if self._acceptance is not None and phase == ACCEPT:
@@ -335,10 +337,12 @@ class Server(ABC):
         return found
 
     def _use(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[str | None, bool]:
-        """Uses the reports of a phase; the reason to skip the round or None, and whether the model was taken back."""
+        """Uses a phase's reports; returns why the round is skipped, or None, and whether the model was rejected."""
         needed, skipped = self.algorithm.needed, None
         if len(reports) < needed:
-            skipped = f"{len(reports)} reports can be used, the quorum is {needed}" if reports else "no valid report"
+            skipped = (
+                f"{len(reports)} usable reports are fewer than the quorum of {needed}" if reports else "no valid report"
+            )
         acceptance, rejected = self._acceptance, False
         if acceptance is not None and phase == ACCEPT:
             robust = None if self.algorithm.aggregation == "mean" else self.mean_of
@@ -379,11 +383,11 @@ class Server(ABC):
         return message
 
     def _check_place(self, report: Report) -> None:
-        """Raises ``MessageError`` unless the report is of the present phase, and of a participant."""
+        """Raises ``MessageError`` unless the report belongs to the current phase and a participant."""
         if (report.round, report.phase) != (self.round, self.phase):
             late = "late: " if report.round < self.round else ""
             raise MessageError(
-                f"{late}the report is of round {report.round}, phase {report.phase!r}; "
+                f"{late}the report is for round {report.round}, phase {report.phase!r}; "
                 f"this is round {self.round}, phase {self.phase!r}"
             )
         self._check_participant(report)
@@ -399,15 +403,15 @@ class Server(ABC):
             self._check(self.phase, report)
 
     def _check_participant(self, report: Report) -> None:
-        """Raises ``MessageError`` unless the report is of a participant, with counts that go together."""
+        """Raises ``MessageError`` unless the report is from a participant, with consistent counts."""
         if report.round > self.round:
-            raise MessageError(f"the {report.phase} is of round {report.round}, this is round {self.round}")
+            raise MessageError(f"the {report.phase} is for round {report.round}, this is round {self.round}")
         if not among(report.client, self.participants):
-            raise MessageError(f"client {report.client} was not asked in this phase")
+            raise MessageError(f"client {report.client} does not take part in this phase")
         if not report.failures <= report.queries <= report.total_queries:
             raise MessageError(
-                f"{report.failures} failures, {report.queries} queries and {report.total_queries} in all "
-                "do not go together"
+                f"{report.failures} failures, {report.queries} queries and {report.total_queries} total queries "
+                "are inconsistent"
             )
         if report.phase in self.algorithm.exchanges:
             self.algorithm.check_spent(report.phase, report.queries, report.failures, report.gradients)

@@ -1,9 +1,9 @@
-"""``rate="settling"``: local steps that grow shorter where the model turns back, and longer again where it goes on.
+"""``rate="settling"``: a learning rate that decreases when the model reverses direction and increases otherwise.
 
-With Δ_r = x_r − x_{r−1} and c the cosine of Δ_r and Δ_{r−1}, the rate η of local steps is halved where c < 0 and
-becomes min(η₀, 1.25 η) where c > ½, η₀ the rule's own. The server sends η/η₀ with the model, one number in a round: a
-client that was absent has missed nothing. A round that ``accept="monotone"`` takes back halves it too; one that is
-skipped leaves it. The rule is ours: the papers' rates are constant.
+With Δ_r = x_r − x_{r−1} and the cosine c of Δ_r and Δ_{r−1}, the clients' learning rate η is halved if c < 0, and set
+to min(η₀, 1.25 η) if c > ½, where η₀ is the update rule's own rate. The server sends η/η₀ with the model, so that an
+absent client misses nothing. A round rejected by ``accept="monotone"`` also halves η; a skipped round does not change
+it. This rule is ours: the papers' rates are constant.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ RATES: tuple[Rate, ...] = ("constant", "settling")
 """Values of the option ``rate``."""
 
 BACK, ON = 0.0, 0.5
-"""The cosines of successive moves under which the rate falls, and over which it grows."""
+"""Cosines of successive moves below which the rate decreases, and above which it increases."""
 
 SHORTER, LONGER = 0.5, 1.25
-"""What the rate is multiplied by then."""
+"""Factors of the rate in these two cases."""
 
 LEAST = 1e-8
-"""The least rate in units of the first one."""
+"""Minimum of η/η₀."""
 
 
 @dataclass
 class Settling:
-    """The server's half.
+    """The server's part of the rule.
 
     Attributes:
-        x: the model as it was last, shape ``d``, in the coordinates that are searched.
-        move: the last move, shape ``d``; 0 before there is any.
+        x: the last model, shape ``d``, in search coordinates.
+        move: the last move, shape ``d``; 0 initially.
         scale: η/η₀ of the next round.
     """
 
@@ -46,11 +46,11 @@ class Settling:
 
     @classmethod
     def at(cls, x: Tensor) -> Settling:
-        """Before the first round."""
+        """Returns the state before the first round."""
         return cls(x, torch.zeros_like(x))
 
     def after(self, x: Tensor, rejected: bool) -> Settling:
-        """What it is after a round with the model x."""
+        """Returns the state after a round that ended with the model x."""
         if rejected:
             return replace(self, scale=max(LEAST, SHORTER * self.scale))
         move = x - self.x
@@ -64,12 +64,12 @@ class Settling:
 
 
 def rate_in(message: Broadcast) -> float:
-    """η/η₀ of a round, from its first broadcast; 1 where it says none.
+    """Returns η/η₀ from a round's first broadcast, 1 by default.
 
     Raises:
         MessageError: unless it is in (0, 1].
     """
     scale = float(message.values.get("rate", 1.0))
     if not 0.0 < scale <= 1.0:
-        raise MessageError(f"the rate is {scale:g} times the first one, accepted is over 0 and at most 1")
+        raise MessageError(f"the rate is {scale:g} times the initial one, expected a factor in (0, 1]")
     return scale

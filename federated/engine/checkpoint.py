@@ -1,11 +1,11 @@
-"""Checkpoints of a federation: written whole or not at all, loaded whole or not at all, at a cost that does not grow.
+"""Atomic checkpoints of a federation, whose cost per save does not grow with the number of rounds.
 
-A checkpoint ``run.pt`` is several files. ``run.pt`` has all that a round changes, and is replaced by each save. Others
-only grow: ``run.pt.ledger.csv`` takes the ledger's entries since the last save, in the order in which they were begun,
-``run.pt.history.jsonl`` the rounds' records, a JSON object a line, and, of FZooS, ``run.pt.rows.bin`` the clients'
-queries (``growing_rows``). The first two can be read while the run goes on. ``run.pt`` says which bytes of them belong
-to it: what an interrupted save has appended beyond them is not read, and files that do not fit it are refused. A copy
-of a checkpoint takes them all.
+A checkpoint ``run.pt`` consists of several files. ``run.pt`` contains what changes in each round and is replaced by
+each save. The others are appended to: ``run.pt.ledger.csv`` with the ledger's entries in order of creation,
+``run.pt.history.jsonl`` with the rounds' records, one JSON object per line, and, for FZooS, ``run.pt.rows.bin`` with
+the clients' queries (``growing_rows``). The first two can be read during the run. ``run.pt`` states which of their
+bytes belong to it: bytes appended by an interrupted save are ignored, and files that do not match are refused. To copy
+a checkpoint, copy all its files.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from optimizers.core.files import GrowingFile, read_state, write_state
 
 FORMAT = 3
 GROWING = {"ledger": "csv", "history": "jsonl", "rows": "bin"}
-"""What only grows, and how the names of its files end."""
+"""Appended files and their extensions."""
 
 
 class Checkpoint:
-    """The checkpoint that a run saves its federation to, again and again.
+    """A checkpoint to which a run saves its federation repeatedly.
 
     Args:
-        path: the file; those that only grow are beside it.
+        path: the file; the appended files are beside it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -50,10 +50,10 @@ class Checkpoint:
         self._rows, self._mark = GrowingRows(), object()
 
     def save(self, federation: Federation) -> None:
-        """Saves a federation between two rounds, of which it writes the entries and records since the last save.
+        """Saves a federation between two rounds, writing only new entries and records.
 
         Raises:
-            OSError: if a file cannot be written, with its path; the older checkpoint stays then.
+            OSError: if a file cannot be written, with its path; the previous checkpoint is then kept.
         """
         state = federation.present_state()
         going_on = self._goes_on(federation) and self._rows.still_stand(state["clients"])
@@ -74,7 +74,7 @@ class Checkpoint:
             _remove(self._older())
 
     def load(self, federation: Federation) -> None:
-        """Makes a federation go on from the checkpoint; later saves go on with its files.
+        """Restores a federation from the checkpoint; later saves append to its files.
 
         Raises:
             OSError, ValueError: as ``load_checkpoint``.
@@ -86,13 +86,13 @@ class Checkpoint:
         self._wrote_all()
 
     def _goes_on(self, federation: Federation) -> bool:
-        """Whether what was written before is the beginning of what is to be written."""
+        """Whether the files contain the beginning of the federation's ledger and history."""
         same = self._ledger is federation.ledger and self._history is federation.history
         unchanged = same and self._ledger.is_written(self._mark, self._entries) and len(self._history) >= self._records
         return bool(self._files) and unchanged and all(file.there for file in self._files.values() if file.size)
 
     def _begin(self, federation: Federation) -> None:
-        """Takes names for new files: the older checkpoint, if there is one, keeps its own until it is replaced."""
+        """Chooses names for new files that keep those of an existing checkpoint, until it is replaced."""
         number, self._files = 1, {}
         while not self._files or any(file.path.exists() for file in self._files.values()):
             part = "" if number == 1 else f"-{number}"
@@ -123,7 +123,7 @@ class Checkpoint:
         self._records = len(self._history)
 
     def _older(self) -> list[Path]:
-        """The growing files of this checkpoint's name that are no more its own."""
+        """Returns appended files with this checkpoint's name that no longer belong to it."""
         own = {file.path.name for file in self._files.values()}
         endings = "|".join(rf"{name}(-\d+)?\.{ending}" for name, ending in GROWING.items())
         pattern = re.compile(rf"{re.escape(self.path.name)}\.({endings})")
@@ -135,38 +135,38 @@ def save_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Non
     """Saves a federation between two rounds to a new checkpoint.
 
     Raises:
-        OSError: if a file cannot be written, with its path; an older checkpoint stays then.
+        OSError: if a file cannot be written, with its path; an existing checkpoint is then kept.
     """
     Checkpoint(path).save(federation)
 
 
 def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Checkpoint:
-    """Makes a federation go on from a checkpoint, of one in this process or over Flower.
+    """Restores a federation from a checkpoint, written in process or over Flower.
 
     Returns:
-        The checkpoint, to be saved to again.
+        The checkpoint, for further saves.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is none of ``save_checkpoint``, is damaged, has not the files beside it that were written with
-            it, or does not fit the federation's options, with the path; the federation is then unchanged.
-        TypeError: if the argument is no path.
+        ValueError: if it is not a checkpoint, is damaged, lacks its appended files, or does not fit the federation's
+            options, with the path; the federation is then unchanged.
+        TypeError: if the argument is not a path.
     """
     check_path("checkpoint", path)
     checkpoint = Checkpoint(path)
     try:
         checkpoint.load(federation)
     except ValueError as error:
-        raise ValueError(f"{plain(path)} is no checkpoint of this federation: {error}") from error
+        raise ValueError(f"{plain(path)} is not a checkpoint of this federation: {error}") from error
     return checkpoint
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The ``Federation.state_dict`` in a checkpoint.
+    """Returns the ``Federation.state_dict`` in a checkpoint.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is damaged, or has not the files beside it that were written with it.
+        ValueError: if it is damaged or lacks its appended files.
     """
     return _read(Path(path))[0]
 
@@ -182,11 +182,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile], GrowingRo
             case [str(file), int(size), str(sha256)] if Path(file).name == file and size >= 0:
                 beside = path.with_name(file)
             case _:
-                raise ValueError(f"it does not say which file has its {name}")
+                raise ValueError(f"it does not state which file contains its {name}")
         try:
             files[name], data = GrowingFile.opened(beside, size, sha256)
         except OSError as error:
-            raise ValueError(f"the file with its {name}, {plain(beside)}, cannot be read: {error.strerror}") from error
+            raise ValueError(f"the file of its {name}, {plain(beside)}, cannot be read: {error.strerror}") from error
         with refusing():
             state[name] = parse(data)
     if "rows" in parts:
@@ -195,10 +195,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile], GrowingRo
 
 
 def _ledger_of(data: bytes) -> dict[str, list[Any]]:
-    """``Ledger.state_dict`` of the entries in lines of CSV."""
+    """Returns the ``Ledger.state_dict`` of entries in CSV."""
     header, *rows = csv.reader(io.StringIO(data.decode(), newline=""), strict=True)
     if header != list(COLUMNS) or any(len(row) != len(header) for row in rows):
-        raise ValueError(f"the ledger's columns are {list(COLUMNS)}, got {header!r:.200}")
+        raise ValueError(f"the ledger's columns are {header!r:.200}, expected {list(COLUMNS)}")
     columns = {name: list(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)} if rows else {}
     made: dict[str, list[Any]] = {}
     for name, hint in get_type_hints(Entry).items():
@@ -208,13 +208,13 @@ def _ledger_of(data: bytes) -> dict[str, list[Any]]:
 
 
 def _line_of(record: RoundRecord) -> str:
-    """A record as a line of JSON, which has no NaN, here null, and no infinity, here a string."""
+    """Returns a record as a line of JSON, with null for NaN and a string for infinity."""
     fun = record.fun if math.isfinite(record.fun) else None if math.isnan(record.fun) else str(record.fun)
     return json.dumps(asdict(record) | {"fun": fun}, allow_nan=False) + "\n"
 
 
 def _history_of(data: bytes) -> list[dict[str, Any]]:
-    """The records in lines of JSON, with tuples where a ``RoundRecord`` has them."""
+    """Returns the records in lines of JSON, with tuples as in ``RoundRecord``."""
     records = [json.loads(line) for line in data.decode().splitlines()]
     for record in records:
         record["fun"] = math.nan if record["fun"] is None else float(record["fun"])
@@ -231,12 +231,12 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def check_path(name: str, path: str | os.PathLike[str] | None) -> None:
-    """Raises ``TypeError`` for what is no path, and ``OSError`` for a folder, or a path in one that is not there."""
+    """Raises ``TypeError`` unless it is a path, and ``OSError`` if it is a folder or its folder does not exist."""
     if path is None:
         return
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{name} must be the path of a file, got {path!r}")
     if not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"{name} is {plain(path)}, whose folder is not there")
+        raise FileNotFoundError(f"{name} is {plain(path)}, whose folder does not exist")
     if Path(path).is_dir():
-        raise IsADirectoryError(f"{name} is {plain(path) or 'empty'}, which is a folder and no file")
+        raise IsADirectoryError(f"{name} is {plain(path) or 'empty'}, which is a folder, not a file")

@@ -1,4 +1,4 @@
-"""The engine: it drives one server and a host of clients round by round."""
+"""The engine: it drives one server and a host of clients, round by round."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from optimizers.core.options import check_boolean
 
 STATE_VERSION = 4
 FEW = 16
-"""Numbers of a tensor that are compared one by one."""
+"""Maximal size of a tensor that is compared by value."""
 
 
 class ClientHost(Protocol):
     """The interface of ``Host``, ``WorkerPool`` and ``flower.grid_host.GridHost``."""
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
-        """The clients among these that no message can reach, with the reasons."""
+        """Returns the unreachable clients among those given, with reasons."""
 
     def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
-        """Carries clients through a phase; the services are in the order of the requests, and none is kept here.
+        """Runs clients through a phase; yields services in the order of the requests without storing them.
 
-        Clients of this process work when their services are asked for.
+        Clients in this process work when their service is requested from the iterator.
         """
 
     def catch_up(self, number: int, message: Content) -> str:
-        """Hands a client the server's answer to its position; returns why it was refused, or an empty string."""
+        """Passes the server's answer to a client that is behind; returns why it was refused, or an empty string."""
 
     def states(self) -> dict[int, dict[str, Any]]:
-        """The ``state_dict`` of each client, by number."""
+        """Returns the ``state_dict`` of each client, by number."""
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Goes on from ``states``; clients without a state are new. Where it raises, no client has changed."""
+        """Restores ``states``; other clients are new. If an error is raised, no client has changed."""
 
     def close(self) -> None:
         """Releases the clients and their processes."""
@@ -56,21 +56,21 @@ class ClientHost(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class RoundRecord:
-    """The history's entry of a round; counts are totals of all clients and rounds so far.
+    """The history's record of a round; counts are cumulative over all clients and rounds.
 
     Attributes:
-        round: r; 0 for the start.
+        round: r; 0 is the start.
         fun: F(x_r); NaN if the global function is not given.
-        queries: queries, failed ones included.
+        queries: queries, including failed ones.
         failures: failed queries.
         gradients: gradient evaluations.
         payload_up: payload bytes from the clients.
         payload_down: payload bytes to the clients.
         participants: the clients of the round's first phase.
         accepted: the clients whose report of the last phase was used.
-        refused: client, phase and reason of every report that was refused or is missing.
-        skipped: why the round was skipped; None if it was not.
-        rejected: whether the model was taken back because the round did not lower F (``accept="monotone"``).
+        refused: client, phase and reason of every refused or missing report.
+        skipped: why the round was skipped; None otherwise.
+        rejected: whether ``accept="monotone"`` restored the previous model because F did not fall.
     """
 
     round: int
@@ -95,7 +95,7 @@ class RoundRecord:
 
 
 class History(list[RoundRecord]):
-    """The records of rounds, which is printed in five lines: the first two rounds and the last."""
+    """The records of rounds; at most four are printed."""
 
     def __repr__(self) -> str:
         shown = list(map(repr, self)) if len(self) <= 4 else [*map(repr, self[:2]), "...", repr(self[-1])]
@@ -104,14 +104,14 @@ class History(list[RoundRecord]):
 
 @dataclass
 class Federation:
-    """A server and a host of clients, driven round by round; ``make_federation`` makes one.
+    """A server and a host of clients, driven round by round; ``make_federation`` creates one.
 
-    The order in which the host serves clients does not matter: reports are aggregated in the order of clients.
+    Reports are aggregated in the order of clients, whatever the order in which the host serves them.
 
     Attributes:
         algorithm: the options.
-        host: keeps the clients.
-        fun: F, evaluated for the history and not counted as queries; None leaves the history without values.
+        host: contains the clients.
+        fun: F, evaluated for the history and not counted as queries; None omits its values.
         codec: whether messages are encoded as bytes; False passes the objects and counts no message bytes.
         server: the server.
         ledger: each client's costs by round.
@@ -131,7 +131,7 @@ class Federation:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds that have ended."""
+        """Number of completed rounds."""
         return self.server.round - 1
 
     def run_round(self) -> RoundRecord:
@@ -156,7 +156,7 @@ class Federation:
         return record
 
     def run_phase(self) -> Outcome:
-        """Runs the next phase: a broadcast, the clients' work, an aggregation."""
+        """Runs the next phase: a broadcast, the clients' work and the aggregation."""
         number, missing = self.server.round, list[Arrival]()
         services = self.host.serve_all(self._requests(number, missing))
         outcome = self.server.aggregate(chain(missing, self._arrivals(number, services)))
@@ -165,17 +165,17 @@ class Federation:
         return outcome
 
     def settle(self, services: Sequence[Service]) -> None:
-        """Adds costs that the host learned of after the last round to that round's entries of the ledger."""
+        """Adds costs that became known after the last round to that round's entries of the ledger."""
         for service in services:
             self._count(max(self.rounds, 1), service)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole federation between two rounds, in tensors and plain values that ``torch.save`` can write."""
+        """Returns the federation's state between two rounds, as tensors and plain values for ``torch.save``."""
         history = [asdict(record) for record in self.history]
         return self.present_state() | {"ledger": self.ledger.state_dict(), "history": history}
 
     def present_state(self) -> dict[str, Any]:
-        """``state_dict`` without what only grows: the ledger and the history."""
+        """Returns ``state_dict`` without the ledger and the history, which only grow."""
         return {
             "version": STATE_VERSION,
             "configuration": self.algorithm.configuration,
@@ -185,17 +185,17 @@ class Federation:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a ``state_dict``, once all of it was built and found to fit the algorithm's specification.
+        """Restores a ``state_dict`` after validating all of it.
 
         Raises:
-            ValueError: if it is of another version or configuration, or does not fit; nothing has changed then.
+            ValueError: if it has another version or configuration, or is invalid; nothing has then changed.
         """
         with refusing():
             if state.get("version") != STATE_VERSION:
-                raise MessageError(f"the state has version {state.get('version')!r}, accepted is {STATE_VERSION}")
+                raise MessageError(f"the state has version {state.get('version')!r}, expected {STATE_VERSION}")
             self.algorithm.check_configuration(state["configuration"], "the state")
             if state["x0"] != describe_tensor(self.algorithm.x0):
-                raise MessageError("the state is of a run that began at another x0")
+                raise MessageError("the state belongs to a run that began at another x0")
             server, ledger = self.algorithm.server(), Ledger.from_state_dict(state["ledger"])
             server.load_state_dict(state["server"])
             history = History(_record(i, entry) for i, entry in enumerate(state["history"]))
@@ -206,14 +206,14 @@ class Federation:
         self.server, self.ledger, self.history = server, ledger, history
 
     def _arrivals(self, number: int, services: Iterable[Service]) -> Iterator[Arrival]:
-        """What the server gets, one after the other; a report's bytes are dropped as soon as it was taken."""
+        """Yields the arrivals one by one, dropping a report's bytes as soon as the server has processed it."""
         for service in map(partial(self._caught_up, number), services):
             self._count(number, service)
             yield Arrival(service.client, service.report, service.reason)
             del service
 
     def _requests(self, number: int, arrivals: list[Arrival]) -> list[Request]:
-        """The requests to the participants that are there; ``arrivals`` takes why the others are not."""
+        """Returns requests to the reachable participants, and adds the reasons for the others to ``arrivals``."""
         shared = None if self.algorithm.personal else self._encoded(self.server.broadcast())
         requests, made = [], dict[Any, Any]()
         absent = self.host.absent(self.server.participants)
@@ -225,7 +225,7 @@ class Federation:
         return requests
 
     def _caught_up(self, number: int, service: Service) -> Service:
-        """The service itself or, from a client that is behind, a new one after the client has caught up."""
+        """Returns the service, or a new one after a client that was behind has caught up."""
         if service.position is None:
             return service
         client = service.client
@@ -241,19 +241,19 @@ class Federation:
         return again
 
     def _personal(self, client: int, made: dict[Any, Any]) -> tuple[Broadcast | bytes, int]:
-        """A client's broadcast, encoded once for all clients who get the same tensors and values."""
+        """Returns a client's broadcast, encoded once for all clients that receive the same tensors and values."""
         message = self.server.broadcast(client)
         tensors = [(name, id(t) if t.numel() > FEW else _bits(t)) for name, t in message.tensors.items()]
         key = (tuple(tensors), tuple((name, repr(value)) for name, value in message.values.items()))
         if key not in made:
-            made[key] = self._encoded(message), message  # which is held: its tensors' ids stay theirs
+            made[key] = self._encoded(message), message  # keeping the message alive keeps its ids unique
         return made[key][0]
 
     def _encoded(self, message: Broadcast) -> tuple[Broadcast | bytes, int]:
         return (encode(message) if self.codec else message), message.payload_bytes
 
     def _sent(self, number: int, client: int, encoded: tuple[Broadcast | bytes, int]) -> Broadcast | bytes:
-        """The encoded message, after its bytes are counted as sent to a client."""
+        """Returns the encoded message and books its bytes as sent to a client."""
         message, payload = encoded
         size = len(message) if isinstance(message, bytes) else 0
         self.ledger.add(number, client, payload_down=payload, message_down=size)
@@ -272,17 +272,17 @@ class Federation:
 
 
 def _record(number: int, entry: Mapping[str, Any]) -> RoundRecord:
-    """The record of a round's entry in a state; raises for other names, types or another round."""
+    """Returns the record from a state's entry; raises an error for other names, types or another round."""
     record = RoundRecord(**entry)
     given = vars(record) | {"skipped": record.skipped or ""}
     wrong = [name for name, value in vars(RoundRecord(0, skipped="")).items() if type(given[name]) is not type(value)]
     wrong += [f"refused {entry!r:.80}" for entry in record.refused if list(map(type, entry)) != [int, str, str]]
     check_integers("participants", [*record.participants, *record.accepted], UNLIMITED)
     if wrong or record.round != number:
-        raise MessageError(f"the history's entry {number} is no record of that round: {wrong}")
+        raise MessageError(f"the history's entry {number} is not a valid record of that round: {wrong}")
     return record
 
 
 def _bits(t: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
-    """All that a small tensor is, to be compared."""
+    """Returns dtype, shape and bytes of a small tensor, for comparison."""
     return t.dtype, t.shape, t.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()

@@ -1,8 +1,8 @@
-"""The queries in clients' states, which only grow, as rows that a checkpoint appends to a file.
+"""Stores the queries in clients' states, which only grow, as rows appended to a checkpoint's file.
 
-A ``Trajectory`` in a state is a mapping with ``X``, ``y`` and ``failed_X``, whose rows are those of the save before and
-new ones. The file has a record for each client and save that brought rows: a line of JSON and the rows' bytes, ``X``,
-``y`` and ``failed_X`` after each other. The state has the numbers of rows in their place.
+A ``Trajectory`` in a state is a mapping with ``X``, ``y`` and ``failed_X``. The file has a record for each client and
+save with new rows: a line of JSON, followed by the bytes of ``X``, ``y`` and ``failed_X``. In the saved state the
+arrays are replaced by their numbers of rows.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from torch import Tensor
 
 NAMES = ("X", "y", "failed_X")
 TRAJECTORY = {"version", "d", "noise", *NAMES}
-"""The names in the state of a ``surrogates.Trajectory``."""
+"""Names in the state of a ``surrogates.Trajectory``."""
 
 
 @dataclass(frozen=True)
 class GrowingRows:
-    """What was written of the trajectories in a state: by their places the numbers of rows, and a mark of these."""
+    """The rows written so far: their numbers and a digest, by a trajectory's place in the state."""
 
     written: Mapping[str, tuple[list[int], str]] = field(default_factory=dict)
 
     def still_stand(self, state: Any) -> bool:
-        """Whether every trajectory begins with the rows that were written of it."""
+        """Whether every trajectory still begins with the rows that were written."""
         present = {place: trajectory for place, trajectory, _ in _found(state)}
         return all(
             place in present and _mark(present[place], counts) == mark for place, (counts, mark) in self.written.items()
         )
 
     def take(self, state: Any) -> tuple[Any, bytes, GrowingRows]:
-        """The state with numbers of rows for rows, the records of those that are new, and what is then written."""
+        """Returns the state with numbers of rows instead of rows, the new records, and the new ``GrowingRows``."""
         data, written, without = bytearray(), {}, state
         for place, trajectory, path in _found(state):
             counts = [len(trajectory[name]) for name in NAMES]
@@ -51,10 +51,10 @@ class GrowingRows:
 
 
 def put_back(state: Any, data: bytes) -> tuple[Any, GrowingRows]:
-    """A state of ``GrowingRows.take`` with the rows of all records, and what is written.
+    """Returns a state of ``GrowingRows.take`` with its rows restored from the records, and its ``GrowingRows``.
 
     Raises:
-        ValueError: where the records are not those of the state's rows.
+        ValueError: if the records do not match the state.
     """
     held, dtypes = _records(data)
     written = {}
@@ -64,7 +64,7 @@ def put_back(state: Any, data: bytes) -> tuple[Any, GrowingRows]:
             kind = "float64" if name == "y" else dtypes.get(place, "float64")
             array = np.frombuffer(bytes(part), dtype=kind).reshape((-1,) if name == "y" else (-1, counts["d"]))
             if len(array) != counts[name]:
-                raise ValueError(f"{name} of {place} has {len(array)} rows, accepted are {counts[name]}")
+                raise ValueError(f"{name} of {place} has {len(array)} rows, expected {counts[name]}")
             rows[name] = torch.from_numpy(array.copy())
         numbers = [len(rows[name]) for name in NAMES]
         written[place] = numbers, _mark(rows, numbers)
@@ -73,7 +73,7 @@ def put_back(state: Any, data: bytes) -> tuple[Any, GrowingRows]:
 
 
 def _records(data: bytes) -> tuple[dict[str, list[bytes]], dict[str, str]]:
-    """The bytes of all records by place, those of each name after each other, and the dtypes of X."""
+    """Returns the concatenated bytes of each array, by place, and the dtypes of X."""
     parts: dict[str, list[list[bytes]]] = {}
     dtypes, at = {}, 0
     while at < len(data):
@@ -88,7 +88,7 @@ def _records(data: bytes) -> tuple[dict[str, list[bytes]], dict[str, str]]:
 
 
 def _found(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
-    """The trajectories in nested mappings, with their places as text and as paths."""
+    """Yields the trajectories in nested mappings, with their places as text and as paths."""
     if isinstance(state, Mapping):
         if state.keys() == TRAJECTORY:
             yield "/".join(map(str, path)), state, path
@@ -102,7 +102,7 @@ def _with(state: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def _mark(trajectory: Mapping[str, Any], counts: list[int]) -> str:
-    """What tells rows apart without a look at all of them: every value, the last point, and every failed point."""
+    """Returns a digest of all values, the last point and all failed points, which identifies the rows."""
     (n, _, failed), digest = counts, hashlib.sha256()
     for part in (trajectory["y"][:n], trajectory["X"][max(n - 1, 0) : n], trajectory["failed_X"][:failed]):
         digest.update(_bytes(part))

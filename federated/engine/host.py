@@ -1,4 +1,4 @@
-"""The host of clients: it keeps them with their objectives and serves the phases they are asked to take part in."""
+"""The host of clients: it stores them with their objectives and runs them through phases."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from optimizers.evaluation import Evaluator
 T = TypeVar("T")
 
 CRASHED = "the client crashed"
-"""Why a client that lost its state by ``Request.crash_after`` has no report."""
+"""The reason for a missing report after ``Request.crash_after``."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A client's invitation to a phase.
+    """A request to a client to take part in a phase.
 
     Attributes:
         client: the client's number.
-        message: the broadcast, in the form in which it goes to the client.
-        crash_after: number of batches after which the client loses its state, for tests; None if it does not.
+        message: the broadcast, as it is sent to the client.
+        crash_after: number of batches after which the client loses its state, for tests; None for no crash.
     """
 
     client: int
@@ -50,14 +50,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Service:
-    """A client's answer to a request, and what it cost.
+    """A client's response to a request, with its costs.
 
     Attributes:
         client: the client's number.
-        report: the report, as bytes if the request was bytes, or as it came; None if there is none.
+        report: the report, encoded if the request was; None if there is none.
         payload: payload bytes of the report or position.
         reason: why there is no report.
-        position: the message by which a client that is behind asks to catch up, or None.
+        position: a message by which the client asks to catch up, or None.
         spent: queries, failed queries and gradient evaluations.
         seconds: wall time.
         traffic: message and wire bytes, named as in ``ledger.Entry``, if the host counts them.
@@ -77,14 +77,14 @@ class Service:
 
 @dataclass
 class Host:
-    """Clients in this process, each made when it is first asked and then kept.
+    """Clients in this process, each created when it is first used.
 
     Attributes:
         algorithm: the options.
         evaluators: the clients' objectives, by number.
         gradients: the clients' gradients, by number, if the algorithm needs them.
-        timeout: seconds that a client may work in a phase, or None. In the main thread of a process, and where Python
-            has timers, the query is interrupted in which they end; else it is asked for no more queries.
+        timeout: maximal seconds of a client's work in a phase, or None. A query is interrupted only in a main thread on
+            a system with timers; otherwise the client gets no further query.
     """
 
     algorithm: Algorithm
@@ -96,23 +96,23 @@ class Host:
     _traced: set[tuple[str, str, int]] = field(default_factory=set)
 
     def client(self, number: int) -> Client:
-        """The client of a number, which is made if there is none."""
+        """Returns client ``number``, which is created if necessary."""
         if number not in self._clients:
             self._clients[number] = self.algorithm.client(number, self.gradients.get(number))
         return self._clients[number]
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
-        """See ``ClientHost.absent``; clients in this process are always there."""
+        """See ``ClientHost.absent``; clients in this process are always reachable."""
         return {}
 
     def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
-        """See ``ClientHost.serve_all``; a request is served when the one before was used."""
+        """See ``ClientHost.serve_all``; each request is served lazily."""
         return map(self.serve, requests)
 
     def serve(self, request: Request) -> Service:
-        """Carries one client through a phase: it receives, asks and is told until it has no more to ask, and reports.
+        """Runs one client through a phase: it receives the broadcast, makes its queries and reports.
 
-        An exception of the objective under ``on_failure="raise"`` is raised again.
+        An exception from the objective is propagated with ``on_failure="raise"``.
         """
         client, began = self.client(request.client), time.perf_counter()
         before = client.spent
@@ -147,11 +147,11 @@ class Host:
         return ""
 
     def restart(self, number: int) -> None:
-        """Replaces a client by a new one, without its state."""
+        """Replaces a client by a new one, without state."""
         self._clients.pop(number, None)
 
     def states(self) -> dict[int, dict[str, Any]]:
-        """See ``ClientHost.states``; clients that were never asked have none."""
+        """See ``ClientHost.states``; unused clients have no state."""
         return {number: self._clients[number].state_dict() for number in sorted(self._clients)}
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
@@ -160,14 +160,14 @@ class Host:
         self.take_held()
 
     def hold_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Makes clients of states, which ``take_held`` puts in the place of those that there are."""
+        """Creates clients from states, by which ``take_held`` replaces the current ones."""
         loaded = Host(self.algorithm, self.evaluators, self.gradients)
         for number, state in states.items():
             loaded.client(number).load_state_dict(state)
         self._held = loaded._clients
 
     def take_held(self) -> None:
-        """See ``hold_states``."""
+        """Replaces the clients by those of ``hold_states``."""
         self._clients, self._held = self._held, {}
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class Host:
         self._clients = {}
 
     def hand_over(self, number: int) -> bytes | None:
-        """Gives a client up, and returns its objective, gradient and state, pickled; None where they cannot be."""
+        """Removes a client; returns its pickled objective, gradient and state, or None if they cannot be pickled."""
         assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
         state = self._clients[number].state_dict() if number in self._clients else None
         try:
@@ -189,7 +189,7 @@ class Host:
     def take_over(
         self, number: int, evaluator: Evaluator, gradient: Gradient | None, state: Mapping[str, Any] | None
     ) -> None:
-        """Takes a client whom another host gave up, or a new one where there is no state."""
+        """Adds a client from another host, or a new one without a state."""
         assert isinstance(self.evaluators, MutableMapping) and isinstance(self.gradients, MutableMapping)
         self._traced |= evaluator.traced
         evaluator = replace(evaluator, traced=self._traced)
@@ -201,7 +201,7 @@ class Host:
             self.client(number).load_state_dict(state)
 
     def _work(self, client: Client, crash_after: int | None) -> bool:
-        """Asks and tells until the client has no more to ask; False if it is to crash before."""
+        """Runs a client's queries; False if it crashed before their end."""
         evaluate, told, start = self.evaluators[client.number], 0, time.monotonic()
         while (batch := client.ask()) is not None:
             if told == crash_after:
@@ -223,15 +223,15 @@ class Host:
 
 
 class OutOfTime(BaseException):
-    """A client's time is over; no ``Exception``, which would be the objective's failure."""
+    """A client exceeded its timeout. As a BaseException it is not taken for a failure of the objective."""
 
 
 @contextmanager
 def timer(seconds: float | None) -> Iterator[None]:
-    """Raises ``OutOfTime`` in a block that takes longer.
+    """Raises ``OutOfTime`` if a block takes longer.
 
-    It takes SIGALRM for as long, and gives it back with what is left of an older timer. Another thread than the main
-    one, and a system without timers, is not interrupted.
+    It uses SIGALRM and then restores an earlier timer with its remaining time. It has no effect in a thread other than
+    the main one, or on a system without timers.
     """
     if seconds is None or not hasattr(signal, "setitimer") or current_thread() is not main_thread():
         yield
@@ -248,21 +248,21 @@ def timer(seconds: float | None) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             yield
         finally:
-            running = False  # what comes between this and the timer's end raises nothing
+            running = False  # a signal before the timer is reset raises nothing
     finally:
         signal.setitimer(signal.ITIMER_REAL, max(1e-6, left - (time.monotonic() - start)) if left else 0.0, every)
         signal.signal(signal.SIGALRM, handler)
 
 
 def handed_over(services: Iterable[Service]) -> Iterator[Service]:
-    """Services that are all there, each of which is let go when it is given."""
+    """Yields services that are all available, dropping each one afterwards."""
     waiting = deque(services)
     while waiting:
         yield waiting.popleft()
 
 
 class MadeWhenAsked(Mapping[int, T]):
-    """What a function makes of each number under a count, made when it is first asked for and then kept."""
+    """A mapping from 0 … count − 1 to values that a function creates at first use."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
         self._count, self._make = count, make
@@ -285,15 +285,15 @@ class MadeWhenAsked(Mapping[int, T]):
 def prepared(
     algorithm: Algorithm, objectives: Mapping[int, Callable[[Any], Any]], **evaluation: Any
 ) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
-    """The evaluators and gradients of clients' objectives, by number.
+    """Returns the evaluators and gradients of clients' objectives, by number.
 
     Args:
-        algorithm: the options; gradients are empty unless it needs them.
-        objectives: the clients' functions, by number; of a ``MadeWhenAsked`` each is looked at when it is asked for.
+        algorithm: the options; there are no gradients unless it needs them.
+        objectives: the clients' functions, by number; items of a ``MadeWhenAsked`` are checked at first use.
         **evaluation: options of ``Evaluator``.
 
     Raises:
-        ValueError: if an objective's attribute ``dimension`` is not the algorithm's.
+        ValueError: if an objective's attribute ``dimension`` differs from the algorithm's.
         TypeError: if an objective is not callable.
     """
     traced: set[tuple[str, str, int]] = set()
@@ -317,25 +317,25 @@ def prepared(
 
 @dataclass(frozen=True)
 class NamedGradient:
-    """∇fᵢ, whose value is named where it is none: it raises ``InvalidValueError``."""
+    """∇fᵢ with validation: it raises ``InvalidValueError`` with the gradient's name for an invalid value."""
 
     name: str
     of: Gradient
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The gradient at x, both of shape ``d``."""
+        """Returns the gradient at x, both of shape ``d``."""
         given = self.of(x)
         try:
             gradient = numeric(self.name, given)
         except (TypeError, ValueError) as error:
             raise InvalidValueError(str(error)) from error
         if gradient.shape != x.shape:
-            raise InvalidValueError(f"{self.name} has shape {tuple(gradient.shape)}, accepted is {tuple(x.shape)}")
+            raise InvalidValueError(f"{self.name} has shape {tuple(gradient.shape)}, expected {tuple(x.shape)}")
         return gradient
 
 
 def _made(batch: Batch, evaluator: Evaluator) -> Batch:
-    """The batch with its points made at once if they are small: the same points to the bit, in fewer calls."""
+    """Returns the batch with small points computed at once: bitwise the same points in fewer calls."""
     in_place = hasattr(evaluator.fun, "evaluate_at")
     if in_place or batch.explicit is not None or len(batch) * batch.dimension > SMALL:
         return batch
@@ -343,5 +343,5 @@ def _made(batch: Batch, evaluator: Evaluator) -> Batch:
 
 
 def _as(like: Content, message: Message) -> Message | bytes:
-    """The message as bytes if another is bytes, and itself otherwise."""
+    """Encodes the message if the other message is encoded."""
     return encode(message) if isinstance(like, bytes) else message

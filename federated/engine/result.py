@@ -1,4 +1,4 @@
-"""The result of a federation's run, to be seen and kept."""
+"""The result of a federation's run."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class FederatedResult(OptimizeResult):
-    """A federation's run: scipy's ``OptimizeResult`` that can be drawn, saved and printed.
+    """The result of a run: SciPy's ``OptimizeResult`` with plots and saving.
 
     Attributes:
-        x: the last model, shape ``d``; an array where the run took and gave NumPy arrays.
+        x: the last model, shape ``d``; an array if the run used NumPy arrays.
         fun: F(x); NaN if the global function is not given.
-        nfev: the number of queries, failed ones included.
-        nfail: the number of failed queries.
-        nit: the number of rounds.
-        skipped: the number of rounds without a valid report.
-        rejected: the number of rounds that ``accept="monotone"`` took back.
-        success: whether the run made its rounds, of which not all were skipped, not all queries failed, and half of
-            the reports were used at least.
-        message: why it ended, and what was not done.
+        nfev: number of queries, including failed ones.
+        nfail: number of failed queries.
+        nit: number of rounds.
+        skipped: number of rounds without a usable report.
+        rejected: number of rounds whose model ``accept="monotone"`` rejected.
+        success: whether the run completed its rounds, not all of them were skipped, not all queries failed, and at
+            least half of the reports were used.
+        message: why the run ended, with the numbers of failures.
         algorithm: the algorithm's name.
         history: a ``RoundRecord`` of each round, from round 0.
         ledger: each client's costs by round.
@@ -56,7 +56,7 @@ class FederatedResult(OptimizeResult):
             return ", ".join(f"{name}: {in_one_line(self.get(name))}" for name in names)
 
         known = any(not math.isnan(record.fun) for record in self.get("history", ()))
-        unknown = "" if known else " (no value of F, which simulate takes as fun)"
+        unknown = "" if known else " (unknown: pass F to simulate as fun)"
         return "\n".join(
             [
                 f" message: {in_one_line(self.get('message'))}",
@@ -68,7 +68,7 @@ class FederatedResult(OptimizeResult):
         )
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """One row a round, from round 0, which is the index, with the other entries of ``RoundRecord`` as columns.
+        """Returns one row per round, indexed by round from 0, with the entries of ``RoundRecord`` as columns.
 
         Raises:
             ImportError: if pandas is not installed.
@@ -78,22 +78,21 @@ class FederatedResult(OptimizeResult):
         return import_pandas().DataFrame(rows, columns=columns).set_index("round")
 
     def plot(self, ax: Axes | None = None, against: str = "rounds") -> Axes:
-        """Draws F at the model after each round, and marks rounds with failures on the horizontal axis.
+        """Plots F at the model after each round.
 
-        Those are rounds in which queries failed, and rounds that were skipped or taken back.
+        Rounds that were skipped, rejected or had failed queries are marked on the horizontal axis.
 
         Args:
-            ax: the axes to draw on. None makes a figure, which pyplot shows; pyplot's current figure, where there is
-                one, stays so.
-            against: ``"rounds"``, ``"queries"`` or ``"bytes"``, those of the payload up and down, of all clients.
+            ax: the axes; None creates a figure and does not change pyplot's current one.
+            against: ``"rounds"``, ``"queries"`` or ``"bytes"``, the payload of all clients in both directions.
 
         Raises:
-            ValueError: if ``against`` is none of these, or the run had no ``fun``.
+            ValueError: if ``against`` has another value, or the run had no ``fun``.
         """
         check_against(against)
         values = [record.fun for record in self.history]
         if all(map(math.isnan, values)):
-            raise ValueError("there are no values to draw: simulate was not given the global function, fun")
+            raise ValueError("there are no values to plot: simulate was not given the global function, fun")
         spent = [_spent(record)[against] for record in self.history]
         rounds = zip(spent[1:], self.history, self.history[1:], strict=False)
         failed = [at for at, last, now in rounds if now.failures > last.failures or now.skipped or now.rejected]
@@ -105,26 +104,27 @@ class FederatedResult(OptimizeResult):
         return ax
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the result to a file, exactly and without pickling; ``load`` reads it.
+        """Writes the result to a file for ``load``, exactly and without pickling.
 
-        The file is a zip archive of JSON and, for each tensor and array, an npy file, which ``numpy.load`` opens too.
+        The file is a zip archive of JSON and npy files, which ``numpy.load`` can open.
 
         Args:
-            path: the file, which keeps the name given.
+            path: the file.
 
         Raises:
-            TypeError: for an entry that is no tensor, array or plain value, or nest of these; the file stays as it was.
+            TypeError: if an entry is not a tensor, array, plain value, or nested container of these; the file is then
+                unchanged.
         """
         history, ledger = [asdict(record) for record in self.history], self.ledger.state_dict()
         save_archive(path, "FederatedResult", dict(self) | {"history": history, "ledger": ledger})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The result in a file of ``save``, bitwise; tensors come to the CPU.
+        """Reads a result from a file written by ``save``, bitwise; tensors are on the CPU.
 
         Raises:
             OSError: if the file cannot be read.
-            ValueError: if it is none of ``save`` or damaged.
+            ValueError: if the file was not written by ``save``, or is damaged.
         """
         return load_archive(path, "FederatedResult", cls._from_content)
 

@@ -1,4 +1,4 @@
-"""A host of clients in several worker processes of one machine."""
+"""A host of clients in several worker processes on one machine."""
 
 from __future__ import annotations
 
@@ -26,24 +26,22 @@ class WorkerError(RuntimeError):
 
 
 class WorkerPool:
-    """A ``Host`` in each of W worker processes, to which clients go as workers are idle.
+    """A ``Host`` in each of W worker processes, with clients assigned to idle workers.
 
-    A request is handed to the next idle worker: to the one where the client was served last if that is idle, with its
-    state and whatever its objective has learnt. Where a worker is idle and another has several clients waiting, one of
-    these moves to it between two requests, objective and state; an objective that cannot be pickled (under ``"fork"``)
-    stays where it is, and its client with it.
+    A request goes to an idle worker, preferably the one that served the client last and has its state and objective. If
+    a worker is idle while several clients wait for another, one of them moves to it between two requests, with its
+    objective and state; a client whose objective cannot be pickled (with ``"fork"``) does not move.
 
-    The results are those of one ``Host`` to the last bit, whichever worker did what: a client's are a function of its
-    state and its objective, which are in one place at a time, and a worker computes with as many torch threads as this
-    process, because the last bits of large sums depend on their number.
+    The results are bitwise those of one ``Host`` regardless of the assignment: they depend on the client's state and
+    objective only, which exist in one place at a time, and workers use as many torch threads as this process.
 
     Args:
         algorithm: the options.
         evaluators: the clients' objectives, by number.
         gradients: the clients' gradients, by number, if the algorithm needs them.
-        workers: W; not more than one for each client are started.
-        start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``. Unless it is the last, the arguments must be
-            picklable.
+        workers: W; at most one per client is started.
+        start_method: ``"spawn"``, ``"forkserver"`` or ``"fork"``. The arguments must be picklable, except with
+            ``"fork"``.
         timeout: see ``Host``.
 
     Raises:
@@ -82,11 +80,11 @@ class WorkerPool:
         self._unread = [0] * len(self._links)
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
-        """See ``ClientHost.absent``; clients in workers are always there."""
+        """See ``ClientHost.absent``; clients in workers are always reachable."""
         return {}
 
     def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
-        """See ``ClientHost.serve_all``; a request is handed out whenever a worker is idle."""
+        """See ``ClientHost.serve_all``; requests are sent as workers become idle."""
         waiting, running = list(requests), dict[int, Request]()
         found: dict[int, Service] = {}
         errors: dict[int, BaseException] = {}
@@ -106,7 +104,7 @@ class WorkerPool:
                     answer = self._answer(worker)
                     own = isinstance(answer, Service) and answer.client == request.client
                     found[request.client] = (
-                        answer if own else Service(request.client, reason="its worker gave no answer")
+                        answer if own else Service(request.client, reason="its worker did not answer")
                     )
                 except Exception as error:
                     errors[request.client] = error
@@ -155,7 +153,7 @@ class WorkerPool:
         self._links, self._processes = [], []
 
     def _shared_out(self, waiting: Sequence[Request], idle: Sequence[int]) -> Iterator[tuple[int, Request]]:
-        """Requests for idle workers: of clients who are there, else of new ones, else of others, who move there."""
+        """Assigns requests to idle workers: first their own clients, then new ones, then clients that move."""
         left, given = list(waiting), dict[int, Request]()
         for own in (True, False):
             for worker in idle:
@@ -176,7 +174,7 @@ class WorkerPool:
         yield from given.items()
 
     def _home(self, number: int, worker: int | None = None) -> int:
-        """The worker where a client is; one without goes to a worker that is named, or where the fewest are."""
+        """Returns a client's worker; a new client is assigned to ``worker``, or to the one with the fewest clients."""
         if number not in self._homes:
             if worker is None:
                 crowds = Counter(self._homes.values())
@@ -189,7 +187,7 @@ class WorkerPool:
         return self._homes[number]
 
     def _moved(self, number: int, worker: int) -> bool:
-        """Moves a client between two idle workers; False where its objective cannot be pickled."""
+        """Moves a client between two idle workers; False if its objective cannot be pickled."""
         home = self._homes[number]
         client = self._call("hand_over", {home: (number,)})[home]
         if client is None:
@@ -208,10 +206,7 @@ class WorkerPool:
         self._unread[worker] += 1
 
     def _answer(self, worker: int) -> Any:
-        """What a worker answers to what it was sent last; raises what was raised in it.
-
-        Answers before that are of calls that were interrupted, or given up when another raised.
-        """
+        """Returns a worker's answer to its last call, or raises its exception; skips answers to abandoned calls."""
         data = b""
         while self._unread[worker]:
             try:
@@ -225,9 +220,9 @@ class WorkerPool:
         return answer
 
     def _call(self, name: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Calls a method of the hosts in several workers at once, with arguments and results by worker.
+        """Calls a method of the hosts in several workers concurrently; arguments and results are by worker.
 
-        After all workers have answered, the first exception that one of them raised is raised.
+        The first exception is raised after all workers have answered.
         """
         answers: dict[int, Any] = {}
         errors: list[BaseException] = []
@@ -249,9 +244,9 @@ class WorkerPool:
 
 
 def _work(link: Any, host: Host, threads: int) -> None:
-    """Runs in a worker: answers calls until it is sent None or the other side has ended.
+    """The main loop of a worker: answers calls until it receives None or the other side has ended.
 
-    A terminal sends its Ctrl-C to all processes; what becomes of the run is the first one's to say.
+    Workers ignore Ctrl-C, which terminals send to all processes; the main process decides what happens.
     """
     follow_parent()
     torch.set_num_threads(threads)
@@ -287,6 +282,6 @@ def _picklable(given: Any) -> bytes:
         return pickle.dumps(given)
     except Exception as error:
         raise TypeError(
-            f"objectives and options go to worker processes, and these cannot be pickled ({error}): define them at "
-            "module level, or take start_method='fork' or workers=1"
+            f"objectives and options must be picklable for worker processes ({error}): define them at "
+            "module level, or pass start_method='fork' or workers=1"
         ) from error

@@ -1,4 +1,4 @@
-"""What FedZO, FedAvg and their kin share: x down, local steps by a first-order rule, x up, and the mean."""
+"""Shared parts of FedZO, FedAvg and related algorithms: x down, local first-order steps, x up, and the mean."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ServerState:
 
 
 class AveragingServer(Server):
-    """Sends x, and moves it to the mean of the clients' iterates."""
+    """Broadcasts x, and moves it to the mean of the clients' iterates."""
 
     def _start(self) -> None:
         self.state = ServerState(self.algorithm.x0)
@@ -38,15 +38,16 @@ class AveragingServer(Server):
 
 
 class LocalSteps(Algorithm):
-    """Options and messages of an algorithm whose clients make T local steps from x_{r−1} and report where they end.
+    """Options and messages of an algorithm whose clients take T local steps from x_{r−1} and report the last iterate.
 
     Args:
         x0: initial point, shape ``d``.
         update_rule: factory of the local first-order rule, a torch optimizer.
-        reset_rule: whether the rule's moments are forgotten at the start of each round, as FZooS's programs do.
-        accept: ``"always"``, or ``"monotone"``: a round that does not lower F over its clients leaves x where it
-            was, at a query and d numbers down a client (``federated.core.acceptance``).
-        rate: ``"constant"``: that of the rule; ``"settling"``: less where x turns back (``federated.core.settling``).
+        reset_rule: whether the rule's moments are reset at the start of each round, as in FZooS's programs.
+        accept: ``"always"``, or ``"monotone"``, which rejects a round that does not lower F over its clients and costs
+            one query and d numbers down per client (``federated.core.acceptance``).
+        rate: ``"constant"``, the rule's own learning rate, or ``"settling"``, which decreases when x reverses direction
+            (``federated.core.settling``).
         **common: see ``Algorithm``.
     """
 
@@ -71,9 +72,9 @@ class LocalSteps(Algorithm):
         FirstOrder(update_rule, self.x0)
 
     def broadcasts(self, phase: str) -> MessageSpec:
-        """x down."""
+        """The broadcast is x."""
         return MessageSpec({"x": self.vector})
 
     def reports(self, phase: str) -> MessageSpec:
-        """x up."""
+        """The report is x."""
         return MessageSpec({"x": self.vector})

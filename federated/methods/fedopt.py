@@ -1,4 +1,4 @@
-"""FedAvg, FedAdam, FedYogi, FedAdagrad: first-order baselines.
+"""First-order baselines: FedAvg, FedAdam, FedYogi and FedAdagrad.
 
 References:
     S. J. Reddi et al., Adaptive federated optimization, ICLR 2021 (arXiv 2003.00295), Alg. 2.
@@ -30,7 +30,7 @@ Conventions = Literal["reddi", "flower"]
 
 @dataclass
 class Moments:
-    """The server's model x, the moving average m of Δ, and its second moment v, each of shape ``d``."""
+    """The server's model x, and the moving averages m of Δ and v of Δ², each of shape ``d``."""
 
     x: Tensor
     m: Tensor
@@ -38,7 +38,7 @@ class Moments:
 
 
 class GradientClient(Client):
-    """T first-order steps from the server's x."""
+    """Takes T first-order steps from the server's x."""
 
     algorithm: FedAvg
     optimizer: LocalGradientDescent
@@ -58,25 +58,25 @@ class GradientClient(Client):
 
     def _report(self, phase: str) -> Mapping[str, Tensor]:
         if self.optimizer.state.last_good is None:
-            raise NoReportError("no gradient in the whole round: the queries failed")
+            raise NoReportError("the round has no gradient: the queries failed")
         return {"x": self.optimizer.x}
 
     @property
     def gradients(self) -> int:
-        """Gradient evaluations since the client began."""
+        """Number of gradient evaluations since the client was created."""
         return self.optimizer.state.gradients
 
 
 class FedAvg(LocalSteps):
-    """FedAvg (McMahan et al. 2017): the clients' mean after T gradient steps each.
+    """FedAvg (McMahan et al. 2017): the mean of the clients' iterates after T gradient steps each.
 
-    A step is one value of fᵢ, by which a failure is known, and one gradient; d numbers go each way. Equal to
-    Flower's FedAvg on the same messages, the weights being its numbers of examples.
+    A step costs one value of fᵢ, which detects failures, and one gradient; d numbers are sent each way. It equals
+    Flower's FedAvg on the same messages, with weights as numbers of examples.
 
     Args:
         x0: initial point, shape ``d``.
         update_rule: factory of the local rule, a torch optimizer.
-        **options: see ``LocalSteps``. Where ``accept`` takes a round back the server's moments of it stay.
+        **options: see ``LocalSteps``; a round rejected by ``accept`` still changes the server's moments.
     """
 
     name = "fedavg"
@@ -87,12 +87,12 @@ class FedAvg(LocalSteps):
         super().__init__(x0, update_rule=update_rule, **options)
 
     def most_points(self, phase: str) -> int:
-        """T, at each of which a gradient is evaluated too."""
+        """T points, with a gradient at each of them."""
         return self.local_steps
 
 
 class MomentServer(AveragingServer):
-    """Moves x along moments of the clients' mean displacement."""
+    """Moves x by moments of the clients' mean displacement."""
 
     algorithm: AdaptiveFedOpt
     state: Moments
@@ -114,23 +114,23 @@ class MomentServer(AveragingServer):
 
 
 class AdaptiveFedOpt(FedAvg):
-    """What FedAdam, FedYogi and FedAdagrad share (Reddi et al., Alg. 2).
+    """Shared part of FedAdam, FedYogi and FedAdagrad (Reddi et al., Alg. 2).
 
         Δ_t = Σᵢ pᵢ xᵢ − x_t,   m ← β₁m + (1 − β₁)Δ,   x ← x + η m/(√v + τ)
 
-    with m₋₁ = 0, and v by the algorithm. ``server_rate`` is η. A prox is refused: the step leaves the convex
-    hull of the clients' iterates. Bounds project.
+    with m₋₁ = 0, and v given by the algorithm. ``server_rate`` is η. Bounds are enforced by projection; a prox is
+    refused, because the step leaves the convex hull of the clients' iterates.
 
-    **Conventions.** ``"reddi"``, the paper's: v₋₁ = τ², no bias correction. ``"flower"``, those of Flower's
-    strategies (1.41, 1.42), for the same numbers on the same messages: v₋₁ = 0, and FedAdam's η is multiplied by
-    √(1 − β₂^(t+1))/(1 − β₁^(t+1)) with t from 1.
+    **Conventions.** ``"reddi"`` follows the paper: v₋₁ = τ² and no bias correction. ``"flower"`` reproduces Flower's
+    strategies (1.41, 1.42) on the same messages: v₋₁ = 0, and FedAdam's η is multiplied by √(1 − β₂^(t+1))/(1 −
+    β₁^(t+1)) with t from 1.
 
     Args:
         x0: initial point, shape ``d``.
         server_rate: η.
         beta1: β₁, in [0, 1).
-        beta2: β₂, in [0, 1); not of FedAdagrad.
-        tau: τ > 0, in x's units, as Δ and √v are; the default is the paper's number.
+        beta2: β₂, in [0, 1); FedAdagrad ignores it.
+        tau: τ > 0, in x's units, like Δ and √v; the default is the paper's value.
         conventions: ``"reddi"`` or ``"flower"``.
         **options: see ``FedAvg``.
     """
@@ -150,23 +150,23 @@ class AdaptiveFedOpt(FedAvg):
     ) -> None:
         self.beta1, self.beta2 = nonnegative("beta1", beta1), nonnegative("beta2", beta2)
         if max(self.beta1, self.beta2) >= 1.0:
-            raise ValueError(f"beta1 and beta2 must be under 1, got {beta1} and {beta2}")
+            raise ValueError(f"beta1 and beta2 must be less than 1, got {beta1} and {beta2}")
         self.tau = positive("tau", tau)
         self.conventions = check_choice("conventions", conventions, get_args(Conventions))
         if options.get("prox") is not None:
-            raise ValueError(f"{self.name} takes no prox: its server's step is not a mean of proximal points")
+            raise ValueError(f"{self.name} does not support a prox: its server's step is not a mean of proximal points")
         super().__init__(x0, server_rate=server_rate, **options)
 
     def _rate(self, round_number: int) -> float:
         return self.server_rate
 
     def _second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new v, given Δ²."""
+        """Returns the new v, given Δ²."""
         raise NotImplementedError
 
 
 class FedAdam(AdaptiveFedOpt):
-    """FedAdam (Reddi et al., Alg. 2): v ← β₂v + (1 − β₂)Δ²; see ``AdaptiveFedOpt`` for the arguments."""
+    """FedAdam (Reddi et al., Alg. 2): v ← β₂v + (1 − β₂)Δ². See ``AdaptiveFedOpt`` for the arguments."""
 
     name = "fedadam"
 
@@ -181,7 +181,7 @@ class FedAdam(AdaptiveFedOpt):
 
 
 class FedYogi(AdaptiveFedOpt):
-    """FedYogi (Reddi et al., Alg. 2): v ← v − (1 − β₂)Δ² sign(v − Δ²); see ``AdaptiveFedOpt``."""
+    """FedYogi (Reddi et al., Alg. 2): v ← v − (1 − β₂)Δ² sign(v − Δ²). See ``AdaptiveFedOpt`` for the arguments."""
 
     name = "fedyogi"
 
@@ -190,7 +190,7 @@ class FedYogi(AdaptiveFedOpt):
 
 
 class FedAdagrad(AdaptiveFedOpt):
-    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ²; see ``AdaptiveFedOpt``. β₁ = 0, as the paper's experiments."""
+    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ², with β₁ = 0 as in the paper's experiments. See ``AdaptiveFedOpt``."""
 
     name = "fedadagrad"
 

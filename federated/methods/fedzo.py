@@ -1,4 +1,4 @@
-"""FedZO and FedProx: averages of local zeroth-order descent.
+"""FedZO and FedProx: averaging of local zeroth-order descent.
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
@@ -28,7 +28,7 @@ Redraw = Literal["step", "round", "never"]
 
 
 class DescentClient(Client):
-    """T local steps from the server's x, which go up as the new iterate."""
+    """Takes T local steps from the server's x and reports the last iterate."""
 
     algorithm: FedZO
     optimizer: LocalDescent
@@ -40,7 +40,7 @@ class DescentClient(Client):
         self._begin(message)
 
     def _begin(self, message: Broadcast, correction: Tensor | None = None) -> None:
-        """Start the local steps of a round at x, each corrected by b."""
+        """Starts a round's local steps at x, with a correction b of every step."""
         a, rate = self.algorithm, rate_in(message) if self.algorithm.settles else None
         self.optimizer.begin(
             message.tensors["x"],
@@ -59,28 +59,29 @@ class DescentClient(Client):
         return {"x": self.optimizer.x}
 
     def _estimate(self) -> Tensor:
-        """The mean estimate of the phase; where there is none, the client has nothing to report."""
+        """Returns the mean gradient estimate of the phase; raises ``NoReportError`` if there is none."""
         estimate = self.optimizer.mean_estimate
         if estimate is None:
-            raise NoReportError("no estimate in the whole phase: the queries failed")
+            raise NoReportError("the phase has no gradient estimate: the queries failed")
         return estimate
 
 
 class FedZO(LocalSteps):
-    """FedZO (Fang et al. 2022; FZooS eq. 87): the clients' mean after T zeroth-order steps each.
+    """FedZO (Fang et al. 2022; FZooS eq. 87): the mean of the clients' iterates after T zeroth-order steps each.
 
         ĝ = (1/(Q E[u_j²])) Σ_q (fᵢ(x + λu_q) − fᵢ(x))/λ · u_q,    x_r = Σᵢ pᵢ x_{r,T}^{(i)}
 
-    A step costs Q + 1 queries, a round T(Q + 1) a client, and d numbers each way. The paper's pᵢ is 1/N. The scale 1/Q
-    of its eq. 7, which eq. 87 takes, is right for directions with E uuᵀ = I (Lemma F.1's are normal); unit vectors,
-    the default being orthonormal ones, need d/Q. Q = 20 is that of FZooS's Fig. 3, λ = 0.01 of its authors' program.
+    A step costs Q + 1 queries, and a round T(Q + 1) queries per client and d numbers each way. In the paper pᵢ = 1/N.
+    The factor 1/Q of its eq. 7, also used in eq. 87, is unbiased for directions with E uuᵀ = I (normal in Lemma F.1);
+    unit vectors, such as the default orthonormal ones, need d/Q. Q = 20 is FZooS's Fig. 3, λ = 0.01 its authors'
+    program.
 
     Args:
         x0: initial point, shape ``d``.
         directions: Q.
-        smoothing_radius: λ, in x's units; the default is FZooS's number, for inputs in [0, 1]^d.
-        distribution: of u, one of ``Directions``'.
-        redraw: whether u is drawn anew for every ``"step"``, every ``"round"``, or ``"never"`` (FZooS, Prop. F.4:
+        smoothing_radius: λ, in x's units; the default is FZooS's value for inputs in [0, 1]^d.
+        distribution: distribution of u, as in ``Directions``.
+        redraw: whether u is redrawn for every ``"step"``, every ``"round"`` or ``"never"`` (FZooS, Prop. F.4:
             directions shared across all iterations and rounds).
         update_rule: factory of the local first-order rule, a torch optimizer.
         **options: see ``LocalSteps``.
@@ -110,34 +111,34 @@ class FedZO(LocalSteps):
         return FiniteDifferences(self.directions, self.smoothing_radius, self.distribution, seed=seed)
 
     def local_optimizer(self, number: int) -> LocalDescent:
-        """A client's optimizer; raises for options out of range."""
+        """Creates a client's optimizer; raises an error if an option is out of range."""
         common, rule, redraw = self.common_options(number), self.update_rule, self.redraw == "step"
         estimator = self._estimator(common["seed"])
         return LocalDescent(self.x0, estimator=estimator, pull=self.pull, redraw=redraw, update_rule=rule, **common)
 
     def most_points(self, phase: str) -> int:
-        """T estimates; of SCAFFOLD's Δᵢ one."""
+        """T gradient estimates, or one for SCAFFOLD's Δᵢ."""
         queries = self._estimator(0).queries_needed(self.dimension)
         return queries * (1 if phase == "control" else self.local_steps)
 
     def address(self, round_number: int) -> int:
-        """Direction address of a round's first step: T + 1 of them a round, the last for a control variate."""
+        """Returns the direction address of a round's first step; a round has T + 1, the last one for a control variate."""
         return 0 if self.redraw == "never" else round_number * (self.local_steps + 1)
 
 
 class FedProx(FedZO):
-    """FedProx (Li et al. 2020; FZooS eq. 89): FedZO with local steps pulled to x_{r−1}.
+    """FedProx (Li et al. 2020; FZooS eq. 89): FedZO with a proximal term at x_{r−1} in each local step.
 
         ĝ = δᵢ(x) + γ (x − x_{r−1}),    the gradient of fᵢ + (γ/2)‖· − x_{r−1}‖²
 
-    The paper says of γ that it is a constant (eq. 89) in [0, 1] (eq. 6). Its authors' program has γ = 1 and a δᵢ that
-    is a mean over unit vectors without the factor d, ∇fᵢ/d in the mean: beside it the pull is as strong as γ = d
-    beside ours, and with Adam, to whose steps only the ratio matters (but for its ε), γ = d is the program's FedProx.
-    γ = 1 is then nearly FedZO.
+    In the paper γ is a constant (eq. 89) in [0, 1] (eq. 6). Its authors' program has γ = 1 and a δᵢ that averages over
+    unit vectors without the factor d, so that its mean is ∇fᵢ/d. This corresponds to γ = d here: with Adam, whose steps
+    depend only on the ratio of the two terms (except for its ε), γ = d gives the program's FedProx, and γ = 1 nearly
+    FedZO.
 
     Args:
         x0: initial point, shape ``d``.
-        pull: γ; ``pull=d`` is the authors' program, 0 is FedZO.
+        pull: γ; ``pull=d`` gives the authors' program, 0 gives FedZO.
         **options: see ``FedZO``.
     """
 

@@ -1,4 +1,4 @@
-"""A client's local steps as optimizers: along estimated gradients, and along exact ones."""
+"""Optimizers for a client's local steps along estimated or exact gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optimizers.first_order import FirstOrder, UpdateRule, adam
 from optimizers.methods.gradient_descent import GradientDescent, GradientDescentState
 
 local_adam: UpdateRule = partial(adam, lr=0.01)
-"""FZooS's rule: Adam with learning rate 0.01, for inputs normalized to [0, 1]^d (Appx. G)."""
+"""FZooS's update rule: Adam with learning rate 0.01, for inputs normalized to [0, 1]^d (Appx. G)."""
 
 
 def sgd(p: Tensor) -> torch.optim.Optimizer:
@@ -28,18 +28,18 @@ def sgd(p: Tensor) -> torch.optim.Optimizer:
 
 @dataclass
 class LocalState:
-    """What changes within a phase, beside the iterate.
+    """State that changes within a phase, other than the iterate.
 
     Attributes:
         rule: the first-order rule.
-        anchor: x_{r−1}, where the round began, shape ``d``.
+        anchor: x_{r−1}, the round's starting point, shape ``d``.
+        total: sum of the estimates without corrections, shape ``d``.
         correction: added to every estimate, shape ``d``, or None.
-        moves: whether steps move the iterate; estimates are only made otherwise.
+        moves: whether steps move the iterate, rather than only estimating the gradient.
         address: first direction address of the phase.
-        planned: steps of the phase.
-        steps: steps done, those without an estimate too.
-        estimates: estimates made.
-        total: their sum, without corrections, shape ``d``.
+        planned: number of steps of the phase.
+        steps: completed steps, including those without an estimate.
+        estimates: number of estimates.
     """
 
     rule: FirstOrder
@@ -54,19 +54,19 @@ class LocalState:
 
 
 class LocalDescent(Optimizer):
-    """Steps from the server's iterate along estimated gradients (FZooS eqs. 87, 89, 91, 93).
+    """Descent from the server's iterate along estimated gradients (FZooS eqs. 87, 89, 91, 93).
 
-    At x, with δ the estimate of ∇f(x), it steps by a first-order rule along
+    At x, with an estimate δ of ∇f(x), it applies a first-order rule to
 
         g = δ + b + γ (x − x_{r−1})
 
-    with b the correction of the round, and then through the prox. Where there is no estimate the step is none.
+    with the round's correction b, and then the prox. Without an estimate there is no step.
 
     Args:
         x0: initial point, shape ``d``.
-        estimator: makes δ, from directions of its own seed.
-        pull: γ, of the proximal term of FedProx.
-        redraw: whether directions are drawn anew for every step, or stay those of the phase.
+        estimator: computes δ, with directions from its own seed.
+        pull: γ, the factor of FedProx's proximal term.
+        redraw: whether directions are redrawn for every step, rather than for every phase.
         update_rule: factory of the first-order rule.
         **common: see ``Optimizer``.
     """
@@ -100,16 +100,16 @@ class LocalDescent(Optimizer):
         reset: bool = True,
         rate: float | None = None,
     ) -> None:
-        """Start a phase at x, in user units; a batch still pending is dropped.
+        """Starts a phase at x, in user units, and cancels a pending batch.
 
         Args:
             x: x_{r−1}, shape ``d``.
-            address: first direction address; one a step follows where directions are redrawn.
-            steps: steps of the phase.
-            moves: False: estimate at x only.
+            address: first direction address; with redrawn directions each step uses the next one.
+            steps: number of steps of the phase.
+            moves: False only estimates the gradient at x.
             correction: b, shape ``d``.
-            reset: whether the rule forgets its moments.
-            rate: the learning rate in units of the rule's own; None: as it is.
+            reset: whether the rule's moments are reset.
+            rate: learning rate relative to the rule's own; None leaves it unchanged.
         """
         self.restart(x)
         if reset:
@@ -121,12 +121,12 @@ class LocalDescent(Optimizer):
 
     @property
     def busy(self) -> bool:
-        """Whether steps of the phase are left."""
+        """Whether steps of the phase remain."""
         return self.state.steps < self.state.planned
 
     @property
     def mean_estimate(self) -> Tensor | None:
-        """The mean of the phase's estimates δ, shape ``d``; None where there is none."""
+        """The mean of the phase's estimates δ, shape ``d``; None if there are none."""
         s = self.state
         return s.total / s.estimates if s.estimates else None
 
@@ -156,20 +156,20 @@ class LocalDescent(Optimizer):
 
 @dataclass
 class LocalGradientState(GradientDescentState):
-    """``GradientDescentState``, and the phase's steps, planned and done."""
+    """``GradientDescentState`` with the numbers of planned and completed steps of the round."""
 
     planned: int = 0
     steps: int = 0
 
 
 class LocalGradientDescent(GradientDescent):
-    """Steps from the server's iterate along exact gradients: what FedAvg's clients do (Reddi et al. 2020)."""
+    """Descent from the server's iterate along exact gradients, for FedAvg's clients (Reddi et al. 2020)."""
 
     method = "local_gradient_descent"
     state: LocalGradientState
 
     def begin(self, x: Tensor, *, steps: int, reset: bool = True, rate: float | None = None) -> None:
-        """Start a round of so many steps at x, in user units; a batch still pending is dropped."""
+        """Starts a round of ``steps`` steps at x, in user units, and cancels a pending batch."""
         self.restart(x)
         if reset:
             self.state.rule.reset()
@@ -179,7 +179,7 @@ class LocalGradientDescent(GradientDescent):
 
     @property
     def busy(self) -> bool:
-        """Whether steps of the round are left."""
+        """Whether steps of the round remain."""
         return self.state.steps < self.state.planned
 
     def _start(self) -> None:
@@ -191,7 +191,7 @@ class LocalGradientDescent(GradientDescent):
 
 
 def autograd(fun: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
-    """The gradient of an objective: its own ``gradient`` method, or automatic differentiation."""
+    """Returns the gradient of an objective: its own ``gradient`` method, or automatic differentiation."""
     given = getattr(fun, "gradient", None)
     return given if callable(given) else partial(_differentiated, fun)
 
@@ -202,7 +202,7 @@ def _differentiated(fun: Callable[[Tensor], Any], x: Tensor) -> Tensor:
         value = fun(leaf)
         if not isinstance(value, Tensor) or not value.requires_grad:
             raise TypeError(
-                f"{type(fun).__name__} has no gradient: give it a gradient(x) method, or return a tensor "
+                f"{type(fun).__name__} has no gradient: define a method gradient(x), or return a tensor "
                 "that torch can differentiate"
             )
         (gradient,) = torch.autograd.grad(value.sum(), leaf)

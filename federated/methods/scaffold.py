@@ -23,7 +23,7 @@ from federated.methods.fedzo import DescentClient, FedZO
 
 @dataclass
 class ControlState:
-    """A server's model x_r and the mean of the clients' control variates, each of shape ``d``; zero before any."""
+    """A server's model x_r and the mean of the clients' control variates (initially 0), each of shape ``d``."""
 
     x: Tensor
     control: Tensor
@@ -31,7 +31,7 @@ class ControlState:
 
 @dataclass
 class TableState:
-    """A server's model x_r, and the last cᵢ of each client that has reported one, each of shape ``d``."""
+    """A server's model x_r, and each client's last reported cᵢ, of shape ``d``."""
 
     x: Tensor
     controls: LatestVectors
@@ -39,13 +39,13 @@ class TableState:
 
 @dataclass
 class OwnControl:
-    """A client's own control variate cᵢ, shape ``d``; None before its first round."""
+    """A client's control variate cᵢ, shape ``d``; None before its first round."""
 
     control: Tensor | None = None
 
 
 class ControlServer(Server):
-    """Type I: asks for Δᵢ(x_{r−1}), then sends their mean and takes the clients' iterates."""
+    """Type I: requests Δᵢ(x_{r−1}), then broadcasts their mean and averages the clients' iterates."""
 
     state: ControlState
 
@@ -64,13 +64,13 @@ class ControlServer(Server):
 
 
 class ControlClient(DescentClient):
-    """Type I: an estimate at x_{r−1} goes up; T steps with their mean minus its own follow."""
+    """Type I: reports an estimate at x_{r−1}, then takes T steps corrected by the mean estimate minus its own."""
 
     def _receive(self, phase: str, message: Broadcast) -> None:
         a, optimizer = self.algorithm, self.optimizer
         first = a.address(message.round)
         if phase == "control":
-            # With directions redrawn for every step, that of the estimate comes after those of the T steps.
+            # If directions are redrawn for every step, the estimate's address follows those of the T steps.
             own = first + (a.local_steps if a.redraw == "step" else 0)
             rate = rate_in(message) if a.settles else None
             optimizer.begin(message.tensors["x"], address=own, steps=1, moves=False, reset=a.reset_rule, rate=rate)
@@ -91,9 +91,9 @@ class SCAFFOLD1(FedZO):
 
         ĝ = δᵢ(x) + Σⱼ pⱼ Δⱼ(x_{r−1}) − Δᵢ(x_{r−1})
 
-    with δ and Δ as in FedZO. Two phases: Δᵢ(x_{r−1}) goes up and its mean down, then T local steps. A round costs
-    (T + 1)(Q + 1) queries a client and 2d numbers each way. A client that cannot estimate Δᵢ sits the round out.
-    Whose second report fails stays in the mean Δ that the others were corrected with.
+    with δ and Δ as in FedZO. There are two phases: Δᵢ(x_{r−1}) up and its mean down, then T local steps. A round costs
+    (T + 1)(Q + 1) queries per client and 2d numbers each way. A client that cannot estimate Δᵢ does not take part in
+    the round. A client whose second report fails still contributes to the mean Δ that corrected the others.
 
     Args: see ``FedZO``.
     """
@@ -104,16 +104,16 @@ class SCAFFOLD1(FedZO):
     client_class = ControlClient
 
     def broadcasts(self, phase: str) -> MessageSpec:
-        """x down, then the mean Δ."""
+        """The broadcasts are x, then the mean Δ."""
         return MessageSpec({"x" if phase == "control" else "control": self.vector})
 
     def reports(self, phase: str) -> MessageSpec:
-        """Δ up, then x."""
+        """The reports are Δᵢ, then x."""
         return MessageSpec({"control" if phase == "control" else "x": self.vector})
 
 
 class TableServer(Server):
-    """Type II: keeps every client's last cᵢ and sends their mean with x."""
+    """Type II: stores every client's last cᵢ and broadcasts their mean with x."""
 
     state: TableState
 
@@ -131,13 +131,13 @@ class TableServer(Server):
         self.state = TableState(x, controls)
 
     def _mean_control(self) -> Tensor:
-        """Σᵢ pᵢ cᵢ over the clients that have reported one, by the aggregation chosen; zero while none has."""
+        """Returns Σᵢ pᵢ cᵢ over the clients that have reported one, by the chosen aggregation; zero if there are none."""
         s = self.state
         return self.mean_of_latest(s.controls) if len(s.controls) else torch.zeros_like(s.x)
 
 
 class TableClient(DescentClient):
-    """Type II: T steps with the mean control variate minus its own, which is then its mean estimate."""
+    """Type II: takes T steps corrected by the mean control variate minus its own, then stores its mean estimate as cᵢ."""
 
     state: OwnControl
 
@@ -157,15 +157,15 @@ class TableClient(DescentClient):
 
 
 class SCAFFOLD2(FedZO):
-    """SCAFFOLD, type II (FZooS eq. 93): control variates are the means of the last round's estimates.
+    """SCAFFOLD, type II (FZooS eq. 93): control variates are the means of the previous round's estimates.
 
         ĝ = δᵢ(x) + c − cᵢ,    cᵢ = (1/T) Σ_t δᵢ(x_{r−1,t−1}^{(i)}),    c = Σⱼ pⱼ cⱼ
 
-    with δ as in FedZO, uncorrected. A round costs T(Q + 1) queries a client and 2d numbers each way.
-    With partial participation cᵢ is of the client's last round, and c over all clients that have reported one, as the
-    server keeps them (N d numbers). Before its first report a client takes no correction, where Karimireddy et al.
-    take cᵢ = 0: c alone would add a gradient instead of a difference.
-    ``redraw="never"`` shares the directions across all iterations and rounds, as Prop. F.4 assumes.
+    with the uncorrected estimates δ of FedZO. A round costs T(Q + 1) queries per client and 2d numbers each way. With
+    partial participation cᵢ is from the client's last round, and c is over all clients that have reported one; the
+    server stores N d numbers. A client takes no correction before its first report, whereas Karimireddy et al. use cᵢ =
+    0: c alone would add a gradient instead of a difference. ``redraw="never"`` shares the directions across all
+    iterations and rounds, as Prop. F.4 assumes.
 
     Args: see ``FedZO``.
     """
@@ -175,9 +175,9 @@ class SCAFFOLD2(FedZO):
     client_class = TableClient
 
     def broadcasts(self, phase: str) -> MessageSpec:
-        """x and c down."""
+        """The broadcast is x and c."""
         return MessageSpec({"x": self.vector, "control": self.vector})
 
     def reports(self, phase: str) -> MessageSpec:
-        """x and cᵢ up."""
+        """The report is x and cᵢ."""
         return MessageSpec({"x": self.vector, "control": self.vector})

@@ -81,7 +81,7 @@ def test_a_tensor_of_another_length_or_dtype_is_refused(name, saved):
 
 def test_an_x_of_another_length_is_named(saved):
     made = federation("fedzo")
-    with pytest.raises(ValueError, match=r"x is torch.float64 of shape \(3,\), accepted is torch.float64 of \(5,\)"):
+    with pytest.raises(ValueError, match=r"x is torch.float64 of shape \(3,\), expected torch.float64 of shape \(5,\)"):
         made.load_state_dict(changed(saved["fedzo"], ("server", "state", "x"), X0[:3]))
 
 
@@ -186,12 +186,12 @@ def test_a_file_that_is_cut_or_flipped_names_itself(tmp_path):
     for i in range(0, len(whole), max(1, len(whole) // 60)):
         for damaged in (whole[:i], whole[:i] + bytes([whole[i] ^ 16]) + whole[i + 1 :]):
             path.write_bytes(damaged)
-            with pytest.raises(ValueError, match=r"f\.pt is no checkpoint"):
+            with pytest.raises(ValueError, match=r"f\.pt is not a checkpoint"):
                 load_checkpoint(made, path)
     assert states_equal(made.state_dict(), before)
     for content in ([1.0], {"version": 1}, {}):
         write_state(path, content, FORMAT) if isinstance(content, dict) else torch.save(content, path)
-        with pytest.raises(ValueError, match=r"f\.pt is no checkpoint"):
+        with pytest.raises(ValueError, match=r"f\.pt is not a checkpoint"):
             load_checkpoint(made, path)
     path.write_bytes(whole.replace(b"checkpoint 3", b"checkpoint 7", 1))
     with pytest.raises(ValueError, match="its format is 7, not 3"):
@@ -269,7 +269,7 @@ def test_a_block_that_ends_in_the_middle_leaves_nothing(tmp_path):
 
 def test_a_folder_that_is_not_there_is_said_before_a_query(tmp_path):
     objectives = [Quadratic(i) for i in range(2)]
-    with pytest.raises(FileNotFoundError, match="whose folder is not there"):
+    with pytest.raises(FileNotFoundError, match="whose folder does not exist"):
         simulate("fedzo", objectives, X0, rounds=1, directions=3, checkpoint=tmp_path / "none" / "f.pt")
     assert sum(f.queries for f in objectives) == 0
 

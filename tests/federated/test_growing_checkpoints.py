@@ -151,7 +151,7 @@ def test_files_that_do_not_fit_are_refused_by_their_names(name, change, tmp_path
     save_checkpoint(other, tmp_path / "other" / "f.pt")
     change(tmp_path, name)
     before = other.state_dict()
-    with pytest.raises(ValueError, match=rf"f\.pt is no checkpoint of this federation: .*{name}"):
+    with pytest.raises(ValueError, match=rf"f\.pt is not a checkpoint of this federation: .*{name}"):
         load_checkpoint(other, tmp_path / "f.pt")
     assert states_equal(other.state_dict(), before)
 
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_names_no_file_beside_it_is_refused(tmp_path):
     for wrong in (["../f.pt.ledger.csv", 1, "a"], ["f.pt.ledger.csv", -1, "a"], ["f.pt.ledger.csv", 1], None, []):
         save_checkpoint(made, path)
         spoil(path, lambda state, wrong=wrong: state.update(ledger=wrong))
-        with pytest.raises(ValueError, match="does not say which file has its ledger"):
+        with pytest.raises(ValueError, match="does not state which file contains its ledger"):
             load_checkpoint(made, path)
 
 
@@ -177,7 +177,7 @@ def test_entries_that_are_none_are_refused(text, tmp_path):
     for name in ("ledger", "history"):
         if name == "ledger" or text:
             spoil(path, lambda state, name=name: state.update({name: ["any", growing.size, growing.sha256]}))
-            with pytest.raises(ValueError, match="is no checkpoint"):
+            with pytest.raises(ValueError, match="is not a checkpoint"):
                 load_checkpoint(made, path)
     assert states_equal(made.state_dict(), before)
 
@@ -288,7 +288,7 @@ def test_rows_that_do_not_fit_are_refused(change, tmp_path):
     save_checkpoint(made, tmp_path / "f.pt")
     save_checkpoint(other, tmp_path / "other" / "f.pt")
     change(tmp_path, "f.pt.rows.bin")
-    with pytest.raises(ValueError, match=r"f\.pt is no checkpoint of this federation: .*rows\.bin"):
+    with pytest.raises(ValueError, match=r"f\.pt is not a checkpoint of this federation: .*rows\.bin"):
         load_checkpoint(fzoos(), tmp_path / "f.pt")
 
 
@@ -300,5 +300,5 @@ def test_records_that_are_none_are_refused(data, tmp_path):
     growing = GrowingFile(tmp_path / "any")
     growing.append(data)
     spoil(path, lambda state: state.update(rows=["any", growing.size, growing.sha256]))
-    with pytest.raises(ValueError, match="is no checkpoint"):
+    with pytest.raises(ValueError, match="is not a checkpoint"):
         load_checkpoint(fzoos(), path)

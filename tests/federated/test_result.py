@@ -210,5 +210,5 @@ def test_progress_shows_rounds(monkeypatch, caplog, capsys):
 def test_an_unknown_value_is_told_from_a_failed_one():
     clients, x0 = [Quadratic(i) for i in range(2)], torch.zeros(5, dtype=torch.float64)
     options = {"rounds": 1, "local_steps": 1, "directions": 2}
-    assert "fun: nan (no value of F, which simulate takes as fun)" in repr(simulate("fedzo", clients, x0, **options))
+    assert "fun: nan (unknown: pass F to simulate as fun)" in repr(simulate("fedzo", clients, x0, **options))
     assert "no value" not in repr(simulate("fedzo", clients, x0, fun=lambda x: float(x @ x), **options))

@@ -99,8 +99,8 @@ def test_checkpoints_are_made_as_often_as_asked(tmp_path):
     [
         ({"checkpoint": True}, TypeError, "checkpoint must be the path"),
         ({"checkpoint": 3}, TypeError, "checkpoint must be the path"),
-        ({"checkpoint": b"no checkpoint"}, ValueError, "is no checkpoint"),
-        ({"checkpoint": [1.0]}, ValueError, "is no checkpoint"),
+        ({"checkpoint": b"no checkpoint"}, ValueError, "is not a checkpoint"),
+        ({"checkpoint": [1.0]}, ValueError, "is not a checkpoint"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused_before_a_query(given, error, words, tmp_path):
@@ -218,7 +218,7 @@ def test_an_interrupt_ends_the_run_after_its_round_and_the_same_call_goes_on(tmp
     objectives[1] = interrupting(clients()[1], 20)  # each round asks 8
     cut = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, checkpoint_every=5, **OPTIONS)
     assert cut.nit == 3 and not cut.success and objectives[1].queries == 24
-    assert cut.message == "Interrupted after 3 rounds. The same call with the same checkpoint goes on."
+    assert cut.message == "Interrupted after 3 rounds. The same call with the same checkpoint resumes the run."
     assert "the round that is running has 5 s to end" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     result = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, **OPTIONS)
@@ -282,7 +282,7 @@ def test_a_client_whose_function_returns_a_text_is_named(answer, slope, workers)
 
 def test_a_gradient_of_another_shape_is_named():
     given = [Quadratic(0), Wordy("", [1.0, 2.0])]
-    with pytest.raises(ValueError, match=r"the gradient of client 1's objective has shape \(2,\), accepted is \(5,\)"):
+    with pytest.raises(ValueError, match=r"the gradient of client 1's objective has shape \(2,\), expected \(5,\)"):
         simulate("fedavg", given, X0, rounds=1, local_steps=2)
 
 
@@ -307,7 +307,7 @@ def test_a_round_without_a_quorum_is_skipped(quorum, needed):
         if 4 - missing >= needed:
             assert record.skipped is None and len(record.accepted) == 4 - missing
         else:
-            assert record.skipped == f"{4 - missing} reports can be used, the quorum is {needed}"
+            assert record.skipped == f"{4 - missing} usable reports are fewer than the quorum of {needed}"
             assert torch.equal(made.server.x, X0)
 
 

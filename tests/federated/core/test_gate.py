@@ -147,7 +147,7 @@ def test_a_coordinate_of_1e200_names_its_client(name):
     for record in spoilt(10):
         assert record.skipped is None and [client for client, _, _ in record.refused] == [1]
     for record in spoilt(3):  # too few for a gate
-        assert "not finite; the longest report is that of client 1, whose x has length inf" in record.skipped
+        assert "not finite; the longest report is from client 1: the length of its x is inf" in record.skipped
 
 
 def test_a_run_goes_on_with_what_is_remembered():
@@ -185,5 +185,5 @@ def test_a_liar_takes_no_round_back(aggregation):
 
 def test_the_option_is_checked():
     for wrong in (1.0, 0.0, -3.0, math.nan):
-        with pytest.raises(ValueError, match="gate must be over 1"):
+        with pytest.raises(ValueError, match="gate must be greater than 1"):
             simulate("fedzo", clients(), X0, rounds=1, gate=wrong)

@@ -43,7 +43,7 @@ def test_a_shape_whose_elements_overflow_is_refused_everywhere():
     tensors = [["x", "float64", [2**39, 2**39, 0]]]
     report = altered(report_of(made), tensors=tensors)
     assert len(report) < 500
-    with pytest.raises(MessageError, match="more bytes than any message"):
+    with pytest.raises(MessageError, match="more bytes"):
         made.server.check(report, 0)
     outcome = federation().server.aggregate([Arrival(0, report)])
     assert "more bytes" in outcome.refused[0].reason and outcome.skipped
@@ -63,7 +63,7 @@ def test_a_round_whose_directions_have_no_address_is_refused(name, steps):
     assert (last + 1) * (steps + 1) <= MAX_STEP < (last + 2) * (steps + 1)
     client = made.algorithm.client(0)
     for number in (last + 1, 2**56, 2**63 - 1):
-        with pytest.raises(MessageError, match=f"round {number} is none"):
+        with pytest.raises(MessageError, match=f"round {number} is not a valid round"):
             client.receive(dataclasses.replace(message, round=number))
     values = dict(message.values) | ({"since": last} if name == "hiso" else {})
     client.state = dataclasses.replace(client.state, at=last) if name == "hiso" else client.state
@@ -143,9 +143,9 @@ def test_impersonation_replay_and_another_phase_are_refused_ledgered_and_the_rou
     reasons = {r.round: r.refused for r in records}
     assert reasons[1] == reasons[5] == ()
     assert reasons[2] == ((1, "control", "client 1 sent a report in the name of client 0"),)
-    wanted = "late: the report is of round 1, phase 'control'; this is round 3, phase 'control'"
+    wanted = "late: the report is for round 1, phase 'control'; this is round 3, phase 'control'"
     assert reasons[3] == ((1, "control", wanted),)
-    wanted = "the report is of round 4, phase 'control'; this is round 4, phase 'local'"
+    wanted = "the report is for round 4, phase 'control'; this is round 4, phase 'local'"
     assert reasons[4] == ((1, "local", wanted),)
     assert [r.accepted for r in records] == [(0, 1, 2), (0, 2), (0, 2), (0, 2), (0, 1, 2)]
     noted = {row["round"]: row["refused"] for row in made.ledger.to_rows() if row["client"] == 1}
@@ -158,7 +158,7 @@ def test_a_position_in_anothers_name_is_refused():
     made.server.catch_up(position, 0)
     with pytest.raises(MessageError, match="client 1 sent a report in the name of client 0"):
         made.server.catch_up(position, 1)
-    with pytest.raises(MessageError, match="is of round 9, this is round 1"):
+    with pytest.raises(MessageError, match="is for round 9, this is round 1"):
         made.server.catch_up(dataclasses.replace(position, round=9), 0)
 
 
@@ -168,7 +168,7 @@ def test_an_old_answer_to_a_position_is_refused():
     old = made.server.catch_up(client.position(), 0)
     made.run_round(), made.run_round()
     state = client.state_dict()
-    with pytest.raises(MessageError, match="is of round 1, round 2 was received"):
+    with pytest.raises(MessageError, match="is for round 1, round 2 was already received"):
         client.catch_up(old)
     assert states_equal(client.state_dict(), state)
 
@@ -192,7 +192,7 @@ def test_a_client_cannot_claim_more_queries_than_the_phase_has_points(name):
         {"queries": 102 * most, "failures": 102 * most, "total_queries": 1 << 40},
         {"gradients": most + 1},
     ):
-        with pytest.raises(MessageError, match=r"are claimed, phase .* has up to"):
+        with pytest.raises(MessageError, match=r"are claimed, phase .* has at most"):
             made.server.check(dataclasses.replace(report, **wrong), 0)
 
 
@@ -226,7 +226,7 @@ def test_a_worker_answers_for_its_own_clients_alone(monkeypatch):
     options = {"workers": 2, "start_method": "fork"}
     result = simulate("fedzo", [Quadratic(i) for i in range(2)], X0, rounds=1, progress=False, **OPTIONS, **options)
     assert result.history[-1].accepted == (1,)
-    assert result.history[-1].refused == ((0, "local", "its worker gave no answer"),)
+    assert result.history[-1].refused == ((0, "local", "its worker did not answer"),)
 
 
 def test_a_header_is_read_before_a_tensor_is_made(monkeypatch):
