@@ -190,7 +190,7 @@ class FedYogi(AdaptiveFedOpt):
 
 
 class FedAdagrad(AdaptiveFedOpt):
-    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ², with β₁ = 0 as in the paper's experiments. See ``AdaptiveFedOpt``."""
+    """FedAdagrad (Reddi et al., Alg. 2): v ← v + Δ², with β₁ = 0 as in its experiments. See ``AdaptiveFedOpt``."""
 
     name = "fedadagrad"
 

@@ -122,7 +122,7 @@ class FedZO(LocalSteps):
         return queries * (1 if phase == "control" else self.local_steps)
 
     def address(self, round_number: int) -> int:
-        """Returns the direction address of a round's first step; a round has T + 1, the last one for a control variate."""
+        """Returns the direction address of a round's first step; the last of its T + 1 is for a control variate."""
         return 0 if self.redraw == "never" else round_number * (self.local_steps + 1)
 
 

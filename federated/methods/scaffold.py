@@ -131,13 +131,13 @@ class TableServer(Server):
         self.state = TableState(x, controls)
 
     def _mean_control(self) -> Tensor:
-        """Returns Σᵢ pᵢ cᵢ over the clients that have reported one, by the chosen aggregation; zero if there are none."""
+        """Returns Σᵢ pᵢ cᵢ over the clients that have reported one, by the chosen aggregation; initially zero."""
         s = self.state
         return self.mean_of_latest(s.controls) if len(s.controls) else torch.zeros_like(s.x)
 
 
 class TableClient(DescentClient):
-    """Type II: takes T steps corrected by the mean control variate minus its own, then stores its mean estimate as cᵢ."""
+    """Type II: takes T steps corrected by the mean control variate minus its own, which becomes its mean estimate."""
 
     state: OwnControl
 

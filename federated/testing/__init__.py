@@ -1,6 +1,6 @@
-"""The federated battery: checks that every ``Algorithm`` must pass, also a third party's.
+"""The federated battery: checks for every ``Algorithm``, including your own.
 
-All checks at once, or each as a test::
+Run all checks at once, or each as a test::
 
     check_algorithm("fedzo")
 
@@ -8,8 +8,8 @@ All checks at once, or each as a test::
     def test_battery(check):
         check(algorithm_factory("fedzo", directions=4), Promises())
 
-A factory is a function ``factory(objectives, x0, **options)`` that returns a new ``Federation``. A check raises
-``AssertionError`` with what it found.
+A factory is a function ``factory(objectives, x0, **options)`` that returns a new ``Federation``. A failed check raises
+``AssertionError``.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ CHECKS: tuple[Callable[[Factory, Promises], None], ...] = tuple(
     for name, check in vars(module).items()
     if name.startswith("check_")
 )
-"""Every check, each called ``check(factory, promises)``."""
+"""All checks, called as ``check(factory, promises)``."""
 
 
 def check_algorithm(factory: Factory | str | type[Algorithm], promises: Promises | None = None) -> None:
-    """Runs every check of ``CHECKS``.
+    """Runs all checks in ``CHECKS``.
 
     Args:
         factory: a factory, an algorithm's name, or an ``Algorithm`` subclass.
         promises: the algorithm's promises.
 
     Raises:
-        AssertionError: for the first check that fails, with its name in a note.
+        AssertionError: for the first failed check, with its name in a note.
     """
     made = algorithm_factory(factory) if isinstance(factory, str | type) else factory
     run_all(CHECKS, made, promises or Promises())

@@ -1,4 +1,4 @@
-"""Checks with faults: a round goes on without the clients that a fault meets."""
+"""Checks with faults: a round continues without the affected clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("unreachable", "drop", "delay", "crash")
 
 
 def check_faults(factory: Factory, promises: Promises) -> None:
-    """After a fault of any kind in any phase the round ends with the other clients, and the record has the reason."""
+    """After any fault in any phase the round ends with the other clients, and its record states the reason."""
     for phase in range(_phases(factory, promises)):
         for kind in KINDS:
             faults = [Fault(kind, 2, 1, phase=phase)]
@@ -37,7 +37,7 @@ def check_faults(factory: Factory, promises: Promises) -> None:
 
 
 def check_corruptions(factory: Factory, promises: Promises) -> None:
-    """A report that is altered in any way, in any phase, is refused with a reason."""
+    """A report corrupted in any way, in any phase, is refused with a reason."""
     for phase in range(_phases(factory, promises)):
         for how in CORRUPTIONS:
             objectives = problem()
@@ -50,7 +50,7 @@ def check_corruptions(factory: Factory, promises: Promises) -> None:
 
 
 def check_all_reports_lost(factory: Factory, promises: Promises) -> None:
-    """A round with a phase without any valid report is skipped, and the next round is not."""
+    """A round is skipped if a phase has no valid report, and the next round is not skipped."""
     for phase in range(_phases(factory, promises)):
         faults = [Fault("drop", 2, client, phase=phase) for client in range(CLIENTS)]
         objectives = problem()
@@ -68,7 +68,7 @@ def check_all_reports_lost(factory: Factory, promises: Promises) -> None:
 
 
 def check_late_and_double_reports(factory: Factory, promises: Promises) -> None:
-    """A late report, a second one, and one in another's name are refused; the order of reports does not matter."""
+    """Late, repeated and impersonated reports are refused, and the order of reports does not matter."""
     runs = []
     for order in (1, -1):
         federation = make(factory, promises)
@@ -91,7 +91,7 @@ def check_late_and_double_reports(factory: Factory, promises: Promises) -> None:
 
 
 def check_failed_queries(factory: Factory, promises: Promises) -> None:
-    """Failed queries are counted and survived, be it one in seven, all of one client, or all."""
+    """Failed queries are counted and tolerated: one in seven, all of one client, or all."""
     objectives = problem(failing=7)
     federation = make(factory, promises, objectives)
     run(federation, 3)
@@ -108,7 +108,7 @@ def check_failed_queries(factory: Factory, promises: Promises) -> None:
     federation = make(factory, promises, objectives)
     before = federation.server.x.clone()
     run(federation, 2)
-    assert torch.equal(federation.server.x, before), "the model moved without a single value"
+    assert torch.equal(federation.server.x, before), "the model moved although all queries failed"
     _counts_agree(federation, objectives)
 
 
@@ -117,13 +117,13 @@ def _phases(factory: Factory, promises: Promises) -> int:
 
 
 def _arrivals(federation: Federation) -> list[Arrival]:
-    """The reports of all participants in the present phase."""
+    """Returns the reports of all participants in the current phase."""
     requests = [Request(c, encode(federation.server.broadcast(c))) for c in federation.server.participants]
     return [Arrival(service.client, service.report) for service in federation.host.serve_all(requests)]
 
 
 def _completed(record: RoundRecord, client: int, phase: int, federation: Federation) -> None:
-    """Asserts that a round used all reports but a client's in a phase, and that the ledger has the reason."""
+    """Asserts that a round used all reports except one client's, and that the ledger states the reason."""
     name = federation.algorithm.exchanges[phase]
     reasons = [reason for c, p, reason in record.refused if c == client and p == name]
     assert len(reasons) == 1 and reasons[0], f"{name}: {record}"

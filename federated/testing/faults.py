@@ -1,4 +1,4 @@
-"""Faults to test a federation with: a plan of what goes wrong, and the host that makes it go wrong."""
+"""Fault injection for tests: a plan of faults, and a host that applies it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Fault:
     """One fault of one client.
 
     =================  ==================================================================================
-    kind               what happens to the client in the round and phase
+    kind               effect on the client in the round and phase
     =================  ==================================================================================
     ``"unreachable"``  it does not receive the broadcast: it neither queries nor reports
-    ``"drop"``         its report is lost, after the queries were made
+    ``"drop"``         its report is lost after the queries were made
     ``"delay"``        its report arrives ``by`` rounds later, with that round's first reports
-    ``"corrupt"``      its report arrives altered, as ``how`` says
+    ``"corrupt"``      its report is altered as specified by ``how``
     ``"crash"``        it loses its state after ``after`` batches, and is down until it rejoins
-    ``"rejoin"``       it is back from this round on, without its state
+    ``"rejoin"``       it returns in this round, without its state
     =================  ==================================================================================
 
     Attributes:
@@ -41,9 +41,9 @@ class Fault:
         round: r, from 1.
         client: the client's number.
         phase: the phase's index in the round, from 0.
-        by: the rounds of a delay.
+        by: the delay in rounds.
         how: the corruption, one of ``CORRUPTIONS``.
-        after: the batches that the client is told before it crashes.
+        after: number of batches before the crash.
     """
 
     kind: str
@@ -58,15 +58,17 @@ class Fault:
         check_choice("kind", self.kind, KINDS)
         check_choice("how", self.how, CORRUPTIONS)
         if min(self.round, self.by) < 1 or min(self.client, self.phase, self.after) < 0:
-            raise ValueError(f"rounds and delays are from 1, clients, phases and batches from 0: {self}")
+            raise ValueError(
+                f"rounds and delays must be at least 1, clients, phases and batches at least 0, got {self}"
+            )
 
 
 class FaultPlan:
-    """The faults of a run, at most one of a kind for each client, round and phase.
+    """The faults of a run, at most one of each kind for a client, round and phase.
 
     Args:
         faults: the faults.
-        seed: seed of the random numbers in corruptions.
+        seed: seed of random corruptions.
     """
 
     def __init__(self, faults: Iterable[Fault] = (), seed: int = 0) -> None:
@@ -75,32 +77,32 @@ class FaultPlan:
         self._by_address = {(f.kind, f.round, f.phase, f.client): f for f in self.faults}
 
     def find(self, kind: str, round_number: int, phase: int, client: int) -> Fault | None:
-        """The fault of a kind that a client has in a round and phase, or None."""
+        """Returns a client's fault of a kind in a round and phase, or None."""
         return self._by_address.get((kind, round_number, phase, client))
 
     def rejoining(self, round_number: int) -> list[int]:
-        """The clients that rejoin in a round."""
+        """Returns the clients that rejoin in a round."""
         return [f.client for f in self.faults if f.kind == "rejoin" and f.round == round_number]
 
     def corrupted(self, fault: Fault, report: bytes) -> bytes:
-        """The bytes of a report as they arrive: a pure function of the report, the fault and the seed."""
+        """Returns a report's altered bytes, a pure function of the report, the fault and the seed."""
         key = [self.seed, fault.round * 1_000_003 + fault.client]
         generator = np.random.Generator(np.random.Philox(key=key))
         return CORRUPTIONS[fault.how](report, generator)
 
 
 class FaultyHost:
-    """A host of clients around another one, to whose clients the faults of a plan happen.
+    """A wrapper of a host that applies a plan's faults to its clients.
 
-    Costs are those of the other host, except that a late report costs nothing when it arrives.
+    Costs are those of the wrapped host, except that a late report costs nothing when it arrives.
 
     Args:
-        federation: its host, a ``Host`` or a ``WorkerPool``, is the other one; ``faulty`` puts this one in its place.
+        federation: a federation with a ``Host`` or ``WorkerPool``, which is wrapped.
         plan: the faults.
 
     Attributes:
         down: clients that crashed and have not rejoined.
-        late: reports on their way: the round in which each arrives, the client and the report.
+        late: delayed reports: the round of arrival, the client and the report.
     """
 
     def __init__(self, federation: Federation, plan: FaultPlan) -> None:
@@ -143,7 +145,7 @@ class FaultyHost:
         return server.round, server.algorithm.exchanges.index(server.phase)
 
     def _altered(self, service: Service, number: int, phase: int) -> Service:
-        """A client's service as it arrives; the bytes of its report count as sent in any case."""
+        """Returns a client's service after its faults; the bytes of its report always count as sent."""
         client, content = service.client, service.report
         if service.reason == CRASHED:
             self.down.add(client)
@@ -162,14 +164,14 @@ class FaultyHost:
 
 
 def faulty(federation: Federation, faults: FaultPlan | Iterable[Fault]) -> Federation:
-    """Puts a ``FaultyHost`` around a federation's host, and returns the federation.
+    """Wraps a federation's host in a ``FaultyHost``, and returns the federation.
 
     Raises:
-        ValueError: if a fault alters bytes, and messages are passed as objects.
+        ValueError: if a fault alters bytes, but messages are passed as objects.
     """
     plan = faults if isinstance(faults, FaultPlan) else FaultPlan(faults)
     if not federation.codec and any(f.kind == "corrupt" for f in plan.faults):
-        raise ValueError("corrupt faults alter bytes: they go with codec=True")
+        raise ValueError("corrupt faults alter bytes: they need codec=True")
     federation.host = FaultyHost(federation, plan)
     return federation
 
@@ -184,7 +186,7 @@ def _flip(data: bytes, generator: np.random.Generator) -> bytes:
 
 
 def _replaced(changes: Callable[[Report, np.random.Generator], dict[str, Any]]) -> Corruption:
-    """The corruption that encodes the report again with some fields replaced."""
+    """Returns a corruption that replaces fields of the report and encodes it again."""
 
     def alter(data: bytes, generator: np.random.Generator) -> bytes:
         report = decode(data)
@@ -195,7 +197,7 @@ def _replaced(changes: Callable[[Report, np.random.Generator], dict[str, Any]]) 
 
 
 def _filled(value: float) -> Corruption:
-    """The corruption that replaces one number of each floating tensor."""
+    """Returns a corruption that replaces one number in each floating-point tensor."""
 
     def fill(report: Report, generator: np.random.Generator) -> dict[str, Any]:
         tensors = {name: tensor.clone() for name, tensor in report.tensors.items()}
@@ -230,4 +232,4 @@ CORRUPTIONS: dict[str, Corruption] = {
     "extra": _replaced(lambda *_: {"values": {"extra": 1.0}}),
     "empty": _replaced(lambda *_: {"tensors": {}}),
 }
-"""Ways to alter the bytes of a report, by name; a server must refuse every result."""
+"""Corruptions of a report's bytes, by name; a server must refuse each result."""

@@ -1,4 +1,4 @@
-"""The parts of the checks: promises, a problem, factories, and functions that run and compare federations."""
+"""Parts of the checks: promises, a problem, factories, and functions that run and compare federations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DIMENSION = 5
 
 @dataclass(frozen=True)
 class Promises:
-    """The promises of an algorithm beyond the interface.
+    """Properties that an algorithm promises in addition to the interface.
 
     Attributes:
-        convergence: the factor by which F − F* of ``problem`` falls in ``rounds`` rounds.
-        rounds: the number of these rounds.
+        convergence: maximal ratio of F − F* of ``problem`` after and before ``rounds`` rounds.
+        rounds: number of these rounds.
         local_steps: T, in all checks.
         seeded: whether runs with different seeds differ.
     """
@@ -42,14 +42,14 @@ class Promises:
 
 @dataclass
 class Quadratic:
-    """fᵢ(x) = Σⱼ aᵢⱼ (xⱼ − bᵢⱼ)², with aᵢⱼ in [1/2, 2] and bᵢⱼ in [0.2, 0.8], and a count of its queries.
+    """fᵢ(x) = Σⱼ aᵢⱼ (xⱼ − bᵢⱼ)², with aᵢⱼ in [1/2, 2] and bᵢⱼ in [0.2, 0.8], which counts its queries.
 
     Attributes:
         number: i.
         dimension: d.
-        failing: one in so many queries fails, by an exception and by NaN in turn; 0: none, 1: all.
-        queries: the queries so far.
-        failures: the failed ones among them.
+        failing: every ``failing``-th query fails, alternately by an exception and NaN; 0 means none.
+        queries: number of queries.
+        failures: number of failed queries.
     """
 
     number: int
@@ -59,13 +59,13 @@ class Quadratic:
     failures: int = 0
 
     def coefficients(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The coefficients a and b, each of shape ``d``."""
+        """Returns a and b, each of shape ``d``."""
         j = torch.arange(self.dimension, dtype=like.dtype, device=like.device)
         a = 1.25 + 0.75 * torch.sin(1.0 + 3.0 * self.number + 2.0 * j)
         return a, 0.5 + 0.3 * torch.cos(2.0 + 5.0 * self.number + 3.0 * j)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The value at x, or a failure; counts a query."""
+        """Returns the value at x or fails, and counts a query."""
         self.queries += 1
         if self.failing and self.queries % self.failing == 0:
             self.failures += 1
@@ -75,28 +75,28 @@ class Quadratic:
         return self.value(x)
 
     def value(self, x: Tensor) -> Tensor:
-        """The value at x; counts no query."""
+        """Returns the value at x without counting a query."""
         a, b = self.coefficients(x)
         return (a * (x - b).square()).sum()
 
     def gradient(self, x: Tensor) -> Tensor:
-        """∇fᵢ, shape ``d``."""
+        """Returns ∇fᵢ, shape ``d``."""
         a, b = self.coefficients(x)
         return 2.0 * a * (x - b)
 
 
 def problem(failing: int = 0) -> list[Quadratic]:
-    """The functions of four clients in five dimensions."""
+    """Returns the functions of four clients in five dimensions."""
     return [Quadratic(i, failing=failing) for i in range(CLIENTS)]
 
 
 def mean_value(x: Tensor) -> float:
-    """F(x) for equal weights."""
+    """Returns F(x) for equal weights."""
     return float(sum(float(f.value(x)) for f in problem()) / CLIENTS)
 
 
 def solution() -> Tensor:
-    """The minimizer of F, shape ``d``."""
+    """Returns the minimizer of F, shape ``d``."""
     like = torch.empty(0, dtype=torch.float64)
     pairs = [f.coefficients(like) for f in problem()]
     weight = torch.stack([a for a, _ in pairs]).sum(0)
@@ -104,12 +104,12 @@ def solution() -> Tensor:
 
 
 def start(dtype: torch.dtype = torch.float64) -> Tensor:
-    """The initial point, shape ``d``."""
+    """Returns the initial point, shape ``d``."""
     return torch.linspace(0.9, 1.0, DIMENSION, dtype=dtype)
 
 
 def algorithm_factory(algorithm: str | type[Algorithm], **options: Any) -> Factory:
-    """A factory that makes federations of an algorithm with the given options."""
+    """Returns a factory of federations with an algorithm and options."""
 
     def factory(objectives: Sequence[Callable[[Any], Any]], x0: Tensor, **common: Any) -> Federation:
         return make_federation(algorithm, objectives, x0, **(options | common))
@@ -124,27 +124,27 @@ def make(
     faults: Sequence[Fault] = (),
     **options: Any,
 ) -> Federation:
-    """A new federation on ``problem``, or on other objectives, with faults."""
+    """Creates a federation on ``problem``, or other objectives, with faults."""
     options = {"local_steps": promises.local_steps} | options
     federation = factory(problem() if objectives is None else objectives, start(), **options)
     return faulty(federation, faults) if faults else federation
 
 
 def run(federation: Federation, rounds: int) -> list[RoundRecord]:
-    """Runs a number of rounds and returns their records."""
+    """Runs rounds and returns their records."""
     with quiet():
         return [federation.run_round() for _ in range(rounds)]
 
 
 def trace(federation: Federation) -> tuple[Any, ...]:
-    """What must be the same of a federation that is run again: model, ledger without seconds, history."""
+    """Returns what a repeated run must reproduce: the model, the ledger without seconds, and the history."""
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in federation.ledger.to_rows()]
     history = [(r.round, r.accepted, r.refused, r.skipped) for r in federation.history]
     return federation.server.x.dtype, federation.server.x.tolist(), rows, history
 
 
 def states_equal(a: Any, b: Any) -> bool:
-    """Whether two states are bitwise equal, except for seconds."""
+    """Whether two states are bitwise equal, ignoring seconds."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         both = isinstance(a, Tensor) and isinstance(b, Tensor)
         return both and a.dtype == b.dtype and a.shape == b.shape and _bits(a) == _bits(b)
@@ -162,7 +162,7 @@ def _bits(tensor: Tensor) -> bytes:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences the warnings about faults and failed queries, which the checks cause."""
+    """Suppresses warnings about faults and failed queries."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Checks of messages: which ones a server and a client accept, and that refused ones change nothing."""
+"""Checks of messages: which ones a server and a client accept, and that refused ones have no effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANDOM_MESSAGES = 200
 
 
 def check_idempotence(factory: Factory, promises: Promises) -> None:
-    """A message that is made again is the same, and making or checking it changes nothing."""
+    """Repeated messages are identical, and creating or checking them has no effect."""
     federation = make(factory, promises)
     server, client = federation.server, federation.algorithm.client(0, problem()[0].gradient)
     for _ in federation.algorithm.exchanges:
@@ -39,7 +39,7 @@ def check_idempotence(factory: Factory, promises: Promises) -> None:
 
 
 def check_frames(factory: Factory, promises: Promises) -> None:
-    """Decoding an encoded message gives it back, and its payload is the bytes of its tensors."""
+    """Decoding reverses encoding, and the payload is the tensors' bytes."""
     federation = make(factory, promises)
     for message in _exchange(federation):
         decoded = decode(encode(message))
@@ -51,7 +51,7 @@ def check_frames(factory: Factory, promises: Promises) -> None:
 
 
 def check_random_bytes(factory: Factory, promises: Promises) -> None:
-    """Random bytes, altered messages and messages of the other kind are refused, and change nothing."""
+    """Random bytes, altered messages and messages of the other kind are refused without effect."""
     federation = make(factory, promises)
     run(federation, 1)
     server, client = federation.server, federation.algorithm.client(1, problem()[1].gradient)
@@ -74,7 +74,7 @@ def check_random_bytes(factory: Factory, promises: Promises) -> None:
 
 
 def check_bad_broadcasts(factory: Factory, promises: Promises) -> None:
-    """A client refuses broadcasts that do not fit, of a phase that it cannot be in, or received before."""
+    """A client refuses broadcasts that do not fit, are out of order, or were already received."""
     federation = make(factory, promises)
     client, server = federation.algorithm.client(2, problem()[2].gradient), federation.server
     message = server.broadcast(2)
@@ -94,7 +94,7 @@ def check_bad_broadcasts(factory: Factory, promises: Promises) -> None:
 
 
 def check_fingerprints(factory: Factory, promises: Promises) -> None:
-    """Halves of federations that differ in an option refuse each other's messages and name the option."""
+    """Servers and clients with different options refuse each other's messages and name the option."""
     ours, theirs = make(factory, promises), make(factory, promises, seed=7)
     server, stranger = ours.server, theirs.algorithm.client(0, problem()[0].gradient)
     error = raises(MessageError, lambda: stranger.receive(server.broadcast(0)))
@@ -114,7 +114,7 @@ def _work(client: Client) -> None:
 
 
 def _exchange(federation: Federation) -> list[Any]:
-    """The present phase's broadcast, and the report of a new client 0."""
+    """Returns the current phase's broadcast and the report of a new client 0."""
     client = federation.algorithm.client(0, problem()[0].gradient)
     broadcast = federation.server.broadcast(0)
     try:
@@ -127,7 +127,7 @@ def _exchange(federation: Federation) -> list[Any]:
 
 
 def _variants(message: Broadcast, spec: MessageSpec) -> list[Broadcast]:
-    """Copies of a broadcast, each with one field that does not fit its specification."""
+    """Returns copies of a broadcast, each with one field that violates its specification."""
 
     def other(**changes: Any) -> Broadcast:
         return dataclasses.replace(message, **changes)

@@ -1,4 +1,4 @@
-"""Checks of runs: descent, ledger, seeds, participation, resume, workers, bad arguments."""
+"""Checks of runs: descent, ledger, seeds, participation, resuming, workers, invalid arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from optimizers.testing.harness import disturb_generators, generator_states, rai
 
 
 def check_descent(factory: Factory, promises: Promises) -> None:
-    """F − F* falls as promised, and the history has its values."""
+    """F − F* falls as promised, and the history contains the values of F."""
     federation = make(factory, promises, fun=mean_value)
     records = run(federation, promises.rounds)
     least = mean_value(solution())
@@ -44,7 +44,7 @@ def check_descent(factory: Factory, promises: Promises) -> None:
 
 
 def check_ledger(factory: Factory, promises: Promises) -> None:
-    """The ledger has the queries that the objectives counted, and bytes up and down of every client and round."""
+    """The ledger's queries equal the objectives' counts, and it has the bytes of every client and round."""
     objectives = problem()
     federation = make(factory, promises, objectives)
     records = run(federation, 3)
@@ -63,7 +63,7 @@ def check_ledger(factory: Factory, promises: Promises) -> None:
 
 
 def check_codec(factory: Factory, promises: Promises) -> None:
-    """Messages passed as objects and as bytes give the same iterates and payloads."""
+    """Messages passed as objects or as bytes give the same iterates and payloads."""
     encoded, passed = make(factory, promises), make(factory, promises, codec=False)
     run(encoded, 3), run(passed, 3)
     assert torch.equal(encoded.server.x, passed.server.x)
@@ -73,31 +73,31 @@ def check_codec(factory: Factory, promises: Promises) -> None:
 
 
 def check_seeds(factory: Factory, promises: Promises) -> None:
-    """The same seed gives the same run, and another seed another run, if the algorithm promises it."""
+    """The same seed gives the same run, and another seed another run, if promised."""
     runs = []
     for seed in (3, 3, 4):
         federation = make(factory, promises, seed=seed)
         run(federation, 2)
         runs.append(trace(federation)[:2])
-    assert runs[0] == runs[1], "the same seed gave another run"
+    assert runs[0] == runs[1], "the same seed gave a different run"
     assert (runs[0] != runs[2]) == promises.seeded
 
 
 def check_generators(factory: Factory, promises: Promises) -> None:
-    """The global random generators of torch, NumPy and Python are neither read nor advanced."""
+    """The global random generators of torch, NumPy and Python are neither used nor changed."""
     runs = []
     for seed in (0, 1):
         disturb_generators(seed)
         before = generator_states()
         federation = make(factory, promises, participation=0.5)
         run(federation, 2)
-        assert generator_states() == before, "a global generator was moved"
+        assert generator_states() == before, "a global generator was advanced"
         runs.append(trace(federation))
-    assert runs[0] == runs[1], "a global generator was read"
+    assert runs[0] == runs[1], "a global generator was used"
 
 
 def check_participation(factory: Factory, promises: Promises) -> None:
-    """A round's participants are the sample of its seed and round, and every client is sampled in time."""
+    """A round's participants are the sample given by seed and round, and every client is sampled eventually."""
     for participation, count in ((0.5, 2), (3, 3), (1, 1), (1.0, CLIENTS), (0.01, 1)):
         federation = make(factory, promises, participation=participation)
         for record in run(federation, 2):
@@ -108,7 +108,7 @@ def check_participation(factory: Factory, promises: Promises) -> None:
 
 
 def check_single_precision(factory: Factory, promises: Promises) -> None:
-    """A float32 start gives a float32 run."""
+    """A float32 initial point gives a float32 run."""
     federation = factory(problem(), start(torch.float32), local_steps=promises.local_steps)
     (record,) = run(federation, 1)
     assert federation.server.x.dtype == torch.float32 and record.skipped is None
@@ -116,7 +116,7 @@ def check_single_precision(factory: Factory, promises: Promises) -> None:
 
 
 def check_resume(factory: Factory, promises: Promises) -> None:
-    """A run that is saved between any two rounds, through a file, and resumed goes on bitwise the same."""
+    """A run saved to a file after any round resumes bitwise."""
     delayed, crashed, dropped = (sample_clients(0, r, CLIENTS, 3)[0] for r in (1, 2, 3))
     crash = [Fault("crash", 2, crashed), Fault("rejoin", 4, crashed)]
     faults = [Fault("delay", 1, delayed, by=2), *crash, Fault("drop", 3, dropped)]
@@ -142,7 +142,7 @@ def check_resume(factory: Factory, promises: Promises) -> None:
 
 
 def check_workers(factory: Factory, promises: Promises) -> None:
-    """A run over worker processes is bitwise that in one process, its state included."""
+    """A run with worker processes is bitwise that in one process, including its state."""
     faults = [Fault("crash", 2, 1), Fault("rejoin", 3, 1), Fault("corrupt", 2, 0, how="nan")]
     alone = make(factory, promises, faults=faults)
     run(alone, 3)
@@ -156,7 +156,7 @@ def check_workers(factory: Factory, promises: Promises) -> None:
 
 
 def check_bad_arguments(factory: Factory, promises: Promises) -> None:
-    """A bad argument is refused before any query, with an error that names it."""
+    """Invalid arguments are refused before any query, with an error that names them."""
     objectives = problem()
     x0, nan = start(), torch.full((DIMENSION,), math.nan, dtype=torch.float64)
 
@@ -186,7 +186,7 @@ def check_bad_arguments(factory: Factory, promises: Promises) -> None:
 
 
 def _under_way(federation: Federation) -> dict[str, Any]:
-    """What faults have begun: clients that are down, and reports that are late."""
+    """Returns the state of faults: clients that are down, and late reports."""
     return {name: copy.copy(getattr(federation.host, name)) for name in ("down", "late")}
 
 

@@ -1,4 +1,4 @@
-"""The two surrogates of a FZooS client: a derived GP on the nearest queries, Fourier features on all of them."""
+"""The two surrogates of a FZooS client: a derived GP on the nearest queries, and Fourier features."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from surrogates.window.local_options import LocalSurrogateOptions
 from surrogates.window.window_surrogate import LEAST_FACTORED
 
 KEPT_BYTES = 2 << 30
-"""Bytes of Fourier surrogates that the clients of a process keep from one round to the next, together."""
+"""Total size limit, in bytes, of the Fourier surrogates that a process caches between rounds."""
 
 _kept: weakref.WeakKeyDictionary[ClientSurrogates, int] = weakref.WeakKeyDictionary()
-"""Bytes of those that are kept, in the order in which they were last asked."""
+"""Sizes of cached Fourier surrogates in bytes, in order of last use."""
 
 
 def keep(asked: ClientSurrogates, size: int) -> None:
-    """Keeps the Fourier surrogate that was asked, and drops others as long as all are more than ``KEPT_BYTES``.
+    """Caches the Fourier surrogate just used, and evicts others while their total exceeds ``KEPT_BYTES``.
 
-    Those of other federations, which may have ended, go first. Clients of one come in turn: who was asked last will be
-    asked again after all others, and is dropped first. One that is larger than all that may be kept is dropped itself.
+    Other federations' surrogates are evicted first, as these may have ended. Within a federation clients take turns, so
+    that the most recently used surrogate is needed last and is evicted first. A surrogate above the limit is not
+    cached.
     """
     _kept.pop(asked, None)
     if size <= KEPT_BYTES:
@@ -42,33 +43,33 @@ def keep(asked: ClientSurrogates, size: int) -> None:
 
 
 SUMMED = 10.0
-"""How much larger the least nugget of n > M queries is: more of a sum of n outer products is lost in rounding."""
+"""Factor of the minimal nugget for n > M queries: a sum of n outer products loses more digits to rounding."""
 
 WIDEST = 500
-"""The most queries of a window that settling widens."""
+"""Maximal number of queries in a window widened by settling."""
 
 
 class ClientSurrogates:
-    """A client's queries and the two surrogates that are conditioned on them.
+    """A client's queries and the two surrogates conditioned on them.
 
-    The derived GP of the queries nearest to a point gives ∇μᵢ (FZooS, eq. 8, which has all queries), and a
-    ``FourierSurrogate`` with an estimated mean gives wᵢ (eq. 3): of all queries, where new ones are appended in
-    O(n² + nM) each, or of the nearest ``feature_window``, where it is fitted anew. Both are in f's units.
+    The derived GP of the queries nearest to a point gives ∇μᵢ (FZooS, eq. 8, which uses all queries). A
+    ``FourierSurrogate`` with an estimated mean gives wᵢ (eq. 3), either of all queries, appended in O(n² + nM) each, or
+    of the nearest ``feature_window``, refitted each time. Both are in f's units.
 
-    The Fourier surrogate holds n·M numbers of features and n² of their factor until n exceeds M, then 2M²: 80 KB a
-    query for M = 10,000. All clients of a process keep ``KEPT_BYTES`` of them together, and make again what was
-    dropped. They are no part of the state, which has the sizes of the blocks that were appended together instead: the
-    last bits of wᵢ depend on these, and so a surrogate is made again as it was.
+    The Fourier surrogate stores n·M numbers of features and n² of their factor while n ≤ M, then 2M²: 80 KB per query
+    for M = 10,000. All clients of a process cache ``KEPT_BYTES`` of them, and rebuild evicted ones. The last bits of wᵢ
+    depend on the sizes of the blocks appended together; therefore the state stores these sizes instead of the
+    surrogate.
 
     Args:
-        like: a point, shape ``d``, whose dtype and device the queries have.
+        like: a point, shape ``d``, with the queries' dtype and device.
         features: φ, shared by all clients.
-        options: of the derived GP; its lengthscale is given.
-        feature_nugget: noise variance of a value over the outputscale, of the Fourier surrogate.
-        feature_window: how many queries the Fourier surrogate holds; None: all.
+        options: options of the derived GP, with a fixed lengthscale.
+        feature_nugget: noise variance relative to the outputscale, of the Fourier surrogate.
+        feature_window: number of queries in the Fourier surrogate; None means all.
 
     Attributes:
-        local: the derived GP, with the queries that succeeded in ``local.trajectory``.
+        local: the derived GP, with the successful queries in ``local.trajectory``.
     """
 
     def __init__(
@@ -86,11 +87,11 @@ class ClientSurrogates:
         self._fourier: FourierSurrogate | None = None
 
     def settle(self, x: Tensor, wider: bool) -> bool:
-        """Suits the surrogates to the queries nearest to x, shape ``d``; whether their values show noise.
+        """Adapts the surrogates to the queries nearest to x, shape ``d``; returns whether their values are noisy.
 
-        Both have the nugget that ``WindowSurrogate.fit_noise`` finds, the Fourier surrogate what its window is factored
-        with at least. A wider window has 3d/2 of the queries, at most ``WIDEST``, and so has the Fourier surrogate's
-        where it is that of ``options``.
+        Both use the nugget from ``WindowSurrogate.fit_noise``, the Fourier surrogate at least its minimal one. A wider
+        window has 3d/2 queries, at most ``WIDEST``; the Fourier surrogate's window follows if it equals that of
+        ``options``.
         """
         if not len(self.local):
             return False
@@ -105,21 +106,21 @@ class ClientSurrogates:
         return noisy
 
     def gradient(self, x: Tensor) -> Tensor:
-        """∇μᵢ(x) of eq. 8, shape ``d``."""
+        """Returns ∇μᵢ(x) of eq. 8, shape ``d``."""
         with self.small():
             self.local.begin(x)
             return self.local.gradient_posterior(x).mean[0] * self.local.scale
 
     def most_uncertain(self, x: Tensor, candidates: Tensor, count: int) -> Tensor:
-        """The candidates whose gradients have the greatest posterior traces, ``count x d``; the first of equals.
+        """Returns the candidates with the largest posterior traces of the gradient, ``count x d``; the first of ties.
 
-        Appx. G has the norm ‖∂σ²‖ in the trace's place. Under an isotropic kernel with fewer
-        queries than dimensions that is the prior's at every candidate, and ranks none before another.
+        Appx. G uses the norm ‖∂σ²‖ instead of the trace, which for an isotropic kernel and fewer queries than
+        dimensions equals the prior's at every candidate and cannot rank them.
 
         Args:
-            x: where the nearest queries are taken, shape ``d``.
+            x: the point whose nearest queries are used, shape ``d``.
             candidates: ``m x d``.
-            count: how many.
+            count: number of candidates to return.
         """
         if count >= len(candidates):
             return candidates
@@ -128,16 +129,16 @@ class ClientSurrogates:
         return candidates[traces.sort(descending=True, stable=True).indices[:count]]
 
     def fitted_weights(self, x: Tensor) -> Tensor:
-        """wᵢ of eq. 3 after all queries so far, shape ``M``.
+        """Returns wᵢ of eq. 3 for all queries so far, shape ``M``.
 
         Args:
-            x: where nearest queries are taken, with ``feature_window``; shape ``d``.
+            x: the point whose nearest queries are used, with ``feature_window``; shape ``d``.
 
         Raises:
-            ValueError: without a query that succeeded.
+            ValueError: if no query has succeeded.
         """
         trajectory = self.local.trajectory
-        # Values are taken from the first of them before they lose digits to the points' dtype: m is estimated anyway.
+        # Subtracting the first value before the cast keeps digits; the mean m is estimated anyway.
         X, y = trajectory.X, (trajectory.y - trajectory.y[:1]).to(trajectory.dtype)
         if self.feature_window is not None:
             rows = trajectory.nearest(x, self.feature_window).sort().values
@@ -157,33 +158,33 @@ class ClientSurrogates:
         return fourier.weights
 
     def small(self, columns: int = 1) -> AbstractContextManager[None]:
-        """One thread, where the derived GP's matrices and their products with so many columns are small."""
+        """Uses one thread if the derived GP's matrices and their products with ``columns`` columns are small."""
         n, d = min(self.local.size, len(self.local)), self.features.d
         return small_algebra(max(n * n * max(n, columns), n * d * columns, d * self.features.num_features))
 
     def _small_fit(self, n: int) -> AbstractContextManager[None]:
-        """One thread, where the algebra of n queries that the Fourier surrogate takes is small."""
+        """Uses one thread if adding n queries to the Fourier surrogate is a small computation."""
         M = self.features.num_features
         return small_algebra(M * max(n, M) * max(M, self.features.d))
 
     def forget(self) -> None:
-        """Drops the Fourier surrogate, which is made again when it is next asked."""
+        """Drops the Fourier surrogate, which is rebuilt when needed."""
         self._fourier = None
         _kept.pop(self, None)
 
     def mark(self) -> tuple[Any, ...]:
-        """A mark at which ``roll_back`` restores the surrogates; it copies no query."""
+        """Returns a mark for ``roll_back``, without copying queries."""
         return self.local.mark(), list(self._blocks), self.feature_nugget, self.feature_window
 
     def roll_back(self, mark: tuple[Any, ...]) -> None:
-        """Becomes what it was at the mark; the Fourier surrogate is made again when it is next asked."""
+        """Restores the surrogates at the mark; the Fourier surrogate is rebuilt when needed."""
         local, blocks, self.feature_nugget, self.feature_window = mark
         self.local.roll_back(local)
         self._blocks = list(blocks)
         self.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Queries, window, the sizes of the blocks that the Fourier surrogate took, and what has settled."""
+        """Returns the queries, the window, the Fourier surrogate's block sizes and the settled nugget."""
         return {
             "local": self.local.state_dict(),
             "blocks": list(self._blocks),
@@ -192,10 +193,10 @@ class ClientSurrogates:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what ``state_dict`` described; the Fourier surrogate is made again when it is next asked.
+        """Restores a ``state_dict``; the Fourier surrogate is rebuilt when needed.
 
         Raises:
-            ValueError: for blocks that are more than the queries.
+            ValueError: if the blocks contain more queries than there are.
         """
         nugget = positive("feature_nugget", state["feature_nugget"])
         if state["wider"]:
@@ -203,12 +204,12 @@ class ClientSurrogates:
         self.local.load_state_dict(state["local"])
         blocks = [int(m) for m in state["blocks"]]
         if any(m < 1 for m in blocks) or sum(blocks) > len(self.local.trajectory):
-            raise ValueError(f"blocks are {blocks!r:.80} of {len(self.local.trajectory)} queries")
+            raise ValueError(f"blocks {blocks!r:.80} do not fit the {len(self.local.trajectory)} queries")
         self._blocks, self.feature_nugget = blocks, nugget
         self.forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ClientSurrogates:
-        """A copy that shares the features, which never change, and makes its Fourier surrogate again."""
+        """Returns a copy that shares the immutable features and rebuilds its Fourier surrogate."""
         copied = copy.copy(self)
         copied.local = copy.deepcopy(self.local, memo)
         copied._blocks, copied._fourier = list(self._blocks), None

@@ -1,7 +1,7 @@
-"""What server and clients of FZooS keep of the messages, so that nothing is sent twice and a loss is seen.
+"""The messages that server and clients of FZooS store, so that nothing is sent twice and a lost message is detected.
 
-x and w have versions, the server's counts of how often they have changed. A message says which versions it presumes; a
-client that holds others is behind, and is caught up.
+x and w have versions, the server's counts of their changes. A message states the versions that it requires; a client
+with other versions is behind and must catch up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from federated.core.messages import BehindError, Broadcast, Plain
 
 @dataclass
 class ClientState:
-    """What the server has sent, beside what the client's optimizer holds.
+    """The last tensors from the server, in addition to the client's optimizer.
 
     Attributes:
         x: the last x_r, shape ``d``.
@@ -37,7 +37,7 @@ class ClientState:
     w_version: int = 0
 
     def with_sent(self, message: Broadcast) -> ClientState:
-        """The state with x and w as far as a message brings them."""
+        """Returns the state with x and w updated from a message."""
         sent: dict[str, Any] = {}
         for name in ("x", "w"):
             if name in message.tensors:
@@ -45,35 +45,35 @@ class ClientState:
         return replace(self, **sent)
 
     def model(self, versions: Mapping[str, Plain]) -> Tensor:
-        """x, if x and w are of the versions that a message presumes.
+        """Returns x, if x and w have the versions that a message requires.
 
         Raises:
-            BehindError: if they are not.
+            BehindError: if they do not.
         """
         if self.x is None or self.x_version != versions["x_version"]:
-            raise BehindError("the client does not hold the present model")
+            raise BehindError("the client does not have the current model")
         if versions["w_version"] and self.w_version != versions["w_version"]:
-            raise BehindError("the client does not hold the present surrogate")
+            raise BehindError("the client does not have the current surrogate")
         return self.x
 
 
 @dataclass
 class ServerState:
-    """The model, the clients' surrogates, and who holds what.
+    """The model, the clients' surrogates, and which clients have them.
 
     Attributes:
         x: x_r, shape ``d``.
         before: x_{r−1}, shape ``d``.
-        surrogates: the last wᵢ of each client that has sent one, shape ``M``.
-        x_version: how often x has changed.
-        x_holders: clients that were sent it.
-        w: Σ pᵢ wᵢ over these clients, shape ``M``; None before there is any.
-        w_version: how often w has changed.
-        w_holders: clients that were sent it.
-        present: clients whose wᵢ came in this round.
-        w_present: Σ pᵢ wᵢ over these, shape ``M``; None before there is any.
-        gamma: γ_r, where the server finds it.
-        fallbacks: how often what it found was not finite.
+        surrogates: the latest wᵢ of each client that has sent one, shape ``M``.
+        x_version: number of changes of x.
+        x_holders: clients that have received x.
+        w: Σ pᵢ wᵢ over all these clients, shape ``M``; None if there are none.
+        w_version: number of changes of w.
+        w_holders: clients that have received w.
+        present: clients that sent wᵢ in this round.
+        w_present: Σ pᵢ wᵢ over them, shape ``M``; None if there are none.
+        gamma: γ_r, if the server computes it.
+        fallbacks: number of estimates of γ that were not finite.
     """
 
     x: Tensor
@@ -90,7 +90,7 @@ class ServerState:
     fallbacks: int = 0
 
     def with_model(self, x: Tensor, before: Tensor) -> ServerState:
-        """The state with a new x, which nobody holds."""
+        """Returns the state with a new x, which no client has yet."""
         return replace(self, x=x, before=before, x_version=self.x_version + 1, x_holders=[])
 
     def with_surrogates(
@@ -99,7 +99,7 @@ class ServerState:
         mean_of: Callable[[Mapping[int, Tensor]], Tensor],
         mean_of_latest: Callable[[LatestVectors], Tensor],
     ) -> ServerState:
-        """The state with the clients' new wᵢ, and the mean of the latest of all and of those that were sent.
+        """Returns the state with the clients' new wᵢ, and the means of all latest and of the new ones.
 
         Raises:
             RoundSkipped: if a mean is not finite.
@@ -115,11 +115,11 @@ class ServerState:
 
     @property
     def all_present(self) -> bool:
-        """Whether the clients of this round are all that have sent a wᵢ."""
+        """Whether this round's clients are all that have sent a wᵢ."""
         return len(self.present) == len(self.surrogates)
 
     def with_holders(self, phase: str, clients: Collection[int]) -> ServerState:
-        """The state after a phase in which these clients were sent what the phase sends, and answered."""
+        """Returns the state after a phase in which these clients received the broadcast and answered."""
         if phase == "surrogate":
             return replace(self, x_holders=sorted(clients))
         if phase == "gamma":
@@ -127,12 +127,12 @@ class ServerState:
         return self
 
     def lacking(self, client: int | None) -> dict[str, Tensor]:
-        """x and w, as far as a client does not hold them; None: a client that holds nothing."""
+        """Returns x and w unless the client has them; for None, both."""
         lacking = {} if among(client, self.x_holders) else {"x": self.x}
         return lacking if self.w is None or among(client, self.w_holders) else lacking | {"w": self.w}
 
     def versions(self, phase: str) -> dict[str, Plain]:
-        """Versions of what a phase sends; 0 for a w that is the mean of this round's clients only."""
+        """Returns the versions of a phase's tensors; 0 for a w that averages only this round's clients."""
         if phase == "gamma":
             return {"w_version": self.w_version if self.all_present else 0}
         x_version: dict[str, Plain] = {"x_version": self.x_version}

@@ -36,27 +36,27 @@ from surrogates.window.local_options import LEAST_DATA
 logger = logging.getLogger(__name__)
 
 SETTLED = 3.0
-"""c of the radius of active queries under a settling rate, active_radius · min(1, c η/η₀)."""
+"""c of the radius of active queries with a settling rate: active_radius · min(1, c η/η₀)."""
 
 
 @dataclass
 class DescentState:
-    """What changes in a client's optimizer, beside the iterate.
+    """State of a client's optimizer, other than the iterate.
 
     Attributes:
         rule: the first-order rule.
-        models: the queries of all rounds and the surrogates of them.
-        points: the next batch, search coordinates, ``q x d``.
+        models: the queries of all rounds, and their surrogates.
+        points: the next batch in search coordinates, ``q x d``.
         gammas: γ_t of the round's steps; empty in a phase without steps.
-        difference: w − wᵢ of the round, shape ``M``; None where there is no correction, or ``correction`` says it.
-        correction: ∇φ(x_{r−1})ᵀ(w − wᵢ), shape ``d``, where that is the correction of all steps.
+        difference: w − wᵢ of the round, shape ``M``; None without a correction, or if ``correction`` replaces it.
+        correction: ∇φ(x_{r−1})ᵀ(w − wᵢ), shape ``d``, if all steps use this correction.
         address: address of the phase's first candidates.
-        planned: batches of the phase.
-        told: batches of the phase that were told.
-        succeeded: queries of the phase that succeeded.
-        weights: wᵢ as it was last fitted, shape ``M``.
-        scalars: what the γ rule measured last.
-        radius: half of the side of the candidates' box about x.
+        planned: number of batches of the phase.
+        told: number of evaluated batches of the phase.
+        succeeded: number of successful queries of the phase.
+        weights: the last fitted wᵢ, shape ``M``.
+        scalars: the last measurements of the γ rule.
+        radius: half the side length of the candidates' box around x.
     """
 
     rule: FirstOrder
@@ -75,7 +75,7 @@ class DescentState:
 
 
 class SurrogateDescent(Optimizer):
-    """What a client computes and queries between two messages: lines 3 to 8 of Alg. 2."""
+    """A client's queries and computations between two messages: lines 3 to 8 of Alg. 2."""
 
     method = "surrogate_descent"
     search_width = SEARCH_WIDTH
@@ -88,9 +88,9 @@ class SurrogateDescent(Optimizer):
     def begin(
         self, x: Tensor, w: Tensor | None, gammas: list[float], round_number: int, rate: float | None = None
     ) -> None:
-        """Line 3: start steps with these γ_t at x_{r−1}, in user units, and correct by w − wᵢ where there are both.
+        """Line 3: starts steps with these γ_t at x_{r−1}, in user units, corrected by w − wᵢ if both exist.
 
-        A rate, in units of the rule's own, is that of the round, and with it surrogates and active queries settle.
+        A rate, relative to the rule's own, is used in this round and also adapts surrogates and active queries.
         """
         a, own = self.algorithm, self.state.weights
         self._begin_phase(x, a.address(round_number), len(gammas))
@@ -109,7 +109,7 @@ class SurrogateDescent(Optimizer):
     def _tell(self, batch: Batch, values: Tensor) -> None:
         assert batch.explicit is not None
         s = self.state
-        s.models.local.append(batch.explicit, values)  # line 5: the queries that ∇μᵢ is conditioned on
+        s.models.local.append(batch.explicit, values)  # line 5: condition ∇μᵢ on the queries
         self.state = replace(s, told=s.told + 1, succeeded=s.succeeded + int(torch.isfinite(values).sum()))
         if s.gammas:
             self._step(s.gammas[s.told])
@@ -129,7 +129,7 @@ class SurrogateDescent(Optimizer):
         self._descend(self.state.rule, g)
 
     def _correction(self, x: Tensor) -> Tensor | None:
-        """∇μ̂(x') − ∇μ̂ᵢ(x') = ∇φ(x')ᵀ(w − wᵢ) (eqs. 3 and 4), with x' = x, or x_{r−1} as Fig. 5b has it."""
+        """∇μ̂(x') − ∇μ̂ᵢ(x') = ∇φ(x')ᵀ(w − wᵢ) (eqs. 3 and 4), with x' = x, or x' = x_{r−1} in Fig. 5b."""
         s = self.state
         if s.difference is None:
             return s.correction
@@ -137,7 +137,7 @@ class SurrogateDescent(Optimizer):
             return self.algorithm.features.gradient(x[None], s.difference)[0]
 
     def query_around(self, x: Tensor, round_number: int) -> None:
-        """Line 7: query around x_r, in user units, where active queries are made per round; then line 8."""
+        """Lines 7 and 8: queries around x_r, in user units, if active queries are made per round; then fits wᵢ."""
         a, asks = self.algorithm, self.algorithm.active == "round"
         self._begin_phase(x, a.address(round_number) + a.local_steps, int(asks))
         self.state = replace(self.state, gammas=[])
@@ -147,7 +147,7 @@ class SurrogateDescent(Optimizer):
             self._fit_weights()
 
     def _fit_weights(self) -> None:
-        """Line 8: wᵢ of all queries, in the phase that reports it; then what the γ rule measures with it."""
+        """Line 8: fits wᵢ to all queries in the phase that reports it, then makes the γ rule's measurements."""
         a, s = self.algorithm, self.state
         phase = "local" if s.gammas else "surrogate"
         if a.corrects and phase == a.phase_of_weights and len(s.models.local):
@@ -156,7 +156,7 @@ class SurrogateDescent(Optimizer):
                 self.measure([self._x])
 
     def measure(self, points: list[Tensor], w: Tensor | None = None) -> None:
-        """Take what the γ rule measures at points in search coordinates; w is the mean of the clients' weights."""
+        """Makes the γ rule's measurements at points in search coordinates; w is the mean of the clients' weights."""
         s, rule = self.state, self.algorithm.rule
         assert isinstance(rule, SharedGamma) and s.weights is not None
         with s.models.small(len(points)):
@@ -164,10 +164,10 @@ class SurrogateDescent(Optimizer):
 
     @property
     def busy(self) -> bool:
-        """Whether batches of the phase are left."""
+        """Whether batches of the phase remain."""
         return self.state.told < self.state.planned
 
-    # The optimizer's hooks, and where it queries.
+    # Methods of ``Optimizer``, and query points.
 
     def _start(self) -> None:
         a = self.algorithm
@@ -179,7 +179,7 @@ class SurrogateDescent(Optimizer):
     def _load_state(self, state: Mapping[str, Any]) -> None:
         for name in ("gammas", "scalars"):
             if not all(isinstance(number, int | float) for number in state[name]):
-                raise ValueError(f"{name} are {state[name]!r:.80}, which are no numbers")
+                raise ValueError(f"{name} must be numbers, got {state[name]!r:.80}")
         super()._load_state(state)
 
     def _next_queries(self) -> int:
@@ -193,13 +193,13 @@ class SurrogateDescent(Optimizer):
         self.state = replace(self.state, address=address, planned=planned, told=0, succeeded=0)
 
     def _plan_step(self) -> None:
-        """The next batch is the point that the step leaves and the active queries about it."""
+        """Plans the next batch: the step's starting point and the active queries around it."""
         a = self.algorithm
         about = self._active_points(a.active_queries if a.active == "step" else 0)
         self.state = replace(self.state, points=torch.cat([self._x[None], about]))
 
     def _active_points(self, count: int) -> Tensor:
-        """The least certain of random candidates about x (Appx. G), ``count x d``; any of them before there is a GP."""
+        """The most uncertain of random candidates around x (Appx. G), ``count x d``; arbitrary ones without a GP."""
         a, s, x = self.algorithm, self.state, self._x
         first = len(s.models.local) < LEAST_DATA
         count = max(count, a.initial_queries) if first else count
@@ -213,7 +213,7 @@ class SurrogateDescent(Optimizer):
 
 
 class FZooSClient(Client):
-    """The client's side of Alg. 2."""
+    """The client of Alg. 2."""
 
     algorithm: FZooSOptions
     optimizer: SurrogateDescent
@@ -248,7 +248,7 @@ class FZooSClient(Client):
         tensors: dict[str, Tensor] = {}
         if phase == "local":
             if s.succeeded == 0:
-                raise NoReportError("no query of the whole phase succeeded")
+                raise NoReportError("all queries of the phase failed")
             tensors["x"] = self.optimizer.x  # line 7
         if a.corrects and phase == a.phase_of_weights:
             if s.weights is None:
@@ -263,7 +263,7 @@ class FZooSClient(Client):
 
 
 class FZooSServer(Server):
-    """The server's side of Alg. 2, and γ_r where a rule finds it from what the clients measure."""
+    """The server of Alg. 2, which also computes γ_r if the rule uses the clients' measurements."""
 
     algorithm: FZooSOptions
     state: ServerState
@@ -285,7 +285,7 @@ class FZooSServer(Server):
         self.state = s.with_holders(phase, reports.keys())
 
     def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
-        """Line 11: x_r, and after it w_r; what a client holds is not sent again."""
+        """Line 11: x_r and, after it, w_r; what a client already has is not sent again."""
         s = self.state
         if phase == "surrogate":
             return {"x": s.x}
@@ -303,7 +303,7 @@ class FZooSServer(Server):
         return self.state.lacking(None), self.state.versions("catch_up")
 
     def _skipped(self, phase: str) -> None:
-        """x_r and w stay as they are, but for x_r where no client is left to accept it."""
+        """Keeps x_r and w, unless no client is left to accept x_r, which is then rejected."""
         if phase != "local" and self.algorithm.asks_acceptance:
             self._take_back(self.state.before)
 
@@ -316,12 +316,12 @@ class FZooSServer(Server):
         super()._check_loaded()
 
     def _with_gamma(self, s: ServerState, reports: Mapping[int, Report]) -> ServerState:
-        """The state with γ of the next round. It stays where a client's scalars are missing: Σ pᵢ cᵢ is not 0 then."""
+        """Returns the state with the next round's γ; keeps γ if a client's scalars are missing, as then Σ pᵢ cᵢ ≠ 0."""
         a, rule = self.algorithm, self.algorithm.rule
         assert isinstance(rule, SharedGamma)
         missing = sorted(set(s.present) - set(reports))
         if missing:
-            logger.warning("round %d: no scalars came from clients %s, gamma stays %g", self.round, missing, s.gamma)
+            logger.warning("round %d: clients %s reported no scalars, gamma remains %g", self.round, missing, s.gamma)
             return s
         points = rule.points(s.x, s.before)
         scalars = torch.stack([report.tensors[rule.measured] for report in reports.values()])
@@ -336,15 +336,15 @@ class FZooSServer(Server):
             gamma = rule.robust_estimate(scalars, squares, self._mean_of_numbers)
         if math.isfinite(gamma):
             return replace(s, gamma=gamma)
-        logger.warning("round %d: the estimate of gamma is not finite, 0 is used", self.round)
+        logger.warning("round %d: the estimate of gamma is not finite, using 0", self.round)
         return replace(s, gamma=0.0, fallbacks=s.fallbacks + 1)
 
     def _mean_of_numbers(self, numbers: Tensor) -> float:
-        """The mean of a number of each client that is present, ``N``."""
+        """Returns the mean of one number per present client, ``N``."""
         return float(self.mean_of(dict(zip(self.state.present, numbers[:, None], strict=True))))
 
     def _gradients(self, points: list[Tensor], s: ServerState) -> Tensor:
-        """∇μ̂ᵢ at points in user units of the clients that are present, ``points x N x d``, a few clients at a time."""
+        """Returns ∇μ̂ᵢ of the present clients at points in user units, ``points x N x d``, a few clients at a time."""
         a = self.algorithm
         made = s.x.new_empty(len(points), len(s.present), a.dimension)
         for i, x in enumerate(points):
@@ -363,41 +363,41 @@ class FZooS(FZooSOptions):
         x_t = prox(rule(x_{t−1}, g_t)),
         g_t = ∇μᵢ(x_{t−1}) + γ_t (∇μ̂(x') − ∇μ̂ᵢ(x')),    x' = x_{t−1}    (eq. 5)
 
-    where ∇μᵢ is the mean gradient of a Gaussian process that is conditioned on the client's own queries nearest to x
-    (eq. 8, which has all of them), and μ̂ᵢ = φᵀwᵢ the Fourier surrogate of all of them as of the client's last round
-    (eq. 3). The server sets x_r = Σ pᵢ xᵢ and μ̂ = φᵀw, w = Σ pᵢ wᵢ (eq. 4). That sum is over all clients that have
-    sent a wᵢ; the server keeps the latest of each (N·M numbers), and a round costs it what the round's clients sent.
-    The features φ are a pure function of few numbers, on which both sides agree by fingerprint. A client that has sent
-    no wᵢ takes no correction, as none does in round 1.
+    where ∇μᵢ is the mean gradient of a Gaussian process conditioned on the client's own queries nearest to x (eq. 8
+    uses all of them), and μ̂ᵢ = φᵀwᵢ is the Fourier surrogate of the client's queries up to its previous round (eq. 3).
+    The server sets x_r = Σ pᵢ xᵢ and μ̂ = φᵀw with w = Σ pᵢ wᵢ (eq. 4), a sum over the latest wᵢ of all clients that
+    have sent one; it stores N·M numbers, and a round's cost depends only on what the round's clients sent. Both sides
+    construct the features φ from a few numbers and compare fingerprints. A client that has not sent a wᵢ, as in round
+    1, takes no correction.
 
-    **Queries.** Each step queries f at the point that it leaves. (Alg. 2 prints no query of a step; as Sec. 3.1 counts
-    D_{r,t−1}, the paper's steps query the point that they reach: as many, one step later; here the first step has a
-    query of its own.) With ``active="step"`` (Appx. G) a round costs T (1 + 5) queries a client, with ``"round"``
-    (Alg. 2, line 7) T + 5, with None T; the first batch has 5 active queries at least.
+    **Queries.** Each step queries f at its starting point, and active queries are added: T (1 + 5) queries per client
+    and round with ``active="step"`` (Appx. G), T + 5 with ``"round"`` (Alg. 2, line 7), and T with None. The first
+    batch has at least 5 active queries. (Alg. 2 prints no query of a step; by Sec. 3.1's count of D_{r,t−1} the paper's
+    steps query their end point, which is the same number of queries, one step later.)
 
-    **γ.** By default the server finds one γ_r for all clients at x_r, which is used in round r + 1
-    (``federated.methods.fzoos.gamma.Adaptive``); ``gamma="inverse"`` is the paper's 1/t. 1/t damps corrections that are
-    good, and γ = 1 takes also those of features that the trajectory has outgrown. The results of ``beyond-gamma`` and
+    **γ.** By default the server computes one γ_r for all clients at x_r, which is used in round r + 1
+    (``federated.methods.fzoos.gamma.Adaptive``). ``gamma="inverse"`` is the paper's 1/t, which also damps accurate
+    corrections, and γ = 1 also applies corrections where the features are no longer accurate; ``beyond-gamma`` and
     ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS is FedZO with a better estimate.
 
-    **Phases and floats**, for each client and round, each way: x and w together, d + M, where queries are made per step
-    and γ is known beforehand. Otherwise x goes up and its mean x_r down, then, after the active queries, wᵢ up, and w
-    down with the next start: d + M as well. With the adaptive γ the mean w comes down before, the client answers by one
-    number, and γ comes with the next start: d + M + 1. A client that was absent is sent what it lacks, x too. With
-    partial participation γ_r is found among the round's clients, whose mean wᵢ is sent besides.
+    **Communication** per client and round, each way: x and w together, d + M, if queries are made per step and γ is
+    known in advance. Otherwise x goes up and x_r down; after the active queries wᵢ goes up, and w comes with the next
+    round: also d + M. The adaptive γ needs d + M + 1: w comes first, the client answers by one number, and γ comes with
+    the next round. A client that was absent receives what it lacks. With partial participation γ_r is computed among
+    the round's clients, whose mean wᵢ is sent in addition.
 
-    **Where the paper is silent, or its code differs.** Inputs are scaled to [0, 1]^d (Appx. G) where all bounds are
-    finite and there is no prox; ℓ = 1 and ±0.01 are read in these units. Both kernels are squared exponential (Appx. D;
-    the authors' code: Matérn 5/2 locally). Values are standardised, by means from generalised least squares. The rule's
-    moments are forgotten every round (their code). A round that does not lower F is kept, as in Alg. 2 (their code
-    rejects it and does not count the queries for that: ``accept="monotone"`` counts them). Where a round ends before
-    its wᵢ came, the last w stays, and x_r too unless ``accept="monotone"``.
+    **Where the paper is silent, or its code differs.** Inputs are scaled to [0, 1]^d (Appx. G) if all bounds are finite
+    and there is no prox; ℓ = 1 and ±0.01 are in these units. Both kernels are squared exponential (Appx. D; the
+    authors' code uses Matérn 5/2 locally). Values are standardised, with means from generalised least squares. The
+    rule's moments are reset in every round, as in their code. A round that does not lower F is kept, as in Alg. 2;
+    their code rejects it without counting the queries for that, and ``accept="monotone"`` rejects it and counts them.
+    If a round ends before its wᵢ arrive, the previous w is kept, and also x_r unless ``accept="monotone"``.
 
-    **A rate that settles** (ours, the default). With the paper's rate, ``rate="constant"``, x ends on a plateau of the
-    steps' length. Where x_r turns back the rate is halved, and with it the radius of active queries; the nugget falls
-    with the squared distances of the window, of whose queries both surrogates are; from the first halving on the window
-    has 3d/2 queries at least (at most 500). Where values show noise the radius stays, and the nugget is the likeliest.
-    ``beyond-plateau`` compares.
+    **Settling rate** (ours, the default). With the paper's ``rate="constant"`` x stays on a plateau given by the steps'
+    length. If x_r reverses direction, the rate and the radius of active queries are halved. Both surrogates use the
+    window's queries, and their nugget decreases with the squared distances in the window. From the first halving on the
+    window has at least 3d/2 queries (at most 500). If values are noisy, the radius is constant and the nugget is its
+    maximum-likelihood estimate. ``beyond-plateau`` compares.
 
     Args: see ``FZooSOptions``.
     """

@@ -1,4 +1,4 @@
-"""How far clients' gradients are corrected: γ of FZooS's eq. 5, by rules behind one interface.
+"""Rules for γ of FZooS's eq. 5, the factor of the gradient correction.
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
@@ -19,54 +19,54 @@ from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from optimizers.core.options import check_choice
 
 CLIENTS_AT_ONCE = 256
-"""Clients whose gradients are worked on at once: what that takes is little beside the gradients themselves."""
+"""Number of clients whose gradients are processed together, which bounds the temporary memory."""
 
 NOTHING_TO_CORRECT = 1e-12
-"""Share of the clients' squared gradients under which corrections are rounding errors."""
+"""Share of the clients' squared gradients below which corrections are rounding errors."""
 
 
 class GammaRule(ABC):
-    """What says γ_t of every step: beforehand (``Schedule``), or from what the clients measure (``SharedGamma``).
+    """Determines γ_t of every step, in advance (``Schedule``) or from clients' measurements (``SharedGamma``).
 
     Attributes:
-        phase: the phase whose reports bring what the clients measure; None where they measure nothing.
+        phase: the phase that reports the measurements; None if there are none.
     """
 
     phase: Literal["surrogate", "gamma"] | None = None
 
     @abstractmethod
     def lengths(self, round_number: int, steps: int, shared: float | None) -> list[float]:
-        """γ_t, t = 1 … T, of round r; ``shared`` is γ_r where the server found one, else None."""
+        """Returns γ_t, t = 1 … T, of round r; ``shared`` is the server's γ_r, or None."""
 
 
 @dataclass(frozen=True)
 class Schedule(GammaRule):
-    """γ_t that is known beforehand: a number, or a function of (r, t)."""
+    """γ_t known in advance: a number, or a function of (r, t)."""
 
     gamma: float | Callable[[int, int], float]
 
     def lengths(self, round_number: int, steps: int, shared: float | None) -> list[float]:
-        """γ(r, t), t = 1 … T.
+        """Returns γ(r, t), t = 1 … T.
 
         Raises:
-            TypeError: where the function returns no number.
-            ValueError: where it returns one that is negative or not finite.
+            TypeError: if the function does not return a number.
+            ValueError: if the number is negative or not finite.
         """
         gamma = self.gamma
         return [_checked(gamma(round_number, t) if callable(gamma) else gamma) for t in range(1, steps + 1)]
 
 
 class SharedGamma(GammaRule):
-    """One γ_r for all clients, which the server finds from what they measure in round r − 1; γ_1 = 0.
+    """One γ_r for all clients, computed by the server from measurements in round r − 1; γ_1 = 0.
 
-    With ``phase="surrogate"`` a client measures at x_r when it has fitted wᵢ, and reports both together. With
-    ``phase="gamma"`` it measures at all ``points`` in a further exchange, which begins with the mean of the w of the
-    clients that are present.
+    With ``phase="surrogate"`` a client measures at x_r after it has fitted wᵢ, and reports both together. With
+    ``phase="gamma"`` it measures at all ``points`` in an additional exchange, which begins with the mean of the present
+    clients' w.
 
     Attributes:
-        measured: name under which a client reports what it measured. The gate does not look at it: γ_r is in [0, 1].
-        num_scalars: how many numbers that are.
-        robust: whether there is a ``robust_estimate``, for an aggregation by another mean than Σ pᵢ.
+        measured: name of the measurements in a report; the gate ignores them, because γ_r is in [0, 1].
+        num_scalars: number of measurements.
+        robust: whether ``robust_estimate`` is implemented, for an aggregation other than the mean.
     """
 
     measured: str
@@ -74,17 +74,17 @@ class SharedGamma(GammaRule):
     robust: bool = False
 
     def lengths(self, round_number: int, steps: int, shared: float | None) -> list[float]:
-        """γ_r at every step."""
+        """Returns γ_r for every step."""
         assert shared is not None
         return [shared] * steps
 
     def points(self, x: Tensor, before: Tensor) -> list[Tensor]:
-        """Points that server and clients know, made from x_r and x_{r−1}, all in user units: x_r alone."""
+        """Returns points known to server and clients, from x_r and x_{r−1} in user units: by default, x_r."""
         return [x]
 
     @abstractmethod
     def measure(self, models: ClientSurrogates, points: list[Tensor], own: Tensor, w: Tensor | None) -> list[float]:
-        """The numbers that a client reports.
+        """Returns the numbers that a client reports.
 
         Args:
             models: the client's queries and surrogates.
@@ -95,45 +95,45 @@ class SharedGamma(GammaRule):
 
     @abstractmethod
     def estimate(self, scalars: Tensor, gradients: Tensor, shares: Tensor) -> float:
-        """γ_r; NaN where it is not finite.
+        """Returns γ_r; NaN if it is not finite.
 
         Args:
-            scalars: what the clients that are present reported, ``N x num_scalars``.
+            scalars: measurements of the present clients, ``N x num_scalars``.
             gradients: their ∇μ̂ᵢ at the points, ``points x N x d``.
-            shares: their pᵢ, ``N``, of any sum.
+            shares: their pᵢ, ``N``, not necessarily normalized.
         """
 
     def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
-        """γ_r by a robust mean; NaN where it is not finite.
+        """Returns γ_r by a robust mean; NaN if it is not finite.
 
         Args:
-            scalars: as of ``estimate``.
-            squares: ‖cᵢ‖² of the clients that are present, summed over the points, ``N``.
-            mean_of: the robust mean of a number of each of them, ``N``.
+            scalars: as in ``estimate``.
+            squares: ‖cᵢ‖² of the present clients, summed over the points, ``N``.
+            mean_of: the robust mean of one number per client, ``N``.
         """
-        raise NotImplementedError(f"{type(self).__name__} rests on the plain mean")
+        raise NotImplementedError(f"{type(self).__name__} requires aggregation='mean'")
 
 
 class Adaptive(SharedGamma):
-    """The γ under which the clients' total disparity is smallest at x_r: Prop. B.1, summed over clients.
+    """The γ that minimizes the clients' total disparity at x_r: Prop. B.1, summed over clients.
 
-    With mᵢ = ∇μᵢ(x) and cᵢ = ∇μ̂(x) − ∇μ̂ᵢ(x), μ̂ᵢ the Fourier surrogate of client i and μ̂ = Σ pᵢ μ̂ᵢ, client i
-    descends along mᵢ + γ cᵢ. Proposition B.1 measures it by its disparity ‖mᵢ + γ cᵢ − ∇F‖². The weighted sum of these
-    is a parabola in a γ that all clients share,
+    With mᵢ = ∇μᵢ(x) and cᵢ = ∇μ̂(x) − ∇μ̂ᵢ(x), where μ̂ᵢ is client i's Fourier surrogate and μ̂ = Σ pᵢ μ̂ᵢ, client i
+    descends along mᵢ + γ cᵢ. Its disparity in Proposition B.1 is ‖mᵢ + γ cᵢ − ∇F‖². The weighted sum of the disparities
+    is a parabola in the common γ,
 
         D(γ) = Σ pᵢ ‖mᵢ + γ cᵢ − ∇F(x)‖²,    D'(γ)/2 = Σ pᵢ (mᵢ − ∇F)·cᵢ + γ Σ pᵢ ‖cᵢ‖².
 
-    The pᵢ sum to 1, so that Σ pᵢ cᵢ = 0 and the unknown ∇F drops out: the minimum is at
+    As the pᵢ sum to 1, Σ pᵢ cᵢ = 0 and the unknown ∇F drops out. The minimum is at
 
         γ = −Σ pᵢ mᵢ·cᵢ / Σ pᵢ ‖cᵢ‖²,
 
-    clipped to [0, 1]. Nothing is estimated. (A γ of its own for each client, as Prop. B.1 has it, would keep ∇F·cᵢ.)
-    Where some clients are absent, cᵢ is taken about the mean of those that are present, and γ is the one under which
-    they agree best: the minimum over γ and g of Σ pᵢ ‖mᵢ + γ cᵢ − g‖². A client reports mᵢ·cᵢ, which is one number;
-    the server knows the cᵢ.
+    clipped to [0, 1], without any estimation. (Individual γ for each client, as in Prop. B.1, would depend on ∇F·cᵢ.)
+    If clients are absent, cᵢ is relative to the mean of the present ones, and (γ, g) minimize Σ pᵢ ‖mᵢ + γ cᵢ − g‖². A
+    client reports one number, mᵢ·cᵢ; the server knows the cᵢ.
 
-    With a robust mean in the place of Σ pᵢ, μ̂ = φᵀw has the robust mean w of the wᵢ, and γ is minus the robust mean of
-    the mᵢ·cᵢ over that of the ‖cᵢ‖². The cᵢ of the clients that the mean heeds then sum to 0 as nearly as they agree.
+    With a robust mean instead of Σ pᵢ, μ̂ = φᵀw uses the robust mean w of the wᵢ, and γ is minus the robust mean of the
+    mᵢ·cᵢ divided by that of the ‖cᵢ‖². The more the clients agree, the closer the sum of the cᵢ used by that mean is to
+    0.
     """
 
     phase = "gamma"
@@ -142,7 +142,7 @@ class Adaptive(SharedGamma):
     robust = True
 
     def measure(self, models: ClientSurrogates, points: list[Tensor], own: Tensor, w: Tensor | None) -> list[float]:
-        """mᵢ·cᵢ, summed over the points."""
+        """Returns mᵢ·cᵢ, summed over the points."""
         assert w is not None
         difference, total = w - own, 0.0
         for x in points:
@@ -151,34 +151,34 @@ class Adaptive(SharedGamma):
         return [total]
 
     def estimate(self, scalars: Tensor, gradients: Tensor, shares: Tensor) -> float:
-        """−Σ pᵢ mᵢ·cᵢ / Σ pᵢ ‖cᵢ‖² in [0, 1], 0 where there is nothing to correct."""
+        """Returns −Σ pᵢ mᵢ·cᵢ / Σ pᵢ ‖cᵢ‖² clipped to [0, 1]; 0 if there is nothing to correct."""
         squares = squared_corrections(gradients, shares)
         p = (shares / shares.sum()).double()
         return clipped(-float((p * scalars[:, 0].double()).sum()) / squares) if squares != 0.0 else 0.0
 
     def robust_estimate(self, scalars: Tensor, squares: Tensor, mean_of: Callable[[Tensor], float]) -> float:
-        """Minus the robust mean of the mᵢ·cᵢ over that of the ‖cᵢ‖², in [0, 1]; 0 where there is nothing to correct."""
+        """Returns minus the robust mean of mᵢ·cᵢ over that of ‖cᵢ‖², clipped to [0, 1]; 0 without corrections."""
         scale = mean_of(squares)
         return clipped(-mean_of(scalars[:, 0].double()) / scale) if scale > 0.0 else 0.0
 
 
 def inverse(round_number: int, t: int) -> float:
-    """γ_t = 1/t (Appx. E.3), which the paper's experiments use (Appx. G)."""
+    """Returns γ_t = 1/t (Appx. E.3), used in the paper's experiments (Appx. G)."""
     return 1.0 / t
 
 
 RULES: dict[str, GammaRule] = {"inverse": Schedule(inverse), "adaptive": Adaptive()}
-"""The rules that have a name."""
+"""Rules by name."""
 
 Gamma = float | str | Callable[[int, int], float] | GammaRule
 
 
 def gamma_rule(gamma: Gamma) -> GammaRule:
-    """The rule that a user's γ stands for: a name in ``RULES``, a number, a function of (r, t), or a rule itself.
+    """Returns the rule for an option γ: a name in ``RULES``, a number, a function of (r, t), or a rule itself.
 
     Raises:
         TypeError: for anything else.
-        ValueError: for an unknown name, with the nearest one, or a number that is negative or not finite.
+        ValueError: if a name is unknown, or a number is negative or not finite.
     """
     if isinstance(gamma, GammaRule):
         return gamma
@@ -188,18 +188,18 @@ def gamma_rule(gamma: Gamma) -> GammaRule:
 
 
 def corrections(gradients: Tensor, shares: Tensor) -> Tensor:
-    """cᵢ = Σⱼ pⱼ gⱼ − gᵢ, ``... x N x d``, of the clients' surrogate gradients gᵢ, ``... x N x d``.
+    """Returns cᵢ = Σⱼ pⱼ gⱼ − gᵢ of the clients' surrogate gradients gᵢ, both ``... x N x d``.
 
     Args:
         gradients: gᵢ = ∇μ̂ᵢ(x).
-        shares: pᵢ, ``N``, positive, of any sum.
+        shares: pᵢ, ``N``, positive, not necessarily normalized.
     """
     p = (shares / shares.sum()).to(gradients)
     return (p[:, None] * gradients).sum(-2, keepdim=True) - gradients
 
 
 def squared_corrections(gradients: Tensor, shares: Tensor) -> float:
-    """Σ pᵢ ‖cᵢ‖², summed over the points; 0 where it is under 1e-12 of Σ pᵢ ‖∇μ̂ᵢ‖², that is of rounding errors.
+    """Returns Σ pᵢ ‖cᵢ‖², summed over the points; 0 if it is below 1e-12 Σ pᵢ ‖∇μ̂ᵢ‖² (rounding errors).
 
     Args:
         gradients: ∇μ̂ᵢ at the points, ``N x d`` or ``points x N x d``.
@@ -215,7 +215,7 @@ def squared_corrections(gradients: Tensor, shares: Tensor) -> float:
 
 
 def clipped(gamma: float) -> float:
-    """γ in [0, 1]; NaN where it is not finite."""
+    """Returns γ clipped to [0, 1]; NaN if it is not finite."""
     return min(max(gamma, 0.0), 1.0) if math.isfinite(gamma) else math.nan
 
 

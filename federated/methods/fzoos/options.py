@@ -1,4 +1,4 @@
-"""FZooS's options, and what its messages hold."""
+"""Options and message specifications of FZooS."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ from surrogates.window.local_options import KERNELS, LEAST_DATA, KernelName, Loc
 Active = Literal["step", "round"]
 
 SEARCH_WIDTH = 1.0
-"""Where all bounds are finite and there is no prox, [0, 1]^d is searched (FZooS, Appx. G)."""
+"""Side of the search box [0, 1]^d, used if all bounds are finite and there is no prox (FZooS, Appx. G)."""
 
 BLOCKS, HELD_ROUNDS, MOST_FEATURES = 16, 8, 10_000
 
 
 def default_features(d: int, queries: int) -> int:
-    """M = min(10,000, max(32 d, n)), made even, for d variables and n queries that a surrogate is to follow.
+    """Returns M = min(10,000, max(32 d, n)), rounded up to an even number.
 
-    *d.* In pairs of sine and cosine, h = M/2 frequencies vⱼ, ∇φ(x)ᵀφ(x') is the mean of h draws of
-    −o sin(v·(x − x')) v, whose expectation is ∇k. E‖v‖² = d/ℓ² for the squared exponential kernel (5d/3ℓ² for Matérn
-    5/2), and so
+    *Dependence on d.* With M/2 pairs of sine and cosine, h = M/2 frequencies vⱼ, ∇φ(x)ᵀφ(x') is the mean of h samples
+    of −o sin(v·(x − x')) v, whose expectation is ∇k. As E‖v‖² = d/ℓ² for the squared exponential kernel (5d/3ℓ² for
+    Matérn 5/2),
 
         E‖∇φ(x)ᵀφ(x') − ∇k(x, x')‖² ≤ (o²/h) E‖v‖² = 2 o² d/(M ℓ²)
 
-    for independent frequencies: what keeps the error of a gradient is M/d. (Lemma E.3 of FZooS bounds that of the
-    kernel's value, √(8 ln(2/δ)/M), which knows no d.) M = 32 d, ``BLOCKS`` = 16 orthogonal blocks of d frequencies,
-    keeps its root mean square under o/4ℓ, and is the paper's own share, as it has M = 10,000 for d = 300. More is never
-    taken unless it is asked for: beyond d = 312 the paper's number stands, whose weights are as many bytes a message
-    whatever d is.
+    for independent frequencies: M/d determines a gradient's error. (Lemma E.3 of FZooS bounds the error of the kernel's
+    value, √(8 ln(2/δ)/M), independent of d.) M = 32 d, ``BLOCKS`` = 16 orthogonal blocks of d frequencies, keeps the
+    root mean square error below o/4ℓ and is close to the paper's M = 10,000 for d = 300. The paper's number is the
+    default for all d > 312, as a message grows with M.
 
-    *n.* The surrogate has M weights, and follows n values in general only where n ≤ M, which also keeps its algebra
-    ``n x n``: there are as many as the queries of a client's ``HELD_ROUNDS`` = 8 rounds, or as
-    the Fourier surrogate holds where these are fewer (``feature_window``; ``window`` with a settling rate).
+    *Dependence on n.* A surrogate with M weights can generally fit n values only if n ≤ M, which also keeps its algebra
+    ``n x n``. The default n is the number of queries of a client in ``HELD_ROUNDS`` = 8 rounds, or in the Fourier
+    surrogate's window if that is smaller (``feature_window``, or ``window`` with a settling rate).
 
     Args:
         d: the dimension.
@@ -56,45 +55,44 @@ def default_features(d: int, queries: int) -> int:
 
 
 class FZooSOptions(Algorithm):
-    """Options of ``FZooS``, the phases of a round, and the messages of each.
+    """Options of ``FZooS``, the phases of a round, and the messages of each phase.
 
     Args:
         x0: initial point, shape ``d``.
         gamma: γ_t: ``"adaptive"``; ``"inverse"``, 1/t; a number; a function of (r, t), such as Cor. 1's, whose
-            constants only the user can know; or a ``GammaRule``. With 0.0 no surrogate is sent.
-        correction_at: x' = x'' of eq. 6: ``"iterate"``, x_{t−1} (eq. 5); or ``"start"``, x_{r−1} (Fig. 5b).
-        accept: ``"always"``; ``"monotone"``: x_r is taken back where Σ pᵢ fᵢ did not fall, as in ``FedZO``.
-        num_features: M; None: ``default_features`` of d and the queries that the Fourier surrogate follows. The paper
-            has 10,000.
-        feature_kind: of ``FourierFeatures``; the paper's are ``"cosine"``.
-        feature_seed: seed of the features; None: ``seed``.
-        feature_kernel: kernel that the features are of, ``"rbf"`` or ``"matern52"``.
-        reset_rule: whether the first-order rule's moments are forgotten at the start of each round.
-        rate: ``"constant"``: that of the rule, which the paper has; ``"settling"``: less where x turns back
-            (``federated.core.settling``). Then active queries have the radius active_radius · min(1, 3 η/η₀), or
-            active_radius where values show noise, and both surrogates have the nugget that fits the queries
-            (``ClientSurrogates.settle``), from ``nugget`` on; ``feature_nugget`` counts before a client's first query
-            alone.
-        active: when active queries are made: ``"step"``, at each step (Appx. G); ``"round"``, about x_r (Alg. 2,
-            line 7); None: never.
-        active_queries: active queries of a step or of a round.
-        candidates: random points that active queries are the least certain of (Appx. G: 5 of 100, by the norm of the
-            gradient's covariance; here by its trace, see ``ClientSurrogates.most_uncertain``).
-        active_radius: half of the side of the candidates' box about x, in search units.
-        initial_queries: queries of a client's first batch beside x₀, at least: one query alone gives ∇μᵢ = 0.
-        lengthscale: lengthscale ℓ of the local GP and of the features, in search units; see ``LocalSurrogateOptions``
-            for this and the next three.
+            constants depend on the problem; or a ``GammaRule``. With 0.0 no surrogate is sent.
+        correction_at: x' = x'' of eq. 6: ``"iterate"``, x_{t−1} (eq. 5), or ``"start"``, x_{r−1} (Fig. 5b).
+        accept: ``"always"``, or ``"monotone"``, which rejects x_r if Σ pᵢ fᵢ did not fall, as in ``FedZO``.
+        num_features: M; None means ``default_features`` of d and the Fourier surrogate's queries. The paper has 10,000.
+        feature_kind: kind of ``FourierFeatures``; the paper uses ``"cosine"``.
+        feature_seed: seed of the features; None means ``seed``.
+        feature_kernel: kernel of the features, ``"rbf"`` or ``"matern52"``.
+        reset_rule: whether the first-order rule's moments are reset at the start of each round.
+        rate: ``"constant"``, the rule's own rate, as in the paper; or ``"settling"``, which decreases when x reverses
+            direction (``federated.core.settling``). Then active queries have the radius active_radius · min(1, 3 η/η₀),
+            or active_radius if values are noisy, and both surrogates use a fitted nugget (``ClientSurrogates.settle``),
+            initially ``nugget``; ``feature_nugget`` applies only before a client's first query.
+        active: when active queries are made: ``"step"``, in each step (Appx. G); ``"round"``, around x_r (Alg. 2, line
+            7); None, never.
+        active_queries: number of active queries of a step or round.
+        candidates: number of random points from which the most uncertain are queried (Appx. G: 5 of 100, by the norm of
+            the gradient's covariance; here by its trace, see ``ClientSurrogates.most_uncertain``).
+        active_radius: half the side length of the candidates' box around x, in search units.
+        initial_queries: minimal number of queries in a client's first batch in addition to x₀, whose value alone gives
+            ∇μᵢ = 0.
+        lengthscale: lengthscale ℓ of the local GP and the features, in search units; see ``LocalSurrogateOptions`` for
+            this and the next three.
         nugget: of the local GP.
         kernel: of the local GP.
         window: of the local GP.
-        feature_nugget: noise variance of a value over the outputscale, of the Fourier surrogate; None: ``nugget``.
-        feature_window: how many queries, the nearest ones, the Fourier surrogate holds; None: all, or those of
-            ``window`` with a settling rate.
+        feature_nugget: noise variance relative to the outputscale, of the Fourier surrogate; None means ``nugget``.
+        feature_window: number of nearest queries in the Fourier surrogate; None means all, or ``window`` with a
+            settling rate.
         update_rule: factory of the local first-order rule.
-        **common: see ``Algorithm``. A ``SharedGamma`` of your own needs ``aggregation="mean"`` unless it is ``robust``.
+        **common: see ``Algorithm``. Your own ``SharedGamma`` needs ``aggregation="mean"`` unless it is ``robust``.
 
     Attributes:
-        rule: the ``GammaRule`` that ``gamma`` stands for.
+        rule: the ``GammaRule`` given by ``gamma``.
         local: options of the local GP.
         features: φ.
         corrects: whether surrogates are exchanged.
@@ -159,7 +157,7 @@ class FZooSOptions(Algorithm):
             if self.aggregation != "mean" and not self.rule.robust:
                 raise ValueError(
                     f"gamma={gamma!r} needs aggregation='mean', got {self.aggregation!r}; with another aggregation "
-                    "give gamma='adaptive', gamma='inverse' or a number"
+                    "use gamma='adaptive', gamma='inverse' or a number"
                 )
         self.features = FourierFeatures(
             KERNELS[feature_kernel](self.lengthscale),
@@ -173,7 +171,7 @@ class FZooSOptions(Algorithm):
 
     @property
     def held(self) -> int:
-        """Queries of ``HELD_ROUNDS`` rounds of a client, or as many of them as the Fourier surrogate holds."""
+        """Number of a client's queries in ``HELD_ROUNDS`` rounds, at most those in the Fourier surrogate's window."""
         active = self.active_queries if self.active is not None else 0
         round_ = self.local_steps * (1 + active) if self.active == "step" else self.local_steps + active
         queries = HELD_ROUNDS * round_
@@ -181,39 +179,39 @@ class FZooSOptions(Algorithm):
 
     @property
     def fourier_window(self) -> int | None:
-        """``feature_window``, or ``window`` where the rate settles and there is none."""
+        """``feature_window``, which by default is ``window`` with a settling rate."""
         return self.window if self.settles and self.feature_window is None else self.feature_window
 
     @property
     def phase_of_weights(self) -> str:
-        """The phase whose report brings wᵢ."""
+        """The phase in which wᵢ is reported."""
         return "surrogate" if "surrogate" in self.phases else "local"
 
     def address(self, round_number: int) -> int:
-        """Address of a round's first candidates: T + 1 a round, the last for those about x_r."""
+        """Returns the address of a round's first candidates; a round has T + 1, the last one around x_r."""
         return round_number * (self.local_steps + 1)
 
     def search(self, x: Tensor) -> Tensor:
-        """A point of user units in the coordinates of the surrogates."""
+        """Converts a point from user units to the surrogates' coordinates."""
         if self.box is None:
             return x
         return Domain.of(*self.box, rescale=self.prox is None, width=SEARCH_WIDTH).to_search(x)
 
     @property
     def state_vectors(self) -> dict[str, TensorSpec]:
-        """Those of every algorithm, and the features' weights."""
+        """Those of every algorithm, and the weights of the features."""
         weights = self.scalars(self.num_features)
         return super().state_vectors | dict.fromkeys(("w", "w_present", "weights", "difference"), weights)
 
     def most_points(self, phase: str) -> int:
-        """Those of T steps, of which the first has the initial queries, or the active ones about x_r."""
+        """T steps with their active queries, more in the first batch; or the active queries around x_r."""
         step = self.active_queries if self.active == "step" else 0
         if phase == "local":
             return max(step, self.initial_queries) + (self.local_steps - 1) * step + self.local_steps
         return max(self.active_queries, self.initial_queries) if phase == "surrogate" and self.active == "round" else 0
 
     def broadcasts(self, phase: str) -> MessageSpec:
-        """local: x and w where they are not held, and γ; surrogate: x_r; gamma: the mean w."""
+        """``local``: x and w unless the client has them, and γ; ``surrogate``: x_r; ``gamma``: the mean w."""
         x, w = {"x": self.vector}, {"w": self.scalars(self.num_features)}
         versions = {"x_version": int, "w_version": int}
         if phase == "surrogate":
@@ -225,7 +223,7 @@ class FZooSOptions(Algorithm):
         return MessageSpec(tensors, versions, frozenset({"w"} if len(self.phases) == 1 else {"x", "w"}))
 
     def reports(self, phase: str) -> MessageSpec:
-        """local: x; local or surrogate: wᵢ; surrogate or gamma: what the γ rule measured."""
+        """``local``: x; ``local`` or ``surrogate``: wᵢ; ``surrogate`` or ``gamma``: the γ rule's measurements."""
         tensors = {"x": self.vector} if phase == "local" else {}
         if self.corrects and phase == self.phase_of_weights:
             tensors["w"] = self.scalars(self.num_features)

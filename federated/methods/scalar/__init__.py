@@ -1,1 +1,1 @@
-"""HiSo and DeComFL: algorithms that send scalars only."""
+"""HiSo and DeComFL, which communicate scalars only."""

@@ -1,4 +1,4 @@
-"""HiSo and DeComFL: federated zeroth-order descent by scalars, with a curvature and without.
+"""HiSo and DeComFL: federated zeroth-order descent that communicates scalars, with and without curvature.
 
 References:
     HiSo: Li et al., Reconciling Hessian-informed acceleration and scalar-only communication for efficient federated
@@ -21,7 +21,7 @@ from optimizers.methods.hiso.curvature import StepOptions
 from optimizers.methods.hiso.hiso import CurvatureLike, curvature_of
 
 RATE = 0.01
-"""η where neither the user nor the curvature has one; see ``StepOptions``."""
+"""Default η, unless the curvature has its own; see ``StepOptions``."""
 
 
 class HiSo(ScalarOnly):
@@ -31,24 +31,24 @@ class HiSo(ScalarOnly):
         x⁽ⁱ⁾_{r,k+1} = prox(x − η H^(−1/2) Σ_p c_{ikp} u_{kp})                           lines 5 and 6
         c̄_{kp} = Σᵢ pᵢ c_{ikp}                                                           Alg. 2, line 13
         Δx_k = H^(−1/2) Σ_p c̄_{kp} u_{kp},   x ← prox(x − η_s η Δx_k),   k = 0 … τ − 1   lines 14 and 16
-        H ← what the curvature learns from Δx_k                                          Alg. 2a, line 6
+        H ← the curvature's update from Δx_k                                             Alg. 2a, line 6
 
-    Here H is H_r in all steps of round r, as the paper prints it, or with ``Displacement(update="per_step")``, the
-    default, that of each step. The prox and η_s are ours, and the weights pᵢ: line 13 has 1/|C_r|.
+    H is H_r in all steps of round r, as printed in the paper, or, with the default ``Displacement(update="per_step")``,
+    is updated in each step. The prox and η_s are ours, and so are the weights pᵢ: line 13 has 1/|C_r|.
 
-    ``ScalarOnly`` says how scalars travel, what bytes are counted and how missed rounds are replayed. A client measures
-    its steps along its own path, ``"per_step"`` H learning on the way, and then forgets them: model and server move by
-    c̄ alone. Without a prox, and with H_r throughout, that is the mean of the clients' models (Appx. C; not with
-    ``"per_step"`` and τ > 1). N = 1 is ``optimizers.HiSo``, step by step.
+    ``ScalarOnly`` describes the messages, the counted bytes and the replay of missed rounds. A client's local steps, in
+    which a ``"per_step"`` H is updated too, are undone after they are measured: model and server move by c̄ alone.
+    Without a prox and with a fixed H_r this equals the mean of the clients' models (Appx. C; not with ``"per_step"``
+    and τ > 1). For N = 1 it is ``optimizers.HiSo``, step by step.
 
-    A failed perturbation's scalar is 0 and the step's others are divided by the number that succeeded; a step that
-    failed as a whole is a vote for no move; a client with no scalar in the whole round does not report. A
-    ``GroupProbe``'s probe rounds send two scalars each way, whatever d, τ and P are, and take three queries.
+    The scalar of a failed perturbation is 0 and the step's other scalars are divided by the number that succeeded; a
+    step that failed entirely is a vote for no move; a client without any scalar in a round does not report. Probe
+    rounds of a ``GroupProbe`` send two scalars each way, independent of d, τ and P, and cost three queries.
 
     Args:
-        x0: initial point, shape ``d``; float32 or narrower keeps H, and hence memory, at 4 bytes a coordinate.
-        curvature: as in ``optimizers.HiSo``; server and clients must have the same. A ``Displacement`` without
-            ``initial`` starts from H₀ = 1, and a skipped round resets nothing.
+        x0: initial point, shape ``d``; with float32 or narrower, H takes 4 bytes per coordinate.
+        curvature: as in ``optimizers.HiSo``, the same on server and clients. A ``Displacement`` without ``initial``
+            starts from H₀ = 1, and is not reset by a skipped round.
         **options: see ``StepOptions``, ``ScalarOnly`` and ``Algorithm``.
     """
 
@@ -66,7 +66,7 @@ class HiSo(ScalarOnly):
         self.most_numbers = max(2, self.local_steps * self.steps.perturbations)
 
     def model(self) -> ScalarModel:
-        """A new model at x0; raises for options out of range."""
+        """Creates a model at x0; raises an error if an option is out of range."""
         in_place = self.bounds is None
         options = self.common_options(0) | vars(self.steps) | {"seed": self.seed, "local_steps": self.local_steps}
         x0 = self.x0.clone() if in_place else self.x0
@@ -75,7 +75,7 @@ class HiSo(ScalarOnly):
         )
 
     def most_points(self, phase: str) -> int:
-        """τ steps of P + 1 points, or 2P; three in a probe round."""
+        """τ steps of P + 1 or 2P points; three in a probe round."""
         count = self.steps.perturbations
         return max(3, self.local_steps * (2 * count if self.steps.scheme == "central" else count + 1))
 
@@ -90,7 +90,7 @@ class DeComFL(HiSo):
 
     Args:
         x0: initial point, shape ``d``.
-        **options: see ``HiSo``, but for the curvature.
+        **options: see ``HiSo``, except ``curvature``.
     """
 
     name = "decomfl"

@@ -1,4 +1,4 @@
-"""The model that scalars and seeds move (HiSo Alg. 2a): what a server and a client hold alike, to the bit."""
+"""The model that scalars and seeds move (HiSo Alg. 2a), bitwise identical on server and clients."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from optimizers.directions.metric import CHUNK
 
 
 class ScalarModel:
-    """x_r, and the H_r and m_r that go with it: a single-machine method whose rounds can be replayed.
+    """x_r with H_r and m_r: a single-machine method whose rounds can be replayed.
 
-    The round r = 1, 2, … has the steps (r − 1)τ … rτ − 1 of the method, and their directions. Memory is what the method
-    has: x, H and m.
+    Round r = 1, 2, … consists of the method's steps (r − 1)τ … rτ − 1 with their directions. The memory is the
+    method's: x, H and m.
 
     Args:
-        method: HiSo at x0, which is moved.
-        server_rate: η_s, a factor of the rate.
+        method: HiSo at x0, which is modified.
+        server_rate: η_s, a factor of the learning rate.
     """
 
     def __init__(self, method: HiSo, server_rate: float = 1.0) -> None:
@@ -33,26 +33,26 @@ class ScalarModel:
 
     @property
     def x(self) -> Tensor:
-        """The point, shape ``d``: the model's own."""
+        """The point, shape ``d``; not a copy."""
         return self.method.x
 
     @property
     def floor(self) -> float:
-        """A number that no coordinate of H is under, which replay depends on, too."""
+        """A lower bound of H's coordinates, on which replay depends."""
         return self.method.state.learned.floor
 
     def go_to(self, round_number: int, step: int = 0) -> None:
-        """Number the method's next step: its directions' address, and whether it is a probe."""
+        """Sets the number of the method's next step, which addresses its directions and determines probes."""
         self.method.iterations = (round_number - 1) * self.method.local_steps + step
 
     def follow(self, round_number: int, scalars: Tensor) -> None:
-        """Alg. 2a, Rebuild, for one round t, and Alg. 2, lines 9 and 16: x_{t+1} and H_{t+1} from the round's scalars.
+        """Alg. 2a, Rebuild, for round t, and Alg. 2, lines 9 and 16: x_{t+1} and H_{t+1} from the round's scalars.
 
-        Temporaries are a few chunks whatever d is; with a prox or bounds, a few vectors.
+        Temporary memory is a few chunks, independent of d; with a prox or bounds, a few vectors.
 
         Args:
             round_number: t.
-            scalars: the mean c_{t,k,p}, shape ``τP``; a step whose scalars are all 0 is none. Or a probe's two.
+            scalars: the mean c_{t,k,p}, shape ``τP``, or a probe's two. A step whose scalars are all 0 has no effect.
         """
         self.go_to(round_number)
         if self.method.probe is not None:
@@ -62,45 +62,45 @@ class ScalarModel:
             self.go_to(round_number, k)  # line 4
             self.method.follow(present(row), self.server_rate)  # lines 5 and 6
 
-    # The whole state, for one who cannot replay.
+    # The whole state, for a client that cannot replay.
 
     def vectors(self) -> dict[str, Tensor]:
-        """x, and the tensors of H and m: the model's own, not copies."""
+        """Returns x and the tensors of H and m; not copies."""
         return self.method.vectors()
 
     def check_vectors(self, vectors: Mapping[str, Tensor], floor: float, digest: str) -> None:
-        """Raises ``MessageError`` for another model's H that is not positive, or another digest than theirs."""
+        """Raises ``MessageError`` if another model's H is not positive, or its digest differs."""
         if "hessian" in vectors and not float(vectors["hessian"].min()) > 0.0:
-            raise MessageError("hessian has a coordinate that is not positive")
+            raise MessageError("hessian must be positive")
         if "curvature" in vectors and not float(vectors["curvature"].min()) >= 0.0:
-            raise MessageError("curvature has a group under 0")
+            raise MessageError("curvature must not be negative")
         if not (floor > 0.0 and math.isfinite(floor)):
-            raise MessageError(f"hessian_floor is {floor}, accepted is a positive finite number")
+            raise MessageError(f"hessian_floor is {floor}, expected a positive finite number")
         if (found := digest_of({name: vectors[name] for name in self.vectors()}, floor)) != digest:
             raise MessageError(f"the digest of the state is {found[:16]!r}…, the server's is {digest[:16]!r}…")
 
     def load_vectors(self, vectors: Mapping[str, Tensor], floor: float) -> None:
-        """Take the vectors of another model of the same options, in place."""
+        """Copies the vectors of another model with the same options."""
         for name, tensor in self.vectors().items():
             tensor.copy_(vectors[name])
         state = self.method.state
         self.method.state = replace(state, learned=replace(state.learned, floor=floor))
 
     def digest(self) -> str:
-        """SHA-256 of all that replay depends on, in hexadecimal."""
+        """Returns the SHA-256 of all data that replay depends on, in hexadecimal."""
         return digest_of(self.vectors(), self.floor)
 
     def state_dict(self) -> dict[str, Any]:
-        """The method's."""
+        """Returns the method's state."""
         return self.method.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``."""
+        """Restores a ``state_dict``."""
         self.method.load_state_dict(state)
 
 
 def digest_of(vectors: Mapping[str, Tensor], floor: float) -> str:
-    """SHA-256 of a model's vectors and its floor, in hexadecimal; no copy is made of vectors on the CPU."""
+    """Returns the SHA-256 of a model's vectors and floor, in hexadecimal, without copying vectors on the CPU."""
     found = hashlib.sha256(floor.hex().encode())
     for name, tensor in vectors.items():
         found.update(f"{name} {tensor.dtype} {tensor.numel()}".encode())
@@ -113,5 +113,5 @@ def digest_of(vectors: Mapping[str, Tensor], floor: float) -> str:
 
 
 def present(scalars: Tensor) -> list[float]:
-    """The scalars of a message as ``HiSo.follow`` takes them: 0 stands for a perturbation that failed, as NaN there."""
+    """Converts a message's scalars for ``HiSo.follow``: 0, a failed perturbation, becomes NaN."""
     return [c or math.nan for c in scalars.tolist()]

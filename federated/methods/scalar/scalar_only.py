@@ -1,4 +1,4 @@
-"""The general scalar-only algorithm (HiSo Alg. 1): its options and messages, its server and its client."""
+"""The general scalar-only algorithm (HiSo Alg. 1): options, messages, server and client."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ logger = logging.getLogger(__name__)
 SCALAR_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 LONGEST_RANGES = 1 << 15
-"""Letters of a list of rounds at most; a log so gappy that it takes more is not replayed."""
+"""Maximal length of a list of rounds in characters; a log with more gaps is not replayed."""
 
 
 class ScalarOnly(Algorithm):
-    r"""HiSo's Alg. 1: what is communicated, apart from what is done with it.
+    r"""HiSo's Alg. 1: the communication of scalars, independent of the model that they move.
 
-    A client that comes to round r gets the scalars of the rounds since it last came (line 6), and *rebuilds* x_r by
-    ``model.follow(round, scalars)`` (lines 7 and 8), a pure function of the model, the round's number and its scalars,
-    as directions are addressed by seed and step. It makes its local steps (lines 9 to 12), goes back to x_r (line 13),
-    and sends their scalars (line 14). The server takes their mean (line 16), logs it, and follows it itself. No vector
-    of size d is sent, but to a client that cannot replay. A subclass says what the model is, and its scalars' number.
+    A client that takes part in round r receives the scalars of the rounds since it last took part (line 6) and
+    *rebuilds* x_r by ``model.follow(round, scalars)`` (lines 7 and 8), a pure function of the model, the round and its
+    scalars, as directions are addressed by seed and step. It takes its local steps (lines 9 to 12), returns to x_r
+    (line 13), and sends their scalars (line 14). The server averages and logs them, and moves its own model (line 16).
+    No vector of size d is sent, except to a client that cannot replay. A subclass defines the model and its number of
+    scalars.
 
-    **Bytes.** τP scalars go up, and their means down, to each client, 4 bytes each in float32: 40 bytes a round for
-    P = 5 and τ = 1. The paper prints no such number; most cells of its Table 2 have as many bytes a round. Round r's
-    means go down when the client next takes part: a client in all of R rounds has 40R − 20 bytes, and one that takes
-    part in some gets the scalars of all R down all the same. Counted is what ``payload_bytes`` counts: tensors.
-    Directions cost nothing, being addressed by (seed, round, step), which the configuration and the message's frame
-    hold; so do digests. The paper sends seeds, too.
+    **Bytes.** A round costs each client τP scalars up and their means down, in float32 4 bytes each: 40 bytes for P = 5
+    and τ = 1, which is also the value of most cells in the paper's Table 2. The means of round r are sent when the
+    client next takes part: a client in all R rounds has 40R − 20 bytes, and one that takes part in fewer still receives
+    the scalars of all rounds. ``payload_bytes`` counts tensors only. Directions are addressed by (seed, round, step),
+    known from the configuration and the message's header, and cost nothing, like digests; the paper also sends seeds.
 
-    **Replay.** The log holds the last ``log_rounds`` rounds. The server knows the last round at which it accepted a
-    client's report, and sends what came since. A client that is further behind, having crashed or lost reports, says
-    its round and its model's digest: where the server's log has that round with that digest, it sends the scalars from
-    there; where not (older than the log, or another model), the whole state, which the ledger counts.
+    **Replay.** The log contains the last ``log_rounds`` rounds. The server knows the last round in which it accepted a
+    client's report, and sends the scalars since then. A client that is further behind, after a crash or lost reports,
+    sends its round and its model's digest. If the log contains that round with that digest, it receives the scalars
+    from there; otherwise (a round before the log, or another model) the whole state, which the ledger counts.
 
-    **Digests.** Each broadcast has the SHA-256 of the model at the start of the round. A client whose rebuilt model has
-    another one says so, and gets the state; a report with another one is refused.
+    **Digests.** Each broadcast contains the SHA-256 of the model at the start of the round. A client whose rebuilt
+    model has another digest asks for the state; the server refuses a report with another digest.
 
     Args:
-        x0: initial point, shape ``d``. Clients start from their own; one with another is sent the server's model.
-        log_rounds: rounds in the log.
-        scalar_dtype: ``"float32"`` or ``"float64"``: what scalars are rounded to before they are sent or used.
-        **common: see ``Algorithm``; ``aggregation`` is of scalars, and ``server_rate`` multiplies the rate.
+        x0: initial point, shape ``d``. A client that starts from another point receives the server's model.
+        log_rounds: number of rounds in the log.
+        scalar_dtype: ``"float32"`` or ``"float64"``, to which scalars are rounded before they are sent or used.
+        **common: see ``Algorithm``; ``aggregation`` applies to scalars, and ``server_rate`` multiplies the rate.
 
     Attributes:
-        most_numbers: scalars of the longest round.
+        most_numbers: number of scalars of the longest round.
         dtype_of_scalars: their dtype in messages.
     """
 
@@ -80,14 +80,14 @@ class ScalarOnly(Algorithm):
 
     @abstractmethod
     def model(self) -> ScalarModel:
-        """A new model at x0; raises for options out of range."""
+        """Creates a model at x0; raises an error if an option is out of range."""
 
     @abstractmethod
     def numbers(self, round_number: int) -> int:
-        """Scalars that a client sends in a round, at most ``most_numbers``."""
+        """Returns the number of scalars that a client sends in a round, at most ``most_numbers``."""
 
     def broadcasts(self, phase: str) -> MessageSpec:
-        """Scalars of the rounds that a client lacks; to catch up, those of more rounds, or the state."""
+        """Scalars of the missed rounds; for catching up, of more rounds, or the state."""
         scalars = TensorSpec((None,), self.dtype_of_scalars, largest=self.log_rounds * self.most_numbers)
         values: dict[str, type] = {"since": int, "rounds": str, "digest": str}
         if phase != "catch_up":
@@ -97,7 +97,7 @@ class ScalarOnly(Algorithm):
         return MessageSpec(tensors, values, frozenset({*tensors, *values} - {"digest"}))
 
     def reports(self, phase: str) -> MessageSpec:
-        """Scalars up, with the digest of the model that they were measured at."""
+        """Scalars, with the digest of the model at which they were measured."""
         if phase == "position":
             return MessageSpec({}, {"at": int, "digest": str})
         scalars = TensorSpec((None,), self.dtype_of_scalars, largest=self.most_numbers)
@@ -106,13 +106,13 @@ class ScalarOnly(Algorithm):
 
 @dataclass
 class ServerState:
-    """What the server knows.
+    """The server's state.
 
     Attributes:
-        model: x_r, and H_r where there is one; moved in place.
-        digest: of it.
+        model: x_r, and H_r if there is one; modified in place.
+        digest: digest of the model.
         log: the last rounds.
-        known: for each client, the round at whose start it is known to be; changed in place.
+        known: for each client, a round at whose start its model is known to be; modified in place.
     """
 
     model: ScalarModel
@@ -122,14 +122,14 @@ class ServerState:
 
 
 class ScalarOnlyServer(Server):
-    """Alg. 1, lines 4, 6 and 16: sends scalars, averages scalars, and follows them with a model of its own."""
+    """Alg. 1, lines 4, 6 and 16: sends and averages scalars, and moves its own model by them."""
 
     algorithm: ScalarOnly
     state: ServerState
 
     @property
     def x(self) -> Tensor:
-        """A copy of the model, shape ``d``: the model itself is moved in place."""
+        """A copy of the model, shape ``d``, as the model is modified in place."""
         return self.state.model.x.clone()
 
     def _start(self) -> None:
@@ -137,14 +137,14 @@ class ScalarOnlyServer(Server):
         self.state = ServerState(model, model.digest(), ScalarLog(a.log_rounds), [1] * a.clients)
 
     def _since(self, client: int | None) -> int:
-        """The round from which on a broadcast has the scalars; the present one if the log is too short."""
+        """Returns the first round whose scalars are broadcast; the current one if the log is too short."""
         log = self.state.log
         since = max(log.first, self.round - 1) if client is None else self.state.known[client]
         fits = since >= log.first and len(log.rounds(since, self.round)) < LONGEST_RANGES
         return since if fits else self.round
 
     def _broadcast(self, phase: str, client: int | None) -> Mapping[str, Tensor]:
-        """Line 6: the scalars of the rounds that the client lacks."""
+        """Line 6: the scalars of the rounds that the client has missed."""
         return {"scalars": self._scalars(self._since(client), self.round)}
 
     def _broadcast_values(self, phase: str, client: int | None) -> Mapping[str, Plain]:
@@ -154,7 +154,7 @@ class ScalarOnlyServer(Server):
     def _catch_up(self, position: Report) -> tuple[Mapping[str, Tensor], Mapping[str, Plain]]:
         s, at, digest = self.state, int(position.values["at"]), str(position.values["digest"])
         if not 1 <= at <= self.round:
-            raise MessageError(f"the client is at round {at}, this is round {self.round}")
+            raise MessageError(f"the client's model is at round {at}, this is round {self.round}")
         until = max(at, self._since(position.client))
         rounds = s.log.rounds(at, until)
         if s.log.digest_at(at, s.digest) == digest and len(rounds) < LONGEST_RANGES:
@@ -163,13 +163,13 @@ class ScalarOnlyServer(Server):
             values: dict[str, Plain] = {"since": at, "rounds": rounds, "until": until, "digest": end}
             return {"scalars": self._scalars(at, until)}, values
         why = "is older than the log" if at < s.log.first else "has another digest"
-        logger.warning("client %d gets the whole state: its model of round %d %s", position.client, at, why)
+        logger.warning("client %d receives the whole state: its model of round %d %s", position.client, at, why)
         return s.model.vectors(), {"digest": s.digest, "hessian_floor": s.model.floor}
 
     def _check(self, phase: str, report: Report) -> None:
         wanted, given = self.algorithm.numbers(self.round), report.tensors["scalars"].numel()
         if given != wanted:
-            raise MessageError(f"scalars are {given}, accepted are {wanted}")
+            raise MessageError(f"the report has {given} scalars, expected {wanted}")
         if report.values["digest"] != self.state.digest:
             raise MessageError(
                 f"the digest of the client's model is {str(report.values['digest'])[:16]!r}…, "
@@ -177,7 +177,7 @@ class ScalarOnlyServer(Server):
             )
 
     def _aggregate(self, phase: str, reports: Mapping[int, Report]) -> None:
-        """Line 16 (Alg. 2, lines 13 to 16): the mean scalars, which the server's own model follows."""
+        """Line 16 (Alg. 2, lines 13 to 16): averages the scalars and moves the model by them."""
         s, mean = self.state, self.combine("scalars", reports)
         s.log.append(LoggedRound(self.round, mean, s.digest))
         s.model.follow(self.round, mean)
@@ -186,7 +186,7 @@ class ScalarOnlyServer(Server):
         self.state = replace(s, digest=s.model.digest())
 
     def _unmoved(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[int, int]:
-        """Scalars that are exactly 0."""
+        """Counts scalars that are exactly 0."""
         scalars = torch.cat([report.tensors["scalars"] for report in reports.values()])
         return int((scalars == 0.0).sum()), scalars.numel()
 
@@ -195,10 +195,10 @@ class ScalarOnlyServer(Server):
         for name, tensor in s.model.vectors().items():
             a._vectors[name].check_layout(name, tensor.dtype, tuple(tensor.shape))
         if s.digest != s.model.digest():
-            raise MessageError("the digest is not that of the model")
+            raise MessageError("the digest does not match the model")
         check_integers("known", s.known, self.round + 1, 1)
         if len(s.known) != a.clients:
-            raise MessageError(f"known are {len(s.known)} rounds of {a.clients} clients")
+            raise MessageError(f"known has {len(s.known)} rounds, expected one for each of {a.clients} clients")
         s.log.check(self.round, lambda number: a.scalars(a.numbers(number), a.dtype_of_scalars))
         super()._check_loaded()
 
@@ -209,14 +209,14 @@ class ScalarOnlyServer(Server):
 
 @dataclass
 class ClientState:
-    """Where a client's model stands, and its local steps of the round under way.
+    """The round of a client's model, and its local steps in the current round.
 
     Attributes:
         at: the round at whose start the model is.
-        digest: of it there; empty while it was not needed.
-        planned: steps of the client's own, 0 before its first round.
-        sent: one vector of scalars a step done, ``P``, or a probe's two.
-        succeeded: scalars that the queries gave.
+        digest: its digest there; empty while it is not needed.
+        planned: number of local steps; 0 before the first round.
+        sent: the scalars of each completed step, ``P``, or a probe's two.
+        succeeded: number of scalars from successful queries.
         start: the model at the start of the round, once a local step has moved it.
     """
 
@@ -229,11 +229,11 @@ class ClientState:
 
 
 class ScalarOnlyClient(Client):
-    """Alg. 1, lines 6 to 14: rebuilds the server's model from scalars, makes its local steps, and sends scalars.
+    """Alg. 1, lines 6 to 14: rebuilds the server's model from scalars, takes its local steps, and sends scalars.
 
-    The model's method is the client's optimizer. It relays the scalars of each step to the client, which lets it follow
-    them, as they are sent, until the last. For τ > 1 x, H and m are held twice while a round is under way: they are put
-    back and never computed by subtraction.
+    The model's method is the client's optimizer. It passes the scalars of each step to the client, which moves the
+    method by the rounded scalars, except after the last step. For τ > 1, x, H and m are stored twice during a round:
+    they are restored from a copy, not by subtraction.
     """
 
     algorithm: ScalarOnly
@@ -253,13 +253,13 @@ class ScalarOnlyClient(Client):
     # Alg. 2b, LocalUpdate.
 
     def _begin(self, round_number: int) -> None:
-        """Line 2: start the steps of a round at x_{r,0}; a probe is one step."""
+        """Line 2: starts a round's steps at x_{r,0}; a probe is one step."""
         self.model.go_to(round_number)
         planned = self.algorithm.local_steps if self.optimizer.probe is None else 1
         self.state = replace(self.state, planned=planned, sent=[], succeeded=0)
 
     def _take(self, scalars: list[float]) -> None:
-        """Lines 4 to 8 for one step's scalars, NaN where a query failed: x_{r,k+1}, and after the last step x_{r,0}."""
+        """Lines 4 to 8 for one step's scalars, NaN if a query failed: x_{r,k+1}, or x_{r,0} after the last step."""
         s, probe, given = self.state, self.optimizer.probe is not None, [math.isfinite(c) for c in scalars]
         s.succeeded += all(given) if probe else sum(given)
         sent = torch.tensor(scalars, dtype=torch.float64).to(self.algorithm.dtype_of_scalars)
@@ -275,7 +275,7 @@ class ScalarOnlyClient(Client):
         return len(self.state.sent) < self.state.planned
 
     def _reset(self) -> None:
-        """Line 8: the model as it was at the start of the round; a batch that is pending is dropped."""
+        """Line 8: restores the model at the start of the round, and cancels a pending batch."""
         self.optimizer.cancel()
         start, self.state.start = self.state.start, None
         if start is not None:
@@ -283,7 +283,7 @@ class ScalarOnlyClient(Client):
 
     def _report(self, phase: str) -> Mapping[str, Tensor]:
         if self.state.succeeded == 0:
-            raise NoReportError("no scalar in the whole round: the queries failed")
+            raise NoReportError("the round has no scalar: the queries failed")
         return {"scalars": torch.cat(self.state.sent)}
 
     def _report_values(self, phase: str) -> Mapping[str, Plain]:
@@ -292,23 +292,23 @@ class ScalarOnlyClient(Client):
     # Alg. 1, lines 6 to 8.
 
     def _receive(self, phase: str, message: Broadcast) -> None:
-        """Follow the rounds that were missed, and begin the next.
+        """Replays the missed rounds, and begins the next one.
 
         Raises:
-            BehindError: if the message begins later than the model stands, which is then unchanged; or if the model
-                comes out with another digest, where it is what the scalars made of it.
+            BehindError: if the message begins after the model's round, which leaves the model unchanged; or if the
+                replayed model has another digest.
         """
         rounds = self._rounds(message, message.round)
         since, digest = int(message.values["since"]), str(message.values["digest"])
         if not self.state.at >= since:
             raise BehindError(
-                f"the model of client {self.number} is of round {self.state.at}, the scalars begin with {since}"
+                f"client {self.number}'s model is at round {self.state.at}, the scalars begin with round {since}"
             )
         self._follow(rounds, message.tensors["scalars"], message.round)
         if (own := self._digest()) != digest:
             self.state = replace(self.state, digest="")
             raise BehindError(
-                f"the model of client {self.number} has digest {own[:16]!r}… at the start of round {self.state.at}, "
+                f"client {self.number}'s model has digest {own[:16]!r}… at the start of round {self.state.at}, "
                 f"the server's has {digest[:16]!r}…"
             )
         self._begin(message.round)
@@ -333,7 +333,7 @@ class ScalarOnlyClient(Client):
             since, until = int(message.values["since"]), int(message.values["until"])
             if since > self.state.at or until > message.round:
                 raise MessageError(
-                    f"the scalars are of rounds {since} to {until - 1}, the model is of round {self.state.at}"
+                    f"the scalars are for rounds {since} to {until - 1}, the model is at round {self.state.at}"
                 )
             self._follow(self._rounds(message, until), message.tensors["scalars"], until)
         if self._digest() != digest:
@@ -344,16 +344,16 @@ class ScalarOnlyClient(Client):
     # Parts.
 
     def _rounds(self, message: Broadcast, stop: int) -> list[int]:
-        """The rounds whose scalars a message has, checked against their number."""
+        """Returns the rounds of a message's scalars, after checking their number."""
         since, a = int(message.values["since"]), self.algorithm
         rounds = parse_ranges(str(message.values["rounds"]), max(1, since), stop, a.log_rounds)
         wanted, given = sum(a.numbers(r) for r in rounds), message.tensors["scalars"].numel()
         if wanted != given:
-            raise MessageError(f"the scalars of rounds {message.values['rounds']!r:.80} are {wanted}, got {given}")
+            raise MessageError(f"rounds {message.values['rounds']!r:.80} need {wanted} scalars, got {given}")
         return rounds
 
     def _follow(self, rounds: list[int], scalars: Tensor, at: int) -> None:
-        """Follow those of the rounds that the model has not followed; it then stands at round ``at``."""
+        """Replays those of the rounds that the model has not followed; it is then at round ``at``."""
         self._reset()
         start = 0
         for number in rounds:

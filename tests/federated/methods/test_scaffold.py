@@ -134,5 +134,5 @@ def test_whoever_cannot_estimate_sits_the_round_out():
     federation = make_federation("scaffold1", objectives, X0, local_steps=2, **OPTIONS)
     record = federation.run_round()
     assert record.accepted == (0, 1)
-    assert record.refused == ((2, "control", "no estimate in the whole phase: the queries failed"),)
+    assert record.refused == ((2, "control", "the phase has no gradient estimate: the queries failed"),)
     assert objectives[2].queries == federation.ledger.total("queries", client=2) == Q + 1

@@ -65,7 +65,7 @@ def test_messages_have_the_groups_state_where_the_log_is_too_short():
     fresh = made.algorithm.client(0)
     state = made.server.catch_up(dataclasses.replace(fresh.position(), round=0), 0)
     spoilt = dataclasses.replace(state, tensors={**state.tensors, "curvature": -state.tensors["curvature"]})
-    with pytest.raises(MessageError, match="curvature has a group under 0"):
+    with pytest.raises(MessageError, match="curvature must not be negative"):
         fresh.catch_up(spoilt)
 
 

@@ -303,7 +303,7 @@ def test_a_report_with_another_digest_is_refused():
     with pytest.raises(MessageError, match="the digest of the client's model is '0000"):
         made.server.check(tampered(report, digest="0" * 64), 0)
     long = dataclasses.replace(report, tensors={"scalars": torch.zeros(4)})
-    with pytest.raises(MessageError, match="scalars are 4, accepted are 5"):
+    with pytest.raises(MessageError, match="has 4 scalars, expected 5"):
         made.server.check(long, 0)
 
 
@@ -321,7 +321,7 @@ def test_a_catch_up_with_another_digest_is_refused():
     run(made, 4)
     fresh = made.algorithm.client(0)
     fresh.state.at = 1
-    with pytest.raises(BehindError, match="round 1, the scalars begin with 4"):
+    with pytest.raises(BehindError, match="at round 1, the scalars begin with round 4"):
         fresh.receive(made.server.broadcast(0))
     answer = made.server.catch_up(fresh.position(), 0)
     assert answer.payload_bytes == 3 * 20
@@ -350,7 +350,7 @@ def test_catch_ups_that_are_no_catch_ups_are_refused():
         (tampered(state, hessian_floor=-1.0), "hessian_floor"),
         (
             dataclasses.replace(state, tensors={**state.tensors, "hessian": -state.tensors["hessian"]}),
-            "not positive",
+            "must be positive",
         ),
     ]:
         before = fresh.model.digest()
@@ -366,7 +366,7 @@ def test_broadcasts_whose_rounds_and_scalars_do_not_agree_are_refused():
     made = federation("hiso", count=1)
     run(made, 2)
     client, message = made.host.client(0), made.server.broadcast(0)
-    for rounds, reason in [("", "are 0, got 5"), ("2-3", "from 2 to 2"), ("x", "rounds are 'x'")]:
+    for rounds, reason in [("", "need 0 scalars, got 5"), ("2-3", "from 2 to 2"), ("x", "rounds are 'x'")]:
         with pytest.raises(MessageError, match=reason):
             client.receive(tampered(message, rounds=rounds))
     client.receive(message)
