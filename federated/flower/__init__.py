@@ -1,7 +1,7 @@
-"""Federations over several machines, on Flower, with the algorithms, round loop and iterates of ``simulate``.
+"""Federations on several machines with Flower, with the algorithms, round loop and iterates of ``simulate``.
 
-One Flower app (``federated/flower/app``) runs every algorithm of ``federated.registry``; its run config chooses one. It
-holds no code: a node evaluates the objective whose import path its own configuration gives. ``python -m
-federated.flower`` starts the machines and the runs, ``configuration`` lists what can be configured, and
-``server_app`` and ``client_app`` are the two parties. Needs the extra ``flower``.
+One Flower app (``federated/flower/app``) runs every algorithm in ``federated.registry``, chosen by its run config. The
+app contains no code of yours: a node imports the objective named in its own configuration. ``python -m
+federated.flower`` starts servers, nodes and runs, ``configuration`` documents the options, and ``server_app`` and
+``client_app`` are the server's and the clients' parts. Requires the extra ``flower``.
 """

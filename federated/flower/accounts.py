@@ -1,4 +1,4 @@
-"""What clients have spent, by their own accounts, so that the server's ledger books each query and byte once."""
+"""Totals reported by clients, from which the server's ledger books each query and byte once."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from federated.engine.host import Service
 from federated.flower.records import ACCOUNT, size_of
 
 PASSED = ("wire-up", "wire-down")
-"""Names of the totals of a node's byte meter in an account."""
+"""Names of a byte meter's totals in an account."""
 
 MOST_REMARKS = 4
-"""Remarks on a client that are kept until its next service."""
+"""Maximal number of remarks on a client between two services."""
 
 
 @dataclass
 class Asked:
-    """A message to a node and what became of it.
+    """A message to a node and its reply.
 
     Attributes:
         node: Flower's number of the node.
-        client: the node's client; None if the message asks which client it is.
-        reply: the reply, once it has arrived.
-        reason: why there is no reply and none is awaited.
-        code: the code of Flower's error, if one is the reason.
+        client: the node's client; None if the message asks for it.
+        reply: the reply, once received.
+        reason: why there will be no reply.
+        code: Flower's error code, if that is the reason.
     """
 
     node: int
@@ -42,23 +42,24 @@ class Asked:
 
     @property
     def open(self) -> bool:
-        """Whether the reply is awaited."""
+        """Whether a reply is still expected."""
         return self.reply is None and not self.reason
 
 
 class ClientAccount:
-    """The totals that a client has reported, of which each reply books the increase.
+    """A client's reported totals; each reply books their increase.
 
-    A reply brings the totals of the client's own ledger (``NodeLedger``) and of its node's byte meter
-    (``wire.Meter``). Queries whose report was lost are therefore booked with the client's next reply, and a note gives
-    their number. The meter counts the bytes of a reply only after it was sent, so that the next reply brings them.
+    A reply contains the totals of the client's own ledger (``NodeLedger``) and of its node's byte meter
+    (``wire.Meter``). Queries whose report was lost are therefore booked with the client's next reply, with a note of
+    their number. The meter counts a reply's bytes only after it was sent, so that they are booked with the next reply.
 
-    Ledgers and meters have names. A ledger with a new name (the client is on another machine) counts from 0, a meter
-    with a new name (the SuperNode was restarted) from its value when the node was greeted.
+    Ledgers and meters have names. A ledger with a new name (the client moved to another machine) counts from 0, a meter
+    with a new name (the SuperNode restarted) from its value when the node was greeted.
 
     Args:
-        longest: seconds that a client's work on one message may take, which bound what it says that it took.
-        most: queries of one message at most; more than that for each message since the last reply are not booked.
+        longest: maximal seconds of a client's work on one message, which bounds the time that it can claim.
+        most: maximal number of queries of one message; claims beyond that, per message since the last reply, are not
+            booked.
     """
 
     def __init__(self, longest: float, most: float = math.inf) -> None:
@@ -68,25 +69,25 @@ class ClientAccount:
         self._remarks: list[str] = []
 
     def greet(self, given: Mapping[str, Any]) -> None:
-        """Takes a new node's meter as it stands: bytes that passed before were not this run's."""
+        """Records a new node's meter, so that bytes before this run are not booked."""
         for name in PASSED:
             self._added(str(given.get("wire", "")), name, given)
 
     def carry(self, service: Service) -> None:
-        """Keeps the costs of a service, to be added to those of the next."""
+        """Keeps a service's costs, to be added to the next one."""
         self._carried.append(service)
 
     def remark(self, text: str) -> None:
-        """Keeps a remark for the ledger, to be added to those of the next service; of many the first."""
+        """Keeps a remark for the ledger, to be added to the next service; later ones beyond a limit are dropped."""
         self._remarks = [*self._remarks, text][:MOST_REMARKS]
 
     def service(self, client: int, sent: RecordDict, entry: Asked) -> Service:
-        """The costs of a message and its reply, with the reason if the reply has no report.
+        """Returns the costs of a message and its reply, with the reason for a missing report.
 
         Args:
             client: the client's number.
             sent: the message's records.
-            entry: the message's state, with the reply if there is one.
+            entry: the message, with its reply if there is one.
         """
         traffic = Counter(message_down=size_of(sent) if entry.node else 0)
         spent, note, seconds, reason = Counter[str](), "", 0.0, entry.reason
@@ -99,9 +100,9 @@ class ClientAccount:
             spent = Counter({name: self._added(str(given.get("book", "")), name, given) for name in Spent._fields})
             possible, claimed, self._messages = self._most * self._messages, max(spent.values()), 0
             lost = spent["queries"] - _count(given, "now")
-            note = f"{lost} queries are of work whose report was lost" if lost > 0 else ""
+            note = f"{lost} queries belong to lost reports" if lost > 0 else ""
             if claimed > possible:
-                note = f"{claimed} queries are claimed, {possible:g} at most are possible and booked"
+                note = f"{claimed} queries are claimed, the maximum of {possible:g} is booked"
                 spent = Counter({name: min(count, int(possible)) for name, count in spent.items()})
             seconds, reason = min(_seconds(given), self.longest), plain(given.get("reason", ""))
         for earlier in self._carried:
@@ -114,14 +115,14 @@ class ClientAccount:
         return Service(client, reason=reason, spent=costs, seconds=seconds, traffic=traffic, note=note)
 
     def _added(self, whose: str, name: str, given: Mapping[str, Any]) -> int:
-        """The increase of a total since it was last booked, which books it."""
+        """Returns the increase of a total since it was last booked, and books it."""
         total, before = _count(given, name), self._booked.get((whose, name), 0)
         self._booked[whose, name] = max(total, before)
         return max(total - before, 0)
 
 
 def account_in(content: RecordDict) -> Mapping[str, Any]:
-    """The account in a reply's records; empty if there is none."""
+    """Returns the account in a reply's records, empty if there is none."""
     found = content.get(ACCOUNT)
     return found if isinstance(found, ConfigRecord) else {}
 

@@ -1,4 +1,4 @@
-"""A program that runs as long as the command that started it, and no longer."""
+"""A child process that ends with the command that started it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple, TextIO
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 KEPT = 65536
-"""Characters of output that are kept."""
+"""Number of characters of output that are kept."""
 
 
 class Outcome(NamedTuple):
@@ -18,8 +18,8 @@ class Outcome(NamedTuple):
 
     Attributes:
         status: its exit status.
-        signal: the signal that came to this process meanwhile and ended the program; 0 if none came.
-        output: the beginning of its standard output, if that came through this process.
+        signal: the signal to this process that ended the program, or 0.
+        output: the beginning of its standard output, if it was passed through this process.
     """
 
     status: int
@@ -28,12 +28,12 @@ class Outcome(NamedTuple):
 
 
 def run_program(program: Sequence[str], env: Mapping[str, str], pass_on: TextIO | None = None) -> Outcome:
-    """Runs a program to its end, or to this process's Ctrl-C or SIGTERM; a second one kills it.
+    """Runs a program to its end; this process's Ctrl-C or SIGTERM terminates it, and a second one kills it.
 
     Args:
         program: the program and its arguments.
         env: its environment.
-        pass_on: where its standard output is written as it comes; None: it is this process's own.
+        pass_on: destination of its standard output; None means this process's own.
     """
     came: list[int] = []
     child: subprocess.Popen[str] | None = None
@@ -47,7 +47,7 @@ def run_program(program: Sequence[str], env: Mapping[str, str], pass_on: TextIO 
     heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     if signal.SIGTERM in heeded:
         signal.signal(signal.SIGTERM, end)
-    # A child inherits that Ctrl-C is ignored, so that its end is left to ``end``.
+    # The child inherits that Ctrl-C is ignored: only ``end`` terminates it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         piped = None if pass_on is None else subprocess.PIPE

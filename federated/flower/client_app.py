@@ -1,12 +1,12 @@
 """The ``ClientApp``: one client of a federation.
 
-Flower starts a process for every message. ``Context.state`` holds the client's state between messages, and a file of
-the node its count of queries (``NodeLedger``). A reply brings the client's account, the reason if there is no report,
+Flower starts a process for every message. Between messages ``Context.state`` contains the client's state, and a file on
+the node its number of queries (``NodeLedger``). A reply contains the client's account, the reason for a missing report,
 and
 
 ===================  ==============================================================================================
-``query.hello``      the client's number, after a check that it has the server's configuration and that its
-                     objective can be imported, for which no query is made
+``query.hello``      the client's number, after checking without queries that it has the server's configuration and
+                     can import its objective
 ``train.phase``      the report of a phase, given its broadcast; or the position of a client that is behind
 ``train.catch_up``   nothing else: the message is the server's answer to a position
 ``query.account``    nothing else
@@ -39,9 +39,9 @@ app = ClientApp()
 
 
 def answering(handle: Callable[[Message, Context], dict[str, Any]]) -> Callable[[Message, Context], Message]:
-    """Makes a handler of messages from a function that returns the reply's records.
+    """Creates a message handler from a function that returns the reply's records.
 
-    The handler adds the client's account, and replies with the reason, and whose it is, if the function raises.
+    The handler adds the client's account; if the function raises an error, it replies with the reason and the client.
     """
 
     @wraps(handle)
@@ -63,7 +63,7 @@ def answering(handle: Callable[[Message, Context], dict[str, Any]]) -> Callable[
 
 
 def account(context: Context) -> dict[str, Any]:
-    """What the client has spent in this run, and the bytes that passed between its node and the SuperLink."""
+    """Returns the client's costs in this run, and the bytes between its node and the SuperLink."""
     ledger = _ledger(context, NodeConfig.of(context.node_config))
     totals = {"book": ledger.book, **ledger.spent()._asdict()}
     if (meter := wire.reading()) is not None:
@@ -74,13 +74,13 @@ def account(context: Context) -> dict[str, Any]:
 @app.query("hello")
 @answering
 def hello(message: Message, context: Context) -> dict[str, Any]:
-    """Answers which client this is."""
+    """Answers the client's number."""
     algorithm, node = _read(context)
     theirs = json.loads(str(message.content.config_records[HELLO]["configuration"]))
     algorithm.check_configuration(theirs, "the server")
     node.prepared(algorithm)
     if node.client >= algorithm.clients:
-        raise ValueError(f"client {node.client} is configured, there are {algorithm.clients}")
+        raise ValueError(f"the node config has client={node.client}, expected at most {algorithm.clients - 1}")
     return {ACCOUNT: ConfigRecord({"reason": "", "client": node.client})}
 
 
@@ -103,7 +103,7 @@ def phase(message: Message, context: Context) -> dict[str, Any]:
     records: dict[str, Any] = {ACCOUNT: ConfigRecord(said)}
     if sent is not None:
         assert isinstance(sent, Report)
-        # What Flower's strategies weigh and average.
+        # For Flower's strategies, which weigh and average them.
         weight = algorithm.weights[node.client]
         metrics = MetricRecord({"num-examples": weight, "queries": sent.queries, "failures": sent.failures})
         records |= records_of(sent) | {METRICS: metrics}
@@ -125,7 +125,7 @@ def catch_up(message: Message, context: Context) -> dict[str, Any]:
 @app.query("account")
 @answering
 def settle(message: Message, context: Context) -> dict[str, Any]:
-    """Answers what was spent, which every reply says."""
+    """Answers the client's costs, which every reply contains."""
     return {}
 
 
@@ -134,7 +134,7 @@ def _read(context: Context) -> tuple[Algorithm, NodeConfig]:
 
 
 def _host(context: Context, algorithm: Algorithm, node: NodeConfig, *address: Any) -> Host:
-    """A host of the client as after its last message; its queries are counted at an address, (round, phase)."""
+    """Returns a host of the client after its last message; queries are recorded for ``address``, (round, phase)."""
     evaluators, gradients = node.prepared(algorithm)
     at = (_ledger(context, node), *address)
     counted: dict[int, Any] = {client: CountedEvaluator(e, *at) for client, e in evaluators.items()}

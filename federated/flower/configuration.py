@@ -1,8 +1,8 @@
 """The configurations of a run and of a node, which are checked before the first query.
 
-Flower's configurations are flat: numbers, booleans and text by name, with hyphens in place of underscores. Other values
-are text in TOML: ``options`` and ``arguments`` the inside of an inline table, ``x0``, ``bounds`` and ``weights`` a
-value. An ``x0`` that is a number may also be given as one.
+Flower's configurations are flat: numbers, booleans and strings by name, with hyphens instead of underscores. Other
+values are strings in TOML: ``options`` and ``arguments`` contain the inside of an inline table, and ``x0``, ``bounds``
+and ``weights`` a value. ``x0`` may also be a number.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from optimizers.evaluation import Evaluator
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 EXAMPLES = {"x0": 'x0="[0.5, 0.9]"', "bounds": 'bounds="[0, 1]"', "weights": 'weights="[1, 2]"'}
-"""Values that are texts in TOML."""
+"""Examples of TOML values in strings."""
 
 PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 OBJECTS = ("prox", "update_rule")
-"""Options whose text is the import path of an object."""
+"""Options given by the import path of an object."""
 
 NUMBER = {int: re.compile(r"-?\d+"), float: re.compile(r"-?\d+(\.\d+)?")}
-"""What a number looks like that stands in quotes and should not."""
+"""Patterns of numbers that were put in quotes by mistake."""
 
 KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-"""What messages call the types of values."""
+"""Names of types in messages."""
 
 LARGE = 1_000_000
-"""The dimension beyond which ``RunConfig.check`` makes no initial point."""
+"""Dimension above which ``RunConfig.check`` does not create the initial point."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The configuration of a run, which the server and all clients share: Flower's ``--run-config``.
+    """The configuration of a run, shared by the server and all clients: Flower's ``--run-config``.
 
-    There a name of several words has hyphens: ``local-steps=3``.
+    There, names of several words have hyphens: ``local-steps=3``.
 
     Attributes:
         algorithm: a name in ``federated.registry.ALGORITHMS``.
@@ -65,29 +65,29 @@ class RunConfig:
         rounds: R, the number of rounds.
         local_steps: T, the steps of a client in a round.
         seed: seed of the run.
-        participation: how many clients a round samples: an integer is their number, a float their share of N.
+        participation: clients sampled in a round: an integer is their number, a float a fraction of N.
         x0: initial point: a number for all coordinates, with or without quotes, a list in quotes, or the import path of
-            a tensor or of a function that returns one, which the server and all clients must be able to import.
-        dimension: d, needed if x0 is a number; 0 leaves it to x0.
+            a tensor or of a function that returns one, which must be importable on the server and all clients.
+        dimension: d, required if x0 is a number; 0 takes it from x0.
         dtype: dtype of an x0 that is a number or a list.
         bounds: ``"[0, 1]"`` for all coordinates, or a list of pairs; empty for none.
         weights: list of wᵢ, one for each client; empty for equal weights.
-        options: the algorithm's own, ``server_rate``, ``aggregation``, ``trim``, ``gate`` and ``quorum``, as in
+        options: the algorithm's own options, ``server_rate``, ``aggregation``, ``trim``, ``gate`` and ``quorum``, as in
             ``"directions = 10, smoothing_radius = 0.1"`` or ``"curvature = {name = 'group_probe', groups = 3}"``;
-            ``prox`` and ``update_rule`` are import paths of the operator and of the factory, in quotes.
+            ``prox`` and ``update_rule`` are import paths of the operator and the factory, in quotes.
         fun: import path of F, which the server evaluates for the history; empty for none.
-        timeout: seconds in which a client must reply, or more where the last replies took longer
-            (``federated.flower.waiting``). It is also the time to live of messages, so the machines' clocks must agree
-            to well within it.
-        wait: seconds to wait for clients since the last one connected: for all N before the first round, for any one
-            of a later round.
-        keys: file on the server's machine with the key of each client's node, a line ``0 ecdsa-sha2-nistp384 AAAA…`` a
-            client (``federated.flower.keys``). Without TLS, on one machine, it may be empty: nodes are then taken at
-            their word.
+        timeout: seconds within which a client must reply, extended if the last replies took longer
+            (``federated.flower.waiting``). It is also the time to live of messages: the machines' clocks must agree
+            much more closely.
+        wait: seconds to wait for clients since the last one connected: for all N before the first round, for any one in
+            a later round.
+        keys: file on the server's machine with each client's node key, one line ``0 ecdsa-sha2-nistp384 AAAA…`` per
+            client (``federated.flower.keys``). It may be empty without TLS, on one machine; nodes' claims are then
+            trusted.
         output: folder on the server's machine for ``model.pt``, ``history.csv``, ``ledger.csv`` and the checkpoint
-            ``federation.pt`` with the files beside it, to which each round is appended; empty for none. A run is
-            refused where a checkpoint is there already, but that of ``resume``.
-        resume: checkpoint to go on from. Clients begin without a state, which Flower deletes with its run.
+            ``federation.pt`` with its files, saved after each round; empty for none. A run is refused if the folder
+            contains a checkpoint other than that of ``resume``.
+        resume: checkpoint to resume from. Clients begin without a state, because Flower deletes it with its run.
     """
 
     algorithm: str = "fedzo"
@@ -111,10 +111,10 @@ class RunConfig:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The configuration in a context's ``run_config``.
+        """Creates the configuration from a context's ``run_config``.
 
         Raises:
-            ValueError: if a name is unknown, with the nearest one, or a value out of range.
+            ValueError: if a name is unknown or a value out of range.
             TypeError: if a value has another type.
         """
         x0 = given.get("x0")
@@ -128,11 +128,10 @@ class RunConfig:
         return config
 
     def make_algorithm(self) -> Algorithm:
-        """The algorithm with its options.
+        """Creates the algorithm with its options.
 
         Raises:
-            ValueError, TypeError: if the algorithm refuses an option, a text is no TOML, or a path cannot be
-                imported.
+            ValueError, TypeError: if the algorithm refuses an option, a text is not valid TOML, or an import fails.
         """
         options = self._options()
         for name in OBJECTS:
@@ -154,13 +153,13 @@ class RunConfig:
         )
 
     def check(self) -> None:
-        """Checks the configuration where the run is submitted, without an import of what its paths name.
+        """Checks the configuration where the run is submitted, without importing its paths.
 
-        All is checked if nothing has to be imported for the algorithm to be made and x0 is not large; else the texts
-        and the names of options.
+        The check is complete if the algorithm needs no import and x0 is not large. Otherwise only texts and option
+        names are checked.
 
         Raises:
-            ValueError, TypeError: as ``make_algorithm`` does, or if a text is no import path.
+            ValueError, TypeError: as ``make_algorithm``, or if a text is not an import path.
         """
         algorithm, options = algorithm_class(self.algorithm), self._options()
         objects = [name for name in OBJECTS if name in options]
@@ -179,14 +178,14 @@ class RunConfig:
             self._point()
 
     def global_function(self) -> Callable[[Tensor], Any] | None:
-        """F, or None if its path is not given."""
+        """Returns F, or None if its path is not given."""
         return imported(self.fun, "fun") if self.fun else None
 
     def _options(self) -> dict[str, Any]:
         options = _table("options", self.options)
         reserved = set(options) & {"x0", "clients", "bounds", "weights", "local_steps", "seed", "participation"}
         if reserved:
-            raise ValueError(f"options hold {sorted(reserved)}, which have a run config of their own")
+            raise ValueError(f"options contain {sorted(reserved)}, which are keys of the run config itself")
         return options
 
     def _point(self) -> Tensor:
@@ -196,29 +195,29 @@ class RunConfig:
         dtype, given = DTYPES[check_choice("dtype", self.dtype, DTYPES)], _value("x0", self.x0)
         if isinstance(given, list):
             if self.dimension not in (0, len(given)):
-                raise ValueError(f"x0 has dimension {len(given)}, dimension is {self.dimension}")
+                raise ValueError(f"x0 has {len(given)} coordinates, but dimension is {self.dimension}")
             return torch.tensor(given, dtype=dtype)
         if isinstance(given, bool) or not isinstance(given, int | float):
             raise TypeError(f"x0 must be a number, a list or an import path, got {self.x0!r}")
         if self.dimension == 0:
-            raise ValueError("x0 is a number for all coordinates: say the dimension, as in dimension=10")
+            raise ValueError("x0 is a number for all coordinates: add the dimension, as in dimension=10")
         return torch.full((self.dimension,), float(given), dtype=dtype)
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """The configuration of a client, which its node alone knows: Flower's ``--node-config``.
+    """The configuration of a client, known to its node only: Flower's ``--node-config``.
 
     Attributes:
         client: the client's number, 0 … N − 1.
         objective: import path of its function of one point, ``"package.module:name"``.
-        arguments: arguments of the function or class that the path then names and that returns the objective, as in
+        arguments: arguments of a function or class at that path that returns the objective, as in
             ``"center = 0.5, scale = 2"``; ``" "`` calls it without arguments.
-        numpy: whether the objective is given NumPy arrays instead of tensors.
-        batched: whether the objective is given all points of a batch at once.
+        numpy: whether the objective receives NumPy arrays instead of tensors.
+        batched: whether the objective receives all points of a batch at once.
         on_failure: ``"skip"``, ``"retry"`` or ``"raise"``; see ``optimizers.Evaluator``.
-        retries: evaluations of a failed point beyond the first, under ``"retry"``.
-        ledger: folder of the client's own ledger; empty for ``ledgers`` in Flower's folder (``FLWR_HOME``).
+        retries: additional evaluations of a failed point, with ``"retry"``.
+        ledger: folder of the client's own ledger; empty means ``ledgers`` in Flower's folder (``FLWR_HOME``).
     """
 
     client: int = -1
@@ -232,33 +231,33 @@ class NodeConfig:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """The configuration in a context's ``node_config``.
+        """Creates the configuration from a context's ``node_config``.
 
         Raises:
-            ValueError: if a name is unknown, with the nearest one, or the client or objective is missing.
+            ValueError: if a name is unknown, or the client or objective is missing.
             TypeError: if a value has another type.
         """
         config = cls(**_fields(cls, given, "node config"))
         if config.client < 0:
-            raise ValueError("the node config names no client: client=0, client=1, …")
+            raise ValueError("the node config names no client: add client=0, client=1, …")
         if not config.objective:
-            raise ValueError('the node config names no objective: objective="package.module:name"')
+            raise ValueError('the node config names no objective: add objective="package.module:name"')
         return config
 
     def check(self) -> None:
-        """Checks the configuration where the node starts, without an import of the objective.
+        """Checks the configuration where the node starts, without importing the objective.
 
         Raises:
-            ValueError: if the objective is no import path, or the arguments are no table in TOML.
+            ValueError: if the objective is not an import path, or the arguments are not a TOML table.
         """
         check_path(self.objective, "objective")
         _table("arguments", self.arguments)
 
     def prepared(self, algorithm: Algorithm) -> tuple[Mapping[int, Evaluator], Mapping[int, Gradient]]:
-        """The client's evaluator and, if the algorithm needs it, its gradient, by the client's number.
+        """Returns the client's evaluator and, if the algorithm needs it, its gradient, by the client's number.
 
         Raises:
-            ValueError: if the path cannot be imported, or the objective is of another dimension.
+            ValueError: if the path cannot be imported, or the objective has another dimension.
             TypeError: if the objective is not callable.
         """
         found = imported(self.objective, "objective")
@@ -268,20 +267,20 @@ class NodeConfig:
         return prepared(algorithm, {self.client: found}, **options)
 
     def ledger_folder(self) -> Path:
-        """The folder of the client's own ledger."""
+        """Returns the folder of the client's own ledger."""
         home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
         return Path(self.ledger).expanduser() if self.ledger else Path(home) / "ledgers"
 
 
 def imported(path: Any, what: str) -> Any:
-    """The object that an import path ``"package.module:name"`` names.
+    """Imports the object at a path ``"package.module:name"``.
 
     Args:
         path: the path.
-        what: the object's role, for the error's text.
+        what: the object's role, for error messages.
 
     Raises:
-        ValueError: if it is no such path, the module cannot be imported, or the module has no such name.
+        ValueError: if it is not such a path, or the import fails.
     """
     check_path(path, what)
     module, _, attributes = path.partition(":")
@@ -301,12 +300,12 @@ def check_path(path: Any, what: str) -> None:
 
 
 def keys(cls: type[RunConfig] | type[NodeConfig]) -> dict[str, Any]:
-    """The keys of a configuration as Flower has them, with hyphens, and their defaults."""
+    """Returns a configuration's keys, with hyphens as in Flower, and their defaults."""
     return {field.name.replace("_", "-"): field.default for field in dataclasses.fields(cls)}
 
 
 def _fields(cls: type[RunConfig] | type[NodeConfig], given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The given values under the names of a dataclass's fields, checked to be of the types of their defaults."""
+    """Returns the values by field name, after checking that they have the types of the fields' defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     taken = {}
     for name, value in given.items():
@@ -322,7 +321,7 @@ def _fields(cls: type[RunConfig] | type[NodeConfig], given: Mapping[str, Any], w
 
 
 def _correction(name: str, wanted: type, value: Any) -> str:
-    """How a value of another type is written, where that is plain."""
+    """Returns how to write a value of another type, if that is clear."""
     if wanted is str and isinstance(value, bool | int | float | list):
         text = json.dumps(value, default=str)
         return f": write {name}='{text}'" if '"' in text else f': write {name}="{text}"'
@@ -332,17 +331,17 @@ def _correction(name: str, wanted: type, value: Any) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    """The value of a TOML text; None if the text is empty."""
+    """Returns the value of a TOML text; None if the text is empty."""
     if not text.strip():
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name} is no TOML value, as in {EXAMPLES[name]}: {text!r} ({error})") from None
+        raise ValueError(f"{name} is not a TOML value, as in {EXAMPLES[name]}: {text!r} ({error})") from None
 
 
 def _table(name: str, text: str) -> dict[str, Any]:
-    """The table whose inside is a TOML text."""
+    """Returns the table whose inside is a TOML text."""
     try:
         table: dict[str, Any] = tomllib.loads(f"table = {{{text}}}")["table"]
         return table

@@ -1,4 +1,4 @@
-"""An objective to try a federation with."""
+"""An objective for trying out a federation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def quadratic(center: float, curvature: float = 1.0) -> Callable[[Tensor], Tensor]:
-    """A client's function f(x) = (curvature/d) Σⱼ (j/d) (xⱼ − center)², j = 1 … d.
+    """Returns a client's function f(x) = (curvature/d) Σⱼ (j/d) (xⱼ − center)², j = 1 … d.
 
     Args:
         center: each coordinate of the minimizer.

@@ -26,38 +26,38 @@ from federated.flower.waiting import Patience, Waiting
 logger = logging.getLogger(__name__)
 
 UNAVAILABLE = 5
-"""Flower's error code for a node that has gone."""
+"""Flower's error code for a node that has disconnected."""
 
 UNABLE = (1, 2, 6, 7)
-"""Flower's error codes for a node that cannot run the app: loading it failed, it raised, a mod or policy refused."""
+"""Flower's error codes for a node that cannot run the app: it failed to load, raised an error, or was refused."""
 
 POLL = 0.5
-"""Seconds between two requests for replies."""
+"""Seconds between requests for replies."""
 
 LOOK = 3.0
-"""Seconds between two requests for the list of nodes."""
+"""Seconds between requests for the list of nodes."""
 
 
 class NoClientError(RuntimeError):
-    """Clients did not connect, or cannot take part; the text says which and why."""
+    """Clients did not connect or cannot take part; the text states which ones and why."""
 
 
 class GridHost:
-    """A ``ClientHost`` that sends phases to SuperNodes and takes the reports from their replies.
+    """A ``ClientHost`` that sends phases to SuperNodes and receives reports in their replies.
 
-    A node is greeted when it is first seen, and says which client it is. With ``keys`` it is the client that its key
-    belongs to, which Flower has verified (``--enable-supernode-auth``), and no other. While a client's node is there,
-    no other node is that client: it is refused, which the log says and the client's next entry of the ledger, and
-    greeted again when the first has gone. So a client may return on another node. The phase has no report of a client
-    whose node does not reply in time or has gone, or whose process was killed.
+    A new node is asked for its client. With ``keys`` it can only be the client of its key, which Flower has verified
+    (``--enable-supernode-auth``). While a client's node is connected, another node that claims the client is refused,
+    in the log and in the client's next ledger entry, and is asked again after the first one has disconnected; so a
+    client can move to another node. There is no report from a client whose node disconnects or does not reply in time,
+    or whose process was killed.
 
     Args:
         algorithm: the options.
         grid: Flower's grid.
-        timeout: seconds in which a client must reply, or more where replies took longer (``waiting.Patience``).
-        wait: seconds to wait for clients that are not connected, since the last one connected.
-        keys: the clients by their nodes' keys (``read_keys``); None takes nodes at their word.
-        say: takes a line every 30 s that says what is waited for.
+        timeout: seconds within which a client must reply, extended if replies took longer (``waiting.Patience``).
+        wait: seconds to wait for clients to connect, since the last one connected.
+        keys: the clients by their nodes' keys (``read_keys``); None trusts the nodes' own claims.
+        say: receives a message about awaited clients every 30 s.
     """
 
     def __init__(
@@ -81,34 +81,34 @@ class GridHost:
         self._strict = False
         self._looked = -math.inf
 
-    # What a server app calls.
+    # For a server app.
 
     def connect(self) -> None:
         """Waits for all clients.
 
         Raises:
-            NoClientError: if a client does not connect in time or cannot take part, or two nodes are one client.
+            NoClientError: if a client does not connect in time or cannot take part, or two nodes claim one client.
         """
         wanted = set(range(self.algorithm.clients))
         self._strict = True
         self._wait_for(wanted, lambda: wanted <= set(self._nodes))
         self._strict = False
         if missing := sorted(wanted - set(self._nodes)):
-            raise NoClientError(f"clients {missing} of {len(wanted)} have not connected in {self.wait:g} s")
+            raise NoClientError(f"clients {missing} of {len(wanted)} have not connected within {self.wait:g} s")
 
     def accounts(self) -> list[Service]:
-        """The costs of connected clients since their last replies; the clients are asked for them."""
+        """Asks connected clients for their costs since their last replies."""
         contents = {client: RecordDict() for client in sorted(self._nodes)}
         asked = self._ask("query.account", contents, 0)
         return [self._accounts[client].service(client, contents[client], entry) for client, entry in asked.items()]
 
-    # What ``Federation`` calls.
+    # For ``Federation``.
 
     def absent(self, clients: Sequence[int]) -> dict[int, str]:
-        """See ``ClientHost.absent``; waits until one client is connected.
+        """See ``ClientHost.absent``; waits until a client is connected.
 
         Raises:
-            NoClientError: if none is after ``wait`` seconds.
+            NoClientError: if there is none after ``wait`` seconds.
         """
         self._look()
         self._wait_for(set(clients), lambda: not self._nodes.keys().isdisjoint(clients))
@@ -117,7 +117,7 @@ class GridHost:
         return {client: "the client is not connected" for client in clients if client not in self._nodes}
 
     def serve_all(self, requests: Sequence[Request]) -> Iterator[Service]:
-        """See ``ClientHost.serve_all``; the clients work at the same time."""
+        """See ``ClientHost.serve_all``; the clients work concurrently."""
         messages = {request.client: _broadcast(request.message) for request in requests}
         contents = {client: RecordDict(records_of(message)) for client, message in messages.items()}
         round_number = max((message.round for message in messages.values()), default=0)
@@ -134,30 +134,30 @@ class GridHost:
         return service.reason
 
     def states(self) -> dict[int, dict[str, Any]]:
-        """See ``ClientHost.states``; empty, as nodes keep the states of their clients."""
+        """See ``ClientHost.states``; empty, as the nodes store their clients' states."""
         return {}
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """See ``ClientHost.load_states``.
 
         Raises:
-            ValueError: if there are states: they are of clients on one machine.
+            ValueError: if there are states, which belong to clients on one machine.
         """
         if states:
-            raise ValueError(f"the state has clients {sorted(states)}: it is of a federation in process")
+            raise ValueError(f"the state has clients {sorted(states)}: it belongs to a federation in one process")
 
     def close(self) -> None:
-        """See ``ClientHost.close``; replies are not awaited any more."""
+        """See ``ClientHost.close``; pending replies are dropped."""
         self._asked = {}
 
     # Parts.
 
     def _ask(self, kind: str, contents: Mapping[int, RecordDict], round_number: int) -> dict[int, Asked]:
-        """Sends each client its records, and waits for the replies or for the reasons why there are none."""
+        """Sends each client its records, and waits for replies or reasons for missing ones."""
         asked, limit = {}, self._patience.limit(kind)
         for client, content in contents.items():
             node = self._nodes.get(client)
-            asked[client] = Asked(node or 0, client, reason="" if node else "the client has gone")
+            asked[client] = Asked(node or 0, client, reason="" if node else "the client has disconnected")
             self._accounts[client].longest = limit
             if node:
                 self._push(asked[client], kind, content, round_number, limit)
@@ -182,10 +182,10 @@ class GridHost:
         if pushed and pushed[0]:
             self._asked[pushed[0]] = entry
         else:
-            entry.reason = "Flower did not take the message: it is too large, or the node has gone"
+            entry.reason = "Flower did not accept the message: it is too large, or the node has disconnected"
 
     def _poll(self) -> None:
-        """Takes the replies that have come, greets new nodes from time to time, and sleeps if no reply has come."""
+        """Receives replies, looks for new nodes from time to time, and sleeps if there was no reply."""
         awaited = [i for i, entry in self._asked.items() if entry.open]
         replies = list(self.grid.pull_messages(awaited)) if awaited else []
         for reply in replies:
@@ -209,7 +209,7 @@ class GridHost:
             self._met(entry)
 
     def _look(self) -> None:
-        """Greets new nodes and forgets those that have gone."""
+        """Asks new nodes for their clients, and forgets disconnected ones."""
         self._looked = time.monotonic()
         present = {info.node_id: info.public_key for info in self.grid.get_nodes()}
         for node in (self._greeted | set(self._nodes.values())) - set(present):
@@ -218,18 +218,18 @@ class GridHost:
             self._greeted.add(node)
             if self.keys is not None:
                 if (owner := client_of(self.keys, present[node])) is None:
-                    self._refuse(f"node {node} cannot take part: its key is none of the list", False)
+                    self._refuse(f"node {node} cannot take part: its key is not in the list", False)
                     continue
                 self._owners[node] = owner
             text, limit = json.dumps(self.algorithm.configuration), self._patience.timeout
             self._push(Asked(node), "query.hello", RecordDict({HELLO: ConfigRecord({"configuration": text})}), 0, limit)
 
     def _met(self, entry: Asked) -> None:
-        """Takes the answer to a greeting: which client the node is, or why it can be none."""
+        """Processes a new node's answer: its client, or why it cannot be one."""
         given = {} if entry.reply is None else account_in(entry.reply.content)
         reason, client = entry.reason or plain(given.get("reason", "")), given.get("client")
         if not reason and not (type(client) is int and 0 <= client < self.algorithm.clients):
-            reason = f"it says that it is client {client!r:.40}"
+            reason = f"it claims to be client {client!r:.40}"
         if reason:
             fatal = entry.reply is not None or entry.code in UNABLE
             known = self._owners.get(entry.node, client)
@@ -239,18 +239,20 @@ class GridHost:
         assert isinstance(client, int)
         before, owner = self._nodes.get(client), self._owners.get(entry.node, client)
         if owner != client:
-            self._claim(client, f"node {entry.node} says that it is client {client}, its key is that of client {owner}")
+            self._claim(client, f"node {entry.node} claims to be client {client}, its key belongs to client {owner}")
             return
         if before is not None:
             self._claimed[entry.node] = client
-            self._claim(client, f"nodes {before} and {entry.node} are both client {client}: the first is", True)
+            self._claim(
+                client, f"nodes {before} and {entry.node} both claim to be client {client}: the first one is used", True
+            )
             return
         self._nodes[client] = entry.node
         self._accounts[client].greet(given)
         logger.info("client %d is on node %d", client, entry.node)
 
     def _claim(self, client: int, reason: str, fatal: bool = False) -> None:
-        """Refuses a node that claims to be a client, and notes it for the client's entry of the ledger."""
+        """Refuses a node that claims to be a client, with a remark in the client's ledger entry."""
         self._refuse(reason, fatal)
         self._accounts[client].remark(reason)
 
@@ -269,7 +271,7 @@ class GridHost:
         self._greeted -= again
 
     def _wait_for(self, clients: set[int], done: Callable[[], bool]) -> None:
-        """Polls until enough of these clients are connected, or none has connected for ``wait`` seconds."""
+        """Polls until ``done``, or no client has connected for ``wait`` seconds."""
         start, connected, seconds = time.monotonic(), set(self._nodes), 0.0
         waiting = Waiting(lambda: sorted(clients - set(self._nodes)), self.wait, self._say, " to connect")
         while not done() and seconds < self.wait:
@@ -280,7 +282,7 @@ class GridHost:
             waiting.passed(seconds)
 
     def _served(self, client: int, content: RecordDict, entry: Asked) -> Service:
-        """A client's service, from its reply to a phase's broadcast."""
+        """Returns a client's service from its reply to a phase's broadcast."""
         service = self._accounts[client].service(client, content, entry)
         if entry.reply is None or HEADER not in entry.reply.content:
             return service
@@ -294,7 +296,7 @@ class GridHost:
 
 
 def _broadcast(message: Content) -> Message:
-    """The message itself; ``TypeError`` for bytes, as this host makes records of messages."""
+    """Returns the message; raises ``TypeError`` for bytes, as this host makes records of messages."""
     if not isinstance(message, Message):
-        raise TypeError("a federation over a grid passes messages as they are: codec=False")
+        raise TypeError("a federation over a grid needs codec=False, as messages become Flower records")
     return message

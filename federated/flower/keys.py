@@ -1,4 +1,4 @@
-"""The server's list of who is who: the key of each client's node."""
+"""The server's list of the clients' node keys."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from federated.core.messages import plain
 
 
 def read_keys(path: Path, clients: int) -> dict[bytes, int]:
-    """The clients by their nodes' keys, from a file with a line for each client.
+    """Reads a file that assigns nodes' public keys to clients.
 
-    A line is the client's number and the key as ``ssh-keygen`` writes it to a ``.pub`` file, ``0 ecdsa-sha2-nistp384
-    AAAA…``, perhaps with a comment after it. Lines that are empty or begin with ``#`` say nothing.
+    Each line has the client's number and a key as in the ``.pub`` files of ``ssh-keygen``, ``0 ecdsa-sha2-nistp384
+    AAAA…``, optionally with a comment. Empty lines and lines that begin with ``#`` are ignored.
 
     Args:
         path: the file.
-        clients: N; each client has one line.
+        clients: N; each client needs exactly one line.
+
+    Returns:
+        The clients' numbers by canonical key.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: for a line that is no number and key, a key or client with two lines, or a client without one.
+        ValueError: if a line is malformed, a key or client occurs twice, or a client is missing.
     """
     keys: dict[bytes, int] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -33,21 +36,21 @@ def read_keys(path: Path, clients: int) -> dict[bytes, int]:
         client, _, key = line.strip().partition(" ")
         where = f"line {number} of {path}"
         if not (client.isascii() and client.isdigit() and len(client) < 10 and int(client) < clients):
-            raise ValueError(f"{where} begins with {plain(client, 40)!r}, not with a client from 0 to {clients - 1}")
+            raise ValueError(f"{where} begins with {plain(client, 40)!r}, expected a client from 0 to {clients - 1}")
         try:
             found = _canonical(serialization.load_ssh_public_key(key.strip().encode()))
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise ValueError(f"{where} has no public key after the client's number: {plain(error)}") from None
+            raise ValueError(f"{where} has no valid public key after the client's number: {plain(error)}") from None
         if found in keys or int(client) in keys.values():
-            raise ValueError(f"{where} gives a second key to client {client}, or the key of another client")
+            raise ValueError(f"{where} has a second key for client {client}, or another client's key")
         keys[found] = int(client)
     if missing := sorted(set(range(clients)) - set(keys.values())):
-        raise ValueError(f"{path} has no key of clients {missing}")
+        raise ValueError(f"{path} has no keys of clients {missing}")
     return keys
 
 
 def client_of(keys: Mapping[bytes, int], public_key: bytes) -> int | None:
-    """The client of a node's key, as Flower gives it (PEM); None where it is none of the list."""
+    """Returns the client of a node's key in Flower's format (PEM), or None if the key is not in the list."""
     try:
         return keys.get(_canonical(serialization.load_pem_public_key(public_key)))
     except (ValueError, UnsupportedAlgorithm):

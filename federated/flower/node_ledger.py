@@ -1,4 +1,4 @@
-"""A client's own ledger: a file of its queries, which outlives the processes that make them."""
+"""A client's own ledger: a file of its queries that outlives the processes that make them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ COLUMNS = ("book", "round", "phase", "event", *Spent._fields)
 class NodeLedger:
     """The queries of one client in one run.
 
-    A batch has a row ``begun`` before its queries and a row ``done`` after them, which the operating system has at
-    once. If the process is killed between the two, the batch counts as spent. A gradient evaluation has one row,
-    ``gradient``.
+    A batch has a row ``begun`` before its queries and a row ``done`` after them, each written immediately. If the
+    process is killed between the two, the batch counts as spent. A gradient evaluation has one row, ``gradient``.
 
     Args:
-        folder: folder of the file, which is made if there is none.
+        folder: folder of the file, which is created if necessary.
         run: Flower's number of the run.
         client: the client's number.
 
     Attributes:
-        path: the file, CSV with the columns ``COLUMNS``.
-        book: identifier of the file, by which its totals are told from those of another file.
+        path: the CSV file, with columns ``COLUMNS``.
+        book: identifier of the file, which distinguishes its totals from another file's.
     """
 
     def __init__(self, folder: Path, run: int, client: int) -> None:
@@ -46,11 +45,11 @@ class NodeLedger:
             self.write(0, "", "opened", Spent())
 
     def write(self, round_number: int, phase: str, event: str, spent: Spent) -> None:
-        """Appends a row: ``begun``, ``done`` or ``gradient`` in a round and phase, and what it spends."""
+        """Appends a row for a round and phase: ``begun``, ``done`` or ``gradient``, with its counts."""
         self._append(self.book, round_number, phase, event, *spent)
 
     def spent(self) -> Spent:
-        """The totals so far; those of batches that were begun and not ended are included."""
+        """Returns the totals so far, including batches that were begun but not completed."""
         queries = failures = gradients = pending = 0
         for row in self._rows():
             if row["event"] == "begun":
@@ -62,14 +61,14 @@ class NodeLedger:
         return Spent(queries + pending, failures, gradients)
 
     def _rows(self) -> list[dict[str, str]]:
-        """The rows, without one that the end of a process has cut short."""
+        """Returns the rows, without one that was truncated when a process ended."""
         if not self.path.exists():
             return []
         with self.path.open(encoding="utf-8", newline="") as file:
             return [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
 
     def _append(self, *cells: object) -> None:
-        """Appends a row, after a line break if the last row was cut short."""
+        """Appends a row, after a line break if the last row is truncated."""
         with self.path.open("a+b") as file:
             end = file.seek(0, 2)
             file.seek(max(end - 1, 0))
@@ -79,7 +78,7 @@ class NodeLedger:
 
 @dataclass(frozen=True)
 class CountedEvaluator:
-    """An ``Evaluator`` whose queries are written to a ledger, as those of a round and phase."""
+    """An ``Evaluator`` that records its queries in a ledger, for a round and phase."""
 
     evaluator: Evaluator
     ledger: NodeLedger
@@ -102,7 +101,7 @@ class CountedEvaluator:
 
 @dataclass(frozen=True)
 class CountedGradient:
-    """A gradient whose evaluations are written to a ledger, as those of a round and phase."""
+    """A gradient that records its evaluations in a ledger, for a round and phase."""
 
     evaluate: Gradient
     ledger: NodeLedger
@@ -110,6 +109,6 @@ class CountedGradient:
     phase: str
 
     def __call__(self, x: Tensor) -> Any:
-        """The gradient at x."""
+        """Returns the gradient at x."""
         self.ledger.write(self.round, self.phase, "gradient", Spent(gradients=1))
         return self.evaluate(x)

@@ -1,8 +1,8 @@
-"""Messages and clients' states as Flower's records.
+"""Messages and clients' states as Flower records.
 
-A message becomes an ``ArrayRecord`` of its tensors, in NumPy's format and under their own names, so that Flower's
-strategies and mods can work on them, and a ``ConfigRecord`` with the JSON header of ``federated.core.codec``; there is
-no pickle in it. A client's state, which never leaves its node, is in the format of ``torch.save``.
+A message becomes an ``ArrayRecord`` of its tensors, by name and in NumPy's format, so that Flower's strategies and mods
+can process them, and a ``ConfigRecord`` with the JSON header of ``federated.core.codec``, without pickle. A client's
+state never leaves its node and has the format of ``torch.save``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Record: TypeAlias = ArrayRecord | MetricRecord | ConfigRecord
 
 
 def records_of(message: Message) -> dict[str, Record]:
-    """The records of a message, by record name."""
+    """Returns a message's records, by record name."""
     text = header_of(message)
     _, entries = read_header(text)
     arrays = ArrayRecord({entry.name: _array(message.tensors[entry.name], entry) for entry in entries})
@@ -40,28 +40,28 @@ def records_of(message: Message) -> dict[str, Record]:
 
 
 def frame_in(content: RecordDict) -> Frame:
-    """Opens records that ``records_of`` made, perhaps among others, and makes no tensor of them.
+    """Opens records made by ``records_of``, possibly among others, without building tensors.
 
-    Damage is Flower's to detect, which addresses records by their SHA-256.
+    Flower detects damaged records by their SHA-256.
 
     Raises:
-        MessageError: if ``records_of`` cannot have made the records, with the reason.
+        MessageError: if the records are not the output of ``records_of``, with the reason.
     """
     with refusing():
         described, arrays = content.get(HEADER), content.get(ARRAYS)
         if not isinstance(described, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-            raise MessageError(f"the records are {sorted(content)!r:.200}, a message has {ARRAYS!r} and {HEADER!r}")
+            raise MessageError(f"the records are {sorted(content)!r:.200}, expected {ARRAYS!r} and {HEADER!r}")
         text = described.get("header")
         if not isinstance(text, bytes) or len(text) > MAX_HEADER:
-            raise MessageError(f"the header is no bytes, or more than {MAX_HEADER}")
+            raise MessageError(f"the header must be at most {MAX_HEADER} bytes")
         header, entries = read_header(text)
         if [entry.name for entry in entries] != list(arrays):
-            raise MessageError(f"the arrays are {list(arrays)!r:.200}, the header lists {[e.name for e in entries]}")
+            raise MessageError(f"the arrays are {list(arrays)!r:.200}, expected {[e.name for e in entries]}")
         return Frame(header, entries, [_numbers(arrays[entry.name], entry) for entry in entries])
 
 
 def size_of(content: RecordDict) -> int:
-    """Bytes of records: their arrays, configurations and metrics with their names."""
+    """Returns the size of records in bytes: arrays, configurations and metrics with their names."""
     arrays = sum(len(k) + len(a.data) for record in content.array_records.values() for k, a in record.items())
     others: list[Mapping[str, Any]] = [*content.config_records.values(), *content.metric_records.values()]
     items = [item for record in others for item in record.items()]
@@ -69,14 +69,14 @@ def size_of(content: RecordDict) -> int:
 
 
 def save_state(records: RecordDict, state: Mapping[str, Any]) -> None:
-    """Writes a client's ``state_dict`` to a node's state."""
+    """Stores a client's ``state_dict`` in a node's state."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     records[STATE] = ConfigRecord({"state": buffer.getvalue()})
 
 
 def load_state(records: RecordDict) -> dict[str, Any] | None:
-    """The ``state_dict`` that ``save_state`` wrote; None if there is none."""
+    """Returns the ``state_dict`` stored by ``save_state``, or None."""
     if STATE not in records:
         return None
     data = records.config_records[STATE]["state"]
@@ -91,20 +91,20 @@ def _array(tensor: Tensor, entry: Entry) -> Array:
 
 
 def _numbers(array: Array, entry: Entry) -> memoryview:
-    """The bytes of an array's numbers; raises ``MessageError`` unless ``_array`` can have made it for the entry."""
+    """Returns the bytes of an array's numbers; raises ``MessageError`` unless it matches ``_array`` of the entry."""
     start = _npy_header(entry)
     if (array.stype, array.dtype, tuple(array.shape)) != (NUMPY, entry.dtype, entry.shape):
         raise MessageError(
             f"array {entry.name} is {array.stype} of {array.dtype} {tuple(array.shape)}, "
-            f"the header lists {entry.dtype} {entry.shape}"
+            f"expected {entry.dtype} {entry.shape}"
         )
     if len(array.data) != len(start) + entry.nbytes or not array.data.startswith(start):
-        raise MessageError(f"array {entry.name} is not in NumPy's format with {entry.nbytes} bytes of numbers")
+        raise MessageError(f"array {entry.name} must be in NumPy's format with {entry.nbytes} bytes of numbers")
     return memoryview(array.data)[len(start) :]
 
 
 def _npy_header(entry: Entry) -> bytes:
-    """The header of an NPY file with the entry's array."""
+    """Returns the header of an NPY file with the entry's array."""
     out = io.BytesIO()
     described = {"descr": entry.stored, "fortran_order": False, "shape": entry.shape}
     np.lib.format.write_array_header_1_0(out, described)

@@ -1,4 +1,4 @@
-"""The ``ServerApp``: the round loop of ``simulate`` over SuperNodes."""
+"""The ``ServerApp``: the round loop of ``simulate`` with SuperNodes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from optimizers.core.files import replacing, save_tensors
 logger = logging.getLogger(__name__)
 
 LONGEST = 2000
-"""Characters of the line that says why a run ends."""
+"""Maximal length in characters of the message about a run's failure."""
 
 CHECKPOINT = "federation.pt"
-"""The checkpoint's name in the folder ``output``."""
+"""Name of the checkpoint in the folder ``output``."""
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Runs the federation that the run config describes, and writes its results to the folder ``output``.
+    """Runs the federation described by the run config, and writes its results to the folder ``output``.
 
     Raises:
         ValueError, TypeError: if the run config is refused, with the reason.
@@ -47,15 +47,15 @@ def main(grid: Grid, context: Context) -> None:
     try:
         _run_as_configured(grid, context)
     except Exception as error:
-        logger.error("the run ends: %s", plain(f"{type(error).__name__}: {error}", LONGEST))
+        logger.error("the run failed: %s", plain(f"{type(error).__name__}: {error}", LONGEST))
         raise
 
 
 def run(grid: Grid, config: RunConfig) -> Federation:
-    """Does the work of ``main``, also for a ``ServerApp`` of one's own; returns the federation after its rounds.
+    """Runs ``main`` for a config, also in a ``ServerApp`` of your own; returns the federation after its rounds.
 
     Raises:
-        ValueError: if the checkpoint of ``resume`` is none of this federation, or that of ``output`` is another one.
+        ValueError: if ``resume`` is not a checkpoint of this federation, or ``output`` contains another checkpoint.
     """
     algorithm = config.make_algorithm()
     keys = read_keys(Path(config.keys).expanduser(), algorithm.clients) if config.keys else None
@@ -89,13 +89,13 @@ def run(grid: Grid, config: RunConfig) -> Federation:
 
 
 def write(federation: Federation, folder: Path) -> None:
-    """Writes ``model.pt``, ``history.csv`` and ``ledger.csv``, each whole or not at all.
+    """Writes ``model.pt``, ``history.csv`` and ``ledger.csv``, each atomically.
 
     Raises:
-        OSError: if a file cannot be written, with its path; the others are written all the same.
+        OSError: if a file cannot be written, with its path; the other files are written nevertheless.
     """
     columns = [field.name for field in fields(RoundRecord)]
-    with ExitStack() as each:  # of which every part is tried, whichever fails
+    with ExitStack() as each:  # a failed callback does not prevent the others
         each.callback(_write_model, federation.server.x, folder / "model.pt")
         each.callback(federation.ledger.to_csv, folder / "ledger.csv")
         each.callback(write_csv, folder / "history.csv", columns, map(asdict, federation.history))
@@ -107,13 +107,13 @@ def _write_model(x: Tensor, path: Path) -> None:
 
 
 def _kept_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:
-    """The checkpoint that a run is kept in: a new one, or that from which it goes on; no other is written over."""
+    """Returns the run's checkpoint: a new one, or the one that is resumed. Other checkpoints are not overwritten."""
     if resumed is not None and resumed.path.absolute() == path:
         return resumed
     if path.exists():
         raise ValueError(
-            f"{plain(path)} is a run's checkpoint already, which is not written over: go on from it with "
-            f'resume="{plain(path)}", or give another folder as output'
+            f"{plain(path)} is the checkpoint of a run, which is not overwritten: resume it by "
+            f'resume="{plain(path)}", or pass another folder as output'
         )
     return Checkpoint(path)
 
@@ -122,7 +122,7 @@ def _run_as_configured(grid: Grid, context: Context) -> None:
     config = RunConfig.of(context.run_config)
     if not config.keys and getattr(grid, "_insecure", True) is False:
         raise ValueError(
-            "nodes that connect by TLS are taken for the clients that they say they are by their keys alone: say "
+            "nodes that connect by TLS are identified as clients by their keys: pass "
             'keys="FILE", a file on the server\'s machine with a line "0 ecdsa-sha2-nistp384 AAAA..." for each client'
         )
     run(grid, config)
@@ -140,7 +140,7 @@ def _say(record: RoundRecord) -> None:
 
 
 def _log_to_run() -> None:
-    """Logs this package's messages to the standard output, from which Flower takes a run's log."""
+    """Logs this package's messages to the standard output, which Flower uses as the run's log."""
     package = logging.getLogger("federated")
     if not package.handlers:
         handler = logging.StreamHandler(sys.stdout)

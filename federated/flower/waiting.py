@@ -1,4 +1,4 @@
-"""How long a server waits for its nodes, and what it says meanwhile."""
+"""Time limits of a server that waits for nodes, and its progress messages."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import statistics
 from collections.abc import Callable, Sequence
 
 SAYS = 30.0
-"""Seconds between two lines that say what is waited for."""
+"""Seconds between progress messages."""
 
 SLACK, MOST = 3.0, 10.0
-"""A limit is so many times as long as replies took, and at most so many times the one that was given."""
+"""A limit relative to the last replies' times, and its maximum relative to the configured limit."""
 
 
 class Patience:
-    """Time limits that follow what phases took.
+    """Time limits that adapt to the durations of earlier phases.
 
-    The limit of a kind of message is the one given, or three times the median of what the last replies of that kind
-    took, those that did not come in time counted as the limit of then, where that is more; at most ten times the one
-    given. So a machine with other load is not taken for a dead one, and a few clients that dawdle move nothing.
+    The limit of a kind of message is the larger of the configured one and three times the median duration of its last
+    replies, at most ten times the configured one. Missing replies count with the limit at the time. A slow machine is
+    therefore not considered dead, and a few slow clients have no effect.
 
     Args:
-        timeout: the limit that is given, in seconds.
+        timeout: the configured limit, in seconds.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -28,23 +28,23 @@ class Patience:
         self._took: dict[str, float] = {}
 
     def limit(self, kind: str) -> float:
-        """Seconds to wait for replies to messages of a kind."""
+        """Returns the seconds to wait for replies to messages of a kind."""
         return min(MOST * self.timeout, max(self.timeout, SLACK * self._took.get(kind, 0.0)))
 
     def learn(self, kind: str, seconds: Sequence[float]) -> None:
-        """Takes what the replies to messages of a kind took, in seconds."""
+        """Records the durations of replies to messages of a kind, in seconds."""
         if seconds:
             self._took[kind] = statistics.median(seconds)
 
 
 class Waiting:
-    """Says every 30 s what is waited for, as in "waiting for client 1, 60 of 600 s".
+    """Reports every 30 s which clients are awaited, as in "waiting for client 1, 60 of 600 s".
 
     Args:
-        awaited: the clients that are waited for.
-        limit: how long, in seconds.
-        say: takes a line.
-        then: what they are to do, as in " to connect".
+        awaited: returns the clients that are awaited.
+        limit: the time limit, in seconds.
+        say: receives a message.
+        then: a suffix, as in " to connect".
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Waiting:
         self._next = SAYS
 
     def passed(self, seconds: float) -> None:
-        """Says a line if it is time, after so many seconds."""
+        """Reports if a message is due after these seconds."""
         if seconds >= self._next:
             self._next = seconds - seconds % SAYS + SAYS
             clients = self._awaited()

@@ -1,8 +1,8 @@
-"""A count of the bytes on the wire between a SuperNode and its SuperLink, made in the SuperNode's process.
+"""Counts the bytes between a SuperNode and its SuperLink, in the SuperNode's process.
 
-It includes HTTP requests and responses with their headers, those of an idle node's polls and heartbeats too, but not
-the frames of TLS and TCP. The counts are in a file of 16 bytes, whose path an environment variable gives to the
-processes that the SuperNode starts.
+HTTP requests and responses are counted with their headers, including an idle node's polls and heartbeats, but without
+TLS and TCP framing. The counts are in a file of 16 bytes, whose path is passed to the SuperNode's child processes by an
+environment variable.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import httpx
 
 VARIABLE = "GRADIENT_SURROGATES_WIRE"
-"""Environment variable with the path of the file."""
+"""Environment variable with the file's path."""
 
 LAYOUT = struct.Struct("<qq")
 
 
 class Reading(NamedTuple):
-    """A meter's name, which a restarted SuperNode changes, and the bytes sent to the SuperLink and received from it."""
+    """A meter's name, which changes when a SuperNode restarts, and its bytes sent and received."""
 
     name: str
     up: int
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """Counts of bytes, kept in a file.
+    """Counts of bytes in a file.
 
     Args:
         path: the file, which is overwritten.
@@ -44,14 +44,14 @@ class Meter:
         self.add(0, 0)
 
     def add(self, up: int, down: int) -> None:
-        """Adds bytes that were sent and received."""
+        """Adds bytes sent and received."""
         with self._lock:
             self._up, self._down = self._up + up, self._down + down
             os.pwrite(self._file, LAYOUT.pack(self._up, self._down), 0)
 
 
 def reading() -> Reading | None:
-    """The counts of the SuperNode that started this process; None if it has no meter."""
+    """Returns the counts of the SuperNode that started this process, or None without a meter."""
     path = os.environ.get(VARIABLE)
     try:
         return None if path is None else Reading(Path(path).name, *LAYOUT.unpack(Path(path).read_bytes()))
@@ -60,11 +60,11 @@ def reading() -> Reading | None:
 
 
 def count_requests(meter: Meter, port: int) -> None:
-    """Makes a meter count this process's HTTP requests to a port, and their responses, from now on.
+    """Counts this process's HTTP requests to a port, and their responses, from now on.
 
     Args:
         meter: the meter.
-        port: the SuperLink's port; requests to other ports are not counted.
+        port: the SuperLink's port; other requests are not counted.
     """
     transport: Any = httpx.HTTPTransport
     send = transport.handle_request
@@ -84,7 +84,7 @@ def count_requests(meter: Meter, port: int) -> None:
 
 
 class _Counted(httpx.SyncByteStream):
-    """A response's body whose bytes are counted as they are read."""
+    """A response's body that counts its bytes as they are read."""
 
     def __init__(self, stream: httpx.SyncByteStream, meter: Meter) -> None:
         self._stream, self._meter = stream, meter
@@ -99,5 +99,5 @@ class _Counted(httpx.SyncByteStream):
 
 
 def _size(headers: httpx.Headers) -> int:
-    """Bytes of headers as they are sent, including the empty line after them."""
+    """Returns the size of headers in bytes, including the empty line after them."""
     return sum(len(name) + len(value) + 4 for name, value in headers.raw) + 2

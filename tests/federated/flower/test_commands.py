@@ -139,7 +139,7 @@ def test_help_is_our_own_and_needs_no_superlink(command, help_option, flower, ca
     [
         (["run", "--run-config", "dimension=3 local_steps=3"], "'local_steps' is unknown; did you mean 'local-steps'?"),
         (["run", "-c", "dimension=3", "-c", 'rounds="3"'], "rounds must be a whole number, got '3': write rounds=3"),
-        (["run"], "say the dimension"),
+        (["run"], "add the dimension"),
         (["supernode", "--node-config", "client=0"], "names no objective"),
         (["supernode", "--node-config", f"{NODE} argument=3"], "did you mean 'arguments'?"),
         (["supernode"], "names no client"),

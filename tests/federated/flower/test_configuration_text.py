@@ -84,7 +84,7 @@ def node_config(text):
         (run_config, "bounds=[0,1]", 'text in quotes, as in .* bounds="\\[0, 1\\]"'),
         (run_config, "output=3", 'output must be text, got 3: write output="3"'),
         (run_config, 'algorithm="hizo"', "unknown algorithm 'hizo'; did you mean 'hiso'"),
-        (run_config, 'x0="zero"', "x0 is no TOML value"),
+        (run_config, 'x0="zero"', "x0 is not a TOML value"),
         (run_config, "rounds=-1", "rounds must be at least 0"),
         (node_config, 'objective="myfed.plain"', "must be an import path .package.module:name., got 'myfed.plain'"),
         (node_config, 'objective="myfed:Client" arguments="c=.15"', "arguments must read like .* got 'c=.15'"),

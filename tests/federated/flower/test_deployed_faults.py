@@ -70,7 +70,7 @@ def test_nothing_is_lost_but_what_the_ledger_says(deployment):
     killed, *gone = missed
     assert "Flower's error 8" in missed[killed] and gone
     assert "Flower's error 5" in missed[gone[0]]
-    assert "are both client 1: the first is" in deployment.log("run")
+    assert "both claim to be client 1: the first one is" in deployment.log("run")
     assert all("not connected" in missed[r] for r in gone[1:]) and gone[-1] < ROUNDS
     # In process with the same faults: a broadcast that was as good as not received, a client that returns as new.
     faults = [Fault("unreachable", killed, 1), Fault("crash", gone[0], 1, after=0), Fault("rejoin", gone[-1] + 1, 1)]
@@ -87,7 +87,7 @@ def test_nothing_is_lost_but_what_the_ledger_says(deployment):
         begun = sum(int(row["queries"]) for row in rows if row["event"] == "begun")
         counted = sum(int(row["queries"]) for row in ledger if row["client"] == str(client))
         assert begun == counted > 0
-    notes = [row["refused"] for row in ledger if "queries are of work whose report was lost" in row["refused"]]
+    notes = [row["refused"] for row in ledger if "queries belong to lost reports" in row["refused"]]
     assert len(notes) == 2
     near_queries = near.ledger.total("queries", client=1)
     lost = sum(int(text.split(" queries are of work")[0].split("; ")[-1]) for text in notes)

@@ -73,7 +73,7 @@ def test_a_run_that_is_refused_says_why(deployment):
     assert deployment.processes["elsewhere"].wait() == 1
     log = deployment.log("elsewhere")
     assert log.splitlines()[-1].startswith("The run failed: ") and "'nowhere:x' cannot be imported" in log
-    line = "ERROR: the run ends: ValueError: x0 'nowhere:x' cannot be imported: ModuleNotFoundError: No module named"
+    line = "ERROR: the run failed: ValueError: x0 'nowhere:x' cannot be imported: ModuleNotFoundError: No module named"
     assert 0 < log.index(line) < log.index("Traceback")
     for name in ("refused", "elsewhere"):
         assert not (deployment.folder / name / "history.csv").exists()

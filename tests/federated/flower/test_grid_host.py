@@ -101,7 +101,7 @@ def test_a_killed_process_costs_its_report_and_its_queries_are_counted_later(nam
     own = sum(int(row["queries"]) for row in rows if row["event"] == "done") + int(rows[cut[0]]["queries"])
     assert own == over.ledger.total("queries", client=1) > counted
     note = next(row["refused"] for row in over.ledger.to_rows() if (row["round"], row["client"]) == (3, 1))
-    assert "queries are of work whose report was lost" in note
+    assert "queries belong to lost reports" in note
     # Its state is that of before the message, as if the broadcast had not reached it.
     near = in_process(config, [Fault("unreachable", 2, 1)])
     assert torch.equal(run(near)[-1], over.server.x)
@@ -255,12 +255,16 @@ REFUSED = {
     "another dimension": ({"arguments": "number = 0, dimension = 4"}, {}, "client 0 has dimension 4, x0 has 5"),
     "unknown name": ({"objectiv": "x"}, {}, "did you mean 'objective'"),
     "no client": ({"client": -1}, {}, "names no client"),
-    "client beyond the federation": ({"client": 3}, {}, "client 3 is configured, there are 3"),
+    "client beyond the federation": ({"client": 3}, {}, "client=3, expected at most 2"),
     "client of another type": ({"client": "0"}, {}, "client must be a whole number, got '0': write client=0"),
     "other failure policy": ({"on-failure": "ignore"}, {}, "on_failure must be"),
     "another configuration": ({}, {"seed": 1}, "the server's seed is 0, this federation's is 1"),
     "another algorithm": ({}, {"algorithm": "fedprox"}, "fedzo"),
-    "the client of another node": ({"client": 1, "arguments": "number = 1"}, {}, "nodes 10 and 11 are both client 1"),
+    "the client of another node": (
+        {"client": 1, "arguments": "number = 1"},
+        {},
+        "nodes 10 and 11 both claim to be client 1",
+    ),
 }
 
 
@@ -318,7 +322,7 @@ def test_clients_that_do_not_connect_are_named(tmp_path):
     config = run_config("fedzo")
     grid = grid_of(config, tmp_path)
     del grid.nodes[11]
-    with pytest.raises(NoClientError, match=r"clients \[1\] of 3 have not connected in 120 s"):
+    with pytest.raises(NoClientError, match=r"clients \[1\] of 3 have not connected within 120 s"):
         federation_over(grid, config).host.connect()
     grid = grid_of(config, tmp_path, act=lambda c: lambda m: SILENT if c == 2 else None)
     with pytest.raises(NoClientError, match=r"clients \[2\]"):
@@ -413,9 +417,9 @@ def test_a_client_keeps_its_number_until_it_is_gone(tmp_path, caplog):
     assert over.run_round().accepted == (0, 1, 2) and 20 not in over.host._nodes.values()
     record = over.run_round()
     assert record.refused == ((1, "local", "no reply within 60 s"),) and over.host._nodes[1] == 11
-    assert "nodes 11 and 20 are both client 1: the first is" in caplog.text
+    assert "nodes 11 and 20 both claim to be client 1: the first one is used" in caplog.text
     noted = [row["refused"] for row in over.ledger.to_rows() if row["client"] == 1]
-    assert noted[1].startswith("nodes 11 and 20 are both client 1: the first is; no reply")
+    assert noted[1].startswith("nodes 11 and 20 both claim to be client 1: the first one is used; no reply")
     grid.nodes[20].act = lambda message: None
     del grid.nodes[11]
     over.host._look()
@@ -455,7 +459,7 @@ def test_errors_of_flower_are_reasons(tmp_path):
     assert over.run_round().refused == ((1, "local", "Flower's error 4: gone"),)
     grid.push_messages = lambda messages: [None]
     record = over.run_round()
-    assert record.skipped == "no valid report" and "did not take the message" in record.refused[0][2]
+    assert record.skipped == "no valid report" and "did not accept the message" in record.refused[0][2]
 
 
 def test_bytes_on_the_wire_are_those_of_the_nodes_meter(tmp_path, monkeypatch):
@@ -531,4 +535,4 @@ def test_queries_that_no_message_can_take_are_not_booked(tmp_path):
     most = 101 * 2 * 4  # retries, steps, queries of a step
     assert over.ledger.total("queries", client=1) == most == over.algorithm.most_queries
     (note,) = (row["refused"] for row in over.ledger.to_rows() if row["client"] == 1)
-    assert f"{10**15} queries are claimed, {most} at most are possible and booked" in note
+    assert f"{10**15} queries are claimed, the maximum of {most} is booked" in note

@@ -39,14 +39,14 @@ def test_a_list_gives_each_key_its_client(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ([f"0 {SSH[0]}", f"1 {SSH[1]}"], "has no key of clients [2]"),
+        ([f"0 {SSH[0]}", f"1 {SSH[1]}"], "has no keys of clients [2]"),
         ([f"0 {SSH[0]}", f"1 {SSH[0]}", f"2 {SSH[2]}"], "line 2 of"),
-        ([f"0 {SSH[0]}", f"0 {SSH[1]}", f"2 {SSH[2]}"], "a second key to client 0"),
-        ([f"3 {SSH[0]}"], "'3', not with a client from 0 to 2"),
-        ([SSH[0]], "'ecdsa-sha2-nistp384', not with a client"),
+        ([f"0 {SSH[0]}", f"0 {SSH[1]}", f"2 {SSH[2]}"], "a second key for client 0"),
+        ([f"3 {SSH[0]}"], "'3', expected a client from 0 to 2"),
+        ([SSH[0]], "'ecdsa-sha2-nistp384', expected a client"),
         (["0 ecdsa-sha2-nistp384 AAAA"], "line 1 of"),
-        (["0"], "has no public key"),
-        ([f"\u0661 {SSH[0]}"], "not with a client"),
+        (["0"], "has no valid public key"),
+        ([f"\u0661 {SSH[0]}"], "expected a client"),
     ],
 )
 def test_a_list_that_is_wrong_says_where(lines, reason, tmp_path):
@@ -75,7 +75,7 @@ def test_a_node_is_the_client_of_its_key_and_a_stranger_is_none(tmp_path, caplog
     over.host.connect()
     assert over.run_round().accepted == (0, 1, 2) and over.host._nodes == {0: 10, 1: 11, 2: 12}
     for node in (5, 6):
-        assert caplog.text.count(f"node {node} cannot take part: its key is none of the list") == 1
+        assert caplog.text.count(f"node {node} cannot take part: its key is not in the list") == 1
     assert grid.kinds["query.hello"] == 3
 
 
@@ -90,14 +90,14 @@ def test_a_claim_to_anothers_number_is_refused_ledgered_and_the_round_goes_on(tm
     over.host._look()
     over.host._poll()
     record = over.run_round()
-    assert record.accepted == (0,) and "says that it is client 1, its key is that of client 2" in caplog.text
+    assert record.accepted == (0,) and "claims to be client 1, its key belongs to client 2" in caplog.text
     assert over.host._nodes == {0: 10}
     grid.nodes[11] = away
     over.host._look()
     over.host._poll()
     assert over.run_round().accepted == (0, 1)
     rows = {(row["round"], row["client"]): row["refused"] for row in over.ledger.to_rows()}
-    assert rows[3, 1] == "node 22 says that it is client 1, its key is that of client 2" and rows[3, 0] == ""
+    assert rows[3, 1] == "node 22 claims to be client 1, its key belongs to client 2" and rows[3, 0] == ""
 
 
 def test_who_cannot_take_part_is_the_client_of_its_key(tmp_path):
@@ -123,7 +123,7 @@ def test_with_tls_a_list_is_needed(tmp_path, monkeypatch):
     context = Context(7, 1, {}, RecordDict(), config)
     monkeypatch.setattr(server_app, "_log_to_run", lambda: None)
     grid._insecure = False
-    with pytest.raises(ValueError, match='say keys="FILE"'):
+    with pytest.raises(ValueError, match='pass keys="FILE"'):
         server_app.main(grid, context)
     assert not grid.kinds
     grid._insecure = True

@@ -72,13 +72,13 @@ def altered(**changes):
 
 DATA = records_of(Broadcast(**FRAME, tensors={"x": torch.ones(2)}))["arrays"]["x"].data
 BAD = {
-    "no header": ({"header": None}, "a message has"),
-    "no arrays": ({"arrays": None}, "a message has"),
-    "header of another kind": ({"header": ConfigRecord({"header": "text"})}, "no bytes"),
-    "long header": ({"header": ConfigRecord({"header": b"x" * 70_000})}, "no bytes, or more"),
-    "random header": ({"header": ConfigRecord({"header": b"\xff{"})}, "no JSON"),
-    "another array": ({"arrays": ArrayRecord({"y": Array(np.ones(2))})}, "the header lists"),
-    "no array": ({"arrays": ArrayRecord({})}, "the header lists"),
+    "no header": ({"header": None}, "the records are"),
+    "no arrays": ({"arrays": None}, "the records are"),
+    "header of another kind": ({"header": ConfigRecord({"header": "text"})}, "must be at most"),
+    "long header": ({"header": ConfigRecord({"header": b"x" * 70_000})}, "must be at most"),
+    "random header": ({"header": ConfigRecord({"header": b"\xff{"})}, "not valid JSON"),
+    "another array": ({"arrays": ArrayRecord({"y": Array(np.ones(2))})}, "the arrays are"),
+    "no array": ({"arrays": ArrayRecord({})}, "the arrays are"),
     "dtype": ({"dtype": "float64"}, "float64"),
     "shape": ({"shape": (3,)}, r"\(3,\)"),
     "type": ({"stype": "pickle"}, "pickle"),

@@ -73,7 +73,7 @@ def test_why_a_run_ends_is_one_line_before_flowers_traceback(changes, line, tmp_
     with caplog.at_level(logging.INFO), pytest.raises((TypeError, ValueError)):
         server_app.app(grid, Context(7, 1, {}, RecordDict(), config | changes))
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert said.startswith(f"the run ends: {line}") and "\n" not in said
+    assert said.startswith(f"the run failed: {line}") and "\n" not in said
 
 
 def test_a_run_goes_on_from_a_checkpoint_with_clients_that_begin_anew(tmp_path):
@@ -121,7 +121,7 @@ def test_a_state_in_process_is_not_one_over_a_grid(tmp_path):
     near = in_process(config)
     near.run_round()
     host = GridHost(near.algorithm, grid_of(config, tmp_path))
-    with pytest.raises(ValueError, match=r"clients \[0, 1, 2\]: it is of a federation in process"):
+    with pytest.raises(ValueError, match=r"clients \[0, 1, 2\]: it belongs to a federation in one process"):
         host.load_states(near.host.states())
     host.load_states({})
     assert host.states() == {}
