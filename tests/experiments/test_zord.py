@@ -2,18 +2,22 @@
 
 import dataclasses
 import math
+import re
+from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from experiments import registry
 from experiments.harness.records import distinct, points
 from experiments.papers.zord import fig1_fig10, fig2a_fig6, fig2b
 from experiments.papers.zord import gradient_error as errors
-from experiments.workloads.problems import standard_problem
+from experiments.workloads.problems import ackley, standard_problem
 from optimizers.comparison.records import by_seed, where
-from surrogates import matern_kernel
+from surrogates import matern_kernel, plotting
 from tests.experiments import quick
 
 
@@ -73,6 +77,41 @@ def test_known_accuracy_of_the_three_estimators():
             for method in ("derived_gp", "finite_differences")
         )
         assert for_gp <= 0.5 * for_differences
+
+
+def test_a_function_of_one_s_own_takes_the_place_of_ackley():
+    for name in ("zord-fig2a", "zord-fig2b", "zord-fig6a", "zord-fig6b"):
+        figure = registry.get(name)
+        settings = dataclasses.replace(figure.settings("quick"), function=ackley)
+        assert figure.run(settings, [0]) == where(quick.rows_of(name), seed=0)
+        assert "ackley" in figure.shown(settings)
+
+
+def test_the_errors_are_to_the_gradient_of_the_function_that_is_given():
+    """On a linear function least squares has none, and an average over random directions has some."""
+
+    def plane(X):
+        return 3.0 * X[..., 0] - X[..., 1] + 0.5 * X[..., 4]
+
+    figure = registry.get("zord-fig2a")
+    settings = dataclasses.replace(figure.settings("quick"), function=plane, dim=5, num_queries=(10,), box=(-1.0, 1.0))
+    rows = where(figure.run(settings, [0]), metric="relative_error")
+    assert all(row["value"] < 1e-9 for row in where(rows, method="least_squares"))
+    assert all(row["value"] > 0.05 for row in where(rows, method="finite_differences"))
+    drawn = figure.draw(settings, figure.run(settings, [0, 1]))
+    assert drawn.axes[0].get_title() == "plane, d = 5, λ = 0.01"
+
+
+def test_the_page_draws_its_figures(tmp_path, monkeypatch):
+    """The code of ``docs/papers.md`` but for the block that takes half a minute; the figures' style does not stay."""
+    monkeypatch.chdir(tmp_path)
+    before = dict(mpl.rcParams)
+    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    exec("\n".join(block for block in blocks if "figure3" not in block), {})
+    assert {path.name for path in tmp_path.iterdir()} == {"valley.png", "methods.pdf"}
+    assert dict(mpl.rcParams) == before
+    assert Image.open("valley.png").width == round(plotting.PAGE * 200)
 
 
 def _posterior_mean(X, values, lengthscale, noise, profile):

@@ -1,20 +1,23 @@
 """ZoRD, Figures 2a, 6a and 6b: error of the derivative estimate against the number of queries, Ackley's function.
 
-Cosine similarity and Euclidean error of the derived GP (Matérn 5/2, as ZoRD's Section 5), of finite differences (eq. 2)
-and of least squares, at d = 10 (Figure 2a), for d = 10, 20, 40 and 80 (Figure 6a), and with several kernels at d = 80
-(Figure 6b). Mean and standard error over seeds, each with x₀s and directions of its own. Readings that these figures
-share with Figure 2b are in ``experiments.papers.zord.gradient_error``; further ones:
+The figures show the cosine similarity and the Euclidean error of the derived GP (Matérn 5/2, ZoRD's Section 5), of
+finite differences (eq. 2) and of least squares: at d = 10 (Figure 2a), for d = 10, 20, 40 and 80 (Figure 6a), and with
+several kernels at d = 80 (Figure 6b). Lines are means over seeds with standard errors; each seed has its own x₀s and
+directions. ``experiments.papers.zord.gradient_error`` states the readings that these figures share with Figure 2b.
+Further readings:
 
-- The paper shows two values of λ and does not say which, so there are two smoothing radii. With standard normal
-  directions the queries lie λ√d from x₀, so that at λ = 0.1 and d = 80 they span most of one ripple of Ackley's
-  function, and every local estimate suffers; around λ = 1, at d = 10, no estimate is right for any lengthscale, and
-  the comparison has no meaning.
-- x₀ is from [0, 10]^d in Ackley's own units. The paper gives no box for these figures; in its Figure 3 [−20, 20]^d is
-  searched as [0, 10]^d (Appx. C).
-- In Figures 6a and 6b queries go up to 200, so that n exceeds d everywhere.
+- The paper shows two values of λ without naming them, so there are two smoothing radii here. With standard normal
+  directions the queries lie at distance λ√d from x₀. At λ = 0.1 and d = 80 they span most of one period of Ackley's
+  cosine, and every local estimate suffers. Around λ = 1, at d = 10, no estimate is accurate at any lengthscale, and a
+  comparison would be meaningless.
+- x₀ is drawn from [0, 10]^d in Ackley's own units. The paper gives no box for these figures; in its Figure 3
+  [−20, 20]^d is rescaled to [0, 10]^d (Appx. C).
+- In Figures 6a and 6b there are up to 200 queries, so that n exceeds d in every panel.
 - The kernels of Figure 6b are Matérn 1/2, 3/2, 5/2 and RBF. The paper's text names Matérn 1/2 and RBF, which it finds
-  slightly worse, and 5/2 (Appx. D.1). A Matérn 1/2 prior has no gradient; its posterior mean has one, but for kinks at
-  the data, where the mean of both sides is taken.
+  slightly worse, and 5/2 (Appx. D.1). A Matérn 1/2 prior has no gradient. Its posterior mean has one except at the
+  data, where it has kinks; there the mean of the two one-sided gradients is used.
+
+The setting ``function`` replaces Ackley's function by another one, such as your own.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from torch import Tensor
 from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.zord import gradient_error as errors
-from experiments.workloads.problems import Problem, standard_problem
+from experiments.workloads.problems import Problem
 from optimizers import FiniteDifferences, LeastSquaresDifferences
 from optimizers.comparison.records import Row, Rows, seeds_of, where
 from surrogates import plotting
@@ -42,14 +45,14 @@ MANY = (5, 10, 20, 40, 60, 80, 100, 150, 200)
 
 @dataclasses.dataclass(frozen=True)
 class Settings(errors.Settings):
-    """What the three figures are drawn with: numbers n of queries, x₀ included, and the least that is claimed of."""
+    """The settings of the three figures: the numbers n of queries, x₀ included, and the least n of the claims."""
 
     num_queries: tuple[int, ...] = MANY
     claimed_from: int = 10
 
     @property
     def claimed(self) -> list[int]:
-        """The numbers of queries that the claims are about."""
+        """The numbers of queries that the claims cover."""
         return [n for n in self.num_queries if n >= self.claimed_from]
 
 
@@ -84,7 +87,7 @@ AnySettings = Fig2a | Fig6a | Fig6b
 def estimates(
     settings: AnySettings, problem: Problem, x: Tensor, radius: float, n: int, seed: int
 ) -> dict[str, tuple[Tensor, int]]:
-    """∇f(x) as each method of a panel estimates it from n queries, x included, and how many it was given."""
+    """Estimates ∇f(x) with each method of a panel from n queries, x included; also returns the number of queries."""
     X = errors.local_queries(x, radius, n, seed)
     values, found = problem(X), {}
     for name in settings.kernels if isinstance(settings, Fig6b) else (settings.kernel,):
@@ -102,10 +105,10 @@ def estimates(
 
 
 def run_seed(settings: AnySettings, seed: int) -> Rows:
-    """All estimators at every x₀ in each dimension."""
+    """Returns the errors of all estimators at every x₀ in each dimension."""
     rows: Rows = []
     for dim in settings.dims if isinstance(settings, Fig6a) else (settings.dim,):
-        problem = standard_problem("ackley", dim, settings.box)
+        problem = settings.problem(dim)
         drawn = errors.starts(problem, settings.starts, seed)
         for radius, (start, x, directions) in itertools.product(settings.smoothing_radii, drawn):
             several: Row = {"dim": dim} if isinstance(settings, Fig6a) else {}
@@ -119,7 +122,7 @@ def run_seed(settings: AnySettings, seed: int) -> Rows:
 
 
 def plot(settings: AnySettings, rows: Rows) -> Figure:
-    """A column for each smoothing radius; in Figure 6a a column for each dimension and two rows for each radius."""
+    """Draws a column for each smoothing radius; in Figure 6a one for each dimension, and two rows for each radius."""
     columns: list[Row] = [{"smoothing_radius": radius} for radius in settings.smoothing_radii]
     blocks: list[Row] = [{}]
     title, height = ", λ = {smoothing_radius:g}", 1.7
@@ -136,7 +139,7 @@ def plot(settings: AnySettings, rows: Rows) -> Figure:
                 panel.axvline(float(dim), color=plotting.GREY, lw=0.8, ls=":")
             if not j:
                 panel.set_ylabel("\n".join([label, *(f"λ = {radius:g}" for radius in within.values())]))
-        axes[0, j].set_title(f"Ackley, d = {dim}{title.format(**column)}")
+        axes[0, j].set_title(f"{settings.title}, d = {dim}{title.format(**column)}")
         axes[-1, j].set_xlabel("queries n, x₀ included")
     plotting.shared_legend(figure, axes[0, 0])
     return figure
@@ -145,7 +148,7 @@ def plot(settings: AnySettings, rows: Rows) -> Figure:
 def gains(
     settings: AnySettings, rows: Rows, metric: str, method: str, baseline: str, counts: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """How much nearer a method is than a baseline, for every smoothing radius, dimension and number of queries."""
+    """Returns a method's gains over a baseline for every smoothing radius, dimension and number of queries."""
     dims: list[Row] = [{"dim": dim} for dim in settings.dims] if isinstance(settings, Fig6a) else [{}]
     chosen, cells = where(rows, metric=metric), {}
     for radius, dim, n in itertools.product(settings.smoothing_radii, dims, counts):
@@ -157,7 +160,7 @@ def gains(
 
 
 def claims(settings: AnySettings, rows: Rows) -> list[Verdict]:
-    """The derived GP against the paper's baseline and against ours."""
+    """Compares the derived GP with the paper's baseline and with ours."""
     counts = settings.claimed
     setting = f"n ≥ {counts[0]}"
     if isinstance(settings, Fig6a):
@@ -171,7 +174,7 @@ def claims(settings: AnySettings, rows: Rows) -> list[Verdict]:
 
 
 def claims_of_kernels(settings: Fig6b, rows: Rows) -> list[Verdict]:
-    """Every kernel against finite differences, and the kernels among themselves."""
+    """Compares every kernel with finite differences, and the kernels with each other."""
     seeds, counts = seeds_of(rows), settings.claimed
     verdicts = []
     for metric, statistic in errors.ADVANTAGES.items():
@@ -199,7 +202,7 @@ def experiment(
     judged: Callable[[Any, Rows], list[Verdict]] = claims,
     more: str = "",
 ) -> Experiment:
-    """One of the figures; ``quick`` is what its quick scale has in the place of the paper's, ``more`` its caption's."""
+    """Makes one of the figures; ``quick`` overrides the paper's settings, ``more`` is added to the caption."""
     return Experiment(
         id=f"zord-fig{figure}",
         source=f"ZoRD, Fig. {figure}",
@@ -213,21 +216,21 @@ def experiment(
     )
 
 
-CUT = "Errors beyond the upper edge are those of least squares where n is d, its system just determined."
+CUT = "Errors beyond the upper edge belong to least squares at n = d, where its system is barely determined."
 
 EXPERIMENTS = (
     experiment(
         "2a",
         Fig2a(),
         {"num_queries": (5, 20)},
-        lambda settings: f"against the number of queries, Ackley d = {settings.dim}",
+        lambda settings: f"against the number of queries, {settings.title} d = {settings.dim}",
         "With the same number of queries the derived GP estimates the derivative better than finite differences.",
     ),
     experiment(
         "6a",
         Fig6a(),
         {"dims": (10, 20), "num_queries": (10, 40)},
-        lambda settings: f"in {min(settings.dims)} to {max(settings.dims)} dimensions, Ackley",
+        lambda settings: f"in {min(settings.dims)} to {max(settings.dims)} dimensions, {settings.title}",
         "The derived GP's advantage over finite differences holds in every dimension.",
         more=f" Dotted: n = d. {CUT}",
     ),
@@ -235,7 +238,7 @@ EXPERIMENTS = (
         "6b",
         Fig6b(),
         {"dim": 20, "num_queries": (10, 40)},
-        lambda settings: f"for {len(settings.kernels)} kernels, Ackley d = {settings.dim}",
+        lambda settings: f"for {len(settings.kernels)} kernels, {settings.title} d = {settings.dim}",
         "The derived GP's advantage over finite differences holds for every kernel; Matérn 1/2 and RBF are slightly "
         "worse.",
         claims_of_kernels,

@@ -22,7 +22,7 @@ from experiments.harness.curves import label_panels
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict
 from experiments.papers.zord import gradient_error as errors
-from experiments.workloads.problems import Problem, standard_problem
+from experiments.workloads.problems import Problem
 from optimizers import FiniteDifferences, LeastSquaresDifferences
 from optimizers.comparison.records import Row, Rows, by_seed, curve, seeds_of, where
 from surrogates import plotting
@@ -45,7 +45,7 @@ class Settings(errors.Settings):
 
 def run_seed(settings: Settings, seed: int) -> Rows:
     """Runs both kinds of trajectory for every smoothing radius."""
-    problem = standard_problem("ackley", settings.dim, settings.box)
+    problem = settings.problem(settings.dim)
     rows: Rows = []
     for (number, start, directions), radius, kind in itertools.product(
         errors.starts(problem, settings.starts, seed), settings.smoothing_radii, TRAJECTORIES
@@ -139,7 +139,7 @@ EXPERIMENT = Experiment(
     source="ZoRD, Fig. 2b",
     shows=lambda settings: (
         f"{settings.trajectory} trajectory queries with a derived GP against finite differences "
-        f"with up to {max(settings.additional)} more, Ackley d = {settings.dim}"
+        f"with up to {max(settings.additional)} more, {settings.title} d = {settings.dim}"
     ),
     claim="From 20 queries of its trajectory alone the derived GP's errors are comparable to or better than those of "
     "finite differences with as many as 80 additional queries.",

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from experiments.harness.curves import draw_methods
 from experiments.harness.verdicts import Verdict, judge
-from experiments.workloads.problems import Problem
+from experiments.workloads.problems import Problem, standard_problem
 from optimizers import FiniteDifferences
 from optimizers.comparison.records import Row, Rows, by_seed
 from surrogates import DerivedGP, gaussian_likelihood, matern_kernel, plotting, rbf_kernel
@@ -44,9 +44,11 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings that all four figures share; lengths in Ackley's own units.
+    """Settings that all four figures share; lengths are in the function's own units.
 
     Attributes:
+        function: ``"ackley"``, ``"levy"`` or ``"rosenbrock"``, or a function of your own: it maps points ``... x d`` to
+            values ``...``, and automatic differentiation gives its true gradient.
         box: lower and upper bound of every coordinate.
         smoothing_radii: λ.
         starts: number of points x₀ per seed.
@@ -54,11 +56,26 @@ class Settings:
         noise: its nugget, in units of the values' variance.
     """
 
+    function: str | Callable[[Tensor], Tensor] = "ackley"
     box: tuple[float, float] = (0.0, 10.0)
     smoothing_radii: tuple[float, ...] = (0.01, 0.1)
     starts: int = 5
     lengthscale: float = 1.0
     noise: float = 1e-6
+
+    @property
+    def title(self) -> str:
+        """The name of the function in titles."""
+        if callable(self.function):
+            return getattr(self.function, "__name__", type(self.function).__name__)
+        return self.function.capitalize()
+
+    def problem(self, dim: int) -> Problem:
+        """Returns the function in ``dim`` dimensions on the box; the minimum of your own function is unknown, NaN."""
+        if not callable(self.function):
+            return standard_problem(self.function, dim, self.box)
+        lower, upper, unknown = (torch.full((dim,), side, dtype=torch.float64) for side in (*self.box, np.nan))
+        return Problem(self.title, self.function, lower, upper, unknown, np.nan)
 
 
 def error_rows(key: Row, method: str, estimate: Tensor, gradient: Tensor) -> Rows:
