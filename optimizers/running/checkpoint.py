@@ -1,4 +1,4 @@
-"""Checkpoints: a state that is written now and then, and a journal of every value since the run began."""
+"""Checkpoints: a state that is saved from time to time, and a journal of every value since the run began."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from optimizers.running.version import Version, file_of
 logger = logging.getLogger(__name__)
 
 Resume = Literal["check", "anyway", "restart"]
-"""What becomes of values of another version of the function: they are refused, kept, or all values are discarded."""
+"""What to do with values of another version of the function: raise, keep them, or (always) discard all values."""
 
 FORMAT = 1
 LEAST_BETWEEN, MOST_SHARE = 5.0, 0.05
@@ -35,30 +35,28 @@ LEAST_BETWEEN, MOST_SHARE = 5.0, 0.05
 
 
 class Checkpoint:
-    """A run's file and its journal, ``<file>.journal``.
+    """The checkpoint of a run: a file and its journal, ``<file>.journal``.
 
-    The journal has an event for each batch that is asked, each query that goes out, each value and each failed
-    attempt, from the beginning; the file has the optimizer's state after some of these. Loading takes the state and
-    asks and tells again what the journal has beyond it, which gives the same run to the bit; a file that is missing
-    or damaged costs only time, as the whole journal is told again.
-
-    The file is written under another name, flushed to the device and renamed; it carries its digest.
+    The journal has an event for each batch asked, query sent, value and failed attempt since the beginning; the file
+    has the optimizer's state after some of them. Loading restores the state and replays later events, which gives the
+    same run bitwise; if the file is missing or damaged, the whole journal is replayed. The file is replaced atomically
+    and has a digest.
 
     Args:
         path: the file.
-        optimizer: a new optimizer, which becomes what the checkpoint holds.
-        evaluator: what it runs on; its objective's name is part of the problem.
-        resume: what becomes of values that another version of the objective computed, see ``minimize``.
+        optimizer: a new optimizer, which takes the checkpoint's state.
+        evaluator: the evaluator of the run; its objective's name is part of the run's identity.
+        resume: what to do with values of another version of the objective, see ``minimize``.
 
     Attributes:
-        attempts: the failed attempts at each point of a pending batch, (batch, point).
-        was_stopped: whether a callback ended the run that was loaded.
+        attempts: the number of failed attempts at each (batch, point) of a pending batch.
+        was_stopped: whether a callback ended the loaded run.
 
     Raises:
-        ValueError: if the optimizer has queries but the file exists already; if the checkpoint is another run's, with
-            what differs; if its values are of another version of the objective; or if it is damaged beyond repair.
-        RuntimeError: if another process runs with it.
-        OSError: if the folder is not there or cannot be written to.
+        ValueError: if the optimizer has queries but the file exists; if the checkpoint belongs to another run (the
+            message has the difference) or another version of the objective; or if it is damaged beyond repair.
+        RuntimeError: if another process uses it.
+        OSError: if the folder does not exist or is not writable.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class Checkpoint:
             raise TypeError(f"checkpoint must be the path of a file, got {path!r}")
         self.path = Path(path)
         if not self.path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"checkpoint is {str(self.path)!r}, whose folder is not there")
+            raise FileNotFoundError(f"the folder of checkpoint {str(self.path)!r} does not exist")
         self.attempts: Counter[tuple[int, int]] = Counter()
         self._optimizer, self._identity = optimizer, identity(optimizer, evaluator)
         self._version, self._file, self._resume = Version.of(evaluator.fun), file_of(evaluator.fun), resume
@@ -79,7 +77,9 @@ class Checkpoint:
         self._journalled = optimizer.queries, optimizer.number
         found = resume != "restart" and (self.path.exists() or self._journal_path.exists())
         if found and optimizer.queries:
-            raise ValueError(f"{self.path} exists already, and the optimizer has {optimizer.queries} queries: which?")
+            raise ValueError(
+                f"{self.path} exists, but the optimizer has {optimizer.queries} queries: pass a new optimizer"
+            )
         self._journal = Journal(self._journal_path)
         try:
             if resume == "restart":
@@ -99,29 +99,29 @@ class Checkpoint:
 
     @property
     def error(self) -> OSError | None:
-        """Why the last of the run is not on the disk; None where it is."""
+        """The error that kept the latest events from the disk; None if they are on it."""
         return self._error or self._journal.error
 
-    # What happens.
+    # Events of a run.
 
     def asked(self, batch: Batch) -> None:
-        """A batch was asked."""
+        """Records that a batch was asked."""
         self._journal.write("ask", batch.id, digest(batch))
         queries, asked = self._journalled
         self._journalled = queries, asked + 1
 
     def sent(self, batch: Batch, rows: Sequence[int]) -> None:
-        """Points go out."""
+        """Records that points were sent out for evaluation."""
         self._journal.write("out", batch.id, list(rows))
 
     def failed(self, batch: Batch, row: int) -> None:
-        """An attempt at a point failed, and another one follows; the optimizer is told after this."""
+        """Records a failed attempt at a point that is tried again, before the optimizer is told."""
         self._count(1)
         self.attempts[batch.id, row] += 1
         self._journal.write("failed", batch.id, row)
 
     def arrived(self, batch: Batch, rows: Sequence[int], values: Sequence[float]) -> None:
-        """Values arrived, NaN for failed queries; the optimizer is told after this."""
+        """Records values, NaN for failed queries, before the optimizer is told."""
         self._count(len(rows))
         self._journal.write("value", batch.id, list(rows), [v if math.isfinite(v) else None for v in values])
 
@@ -131,20 +131,20 @@ class Checkpoint:
 
     @property
     def _between(self) -> bool:
-        """Whether a step was interrupted or raised, so that journal and optimizer do not have the same events."""
+        """Whether an interrupt or error came between journal and optimizer, so that their events differ."""
         return self._journalled != (self._optimizer.queries, self._optimizer.number)
 
     def stopped(self) -> None:
-        """The callback ended the run."""
+        """Records that the callback ended the run."""
         self._journal.write("stopped")
 
     def save_when_due(self) -> None:
-        """Saves the state if the last one is old enough."""
+        """Saves the state if the last save was long enough ago."""
         if time.monotonic() - self._saved_at >= max(LEAST_BETWEEN, self._save_took / MOST_SHARE):
             self.save()
 
     def save(self) -> None:
-        """Saves the state; where it cannot be written, or a step ended in the middle, the old file stays."""
+        """Saves the state; the old file stays if it cannot be written or a step was interrupted."""
         if self._saved_events == self._journal.count or not self._optimizer.intact or self._between:
             return
         begun = time.monotonic()
@@ -159,14 +159,14 @@ class Checkpoint:
             write_state(self.path, state, FORMAT)
         except OSError as error:
             self._error = error
-            logger.error("%s cannot be written (%s): the older one stays, and the run goes on", self.path, error)
+            logger.error("%s cannot be written (%s): the old file stays, and the run continues", self.path, error)
         else:
             self._error, self._saved_events = None, self._journal.count
         self._saved_at = time.monotonic()
         self._save_took = self._saved_at - begun
 
     def close(self) -> None:
-        """Saves the state, and gives the files up."""
+        """Saves the state and closes the files."""
         try:
             self.save()
         finally:
@@ -179,7 +179,9 @@ class Checkpoint:
         events = self._journal.read(after=state["events"] if state else 0)
         if state is None and not events:
             if self.path.exists():
-                raise ValueError(f"{self.path} is damaged, and {self._journal_path} has no whole line: both are lost")
+                raise ValueError(
+                    f"{self.path} is damaged, and {self._journal_path} has no complete line: the run is lost"
+                )
             self._journal.write("run", FORMAT, self._identity, self._optimizer.queries)
             if self._optimizer.queries:
                 self.save()
@@ -195,12 +197,14 @@ class Checkpoint:
             self.attempts.update({(number, i): n for number, i, n in state["attempts"]})
             done = state["events"]
             if len(events) < done:
-                logger.warning("%s is shorter than %s, which is complete and taken", self._journal_path, self.path)
+                logger.warning("%s is shorter than %s, which is complete and used", self._journal_path, self.path)
                 events = [[]] * done
                 while self._journal.count < done:
                     self._journal.write("lost")
         elif begun is None or begun[3]:
-            raise ValueError(f"{self.path} is lost, and {self._journal_path} does not begin with the run's first query")
+            raise ValueError(
+                f"{self.path} is missing, and {self._journal_path} does not begin with the run's first query"
+            )
         self._replay(events, done)
         self.was_stopped = [event for event in events if event[:1] not in (["budget"], ["version"])][-1:] == [
             ["stopped"]
@@ -221,18 +225,20 @@ class Checkpoint:
                 "another x0" if name == "x0" else f"{name} {theirs.get(name)!r:.200}, this call {ours.get(name)!r:.200}"
                 for name in differ
             )
-            raise ValueError(f"the checkpoint {self.path} is another run's: it has {'; '.join(told)}")
+            raise ValueError(f"the checkpoint {self.path} belongs to another run: it has {'; '.join(told)}")
 
     def _check_version(self, theirs: Version) -> None:
-        """Refuses values of another version of the function, unless they are to be kept; then that is the run's."""
+        """Raises for values of another version of the function, unless they are to be kept."""
         differs, fun = theirs.differs(self._version), self._identity["fun"]
         if differs and self._resume == "check":
             raise ValueError(
                 f"the values in {self.path} were computed by a different version of {fun} ({self._file}): pass "
-                'resume="anyway" to keep them and go on, or resume="restart" to discard them and begin anew'
+                'resume="anyway" to keep them and continue, or resume="restart" to discard them and start over'
             )
         if differs is None:
-            logger.warning("%s: the code of %s has changed since the run began, and no source says how", self.path, fun)
+            logger.warning(
+                "%s: the compiled code of %s has changed since the run began; it has no source", self.path, fun
+            )
 
     def _read_state(self) -> dict[str, Any] | None:
         if not self.path.exists():
@@ -242,12 +248,12 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             reason = str(error)
         if not self._journal_path.exists() or not self._journal_path.stat().st_size:
-            raise ValueError(f"{self.path} is no checkpoint of a run ({reason}), and has no journal")
+            raise ValueError(f"{self.path} is not a checkpoint of a run ({reason}), and has no journal")
         logger.warning("%s is damaged (%s): the run is rebuilt from its journal", self.path, reason)
         return None
 
     def _replay(self, events: list[list[Any]], done: int) -> None:
-        """Asks and tells again what the journal has beyond the state, under the budget of then and no stop rule."""
+        """Replays the journal's events after the state, under their budget and without stopping rules."""
         optimizer = self._optimizer
         rules = {name: getattr(optimizer, name) for name in ("max_queries", "target", "stagnation", "max_failures")}
         vars(optimizer).update(target=None, stagnation=None, max_failures=None)
@@ -262,15 +268,15 @@ class Checkpoint:
                 try:
                     self._again(event, sent)
                 except (ValueError, LookupError, TypeError) as error:
-                    raise ValueError(f"line {line} of {self._journal_path} cannot be told again: {error}") from error
+                    raise ValueError(f"line {line} of {self._journal_path} cannot be replayed: {error}") from error
         finally:
             vars(optimizer).update(rules)
         optimizer.reconsider()
         open_ones = [(b.id, i) for b in optimizer.pending for i in optimizer.untold(b) if (b.id, i) in sent]
-        logger.info("%s: goes on after %d queries", self.path, optimizer.queries)
+        logger.info("%s: continues after %d queries", self.path, optimizer.queries)
         if open_ones and not optimizer.stopped:
             named = ", ".join(f"point {i} of batch {number}" for number, i in open_ones)
-            logger.warning("%s: in flight when the run ended, and asked again: %s", self.path, named)
+            logger.warning("%s: pending when the run ended, and evaluated again: %s", self.path, named)
 
     def _again(self, event: list[Any], sent: set[tuple[int, int]]) -> None:
         optimizer = self._optimizer
@@ -281,8 +287,8 @@ class Checkpoint:
             batch = optimizer.ask_another()
             if batch is None or (batch.id, digest(batch)) != tuple(rest):
                 raise ValueError(
-                    f"batch {rest[0]} comes out with other points, so that its values cannot be used. Points depend on "
-                    "the versions of libraries, the number of threads and the processor: go on where the run began"
+                    f"batch {rest[0]} now has other points, so that its values cannot be used. Points depend on "
+                    "library versions, the number of threads and the processor: continue where the run began"
                 )
         elif kind == "out":
             sent.update((rest[0], i) for i in rest[1])
@@ -298,7 +304,7 @@ class Checkpoint:
 
 
 def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:
-    """What two calls must share to be one run: all that determines it but the budget, the target and stagnation."""
+    """What two calls must share to be the same run: everything that determines it except budget and stopping rules."""
     fun = evaluator.fun
     return optimizer.description() | {
         "fun": getattr(fun, "__qualname__", type(fun).__qualname__),
@@ -309,7 +315,7 @@ def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:
 
 
 def _x0(optimizer: Optimizer) -> Tensor | None:
-    """The initial point; None where the optimizer does not keep it and has begun, or moves the user's own tensor."""
+    """The initial point; None if it is not kept and the run has begun, or if the user's own tensor is moved."""
     if optimizer.track_best:
         return optimizer.x0
     return None if optimizer.queries or optimizer._moves_in_place else optimizer.x

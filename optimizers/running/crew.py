@@ -1,4 +1,4 @@
-"""What evaluates the points that are out: this thread, threads of our own, or an executor of the user's."""
+"""The evaluation of pending points: in this thread, in own threads, or in the user's executor."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from optimizers.evaluation import Call
 from optimizers.running.limits import UNLIMITED, Limit
 
 POLL = 0.2
-"""Seconds between looks at the jobs of an executor that does not say when they end, such as submitit's."""
+"""Seconds between polls of an executor whose futures have no callbacks, such as submitit's."""
 
 
 class Submits(Protocol):
     """An executor: of ``concurrent.futures``, loky, Dask (``client.get_executor()``), MPI, submitit, or an adapter."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        """Starts ``fn(*args)``, and returns a future, which has at least ``done()`` and ``result()``."""
+        """Starts ``fn(*args)`` and returns a future with at least ``done()`` and ``result()``."""
 
 
 class ExecutorError(BrokenExecutor):
-    """Raised where the executor did not do its part, which is no failed query: it ends a run under every policy."""
+    """Raised if the executor fails; that is not a failed query and ends a run under every policy."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """Points of a batch that are out in one call.
+    """Points of a batch that are evaluated in one call.
 
     Attributes:
         batch: the batch.
-        rows: the numbers of the points.
-        call: what evaluates them.
+        rows: the indices of the points.
+        call: a function that evaluates them.
     """
 
     batch: Batch
@@ -53,13 +53,13 @@ class Query:
 
 
 class Crew:
-    """The queries that are out.
+    """The queries that are out for evaluation.
 
-    Without an executor and with one worker a query is evaluated in this thread when its answer is waited for.
+    Without an executor and with one worker, a query is evaluated in this thread when its answer is waited for.
 
     Args:
-        workers: most queries that are out at once; None: no limit.
-        executor: where they go; None: this thread, or a thread for each worker.
+        workers: the largest number of concurrent queries; None: no limit.
+        executor: where they run; None: this thread, or a thread for each worker.
     """
 
     def __init__(self, workers: int | None, executor: Submits | None) -> None:
@@ -79,7 +79,7 @@ class Crew:
 
     @property
     def idle(self) -> bool:
-        """Whether one more query can go out."""
+        """Whether another query can be sent."""
         return self.workers is None or len(self) < self.workers
 
     @property
@@ -88,10 +88,10 @@ class Crew:
         return self._executor is None
 
     def submit(self, query: Query, limit: Limit = UNLIMITED) -> None:
-        """Sends a query out, which may take a limited time.
+        """Sends a query, whose time may be limited.
 
         Raises:
-            ExecutorError: if the objective cannot be sent to where the executor works.
+            ExecutorError: if the objective cannot be sent to the executor.
         """
         if self._executor is None:
             self._here.append((query, limit))
@@ -109,20 +109,17 @@ class Crew:
             self._polled.append(number)
 
     def wake(self) -> None:
-        """Ends a wait, in the handler of an interrupt. It may end workers too, which then have failed at no query."""
+        """Ends a wait, from an interrupt's handler; queries of workers that the interrupt ends have not failed."""
         self._woken = True
         self._ended.put(None)
 
     def wait(self, seconds: float | None = None) -> tuple[Query, Call] | None:
-        """The next query that has ended, with what returns its values or raises; None after a time or a ``wake``.
-
-        Of those that have ended the one that ended first is next.
-        """
+        """The query that ended first, and a function that returns its values or raises; None for a timeout."""
         if self._here:
             query, limit = self._here.pop(0)
             return query, partial(limit, query.call)
         while (number := self._next(seconds)) is not None:
-            if number in self._out:  # an answer that is announced twice counts once
+            if number in self._out:  # a future may announce its end twice
                 query, future = self._out.pop(number)
                 return query, partial(_answer, future, self._woken)
         return None
@@ -150,7 +147,7 @@ class Crew:
             return None
 
     def leave(self) -> Iterator[Query]:
-        """Calls back what has not begun and yields the queries that stay unanswered; threads of our own are let go."""
+        """Cancels queries that have not begun, yields those left unanswered, and shuts own threads down."""
         self._here.clear()
         for query, future in self._out.values():
             getattr(future, "cancel", lambda: None)()
@@ -162,11 +159,11 @@ class Crew:
 
 @dataclass(frozen=True)
 class Errand:
-    """A call on its way to a worker.
+    """A call with its arguments, as sent to a worker.
 
-    The token differs in every submission: Dask takes equal calls for one computation, and would hand a retry the
-    failure that it has already. Points travel by value. A process pool would take torch's way, which moves a tensor to
-    shared memory where it stands, under the hands of whoever reads it, and holds a file open for each.
+    The token makes every submission different; Dask would otherwise answer a retry with the cached failure. Tensors are
+    sent by value; a process pool would use torch's way, which moves the tensor to shared memory in place, even while
+    others read it, and keeps a file open for each.
     """
 
     call: Call
@@ -207,10 +204,10 @@ def _arrived(func: Callable[..., list[float]], args: Sequence[Any], token: str, 
 
 @dataclass(frozen=True)
 class Raised:
-    """What the objective raised in a worker, which takes any exception to another process.
+    """An exception of the objective in a worker, in a form that can always be pickled.
 
-    Executors hang or break on an exception that cannot be pickled, or not be made again. There a ``RuntimeError`` with
-    its type and text stands for such a one. A note has the traceback.
+    Executors hang or break on exceptions that cannot be pickled or restored. Such an exception is replaced by a
+    ``RuntimeError`` with its type and text. A note has the traceback.
     """
 
     error: BaseException
@@ -234,7 +231,7 @@ def _raised_elsewhere(data: bytes | None, text: str, lines: str) -> Raised:
 
 
 def answered(errand: Errand) -> list[float] | Raised:
-    """What a call returns or raises: whatever else comes from a worker is the executor's."""
+    """What a call returns or raises, so that anything else that a future raises comes from the executor."""
     try:
         return errand.limit(errand.call)
     except BaseException as error:
@@ -259,21 +256,21 @@ def _answer(future: Any, woken: bool) -> list[float]:
 
 
 def _raise_executors(error: Exception) -> NoReturn:
-    """Raises ``ExecutorError`` where no query can be sent; else the error, such as of one query's worker that died."""
+    """Raises ``ExecutorError`` if queries cannot be sent; otherwise the error, e.g. of a worker that died."""
     if isinstance(error, pickle.PicklingError | TypeError | AttributeError | ImportError):
         why = error.__cause__ if isinstance(error.__cause__, TypeError | AttributeError | ImportError) else error
         raise ExecutorError(
-            f"a query cannot be sent to the executor's workers ({type(why).__name__}: {why}). In another process "
-            "fun must be found: a function at the top level of a module that it can import, or a partial or an object "
-            "of such, which holds no locks, open files or connections. Threads (workers= alone) take any function"
+            f"a query cannot be sent to the executor's workers ({type(why).__name__}: {why}). Another process needs a "
+            "picklable fun: a function at the top level of an importable module, or a partial or object made from "
+            "such, without locks, open files or connections. Threads (workers= alone) accept any function"
         ) from error
     if isinstance(error, CancelledError):
-        raise ExecutorError("the executor has cancelled a query that was out") from error
+        raise ExecutorError("the executor cancelled a query") from error
     if isinstance(error, BrokenExecutor):
         error.add_note(
-            "A worker's process ended. If it does so at once, it cannot import fun: define it in a module, and "
-            "put what a script does under if __name__ == '__main__'. If it does so at the same points again, fun ends "
-            "its process there: run the program by subprocess and return NaN where it dies, or take an executor whose "
-            "dead jobs fail alone, as loky's or submitit's."
+            "A worker process died. If this happens at once, it cannot import fun: define fun in a module, and protect "
+            "a script's code by if __name__ == '__main__'. If it happens at the same points again, fun kills its "
+            "process there: run the program by subprocess and return NaN where it dies, or use an executor in which "
+            "only the dead job fails, such as loky's or submitit's."
         )
     raise error

@@ -1,4 +1,4 @@
-"""Finished units of a long computation in a file, from which the same computation resumes."""
+"""A file of the finished units of a long computation, from which the computation resumes."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 from optimizers.running.journal import Journal
 
 FORMAT = 1
-"""Version of the layout; increased when files written earlier can no longer be read."""
+"""Version of the format; increased when earlier files can no longer be read."""
 
 
 class FinishedUnits:
-    """A journal with a line for each finished unit of a computation, and a first line that describes the computation.
+    """A journal with one line for each finished unit of a computation, after a line that describes the computation.
 
-    The first line, ``[0, kind, FORMAT, description]``, is written with the first unit. As in every ``Journal`` lines
-    have checksums, a last line that was cut short is dropped, and one process at a time has the file.
+    The first line, ``[0, kind, FORMAT, description]``, is written with the first unit. As in every ``Journal``, lines
+    have checksums, an incomplete last line is dropped, and one process at a time uses the file.
 
     Args:
-        path: the file, created if it does not exist; None keeps nothing.
-        kind: what is computed, such as "comparison".
-        description: what two computations must share for their units to be equal; values that JSON can hold.
+        path: the file, created if it does not exist; None: nothing is saved.
+        kind: the kind of computation, such as "comparison".
+        description: JSON values that determine the units.
 
     Attributes:
-        read: the units that the file held when it was opened, each a list of what ``add`` was given.
-        journal: the file; None without a path.
+        read: the units found in the file, each a list of the arguments of ``add``.
+        journal: the journal; None without a path.
 
     Raises:
         ValueError: if the file is damaged, is another file or an earlier version's, or belongs to another computation,
             with the differences.
-        RuntimeError: if another process has the file.
+        RuntimeError: if another process uses the file.
     """
 
     def __init__(self, path: Path | None, kind: str, description: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ class FinishedUnits:
 
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    """The entries in which two descriptions differ, with both values; nested mappings by entry."""
+    """The entries in which two descriptions differ, with both values; nested mappings entry by entry."""
     theirs, ours = _flat(theirs), _flat(ours)
     return [
         f"{name} ({theirs.get(name)!r:.100} there, {ours.get(name)!r:.100} here)"

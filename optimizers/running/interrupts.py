@@ -1,4 +1,4 @@
-"""Ctrl-C during a run: the first asks it to end, the second ends it at once; in a worker it is the parent's."""
+"""Ctrl-C during a run: the first ends it gracefully, the second at once; workers leave it to the parent."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from typing import Self
 logger = logging.getLogger(__name__)
 
 GRACE = 5.0
-"""Seconds that queries which are running get after an interrupt."""
+"""Seconds that running queries get after an interrupt."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised in an objective that is still running ``GRACE`` seconds after an interrupt."""
+    """Raised in an objective that still runs ``GRACE`` seconds after an interrupt."""
 
 
 class Interrupts:
-    """Takes SIGINT for the time of a run, and gives the handler back that was there before.
+    """Handles SIGINT during a run, and restores the previous handler.
 
-    The first interrupt only sets ``requested``; an objective that runs in the main thread gets ``GRACE`` seconds to
-    end, and then ``Interrupted``. A second one raises ``KeyboardInterrupt`` at once. It takes the signal in the main
-    thread only, and only from Python's own handler: a handler of the user's stays.
+    The first interrupt sets ``requested``; an objective that runs in the main thread gets ``GRACE`` seconds, then
+    ``Interrupted`` is raised in it. A second one raises ``KeyboardInterrupt`` at once. Only Python's default handler,
+    in the main thread, is replaced; a user's handler stays.
 
     Args:
         notify: called in the main thread at the first interrupt.
-        ending: what the log then says is done in the seconds that are left.
+        ending: the log's words for what happens in the remaining seconds.
     """
 
     def __init__(
         self,
         notify: Callable[[], object] = lambda: None,
-        ending: str = "no more queries are asked, those that are running have",
+        ending: str = "no new query starts, running ones have",
     ) -> None:
         self._notify, self._ending = notify, ending
         self.requested_at: float | None = None
@@ -53,7 +53,7 @@ class Interrupts:
 
     @property
     def grace_left(self) -> float:
-        """Seconds that running queries still have."""
+        """Seconds left for running queries."""
         return GRACE if self.requested_at is None else max(0.0, self.requested_at + GRACE - time.monotonic())
 
     def __enter__(self) -> Self:
@@ -66,7 +66,7 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer.join()  # so that its signal does not reach the handler of before
+            self._timer.join()  # so that its signal does not reach the previous handler
         if self._taken:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -80,8 +80,8 @@ class Interrupts:
             raise KeyboardInterrupt
         self.requested_at = time.monotonic()
         if os.getpid() != self._process:
-            return  # a forked worker goes on until a second interrupt: what becomes of the run is its parent's to say
-        logger.warning("interrupted: %s %g s to end; again to stop at once", self._ending, GRACE)
+            return  # a forked worker continues until a second interrupt; its parent decides about the run
+        logger.warning("interrupted: %s %g s to finish; interrupt again to stop at once", self._ending, GRACE)
         self._notify()
         if self.in_objective:
             self._timer = threading.Timer(GRACE, self._end_objective, (threading.get_ident(),))
@@ -97,10 +97,9 @@ class Interrupts:
 
 
 def follow_parent() -> None:
-    """In a worker's process: leaves interrupts to the parent, and ends when the parent does, be it killed.
+    """In a worker process: ignores interrupts, and exits when the parent does, even if it is killed.
 
-    The end of a pipe says it to some workers only: forked ones hold the other side too, and so do those of a pool of
-    ``concurrent.futures``.
+    The end of a pipe is not enough: forked workers and those of a ``concurrent.futures`` pool hold its other side too.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

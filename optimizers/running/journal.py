@@ -1,4 +1,4 @@
-"""The journal of a run: each value is written as it arrives, a line for each event, with a checksum."""
+"""The journal of a run: a line with a checksum for each event, written as it happens."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ except ImportError:  # Windows
 logger = logging.getLogger(__name__)
 
 FSYNC_EVERY = 1.0
-"""Least seconds between two flushes to the device."""
+"""The least number of seconds between flushes to the device."""
 
 Event = list[Any]
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of a journal: one object, so that an interrupt between two lines of code finds it whole.
+    """The end of a journal, one object, so that an interrupt never sees it half changed.
 
     Attributes:
-        good: the number of bytes of whole lines in the file.
-        waiting: the lines that are to follow these.
-        count: the number of events with those that wait.
+        good: the number of bytes of complete lines in the file.
+        waiting: the lines to be written next.
+        count: the number of events, including waiting ones.
     """
 
     good: int
@@ -42,17 +42,17 @@ class End:
 
 
 class Journal:
-    """Events of a run in a file of lines ``[number, kind, ...] <tab> CRC-32``, appended and flushed one by one.
+    """A file of events, lines ``[number, kind, ...] <tab> CRC-32``, appended and flushed one by one.
 
-    The operating system has each event at once, and the device within a second. A file that cannot be written (a full
-    disk) loses nothing that is in memory: the events wait, and are written with the next. One process at a time has the
-    journal; processes that are forked from it do not.
+    The operating system has each event at once, the device within a second. If the file cannot be written (a full
+    disk), events wait in memory and are written with the next one. One process at a time uses the journal; forked
+    processes close it.
 
     Args:
-        path: the file, which is made if there is none.
+        path: the file, created if it does not exist.
 
     Raises:
-        RuntimeError: if another process has it.
+        RuntimeError: if another process uses it.
         OSError: if it cannot be opened.
     """
 
@@ -76,13 +76,13 @@ class Journal:
         return self._end.count
 
     def read(self, after: int = 0) -> list[Event]:
-        """All whole events by number, empty where one is damaged; what a kill has left of a last line is cut off.
+        """All complete events by number, empty for damaged ones; an incomplete last line is cut off.
 
         Args:
-            after: events before this one may be damaged, as they are not needed.
+            after: events before this number may be damaged.
 
         Raises:
-            ValueError: for a damaged line of a later event, or another file.
+            ValueError: if a later event is damaged, or the file is not a journal.
         """
         content = self.path.read_bytes()
         lines = content.split(b"\n")
@@ -92,7 +92,7 @@ class Journal:
         parsed = [_parsed(line) for line in lines]
         found = {event[0]: event[1:] for event in parsed if event is not None}
         if not found and not b'[0,"'.startswith(content[:4]):
-            raise ValueError(f"{self.path} is no journal of a run; move it away, or choose another path")
+            raise ValueError(f"{self.path} is not a journal of a run; move it away, or choose another path")
         count = max(found, default=-1) + 1
         lost = next((n for n in range(after, count) if n not in found), None)
         if lost is None and len(lines) > after and parsed[-1] is None:
@@ -100,17 +100,17 @@ class Journal:
         if lost is not None:
             raise ValueError(
                 f"line {lost + 1} of {self.path} is damaged, and others follow it: restore the file, or cut it before "
-                "this line to go on from there"
+                "this line to continue from there"
             )
         good = self._end.good - len(tail)
         if tail:
-            logger.warning("%s: the last line was not written whole, and is cut off", self.path)
+            logger.warning("%s: the last line is incomplete and was cut off", self.path)
             self._file.truncate(good)
         self._end = End(good, b"", count)
         return [found.get(n, []) for n in range(count)]
 
     def write(self, *event: Any) -> None:
-        """Appends an event, flushed; on the device within a second."""
+        """Appends an event; the device has it within a second."""
         end = self._end
         text = json.dumps([end.count, *event], separators=(",", ":")).encode()
         self._end = End(end.good, end.waiting + text + b"\t%08x\n" % zlib.crc32(text), end.count + 1)
@@ -122,7 +122,7 @@ class Journal:
         self._end = End(0)
 
     def close(self) -> None:
-        """Writes what waits, and gives the file up."""
+        """Writes waiting events, and closes the file."""
         try:
             self._flush(sync=True)
         finally:
@@ -139,7 +139,7 @@ class Journal:
     def _flush(self, sync: bool = False) -> None:
         end, written = self._end, 0
         try:
-            if os.fstat(self._file.fileno()).st_size > end.good:  # what a write that failed has left
+            if os.fstat(self._file.fileno()).st_size > end.good:  # the rest of a failed write
                 self._file.truncate(end.good)
             while written < len(end.waiting):
                 written += self._file.write(end.waiting[written:])
@@ -155,7 +155,7 @@ class Journal:
     def _failed(self, error: OSError) -> None:
         if self.error is None:
             logger.error(
-                "%s cannot be written (%s): the run goes on, and tries again with each value", self.path, error
+                "%s cannot be written (%s): the run continues and tries again with each value", self.path, error
             )
         self.error = error
 
@@ -164,7 +164,7 @@ _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 def _give_up_all() -> None:
-    """In a process that was forked: a lock lasts as long as any process has the file, also when its owner is killed."""
+    """In a forked process: closes journals, because a lock lasts as long as any process has the file open."""
     for journal in list(_open):
         journal.give_up()
 
@@ -174,7 +174,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _parsed(line: bytes) -> Event | None:
-    """A line's number, kind and what follows; None for a damaged line."""
+    """The event of a line; None for a damaged line."""
     text, _, checksum = line.rpartition(b"\t")
     if checksum != b"%08x" % zlib.crc32(text):
         return None
@@ -183,5 +183,5 @@ def _parsed(line: bytes) -> Event | None:
 
 
 def each(events: list[Event], *kinds: str) -> Iterator[Event]:
-    """The events of some kinds."""
+    """The events of these kinds."""
     return (event for event in events if event and event[0] in kinds)

@@ -1,4 +1,4 @@
-"""Limits of time: what ends a query that takes too long, wherever it runs."""
+"""Time limits that end a query that takes too long, wherever it runs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from optimizers.core.options import optional, positive
 T = TypeVar("T")
 
 SLACK = 1.0
-"""Seconds that a query which runs elsewhere has beyond the run's."""
+"""Extra seconds for a query that runs in another process, so that the run's own limit comes first."""
 
 LEAST = 1e-3
-"""The least seconds of a limit: an alarm in 0 s is none."""
+"""The least limit in seconds; an alarm in 0 s is none."""
 
 GRACE = 5.0
-"""Seconds after which a process ends whose query did not end at its limit."""
+"""Seconds after its limit at which a query that did not end takes its process down."""
 
 
 class OutOfTime(BaseException):
-    """Raised for a query that was still running when the run's own time was spent; it has not failed."""
+    """Raised for a query that still runs when the run's time is spent; it has not failed."""
 
 
 class _Alarm(BaseException):
@@ -37,13 +37,13 @@ class _Alarm(BaseException):
 
 @dataclass(frozen=True)
 class Limit:
-    """The time that a query may take.
+    """The time limit of a query.
 
     Attributes:
-        query: seconds after which it has failed, or None.
-        left: seconds after which the run has no use for it, or None.
-        process: the process of the run; in another one a query that does not end takes its process with it.
-        threads: whether the query may run in a thread of its own, which is left behind at the limit.
+        query: seconds after which it fails, or None.
+        left: seconds after which the run ends, or None.
+        process: the run's process; in another process, a query that does not end is killed with its process.
+        threads: whether the query may run in a separate thread, which is abandoned at the limit.
     """
 
     query: float | None
@@ -52,10 +52,10 @@ class Limit:
     threads: bool = True
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """What a call returns within the limit.
+        """Returns what a call returns within the limit.
 
-        In the main thread a signal ends the call. In other threads, and where the user has the signal, the call runs in
-        a thread of its own, which is left behind.
+        In the main thread a signal ends the call. In other threads, and if the user has a handler for the signal, the
+        call runs in a separate thread, which is abandoned at the limit.
 
         Raises:
             TimeoutError: after ``query`` seconds.
@@ -71,7 +71,7 @@ class Limit:
                     return _ended_by_signal(call, seconds)
                 if not self.threads:
                     return call()
-                late += ", and goes on in a thread that is left behind"
+                late += ", and goes on in an abandoned thread"
                 return _left_behind(call, seconds)
         except _Alarm:
             if seconds == self.left:
@@ -97,12 +97,12 @@ UNLIMITED = Limit(None, None, os.getpid())
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run, whose time begins when they are made.
+    """The time limits of a run, from their construction on.
 
     Attributes:
-        end: when the run's time is spent, on the monotonic clock; inf for never.
-        query: seconds after which a query has failed, or None.
-        threads: whether a query may run in a thread of its own.
+        end: the end of the run's time on the monotonic clock; inf for none.
+        query: seconds after which a query fails, or None.
+        threads: whether a query may run in a separate thread.
     """
 
     end: float
@@ -111,10 +111,10 @@ class Limits:
 
     @classmethod
     def of(cls, max_seconds: float | None, query_timeout: float | None, *, threads: bool) -> Self:
-        """The limits of checked options.
+        """The limits from options.
 
         Raises:
-            TypeError, ValueError: If one is no positive number.
+            TypeError, ValueError: If one is not a positive number.
         """
         seconds = optional(positive, "max_seconds", max_seconds)
         end = inf if seconds is None else time.monotonic() + seconds
@@ -122,17 +122,17 @@ class Limits:
 
     @property
     def left(self) -> float:
-        """Seconds that the run has left."""
+        """Seconds left for the run."""
         return self.end - time.monotonic()
 
     def of_a_query(self, *, here: bool) -> Limit:
-        """The limit of a query that begins now; elsewhere it ends after the run has left it, which is no failure."""
+        """The limit of a query that begins now; ``here``: in this process, otherwise with ``SLACK``."""
         left = None if self.end == inf else max(self.left, LEAST) + (0.0 if here else SLACK)
         return Limit(self.query, left, os.getpid(), self.threads)
 
 
 def _has_signal() -> bool:
-    """Whether an alarm can be set here: Unix, the main thread, and no alarm of the user's."""
+    """Whether an alarm can be set here: on Unix, in the main thread, if the user has none."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return False
     return signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0

@@ -1,4 +1,4 @@
-"""``run``: asks an optimizer, sends its points out, and tells each value the moment that it arrives."""
+"""``run``: the loop that asks an optimizer, sends points out, and tells each value as it arrives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from optimizers.running.limits import Limits, OutOfTime
 Callback = Callable[[OptimizeResult], object]
 
 LOOK = 1.0
-"""Seconds of waiting for an answer after which the progress is shown again."""
+"""Seconds of waiting after which the progress display is updated."""
 
 
 def run(
@@ -42,31 +42,30 @@ def run(
     query_timeout: float | None = None,
     progress: ProgressMode = False,
 ) -> Result:
-    """Runs an optimizer, new or resumed, until it stops; of a batch that is told in part it queries the rest.
+    """Runs an optimizer, new or resumed, until it stops; a partly told batch is completed.
 
-    Each value is the optimizer's, and the checkpoint's, the moment that it arrives. An exception of the objective that
-    the evaluator does not let pass, of the callback or of the executor passes through: the optimizer then has all
-    values that arrived and its pending batches, and a later ``run`` continues with these. The first interrupt
-    (Ctrl-C) ends the run with a result whose status is 98, after at most 5 s for the queries that are running; a second
-    one is raised at once.
+    Optimizer and checkpoint have each value as soon as it arrives. Exceptions of the callback or executor, and of the
+    objective if the evaluator raises them, are raised: the optimizer then has all values that arrived and its pending
+    batches, and a later ``run`` continues. A first interrupt (Ctrl-C) ends the run with status 98, after at most 5 s
+    for running queries; a second one is raised at once.
 
-    With several workers the run is a function of the seed and the order in which answers arrive: after each one idle
-    workers get the next points of the pending batches, and then of ``Optimizer.ask_another``.
+    With several workers the run is a function of the seed and the order of the answers: after each answer idle workers
+    get the next points of pending batches, then those of ``Optimizer.ask_another``.
 
     Args:
-        optimizer: what is run.
+        optimizer: the optimizer.
         evaluator: the objective, or an ``Evaluator`` of it.
-        callback: see ``minimize``, as for all that follow.
-        workers: most queries that are out at once.
+        callback: see ``minimize``, also for the arguments below.
+        workers: the largest number of concurrent queries.
         executor: where queries run.
-        checkpoint: a file in which the run is kept; the optimizer is a new one where the file exists.
-        resume: what becomes of values in it that another version of the function computed.
-        max_seconds: the time after which the run returns.
-        query_timeout: the time after which a query has failed.
-        progress: what shows how far the run is.
+        checkpoint: a file that saves the run; if it exists, the optimizer must be new.
+        resume: what to do with its values if another version of the function computed them.
+        max_seconds: the time limit of the run.
+        query_timeout: the time limit of a query.
+        progress: how progress is shown.
 
     Raises:
-        TypeError: for a callback that cannot be called with one argument, or an executor without ``submit``.
+        TypeError: for a callback that does not take one argument, or an executor without ``submit``.
         ValueError: for workers that the objective cannot use, or a checkpoint of another run.
     """
     if callback is not None:
@@ -86,17 +85,19 @@ def run(
 
 def _crew(evaluator: Evaluator, workers: int | None, executor: Submits | None) -> Crew:
     if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise TypeError(f"executor must have a method submit, as a concurrent.futures.Executor: {executor!r} has none")
+        raise TypeError(f"executor must have a method submit, like a concurrent.futures.Executor, got {executor!r}")
     several = executor is not None or (workers is not None and workers > 1)
     if several and evaluator.batched:
-        raise ValueError("batched=True evaluates a batch in one call: it goes without workers and an executor")
+        raise ValueError(
+            "batched=True evaluates a batch in one call and cannot be combined with workers or an executor"
+        )
     if several and evaluator.in_place:
-        raise ValueError(f"{type(evaluator.fun).__name__} is evaluated in place, one point at a time: without workers")
+        raise ValueError(f"{type(evaluator.fun).__name__} is evaluated in place, one point at a time, without workers")
     return Crew(1 if workers is None and executor is None else workers, executor)
 
 
 class Loop:
-    """One run: the optimizer, what evaluates its points, and where it is written."""
+    """One run: the optimizer, the evaluation of its points, and the checkpoint."""
 
     def __init__(
         self,
@@ -126,7 +127,9 @@ class Loop:
                 while not self.optimizer.stopped and not interrupts.requested and self.limits.left > 0.0:
                     self._fill(interrupts)
                     if not len(self.crew) and not interrupts.requested and self.limits.left > 0.0:
-                        raise RuntimeError(f"{type(self.optimizer).__name__} neither asks nor waits for a value")
+                        raise RuntimeError(
+                            f"{type(self.optimizer).__name__} asks for no query although none is pending"
+                        )
                     self._take(self.crew.wait(min(LOOK, max(self.limits.left, 0.0))), interrupts)
                     self._show()
                 self._take_what_ends(interrupts)
@@ -147,7 +150,7 @@ class Loop:
         self.progress(o.queries, best=o.best_y, failures=o.failures)
 
     def _fill(self, interrupts: Interrupts) -> None:
-        """Gives idle workers points: of pending batches first, then of another one."""
+        """Sends points to idle workers: of pending batches first, then of another batch."""
         while self.crew.idle and not interrupts.requested and self.limits.left > 0.0:
             query = self._next()
             if query is None or interrupts.requested:
@@ -187,11 +190,11 @@ class Loop:
         interrupts.in_objective = self.crew.runs_here
         try:
             if interrupts.requested and self.crew.runs_here:
-                return  # it came before the query began
+                return  # the interrupt came before the query began
             values = self.evaluator.outcome(call, where, first=self._is_first(batch, rows))
         except Interrupted:
             if not interrupts.requested:
-                raise  # it belongs to a run around this one
+                raise  # it belongs to an enclosing run
             return
         except StopIteration:
             optimizer.stop(StopReason.FUNCTION)
@@ -211,13 +214,13 @@ class Loop:
             self._batch_done(batch)
 
     def _is_first(self, batch: Batch, rows: Sequence[int]) -> bool:
-        """Whether it is the first query that was asked, and is not evaluated again if it fails."""
+        """Whether this is the run's first query, and it is not retried if it fails."""
         retried = self._attempts.get((0, 0), 0)
         again = retried < self.evaluator.most_retries and self.optimizer.spare > 0
         return (batch.id, rows[0]) == (0, 0) and not again
 
     def _tell(self, query: Query, values: Sequence[float]) -> None:
-        """Journals and tells values, but for those of points that are evaluated again."""
+        """Journals and tells values, except those of points that are retried."""
         batch = query.batch
         told = dict(zip(query.rows, values, strict=True))
         again = [i for i, value in told.items() if not math.isfinite(value) and self._tries_again(batch, i)]
@@ -231,7 +234,7 @@ class Loop:
         self.optimizer.tell(batch, [*final.values()], which=[*final])
 
     def _take_what_ends(self, interrupts: Interrupts) -> None:
-        """Takes what has ended when the run stops, or ends in the time that an interrupt leaves."""
+        """Takes queries that have ended when the run stops, or that end in the grace period of an interrupt."""
         while len(self.crew) and not self.crew.runs_here:
             ended = self.crew.wait(interrupts.grace_left if interrupts.requested else 0.0)
             if ended is None and not (interrupts.requested and interrupts.grace_left):
@@ -239,14 +242,14 @@ class Loop:
             self._take(ended, interrupts)
 
     def _keep_what_has_ended(self) -> None:
-        """Tells the values that have come while an exception passes through, and leaves what raises in turn."""
+        """Tells values that have arrived while an exception is raised, and ignores further errors."""
         while len(self.crew) and not self.crew.runs_here and (ended := self.crew.wait(0.0)) is not None:
             query, call = ended
             with suppress(Exception):
                 self._tell(query, call())
 
     def _tries_again(self, batch: Batch, i: int) -> bool:
-        """Whether a failed point is evaluated again; the failed attempt is counted then."""
+        """Whether a failed point is retried; if so, counts the failed attempt."""
         if self._attempts.get((batch.id, i), 0) >= self.evaluator.most_retries or self.optimizer.spare < 1:
             return False
         if self.checkpoint is not None:
@@ -276,9 +279,9 @@ class Loop:
         early = early if result.stop_reason == early else None
         if early is not None and left:
             count = sum(len(query.rows) for query in left)
-            result.message += f" {count} {'query was' if count == 1 else 'queries were'} running and left out."
+            result.message += f" {count} {'query was' if count == 1 else 'queries were'} still running and ignored."
         if early is not None and self.checkpoint is not None:
-            result.message += " The same call with the same checkpoint goes on."
+            result.message += " The same call with the same checkpoint continues."
         if self.checkpoint is not None and (error := self.checkpoint.error) is not None:
             result.message += f" The checkpoint could not be written: {error}."
         return result

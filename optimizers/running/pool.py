@@ -1,4 +1,4 @@
-"""A pool of spawned processes that loses no finished result to an interrupt, an error or a process that dies."""
+"""A pool of spawned processes that keeps finished results through interrupts, errors and processes that die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 def _raise_died(task: Any) -> None:
     raise RuntimeError(
-        f'the process that ran {task} died: it ran out of memory, or the script has no `if __name__ == "__main__":`'
+        f'the process of {task} died: it ran out of memory, or the script lacks `if __name__ == "__main__":`'
     )
 
 
@@ -37,26 +37,26 @@ def run_tasks(
     threads: int | None = None,
     died: Callable[[Task], object] = _raise_died,
 ) -> None:
-    """Evaluates a function at each task, and hands each result to ``keep`` in this process as soon as it arrives.
+    """Evaluates a function at each task, and calls ``keep`` with each result in this process as soon as it arrives.
 
     With one job or one task everything runs in this process. Otherwise tasks start in the order given, at most ``jobs``
-    at a time, each with its own copy of ``function``, in processes that have this one's default dtype. When a process
-    dies, the tasks that were running are run again, each alone in a process, and ``died`` gets each task whose process
-    dies again. An interrupt and an exception of ``function``, ``keep`` or ``died`` end all processes at once; results
-    that had arrived by then are kept before it is raised.
+    at a time, each with its own copy of ``function``, in processes with this one's default dtype. If a process dies,
+    the tasks that were running are run again, each alone in a process, and ``died`` is called with each task whose
+    process dies again. An interrupt, or an exception in ``function``, ``keep`` or ``died``, ends all processes; results
+    that have arrived are kept before it is raised.
 
     Args:
         function: picklable if there are several jobs.
         tasks: picklable if there are several jobs.
-        keep: takes a task and its result.
+        keep: called with a task and its result.
         jobs: the number of processes.
-        threads: threads of torch and of the linear algebra of started processes, also here while tasks run; by default
-            a process has as many threads of torch as this one.
-        died: takes a task that ends its process, and the others go on; by default an error is raised.
+        threads: threads of torch and of linear algebra in started processes, and here while tasks run; None: as many
+            threads of torch as in this process.
+        died: called with a task whose process dies; by default it raises.
 
     Raises:
-        RuntimeError: by default, if a task ends its process.
-        TypeError: if ``function`` cannot be pickled, before any task starts, or not be loaded in another process.
+        RuntimeError: by default, if a task's process dies.
+        TypeError: if ``function`` cannot be pickled (before any task starts) or not be loaded in another process.
     """
     payload = b"" if jobs == 1 else _pickled(function)
     with _limited(threads):
@@ -103,7 +103,7 @@ def _run_in_processes(
 
 
 def _hand_over(running: dict[Future[Any], Task], keep: Callable[[Task, Any], object]) -> None:
-    """Keeps the results that have arrived, and removes their tasks from those that run."""
+    """Keeps the results that have arrived, and removes their tasks from the running ones."""
     for future in list(running):
         if future.done() and not future.cancelled() and future.exception() is None:
             keep(running.pop(future), future.result())
@@ -116,7 +116,7 @@ def _pickled(function: Callable[..., Any]) -> bytes:
             payload = pickle.dumps(part)
         except Exception as error:
             raise TypeError(
-                f"more than one job needs {name} to be picklable, such as a function at the top of a module, not a "
+                f"{name} must be picklable for more than one job: a function at the top of a module, not a "
                 f"lambda or a function in a function: {error}"
             ) from error
     return payload
@@ -137,14 +137,14 @@ def _work(task: Any) -> Any:
         function = pickle.loads(_worker["payload"])
     except Exception as error:
         raise TypeError(
-            f"another process cannot load the function or its options; put them into a module: {error}"
+            f"another process cannot load the function or its options; define them in a module: {error}"
         ) from error
     return function(task)
 
 
 @contextmanager
 def _limited(threads: int | None) -> Iterator[None]:
-    """Sets the number of threads of torch here, and of the libraries of processes started inside the block."""
+    """Sets the number of torch's threads here, and of libraries' threads in processes started within the block."""
     if threads is None:
         yield
         return

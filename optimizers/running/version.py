@@ -1,4 +1,4 @@
-"""Which version of a function a run was made with: fingerprints of its source, and of its code where it has none."""
+"""Fingerprints that identify the version of a function: of its source or, without one, of its compiled code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _UNSEEN = ("ctx", "kind", "type_comment")
 
 @dataclass(frozen=True)
 class Version:
-    """Fingerprints of a function, which say of another one whether it is the same.
+    """Fingerprints of a function, to compare it with another one.
 
-    Its source is compared as it is parsed, without docstrings, comments and line numbers. What the function calls,
-    what it closes over, the arguments of a ``partial`` and data that it reads are not compared.
+    The parsed source is compared, without docstrings, comments and line numbers. What the function calls, closes over
+    or reads, and the arguments of a ``partial``, are not compared.
 
     Attributes:
-        source: that of the parsed source; None where there is no source.
-        code: that of the compiled code, with Python's version, of which code is a function; None for no function.
+        source: fingerprint of the parsed source; None if there is no source.
+        code: Python's version and the fingerprint of the compiled code; None if it is not a Python function.
     """
 
     source: str | None
@@ -33,7 +33,7 @@ class Version:
 
     @classmethod
     def of(cls, fun: Any) -> Self:
-        """The version of a function, of what a ``partial`` or a wrapper calls, or of an object's ``__call__``."""
+        """The version of a function, of the function in a ``partial`` or wrapper, or of an object's ``__call__``."""
         code = _code_of(fun)
         if code is None:
             return cls(None, None)
@@ -41,12 +41,12 @@ class Version:
         return cls(None if node is None else _digest(_text(node)), _code_digest(code))
 
     def differs(self, other: Version) -> bool | None:
-        """Whether two functions differ; None where only their code says so, which is not all of it."""
+        """Whether two functions differ; None if only their compiled code differs, which is weaker evidence."""
         if self.source and other.source:
             return self.source != other.source
         ours, theirs = self.code, other.code
         if ours and theirs and ours != theirs and ours.split()[0] == theirs.split()[0]:
-            return None  # of two versions of Python nothing is known
+            return None  # code of different Python versions is not compared
         return False
 
 
@@ -78,7 +78,7 @@ def _parsed(code: CodeType) -> ast.AST | None:
         and getattr(node, "name", code.co_name) == code.co_name
         and code.co_firstlineno == min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
     ]
-    if len(found) > 1:  # lambdas that begin in one line: the innermost one that holds all of the code's places
+    if len(found) > 1:  # several lambdas in one line: the innermost one that contains all positions of the code
         places = [(a, c, b, d) for a, b, c, d in code.co_positions() if None not in (a, b, c, d) and (a, c) != (b, d)]
         first, last = min(p[:2] for p in places), max(p[2:] for p in places)
         around = [n for n in found if isinstance(n, ast.Lambda) and _begin(n.body) <= first and last <= _end(n.body)]
@@ -95,7 +95,7 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 
 def _text(node: Any) -> str:
-    """A parsed program as text, without docstrings and places, the same for every version of Python."""
+    """A parsed program as text, without docstrings and positions, the same for every version of Python."""
     if isinstance(node, list):
         return f"[{','.join(map(_text, node))}]"
     if not isinstance(node, ast.AST):

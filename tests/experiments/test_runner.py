@@ -136,7 +136,7 @@ def test_a_seed_whose_process_dies_is_reported(tmp_path, monkeypatch):
 def test_a_partial_run_of_an_earlier_version_is_refused_and_kept_aside(tmp_path):
     partial = tmp_path / "toy-fig1.partial.jsonl"
     partial.write_text('{"experiment": "toy-fig1", "settings": {}, "versions": {}}\n[0, [], 1.0]\n')
-    with pytest.raises(ResultsError, match=r"no journal of a run.*run without --resume to start over"):
+    with pytest.raises(ResultsError, match=r"a journal of a run.*run without --resume to start over"):
         _run(tmp_path, resume=True)
     _run(tmp_path)
     assert partial.with_name("toy-fig1.partial.jsonl.bak").exists() and not partial.exists()

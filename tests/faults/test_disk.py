@@ -68,7 +68,7 @@ def run(folder, disk, full):
 def test_a_disk_that_was_full_leaves_right_files(full, disk, whole, tmp_path, caplog):
     with caplog.at_level(logging.ERROR):
         result = run(tmp_path, disk, full)
-    assert disk.refused and "the run goes on" in caplog.text
+    assert disk.refused and "the run continues" in caplog.text
     assert same(summary(result), whole) and "could not be written" not in result.message
     assert counted(tmp_path / "run.pt.journal") == result.nfev
     assert [event[0] for event in events(tmp_path / "run.pt.journal")] == list(

@@ -122,9 +122,9 @@ def test_an_answer_that_never_comes_is_left_at_an_interrupt_and_asked_again(work
     path, options = tmp_path / "run.pt", {"directions": 3, "workers": workers} | COMMON
     result = minimize(square, X0, "rgf", executor=Never(6), checkpoint=path, **options)
     assert result.status == 98 and result.nfev == (5 if workers == 1 else 7) == counted(tmp_path / "run.pt.journal")
-    assert "1 query was running and left out" in result.message
+    assert "1 query was still running and ignored" in result.message
     again = minimize(square, X0, "rgf", checkpoint=path, **{**options, "workers": None})
-    assert "asked again: point 1 of batch 1" in caplog.text
+    assert "evaluated again: point 1 of batch 1" in caplog.text
     assert same(summary(again), summary(minimize(square, X0, "rgf", directions=3, **COMMON)))
 
 

@@ -67,7 +67,7 @@ def test_another_runs_checkpoint_is_refused_with_what_differs(change, lost, tmp_
 def test_another_x0_is_refused_where_it_is_not_kept(tmp_path):
     path = tmp_path / "run.pt"
     begin(path, track_best=False)
-    with pytest.raises(ValueError, match=r"another run's: it has another x0$"):
+    with pytest.raises(ValueError, match=r"another run: it has another x0$"):
         begin(path, track_best=False, x0=X0 + 1.0, max_queries=30)
 
 

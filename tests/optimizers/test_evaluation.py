@@ -166,7 +166,7 @@ def test_evaluator_arguments():
         run(opt, quadratic, executor=3)
     with pytest.raises(ValueError, match="workers must be at least 1"):
         run(opt, quadratic, workers=0)
-    with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError, match="without workers and an executor"):
+    with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError, match="cannot be combined with workers"):
         run(opt, Evaluator(quadratic, batched=True), executor=executor)
 
 

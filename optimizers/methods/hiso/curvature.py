@@ -1,4 +1,4 @@
-"""What HiSo asks of a curvature, which says what H is and how it learns, and the options that all of its steps have."""
+"""The interface of HiSo's curvatures, which define H and how it learns, and the options of all steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Distribution = Literal["normal", "rademacher"]
 
 
 def fraction(name: str, value: Any) -> float:
-    """The value as a float; raises ``TypeError`` for what is no number, ``ValueError`` unless it is from 0 to 1."""
+    """Returns the value as a float; ``TypeError`` if it is not a number, ``ValueError`` unless it is in [0, 1]."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not 0.0 <= value <= 1.0:
@@ -32,23 +32,23 @@ def fraction(name: str, value: Any) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """Options of a step of HiSo and of DeComFL, on one machine and over clients, given by name to either.
+    """Options of a step of HiSo and DeComFL, on one machine and over clients.
 
     Attributes:
-        perturbations: P, directions of a step (the paper's language models have 5, its authors' program 1).
+        perturbations: P, directions of a step (5 for the paper's language models, 1 in its authors' program).
         smoothing_radius: μ, in x's units; the default is that of the authors' program.
-        rate: η (the authors' program: 1e-4). None: a ``GroupProbe`` knows its own; else it is found at the first step
-            (``first_rate.found_rate``), or, over clients, 0.01: a quadratic Σ aⱼxⱼ² wants η ≈ 1/(2 Σ aⱼ/P).
-        scheme: ``"forward"``, g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries a step; or ``"central"``,
-            g_p = (f(x + μw_p) − f(x − μw_p))/(2μ), 2P queries. None: forward, but for a ``GroupProbe``.
+        rate: η (the authors' program: 1e-4). None: a ``GroupProbe`` has its own; otherwise it is found in the first
+            step (``first_rate.found_rate``) or, over clients, 0.01: a quadratic Σ aⱼxⱼ² needs η ≈ 1/(2 Σ aⱼ/P).
+        scheme: ``"forward"``, g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries per step; or ``"central"``, g_p = (f(x +
+            μw_p) − f(x − μw_p))/(2μ), 2P queries. None: forward, or central for a ``GroupProbe``.
         distribution: of u, ``"normal"`` or ``"rademacher"``.
-        momentum: β < 1 of m ← βm + (1 − β)Δx, x ← x − η m; H does not see m. The paper has none, and says in a footnote
-            to its Sec. 4.2 that it could; the formula is ours.
-        projection: whether g_p is divided by u_pᵀH⁻¹u_p (HiSo eq. 7), which the paper leaves to the learning rate.
+        momentum: β < 1 of m ← βm + (1 − β)Δx, x ← x − η m; H does not depend on m. The paper mentions momentum in a
+            footnote to Sec. 4.2 without a formula; this one is ours.
+        projection: whether g_p is divided by u_pᵀH⁻¹u_p (HiSo eq. 7), which the paper absorbs in the learning rate.
 
     Raises:
-        TypeError: for an option of the wrong kind.
-        ValueError: for one out of range, with its name and what is accepted.
+        TypeError: for an option of the wrong type.
+        ValueError: for an option out of range.
     """
 
     perturbations: int = 5
@@ -67,16 +67,16 @@ class StepOptions:
         momentum, projection = fraction("momentum", self.momentum), check_boolean("projection", self.projection)
         vars(self).update(smoothing_radius=radius, rate=rate, momentum=momentum, projection=projection)
         if momentum == 1.0:
-            raise ValueError("momentum must be under 1, or x never moves")
+            raise ValueError("momentum must be less than 1; with 1, x never moves")
 
 
 @dataclass
 class Learned:
-    """What a curvature has learned in a run; one that learns adds its tensors.
+    """What a curvature has learned in a run; subclasses add tensors.
 
     Attributes:
-        floor: a number that no coordinate of H is under.
-        round: the terms of each of the round's steps that H is still to learn from.
+        floor: a lower bound of all coordinates of H.
+        round: the terms of each step of the round that H has not learned from yet.
     """
 
     floor: float = 1.0
@@ -91,12 +91,12 @@ class Step:
         x: the point, shape ``d``.
         momentum: m, shape ``d``, or None.
         directions: u.
-        terms: (step, row, c) of each direction; none where all of the step's queries failed.
+        terms: (step, row, c) of each direction; empty if all queries of the step failed.
         rate: η.
         decay: β.
         ends: the number of the round that ends with the step, from 1; 0 within a round.
-        in_place: whether H's vectors may be changed, too.
-        prox: changes x in place, given the step of each coordinate or of all; None: there is none.
+        in_place: whether H's vectors may be modified too.
+        prox: modifies x in place, given the step size of each coordinate or of all; None: there is no prox.
     """
 
     x: Tensor
@@ -110,14 +110,14 @@ class Step:
     prox: Callable[[Tensor, Any], None] | None = None
 
     def fits(self, floor: float, held: Sequence[Term] = ()) -> bool:
-        """Whether it stays finite, and the displacement too that H learns from it and from terms that it holds."""
+        """Whether the step, and the displacement that H learns from it and from ``held`` terms, stay finite."""
         fits = stays_finite([*held, *self.terms], self.rate, floor, self.x.dtype)
         if not fits:
-            logger.warning("a step is left out: its scalars are too large")
+            logger.warning("a step is skipped: its scalars are too large")
         return fits
 
     def move(self, hessian: Tensor | GroupDiagonal | None, learning: Learning | None = None) -> None:
-        """Δx = H^(−1/2) Σ c u, x ← prox(x − η Δx), and where its numbers are given H ← eq. 12 of Δx, in one pass."""
+        """Δx = H^(−1/2) Σ c u, x ← prox(x − η Δx) and, if ``learning`` is given, H ← eq. 12 of Δx, in one pass."""
         if not self.terms:
             return
         steps = self.rate if self.prox is None or hessian is None else self.rate / dense(hessian)
@@ -127,17 +127,16 @@ class Step:
             self.prox(self.x, steps)
 
     def learn(self, hessian: Tensor, lessons: list[list[Term]], learning: Learning) -> None:
-        """H ← eq. 12 of the Δx of each lesson's terms in turn, all made with the H that is given."""
+        """H ← eq. 12 of each displacement in turn, all computed with the given H."""
         if lessons:
             learn(hessian, self.directions, lessons, learning)
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """What H is and how it learns: here H = 1, which learns nothing; every other curvature is a subclass.
+    """Defines H and how it learns. This one is H = 1 and learns nothing; others are subclasses.
 
-    A curvature's fields are its options, declared, documented and checked there alone. Its methods are pure functions
-    of what has been learned so far, a ``Learned``, which they replace.
+    The fields of a curvature are its options. Its methods are pure functions of a ``Learned``, which they replace.
     """
 
     name: ClassVar[str] = "identity"
@@ -145,19 +144,19 @@ class Curvature:
     """Whether steps differ between coordinates, so that a prox must be separable."""
 
     def prepared(self, options: StepOptions, dimension: int) -> tuple[Self, StepOptions]:
-        """The curvature of so many coordinates, and its steps' scheme and rate; refuses options by ``ValueError``."""
+        """The curvature for this dimension, and the options with scheme and rate."""
         return self, replace(options, scheme=options.scheme or "forward")
 
     def start(self, x: Tensor, max_queries: int) -> Any:
-        """What is known before the first step, at x; raises ``ValueError`` for a budget that ends before it."""
+        """What is known before the first step, at x; ``ValueError`` if the budget is too small for a first step."""
         return Learned()
 
     def with_rate(
         self, learned: Any, rate: float, slope: float, options: StepOptions, in_place: bool
     ) -> tuple[Any, float, float]:
-        """H₀, its rate and the factor of the first step's scalars, from the rate for H = 1 and ‖∇f‖, the slope.
+        """H₀, its rate and a factor for the first step's scalars, from the rate for H = 1 and ``slope``, ‖∇f‖.
 
-        ``in_place``: the memory of the H that a run begins with is H₀'s.
+        ``in_place``: whether the memory of the initial H may be overwritten.
         """
         return learned, rate, 1.0
 
@@ -166,19 +165,19 @@ class Curvature:
         return None
 
     def radii(self, radius: float, directions: Directions, step: int, count: int, metric: Any) -> list[float]:
-        """How far from x each direction H^(−1/2)u is queried, for a smoothing radius μ."""
+        """The distance from x at which each direction H^(−1/2)u is queried, for a smoothing radius μ."""
         return [radius] * count
 
     def step(self, learned: Any, step: Step) -> Any:
-        """Make a step, which scalars that are too large do not, and learn from it."""
+        """Makes a step, unless its scalars are too large, and learns from it."""
         if step.fits(learned.floor):
             step.move(self.metric(learned, step.x))
         return learned
 
     def probe(self, seed: int, round_number: int) -> Any:
-        """What a round, from 1 on, measures in the place of steps: a ``Probe``; None: nothing."""
+        """The ``Probe`` that a round, counted from 1, makes instead of steps; None: no probe."""
         return None
 
     def learn(self, learned: Any, probe: Any, second: float, x: Tensor) -> tuple[Any, float]:
-        """What is known after a probe with the second difference c at x, and the curvature of x's step along z or 0."""
+        """What is known after a probe with second difference c at x, and the curvature for x's step along z, or 0."""
         raise NotImplementedError(f"{type(self).__name__} has no probes")

@@ -27,46 +27,45 @@ class LearnedDiagonal(Learned):
 
 @dataclass(frozen=True, kw_only=True)
 class Displacement(Curvature):
-    r"""The paper's curvature (eq. 12): H ← L(H, Δx) = clip((1 − ν)H + ν(Δx² + ε), β_l, β_u), coordinate by coordinate.
+    """The paper's curvature (eq. 12): H ← L(H, Δx) = clip((1 − ν)H + ν(Δx² + ε), β_l, β_u), coordinate by coordinate.
 
-    **What the constants mean.** H₀ = 1 makes the first step DeComFL's. ν is the share of the newest displacement: H
-    remembers about 1/ν of them. ε is what H tends to where nothing moves, hence H^(−1/2) ≤ ε^(−1/2) in the long run.
-    Δx² has the units of (f/x)² H⁻², not of H: H is not invariant to the units of f.
+    **Constants.** H₀ = 1 makes the first step DeComFL's. ν is the weight of the newest displacement: H remembers about
+    1/ν of them. ε is the limit of H where nothing moves, hence H^(−1/2) ≤ ε^(−1/2) in the long run. Δx² has the units
+    of (f/x)² H⁻², not of H: H is not invariant to the units of f.
 
     **What H learns.** At stationarity H_j² = S + 2 (∂ⱼf)²/H_j for P = 1, S = Σᵢ (∂ᵢf)²/Hᵢ: coordinates differ by at
-    most √3, and a scalar H does as well (``hiso-fig5``). As S falls, H falls and the effective rate η/H rises, until
-    H ≈ η(trA/P + (1 + 1/P)λ)/2, below which steps are unstable: f stops falling there, at a level that falls with η.
+    most √3, and a scalar H does as well (``hiso-fig5``). As S falls, H falls and the effective rate η/H rises, until H
+    ≈ η(trA/P + (1 + 1/P)λ)/2, below which steps are unstable: f stops falling there, at a level that falls with η.
 
-    **What a round teaches.** Its displacements are Δx_{r,k} = H^(−1/2) Σ_p c_{kp} u_{kp}, k = 0 … τ − 1. The paper
-    prints H_r in the root throughout (eq. 8; Alg. 2, line 14; 2a, line 5; 2b, lines 4 and 5; Appx. C), and eq. 12 as a
-    chain H_{r,1} … H_{r,τ} = H_{r+1}, whose top line, like Alg. 2a's line 6, has a Δx_{r,τ} that does not exist
-    (k ≤ τ − 1): we read Δx_{r,k} in the line of H_{r,k+1}. Appx. C prints one update, from x_{r+1} − x_r, which is
-    −η Σₖ Δx_{r,k}: we read it without η, as eq. 12 has none. ``update`` names the rules. For τ = 1 they are one, bit
-    for bit. A step that was not made teaches nothing.
+    **Displacements of a round** are Δx_{r,k} = H^(−1/2) Σ_p c_{kp} u_{kp}, k = 0 … τ − 1. The paper prints H_r in the
+    root throughout (eq. 8; Alg. 2, line 14; 2a, line 5; 2b, lines 4 and 5; Appx. C), and eq. 12 as a chain H_{r,1} …
+    H_{r,τ} = H_{r+1}. The chain's top line, like Alg. 2a's line 6, has a Δx_{r,τ} that does not exist (k ≤ τ − 1); we
+    read Δx_{r,k} in the line of H_{r,k+1}. Appx. C prints one update, from x_{r+1} − x_r = −η Σₖ Δx_{r,k}; we read it
+    without η, which eq. 12 does not have. ``update`` selects the rule. For τ = 1 all are equal, bit for bit. H does not
+    learn from a step that was not made.
 
-    **What else the paper leaves open.** It gives no numbers of H₀, ν, ε, β_l and β_u; its authors' program has 1, 0.05,
-    0, and no clipping. Over clients what is squared is their mean Δx, as scalars determine no more.
+    **What else the paper leaves open.** It gives no values of H₀, ν, ε, β_l and β_u; its authors' program has 1, 0.05,
+    0, and no clipping. Over clients their mean Δx is squared, since scalars determine no more.
 
     Attributes:
-        update: ``"per_step"``: H_{r,k+1} = L(H_{r,k}, Δx_{r,k}): eq. 12's chain, but each step's root is that of its
-            own H_{r,k}, in local steps too. That is ours: the paper prints H_r there.
-            ``"printed"``: the root of H_r in all steps of round r, then eq. 12's chain H_{r,k+1} = L(H_{r,k}, Δx_{r,k})
-            at its end: Alg. 2, line 14, with 2a, line 5, 2b, lines 4 and 5, and eq. 12.
-            ``"per_round"``: the root of H_r in all steps, then H_{r+1} = L(H_r, Σₖ Δx_{r,k}): Appx. C.
-            ``"last_step"``: the root of H_r in all steps, then H_{r+1} = L(H_r, Δx_{r,τ−1}): the authors' program by
-            default (github.com/ZidongLiu/DeComFL), and Alg. 2a, line 6, where every k writes H_{t+1} anew from H_t.
-            The displacements of ``"printed"`` and ``"per_round"`` are drawn anew from the round's scalars at its end,
-            which costs their directions and no memory.
-        weight: ν, from 0 to 1; 0 leaves H as it is, and with H₀ = 1 that is DeComFL, bit for bit.
-        epsilon: ε, from 0 to 1, in the squared units of Δx, f's per unit of x; the default is the paper's number.
+        update: ``"per_step"``: H_{r,k+1} = L(H_{r,k}, Δx_{r,k}): eq. 12's chain, with the root of its own H_{r,k} in
+            each step, also in local steps. That is ours; the paper prints H_r there. ``"printed"``: the root of H_r in
+            all steps of round r, then eq. 12's chain H_{r,k+1} = L(H_{r,k}, Δx_{r,k}) at its end: Alg. 2, line 14, with
+            2a, line 5, 2b, lines 4 and 5, and eq. 12. ``"per_round"``: the root of H_r in all steps, then H_{r+1} =
+            L(H_r, Σₖ Δx_{r,k}): Appx. C. ``"last_step"``: the root of H_r in all steps, then H_{r+1} = L(H_r,
+            Δx_{r,τ−1}): the authors' program by default (github.com/ZidongLiu/DeComFL), and Alg. 2a, line 6, where
+            every k overwrites H_{t+1}. For ``"printed"`` and ``"per_round"`` the displacements are recomputed from the
+            round's scalars at its end, which costs their directions again but no memory.
+        weight: ν, from 0 to 1; 0 leaves H unchanged, which with H₀ = 1 is DeComFL, bit for bit.
+        epsilon: ε, from 0 to 1, in the squared units of Δx, f's per unit of x; the default is the paper's value.
         lower: β_l ≥ 0.
         upper: β_u ≥ β_l.
-        initial: H₀ > 0, a number or shape ``d``; None: 1 with a given rate, else found with it (``with_rate``).
-        reset: rounds after which H is H₀ again; None: never.
+        initial: H₀ > 0, a number or shape ``d``; None: 1 with a given rate, otherwise found with it (``with_rate``).
+        reset: rounds after which H is reset to H₀; None: never.
 
     Raises:
-        TypeError: for an option of the wrong kind.
-        ValueError: for one out of range, with its name and what is accepted.
+        TypeError: for an option of the wrong type.
+        ValueError: for an option out of range.
     """
 
     name = "displacement"
@@ -86,7 +85,7 @@ class Displacement(Curvature):
         fractions = {name: fraction(name, getattr(self, name)) for name in ("weight", "epsilon")}
         vars(self).update(fractions, lower=float(self.lower), upper=float(self.upper))
         if not (0.0 <= self.lower <= self.upper and self.upper > 0.0 and self.lower < math.inf):
-            raise ValueError(f"0 <= lower <= upper is accepted, got {self.lower} and {self.upper}")
+            raise ValueError(f"lower and upper must satisfy 0 <= lower <= upper, got {self.lower} and {self.upper}")
 
     @property
     def eq12(self) -> Learning:
@@ -131,10 +130,11 @@ class Displacement(Curvature):
         return LearnedDiagonal(floor, held, hessian=H)
 
     def _lessons(self, steps: list[list[Term]], ends: bool) -> tuple[list[list[Term]], list[list[Term]]]:
-        """The displacements that H learns from now, and the steps of the round that it is still to learn from.
+        """The displacements that H learns from now, and the steps of the round that it will learn from later.
 
-        The terms of the round's steps are given, the newest last, and whether the round ends with it. ``update``
-        decides.
+        Args:
+            steps: the terms of the round's steps so far, the newest last.
+            ends: whether the round ends with it.
         """
         if self.weight == 0.0:
             return [], []
@@ -147,10 +147,10 @@ class Displacement(Curvature):
     def with_rate(
         self, learned: Any, rate: float, slope: float, options: StepOptions, in_place: bool
     ) -> tuple[Any, float, float]:
-        """H₀, where it is not given, is the scalar at which eq. 12 of one step is stationary: f's units cancel.
+        """H₀, unless it is given, is the scalar at which eq. 12 of one step is stationary, which cancels f's units.
 
-        h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of what
-        is then stable, as H falls with ‖∇f‖ (not with ``projection``, where h cancels).
+        h³ = ‖∇f‖² (1/P + (1 + 1/P)/d), or with ``projection`` h = ‖∇f‖² (1/P + (1 − 1/P)/d)/d². The rate is 0.3 of the
+        largest stable one, since H falls with ‖∇f‖ (not with ``projection``, where h cancels).
         """
         if self.initial is not None:
             return learned, rate, 1.0

@@ -1,4 +1,4 @@
-"""What HiSo needs and its paper leaves: a rate and an H to begin with, and an x0 that is moved itself."""
+"""A first rate and H for HiSo, which its paper does not give, and the check of an x0 that is moved in place."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from optimizers.directions.metric import CHUNK, squared_norm
 from optimizers.methods.hiso.curvature import StepOptions
 
 LEAST_DIRECTIONS = 8
-"""Directions, at least, of the first step where the rate is to be found."""
+"""The least number of directions of a first step that determines the rate."""
 
 
 def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptions) -> tuple[float, float] | None:
-    """η from the queries at x and x ± μu of a first step with H = 1, and an estimate of ‖∇f‖; None for no slope.
+    """η from the queries at x and x ± μu of a first step with H = 1, and an estimate of ‖∇f‖; None without a slope.
 
-    On a quadratic with Hessian A the expected decrease of one step is greatest at
-    η = ‖∇‖²/E‖Δx‖²_A ≥ 1/(trA/P + (1 + 1/P)λ_max) (HiSo, eq. 120, at H = 1), times uᵀu under ``projection``. Second
-    differences |f(x+μu) + f(x−μu) − 2f(x)|/μ² have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max on it: their
-    largest is taken for tr A, being small by chance less often than the mean, and half of what it is above the mean for
-    λ_max (all of it for fewer than 3). The largest is not taken for smaller than its rounding error, nor the first step
-    for longer than max(‖x‖, 1), which is what an objective without curvature gets. The units of f do not matter.
+    On a quadratic with Hessian A the expected decrease of one step is greatest at η = ‖∇‖²/E‖Δx‖²_A ≥ 1/(trA/P + (1 +
+    1/P)λ_max) (HiSo, eq. 120, at H = 1), times uᵀu under ``projection``. Second differences |f(x+μu) + f(x−μu) −
+    2f(x)|/μ² then have mean tr A and standard deviation √2 ‖A‖_F ≥ √2 λ_max. Their largest is used for tr A, since it
+    is less often too small by chance than the mean, and half of its excess over the mean for λ_max (all of it for fewer
+    than 3). It is at least its rounding error, and the first step is at most max(‖x‖, 1) long, which applies to
+    objectives without curvature. The units of f do not matter.
 
     Args:
         batch: the queries.
-        values: their values, float64, NaN where one failed.
-        scalars: g_p of each direction, not finite where a query failed.
-        options: of the step.
+        values: their values, float64, NaN for failed ones.
+        scalars: g_p of each direction, not finite if a query failed.
+        options: the options of the step.
     """
     good = scalars[torch.isfinite(scalars)]
     if not len(good):
@@ -55,7 +55,7 @@ def found_rate(batch: Batch, values: Tensor, scalars: Tensor, options: StepOptio
 
 
 def vector_to_move(x0: Any) -> Tensor:
-    """x0 without its gradient history, sharing its memory; refuses all but a contiguous vector of finite floats."""
+    """x0 without its gradient history, sharing its memory; raises unless it is a contiguous vector of finite floats."""
     if not isinstance(x0, Tensor) or not x0.is_floating_point():
         kind = x0.dtype if isinstance(x0, Tensor) else type(x0).__name__
         raise TypeError(f"in_place=True moves x0 itself: it must be a floating tensor, got {kind}")

@@ -1,4 +1,4 @@
-"""A curvature that preconditions: one number a group of coordinates, measured by probes."""
+"""A curvature that preconditions: one number for each group of coordinates, measured by probes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from optimizers.directions.metric import compute_dtype, squared_norm
 from optimizers.methods.hiso.curvature import Curvature, Learned, Step, StepOptions, fraction
 
 FLOOR = 1e-8
-"""Least h, as a share of the largest."""
+"""The least h, relative to the largest."""
 
 GAIN_WEIGHT = 1.0 / 300.0
-"""Weight of the newest step's scalars in the running mean square that clipping refers to."""
+"""The weight of the newest step in the running mean square of scalars, to which clipping refers."""
 
 UNCLIPPED = 10
-"""First ordinary steps without clipping: the running mean square of fewer may be near 0 by chance."""
+"""The number of first ordinary steps without clipping, because the running mean square may be near 0 by chance."""
 
 SATURATED = 255
-"""Probes of a group that are counted; more weigh the same."""
+"""Probes of a group are counted up to this number; more have the same weight."""
 
 SINGLE = {"initial_probes": 1, "probe_every": 50, "probe_weight": 0.5, "rise_weight": 0.0, "clip": 3.0, "warmup": 0}
 GROUPED = {"initial_probes": 4, "probe_every": 10, "probe_weight": 0.2, "rise_weight": 0.3, "clip": 1.5, "warmup": 100}
@@ -34,9 +34,10 @@ GROUPED = {"initial_probes": 4, "probe_every": 10, "probe_weight": 0.2, "rise_we
 
 
 def probed_group(number: int, seed: int, groups: int, initial: int, every: int) -> int | None:
-    """The group that round ``number``, from 1 on, probes; None in an ordinary round; the same for everyone.
+    """The group that round ``number``, counted from 1, probes; None in an ordinary round; equal for all clients.
 
-    Rounds 1 … ``initial`` · G probe the G groups in turn; then every ``every``-th round one that the seed draws.
+    Rounds 1 … ``initial`` · G probe the G groups in turn; then every ``every``-th round probes a group drawn by the
+    seed.
     """
     first = initial * groups
     if number <= first:
@@ -50,7 +51,7 @@ def probed_group(number: int, seed: int, groups: int, initial: int, every: int) 
 
 @dataclass(frozen=True)
 class Probe:
-    """Queries at x and x ± m z, with z signs on a group and 0 elsewhere, and m = μ√d/‖z‖.
+    """Queries at x and x ± m z, where z has signs on a group and 0 elsewhere, and m = μ√d/‖z‖.
 
     Attributes:
         groups: the partition.
@@ -70,26 +71,26 @@ class Probe:
         return smoothing_radius * math.sqrt(self.groups.dimension / self.size)
 
     def mask(self, like: Tensor) -> GroupDiagonal:
-        """The H with which z is H^(−1/2) times signs, 1 on the group and inf elsewhere, for a point like another."""
+        """The H for which z is H^(−1/2) times signs: 1 on the group and inf elsewhere, dtype and device as ``like``."""
         ones = torch.full((len(self.groups),), math.inf, dtype=compute_dtype(like.dtype), device=like.device)
         ones[self.group] = 1.0
         return GroupDiagonal(self.groups, ones)
 
     @staticmethod
     def scalars(batch: Batch, values: Tensor) -> list[float]:
-        """g = (f(x + mz) − f(x − mz))/(2m) and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; not finite where one failed."""
+        """g = (f(x + mz) − f(x − mz))/(2m) and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; not finite if a query failed."""
         (centre, plus, minus), m = values.tolist(), float(batch.scales[1])
         return [(plus - minus) / (2.0 * m), (plus + minus - 2.0 * centre) / m**2]
 
 
 @dataclass
 class LearnedGroups(Learned):
-    """What probes and clipping have learned.
+    """The state of probes and clipping.
 
     Attributes:
         curvature: moving average of |âᵦ| of each group, float64, shape ``G``; 0 before the first probe.
-        probes: probes of each group so far, uint8, 255 standing for more.
-        gain: the running mean of g², the weight that it rests on, 1 − (1 − 1/300)ᵗ, and t; float64, shape ``3``.
+        probes: the number of probes of each group, uint8, at most 255.
+        gain: the running mean of g², its weight 1 − (1 − 1/300)ᵗ, and t; float64, shape ``3``.
     """
 
     curvature: Tensor = field(kw_only=True)
@@ -99,55 +100,56 @@ class LearnedGroups(Learned):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupProbe(Curvature):
-    r"""An H that is measured, one number h a group of coordinates; ours, and no paper's.
+    """A measured H, one number h for each group of coordinates; ours, not a paper's.
 
-    What eq. 12 learns is hardly curvature (see ``Displacement``). Here second differences measure it, for one scalar
-    more in some rounds. Groups are the tensors of a module, say, or single coordinates; they should share a scale.
+    What eq. 12 learns is hardly curvature (see ``Displacement``). Here second differences measure it, for one more
+    scalar in some rounds. Groups are, for example, the tensors of a module, or single coordinates; coordinates of a
+    group should have a common scale.
 
     **Ordinary step.** z = h^(−1/2)∘u, m = μ√d/‖z‖, and for each of P perturbations
 
         g = (f(x + mz) − f(x − mz))/(2m),    x ← x − η (1/P) Σ_p g_p z_p
 
-    with η = P/(d + P + 1) for normal u (P/(d + P − 1) for signs). Where h is the Hessian's diagonal and that is all of
-    it, no η has less expected loss after a step (HiSo's eq. 120); elsewhere ``rate`` may be tuned. g is clipped at
-    ``clip`` times its running root mean square (weight 1/300, of the clipped values, bias-corrected; not in the first
-    10 steps), which is state. A one-sided difference is biased by μ/2 · zᵀ∇²f z, hence ``scheme="central"`` alone.
+    with η = P/(d + P + 1) for normal u (P/(d + P − 1) for signs). If h is the Hessian's diagonal and the Hessian is
+    diagonal, no η has a smaller expected loss after a step (HiSo's eq. 120); otherwise ``rate`` may be tuned. g is
+    clipped at ``clip`` times its running root mean square (weight 1/300, of the clipped values, bias-corrected; not in
+    the first 10 steps). A one-sided difference has bias μ/2 · zᵀ∇²f z, hence only ``scheme="central"``.
 
-    **Probe round.** For the group b that ``probed_group`` names, z = signs on b and 0 elsewhere, ‖z‖² = n_b,
-    m = μ√d/‖z‖, three queries at x and x ± mz, g as above and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; two scalars.
+    **Probe round.** For the group b of ``probed_group``: z = signs on b and 0 elsewhere, ‖z‖² = n_b, m = μ√d/‖z‖, three
+    queries at x and x ± mz, g as above and c = (f(x + mz) + f(x − mz) − 2f(x))/m²; two scalars.
 
         â_b = c/‖z‖²,    E â_b = tr(A_b)/n_b,    Var â_b = 2‖off A_b‖²_F/n_b²
 
-    with A_b the group's block of the Hessian (on a quadratic; + O(m²) else): exact for single coordinates. h_b is
-    the moving average of |â_b| with ``probe_weight``, bias-corrected, or at least ``rise_weight`` where |â_b| > h_b,
-    and is kept above 1e-8 of the largest h. As curvatures of one objective tend to rise and fall together, a probe
-    after the first ones also multiplies every other h by 1 + κ(|â_b|/h_b − 1), κ = ``shared_weight``, by 2 at most.
-    Groups without a successful probe have the largest h; no step is made before any has. Where groups are larger than
-    coordinates and c > 0 the probe also moves x ← x − g/max(c, n_b h_b) z, the Newton step along z.
+    with the group's block A_b of the Hessian (on a quadratic, otherwise + O(m²)): exact for single coordinates. h_b is
+    the moving average of |â_b| with weight ``probe_weight``, bias-corrected, or at least ``rise_weight`` if |â_b| >
+    h_b, and at least 1e-8 of the largest h. As curvatures of one objective tend to rise and fall together, later probes
+    also multiply every other h by 1 + κ(|â_b|/h_b − 1), κ = ``shared_weight``, at most 2. Groups without a successful
+    probe have the largest h; no step is made before a probe has succeeded. For groups larger than a coordinate and c >
+    0 the probe also makes the Newton step along z, x ← x − g/max(c, n_b h_b) z.
 
-    **Networks.** A network's curvature is least where it begins, and h lags behind. An h too large by a factor k leaves
-    2/k − 1/k² of the rate; one too small 2k − k², nothing at k = 2, beyond which f rises. Hence groups larger than
-    coordinates lean to the safe side: h rises faster than it falls, η rises over the first ``warmup`` ordinary steps,
-    and g is clipped at a low limit (at 1.5, 2E[g clip(g)] − E[clip(g)²] = 0.95 of the rate is left for normal g). The
-    rule without all this: ``rise_weight=0``, ``shared_weight=0``, ``warmup=0``, ``clip=3`` or inf.
+    **Networks.** A network's curvature is least at its start, and h lags behind. An h too large by a factor k leaves
+    2/k − 1/k² of the rate; one too small leaves 2k − k², nothing at k = 2, beyond which f rises. Groups larger than
+    coordinates are therefore conservative: h rises faster than it falls, η rises over the first ``warmup`` ordinary
+    steps, and g is clipped at a low limit (at 1.5, 2E[g clip(g)] − E[clip(g)²] = 0.95 of the rate is left for normal
+    g). Without all this: ``rise_weight=0``, ``shared_weight=0``, ``warmup=0``, ``clip=3`` or inf.
 
-    A diagonal cannot help a rotated spectrum, and groups that cut across the scales leave it as it was. What the rule
-    gains, and where it does not: ``beyond-curvature``. c has a relative rounding error of about 4ε|f|/(μ²d â_b), ε of
-    the objective's arithmetic: μ ≥ 1e-3 in float64, 1e-2 where f is float32. Memory is x, and 9 bytes a group.
+    A diagonal does not help with a rotated spectrum, nor do groups that mix scales. ``beyond-curvature`` shows what the
+    rule gains. c has a relative rounding error of about 4ε|f|/(μ²d â_b), with ε of the objective's arithmetic: use μ ≥
+    1e-3 in float64, 1e-2 if f is float32. Memory is x, and 9 bytes for each group.
 
     Attributes:
-        groups: what ``Groups`` are made from; None: single coordinates, of which the budget must hold the first probes.
-        initial_probes: first probes a group; None: 4, or 1 for single coordinates.
-        probe_every: rounds from a later probe to the next; None: 10, or 50 for single coordinates.
-        probe_weight: weight of the newest |â_b|, over 0 to 1; None: 0.2, or 0.5 for single coordinates.
-        rise_weight: least such weight where |â_b| > h_b, from 0 to 1; None: 0.3, or 0 for single coordinates.
-        shared_weight: κ, from 0 to 1.
+        groups: an argument of ``Groups``; None: single coordinates, whose first probes the budget must allow.
+        initial_probes: first probes of each group; None: 4, or 1 for single coordinates.
+        probe_every: rounds between later probes; None: 10, or 50 for single coordinates.
+        probe_weight: weight of the newest |â_b|, in (0, 1]; None: 0.2, or 0.5 for single coordinates.
+        rise_weight: least such weight if |â_b| > h_b, in [0, 1]; None: 0.3, or 0 for single coordinates.
+        shared_weight: κ, in [0, 1].
         clip: limit of g in its running root mean squares; None: 1.5, or 3 for single coordinates; inf: none.
         warmup: K; ordinary step t = 1, 2, … has the rate η min(1, t/(K + 1)). None: 100, or 0 for single coordinates.
 
     Raises:
-        TypeError: for an option of the wrong kind.
-        ValueError: for one out of range; in a run, for groups that overlap or do not cover all coordinates.
+        TypeError: for an option of the wrong type.
+        ValueError: for an option out of range; in a run, for groups that are not a partition.
     """
 
     name = "group_probe"
@@ -169,18 +171,18 @@ class GroupProbe(Curvature):
         checks |= {"clip": lambda name, value: value if value == math.inf else positive(name, value)}
         vars(self).update({name: optional(check, name, getattr(self, name)) for name, check in checks.items()})
         if self.probe_weight == 0.0:
-            raise ValueError("probe_weight must be over 0, or nothing is learned")
+            raise ValueError("probe_weight must be positive; with 0 nothing is learned")
 
     def _value(self, name: str) -> Any:
-        """An option, or the default that goes with the groups."""
+        """An option, or the default for these groups."""
         given = getattr(self, name)
         return (SINGLE if self.groups.single else GROUPED)[name] if given is None else given
 
     def prepared(self, options: StepOptions, dimension: int) -> tuple[GroupProbe, StepOptions]:
-        """With its partition; and central differences, neither momentum nor projection, and the rate above."""
+        """Sets the partition, central differences and the rate above; rejects momentum and projection."""
         for name in ("momentum", "projection"):
             if getattr(options, name):
-                raise ValueError(f"{name} goes with curvature=Displacement(...), not with GroupProbe")
+                raise ValueError(f"{name} needs curvature=Displacement(...), GroupProbe does not support it")
         if options.scheme == "forward":
             raise ValueError("GroupProbe needs scheme='central', got 'forward'")
         p, normal = options.perturbations, options.distribution == "normal"
@@ -188,7 +190,7 @@ class GroupProbe(Curvature):
         return replace(self, groups=Groups(self.groups, dimension)), replace(options, scheme="central", rate=rate)
 
     def start(self, x: Tensor, max_queries: int) -> LearnedGroups:
-        """No probe yet; the budget must hold the first probes of single coordinates and a step."""
+        """No probe yet; the budget must allow the first probes of single coordinates and a step."""
         count, device = len(self.groups), x.device
         if self.groups.single and max_queries < (least := 3 * self._value("initial_probes") * count + 2):
             raise ValueError(
@@ -202,7 +204,7 @@ class GroupProbe(Curvature):
         )
 
     def metric(self, learned: LearnedGroups, x: Tensor) -> GroupDiagonal | None:
-        """H of the present h; None where no group has one."""
+        """H of the present h; None before the first probe."""
         h, dtype = held_up(learned.curvature, learned.probes), compute_dtype(x.dtype)
         limits = torch.finfo(dtype)
         return None if h is None else GroupDiagonal(self.groups, h.clamp(limits.tiny, limits.max).to(dtype))
@@ -213,7 +215,7 @@ class GroupProbe(Curvature):
         return [radius * math.sqrt(directions.d) / norm for norm in norms]
 
     def step(self, learned: LearnedGroups, step: Step) -> LearnedGroups:
-        """An ordinary step, its scalars clipped and its rate warmed up; none before a group has an h."""
+        """An ordinary step with clipped scalars and warmed-up rate; none before a group has an h."""
         metric = self.metric(learned, step.x)
         if not step.terms or metric is None:
             return learned
@@ -231,13 +233,13 @@ class GroupProbe(Curvature):
         return replace(learned, gain=gain)
 
     def probe(self, seed: int, round_number: int) -> Probe | None:
-        """The probe of a round in which ``probed_group`` names one."""
+        """The probe of a round for which ``probed_group`` names a group."""
         initial, every = self._value("initial_probes"), self._value("probe_every")
         group = probed_group(round_number, seed, len(self.groups), initial, every)
         return None if group is None else Probe(self.groups, group)
 
     def learn(self, learned: LearnedGroups, probe: Probe, second: float, x: Tensor) -> tuple[LearnedGroups, float]:
-        """h_b from |â_b|, and the others' by its share; and max(c, n_b h_b) where groups are larger and c > 0."""
+        """Updates h_b from |â_b|, the others by their share; returns max(c, n_b h_b), or 0 for no step along z."""
         group, curvature, probes = probe.group, learned.curvature.clone(), learned.probes.clone()
         told, before = min(int(probes[group]) + 1, SATURATED), float(curvature[group])
         estimate, weight = abs(second) / probe.size, bias_corrected(self._value("probe_weight"), told)
@@ -263,7 +265,7 @@ def held_up(curvature: Tensor, probes: Tensor) -> Tensor | None:
 
 
 def bias_corrected(weight: float, count: int) -> float:
-    """w/(1 − (1 − w)ᵗ), the weight of the t-th number, by products, which are the same on every machine."""
+    """w/(1 − (1 − w)ᵗ), the weight of the t-th number, by products, which are equal on every machine."""
     left = 1.0
     for _ in range(count):
         left *= 1.0 - weight

@@ -1,4 +1,4 @@
-"""HiSo on one machine: descent by scalars along H^(−1/2)u, with the H of the paper, another, or none (DeComFL).
+"""HiSo on one machine: descent by scalars along H^(−1/2)u with the paper's H, another, or none (DeComFL).
 
 References:
     HiSo: Li et al., Reconciling Hessian-informed acceleration and scalar-only communication for efficient federated
@@ -42,7 +42,7 @@ CurvatureLike = Curvature | str | Mapping[str, Any] | None
 
 
 def curvature_of(given: CurvatureLike) -> Curvature:
-    """A curvature by itself, its name, or ``{"name": …}`` with options; None: H = 1; refuses with the nearest name."""
+    """A curvature from itself, its name, or ``{"name": …}`` with options; None: H = 1."""
     if given is None or isinstance(given, Curvature):
         return given or Curvature()
     if not isinstance(given, str | Mapping):
@@ -57,10 +57,10 @@ def curvature_of(given: CurvatureLike) -> Curvature:
 
 @dataclass
 class HiSoState:
-    """What changes beside the iterate.
+    """The state besides the iterate.
 
     Attributes:
-        rate: η; None while it is to be found.
+        rate: η; None until it is found.
         momentum: m, shape ``d``, or None.
         learned: H, and what the curvature needs to learn it.
     """
@@ -71,37 +71,37 @@ class HiSoState:
 
 
 class HiSo(Optimizer):
-    r"""HiSo (Li et al., 2025; Alg. 2, 2a, 2b, eqs. 12, 112) on one machine.
+    """HiSo (Li et al., 2025; Alg. 2, 2a, 2b, eqs. 12, 112) on one machine.
 
     With w = H^(−1/2) u it queries x and x + μ w_p, p = 1…P, and moves by
 
         g_p = (f(x + μ w_p) − f(x))/μ,   Δx = (1/P) Σ_p g_p w_p,   x ← prox(x − η Δx),
         H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u)    (eq. 12; ``Displacement`` says when, in a round)
 
-    so that E Δx = H⁻¹∇f(x) + O(μ) and, for g = wᵀ∇f and Σ = ∇f ∇fᵀ (eq. 120, in the proof of Theorem 2),
-    E[Δx Δxᵀ] = (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹.
+    so that E Δx = H⁻¹∇f(x) + O(μ) and, for g = wᵀ∇f and Σ = ∇f ∇fᵀ (eq. 120, in the proof of Theorem 2), E[Δx Δxᵀ] =
+    (1/P) Tr(ΣH⁻¹) H⁻¹ + (1 + 1/P) H⁻¹ΣH⁻¹.
 
-    The ``curvature`` says where H comes from; a ``GroupProbe`` measures it instead, by a second difference such as
-    eq. 11, which the paper passes over (it prints 2μ² under it, and it is μ²). A step is in Alg. 1's two parts:
-    ``scalars`` is all that a client would send and a server average, and ``follow`` moves x, H and m by scalars alone,
-    as anyone may who holds these and the seed, bit for bit. The prox of coordinate j has its step, η/H_j: ψ must be
-    separable. Memory is x and H, one vector more with momentum, and one without ``in_place``.
+    ``curvature`` defines H; a ``GroupProbe`` measures it by second differences such as eq. 11 (which prints a divisor
+    2μ² that should be μ²). A step has Alg. 1's two parts: ``scalars`` are all that a client sends and a server
+    averages, and ``follow`` moves x, H and m by scalars alone, bitwise equal for everyone who holds these and the seed.
+    The prox of coordinate j has its own step η/H_j, so that ψ must be separable. Memory is x and H, one vector more
+    with momentum, and one more without ``in_place``.
 
-    A failed perturbation is left out of the mean, and a step that might not stay finite altogether; where all queries
-    of a step fail, x goes back to the best point.
+    Failed perturbations are left out of the mean, and a step that might not stay finite is skipped. If all queries of a
+    step fail, x returns to the best point.
 
     Args:
         x0: initial point, shape ``d``.
-        curvature: ``Displacement(...)``, ``GroupProbe(...)``, or the name of either for its defaults,
-            ``"displacement"`` or ``"group_probe"``; ``{"name": "group_probe", "groups": 3}``; None: H = 1, ``DeComFL``.
-        local_steps: τ, steps of a round, to which ``update`` and ``reset`` of a ``Displacement`` refer, and probes.
-        in_place: x0 itself is moved, as a torch optimizer moves parameters, and no copy of it is made; told batches
-            then have another base. ``track_best`` is False unless given; no bounds. A step that is interrupted in
-            the middle cannot be undone, and every call after it says so, until a state is loaded.
+        curvature: ``Displacement(...)``, ``GroupProbe(...)``, or a name for their defaults, ``"displacement"`` or
+            ``"group_probe"``; ``{"name": "group_probe", "groups": 3}``; None: H = 1, ``DeComFL``.
+        local_steps: τ, steps of a round, to which ``update`` and ``reset`` of a ``Displacement``, and probes, refer.
+        in_place: whether x0 itself is moved, without a copy, as torch optimizers move parameters; the base of told
+            batches then changes. ``track_best`` is False by default, and bounds are not allowed. An interrupted step
+                cannot be undone: later calls raise until a state is loaded.
         **options: see ``StepOptions`` and ``Optimizer``.
 
     Attributes:
-        relay: what takes a step's scalars in the place of ``follow``: a federation's client, which sends them.
+        relay: a function that takes a step's scalars instead of ``follow``: a federation's client, which sends them.
     """
 
     method = "hiso"
@@ -131,13 +131,13 @@ class HiSo(Optimizer):
         if self.in_place:
             options.setdefault("track_best", False)
             if options.get("bounds") is not None:
-                raise ValueError("in_place=True goes without bounds")
+                raise ValueError("in_place=True cannot be combined with bounds")
         super().__init__(x0, **options)
 
-    # Alg. 2b, LocalUpdate: queries, and the scalars that they give.
+    # Alg. 2b, LocalUpdate: queries and their scalars.
 
     def _ask(self) -> Batch:
-        """Lines 3 and 4: x, where its value is needed, and x ± μ H^(−1/2) u_p with u_p of address (seed, step, p)."""
+        """Lines 3 and 4: x, if its value is needed, and x ± μ H^(−1/2) u_p with u_p of address (seed, step, p)."""
         mu, metric = self.steps.smoothing_radius, self.metric
         if (probe := self.probe) is not None:
             scales, info = [0.0, probe.radius(mu), -probe.radius(mu)], {"group": probe.group}
@@ -151,9 +151,9 @@ class HiSo(Optimizer):
         return self._directions_batch(rows, scales, distribution=kind, metric=metric, info=info)
 
     def _differences(self, batch: Batch, values: Tensor) -> Tensor:
-        """Line 4 (eq. 112): g_p = (f(x + μ w_p) − f(x))/μ, or the central one; not finite where a query failed.
+        """Line 4 (eq. 112): g_p = (f(x + μ w_p) − f(x))/μ, or the central one; not finite if a query failed.
 
-        Line 4 prints its f(x) at x_{i,r}, eqs. 8 and 112 at x_{r,k}: the steps' own point it is.
+        Line 4 prints f(x) at x_{i,r}, eqs. 8 and 112 at x_{r,k}; we use the step's own point.
         """
         count, m = batch.info["count"], batch.scales.to(values.device)
         if len(batch) == count + 1 and bool(m[0] == 0.0):
@@ -161,9 +161,9 @@ class HiSo(Optimizer):
         return (values[-2 * count : -count] - values[-count:]) / (2.0 * m[-2 * count : -count])
 
     def scalars(self, batch: Batch, values: Tensor, factor: float = 1.0) -> list[float]:
-        """What Alg. 2, line 11, sends: c_p = g_p/P (eq. 112 has the 1/P in Δx), or a probe's g and c.
+        """The scalars of Alg. 2, line 11: c_p = g_p/P (eq. 112 has the 1/P in Δx), or a probe's g and c.
 
-        P are the perturbations that succeeded; NaN stands for the others.
+        P is the number of successful perturbations; the others have NaN.
         """
         if "group" in batch.info:
             return Probe.scalars(batch, values)
@@ -186,14 +186,14 @@ class HiSo(Optimizer):
         if self.state.rate is not None:
             self.follow(scalars)
 
-    # Alg. 2a, Rebuild: what scalars do.
+    # Alg. 2a, Rebuild: the update from scalars.
 
     def follow(self, scalars: Sequence[float], factor: float = 1.0) -> None:
-        """Lines 4 to 6 and Alg. 2, lines 9 and 16: move x, H and m by the scalars of the present step.
+        """Lines 4 to 6 and Alg. 2, lines 9 and 16: moves x, H and m by the scalars of the present step.
 
         Args:
-            scalars: c_p of each perturbation, NaN where there is none; or a probe's g and c.
-            factor: of the rate.
+            scalars: c_p of each perturbation, NaN if there is none; or a probe's g and c.
+            factor: a factor of the rate.
         """
         s, at = self.state, self.iterations
         x, m = self._x, s.momentum
@@ -212,7 +212,7 @@ class HiSo(Optimizer):
         self._x, self.state = x, replace(s, momentum=m, learned=learned)
 
     def _follow_probe(self, probe: Probe, x: Tensor, g: float, c: float, factor: float) -> Any:
-        """What H of the group learns from c; x moves along z by the Newton step, g over the curvature then known."""
+        """H of the group learns from c, then x makes the Newton step g/curvature along z."""
         if not (math.isfinite(g) and math.isfinite(c)):
             return self.state.learned
         learned, second = self.curvature.learn(self.state.learned, probe, c, x)
@@ -223,7 +223,7 @@ class HiSo(Optimizer):
         return learned
 
     def _apply_prox(self, x: Tensor, step: Any, mask: GroupDiagonal | None = None) -> None:
-        """The prox and the projection of a moved x, in place; of the coordinates where the mask is 1, None: of all."""
+        """Applies prox and projection to a moved x in place; with a mask, only to coordinates where it is 1."""
         if self.prox is None and self.domain is None:
             return
         wide = x.to(compute_dtype(x.dtype))
@@ -239,7 +239,9 @@ class HiSo(Optimizer):
         self.curvature, self.steps = c, steps = self.curvature.prepared(self.steps, self.dimension)
         vars(self).update(vars(steps))
         if c.separable and self.prox is not None and not getattr(self.prox, "separable", False):
-            raise ValueError("HiSo's step differs between coordinates: its prox must be separable (DeComFL's not)")
+            raise ValueError(
+                "HiSo's step sizes differ between coordinates, so that its prox must be separable (DeComFL's need not)"
+            )
         momentum = torch.zeros_like(self._x, dtype=compute_dtype(self._x.dtype)) if steps.momentum > 0.0 else None
         self.state = HiSoState(steps.rate, momentum, c.start(self._x, self.max_queries))
 
@@ -252,7 +254,7 @@ class HiSo(Optimizer):
         return centre + sides * count if self.probe is None else 3
 
     def _plan(self) -> tuple[int, int, int]:
-        """Queries at x itself, sides on which each direction is queried, and directions of the next batch."""
+        """The number of queries at x, of sides per direction, and of directions in the next batch."""
         finding, forward, wanted = self.state.rate is None, self.steps.scheme == "forward", self.steps.perturbations
         centre, sides = int(finding or forward), 1 if forward and not finding else 2
         wanted = max(wanted, LEAST_DIRECTIONS * finding)
@@ -273,12 +275,12 @@ class HiSo(Optimizer):
 
     @property
     def probe(self) -> Probe | None:
-        """What the present step measures in the place of a descent."""
+        """The probe that the present step makes instead of a descent, or None."""
         number, k = divmod(self.iterations, self.local_steps)
         return self.curvature.probe(self.seed, number + 1) if k == 0 else None
 
     def _find_rate(self, batch: Batch, values: Tensor) -> float:
-        """Find η, and H₀ where it is to be found, from a first step's queries; the factor of its scalars."""
+        """Finds η, and H₀ if needed, from a first step's queries; returns the factor of its scalars."""
         if (found := found_rate(batch, values, self._differences(batch, values), self.steps)) is None:
             return 1.0
         learned, rate, factor = self.curvature.with_rate(self.state.learned, *found, self.steps, self.in_place)
@@ -286,7 +288,7 @@ class HiSo(Optimizer):
         return factor
 
     def _start_again_from_best(self) -> None:
-        """Where all queries failed: x to the best point, where there is one, and m to 0."""
+        """Moves x to the best point, if there is one, and resets m; called when all queries failed."""
         before = self._x
         if self.state.momentum is not None:
             self.state.momentum = torch.zeros_like(self.state.momentum)
@@ -294,10 +296,10 @@ class HiSo(Optimizer):
         if self.in_place and self._x is not before:
             self._x = before.copy_(self._x)
 
-    # The model that it is, for those who hold the same.
+    # The model's state, for a federation.
 
     def vectors(self) -> dict[str, Tensor]:
-        """x, and the tensors of H and m: the method's own, not copies."""
+        """x, and the tensors of H and m, not copied."""
         named = {"x": self._x} | vars(self.state.learned) | {"momentum": self.state.momentum}
         return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
@@ -306,14 +308,14 @@ class HiSo(Optimizer):
         return {"x": self._x.clone(), "state": save_fields(self.state)}
 
     def put_back(self, snapshot: Mapping[str, Any]) -> None:
-        """Alg. 2b, line 8: x, H and m as they were, not by subtraction; a batch that is pending is cancelled."""
+        """Alg. 2b, line 8: restores copies of x, H and m, without subtraction, and cancels a pending batch."""
         self.cancel()
         saved = dict(snapshot["state"])
         learned = replace(self.state.learned, **saved.pop("learned"))
         self._x, self.state = snapshot["x"], HiSoState(**saved, learned=learned)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See ``Optimizer``; with ``in_place`` the state's x is copied into the user's own tensor."""
+        """See ``Optimizer``; with ``in_place`` the state's x is copied into the user's tensor."""
         own = self._x
         super().load_state_dict(state)
         if self.in_place:
@@ -333,7 +335,7 @@ class DeComFL(HiSo):
 
     Args:
         x0: initial point, shape ``d``.
-        **options: see ``HiSo``, but for the curvature.
+        **options: see ``HiSo``, except the curvature.
     """
 
     method = "decomfl"

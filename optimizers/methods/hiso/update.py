@@ -1,8 +1,8 @@
-"""The update of x, H and m that scalars and seeds determine (HiSo Alg. 2a, eqs. 12, 112): fast, in place, bit for bit.
+"""The update of x, H and m from scalars and seeds (HiSo Alg. 2a, eqs. 12, 112): in place and bitwise reproducible.
 
-Whoever holds x, H and the list of (step, row, scalar) makes the same update: on another machine, for every chunk size
-and thread count, on the CPU or another device. That is what lets a client that missed rounds replay them, and it is why
-this is a function of addresses and numbers and not of a gradient.
+It is a function of addresses and numbers, not of a gradient: whoever holds x, H and the list of (step, row, scalar)
+makes the same update, on every machine and device and for every chunk size and thread count. A client that missed
+rounds can therefore replay them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ except ImportError:
     _compiled = None
 
 LARGEST_NORMAL = 6.67
-"""No coordinate of a normal direction exceeds it (`optimizers.directions.normal`)."""
+"""A bound on the coordinates of a normal direction (`optimizers.directions.normal`)."""
 
 Term = tuple[int, int, float]
 """(step, row, coefficient): the multiple of direction u(seed, step, row)."""
@@ -49,33 +49,33 @@ def update(
     decay: float = 0.0,
     chunk: int = CHUNK,
 ) -> None:
-    r"""One update in place; nothing of size d is made.
+    """One update in place; no temporary has size d.
 
-    With Δx = H^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the terms, every H on the right the old one, and 1 where none is:
+    With Δx = H^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the terms, where H on the right is always the old one, or 1:
 
-        m ← βm + (1 − β)Δx, or m = Δx where none is given,    x ← x − η m,
-        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u) where the numbers of eq. 12 are given.
+        m ← βm + (1 − β)Δx, or m = Δx without a momentum,    x ← x − η m,
+        H ← clip((1 − ν)H + ν(Δx² + ε), β_l, β_u) if ``learning`` is given.
 
-    Every operation is one IEEE operation, rounded in float64, or in float32 for a narrower x, which is then rounded
-    once: so the result depends on neither chunks, threads nor device.
+    Every operation is one IEEE operation in float64, or in float32 for a narrower x, which is then rounded once; the
+    result does not depend on chunks, threads or device.
 
     Args:
         x: the point, floating, shape ``d``.
         directions: normal or Rademacher directions.
-        terms: (step, row, coefficient), added in their order; at least one.
+        terms: (step, row, coefficient), added in this order; at least one.
         rate: η.
-        hessian: H > 0, shape ``d``, in ``compute_dtype(x.dtype)``; inf holds a coordinate in its place.
+        hessian: H > 0, shape ``d``, in ``compute_dtype(x.dtype)``; inf fixes a coordinate.
         learning: (ν, ε, β_l, β_u).
         momentum: m, shape ``d``, in the dtype of H.
         decay: β.
         chunk: coordinates at a time; on the CPU, chunks are shared among ``torch.get_num_threads()`` threads.
 
     Raises:
-        ValueError: for vectors that do not agree, no term, or directions of another distribution.
+        ValueError: for vectors that do not match, no term, or directions of another distribution.
     """
     _check(directions, [terms], x, hessian, momentum)
     if learning is not None and not isinstance(hessian, Tensor):
-        raise ValueError("H is to learn, but no vector of it was given")
+        raise ValueError("learning needs hessian, a vector of shape d")
     nu, *others = learning or (0.0, 0.0, 0.0, math.inf)
     dtype = compute_dtype(x.dtype)
     numbers = _rounded((rate, decay, 1.0 - decay, 1.0 - nu, nu, *others), dtype)
@@ -103,18 +103,18 @@ def learn(
     *,
     chunk: int = CHUNK,
 ) -> None:
-    r"""H ← eq. 12 of several displacements in turn, in place, the root of all of them that of the H that is given.
+    """H ← eq. 12 of several displacements in turn, in place, all with the root of the given H.
 
-    With Δx_l = H₀^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the l-th lesson's terms, H₀ the H that is given:
+    With Δx_l = H₀^(−1/2) Σₜ cₜ u(seed, stepₜ, rowₜ) over the l-th list of terms, H₀ the given H:
 
         H_l = clip((1 − ν)H_{l−1} + ν(Δx_l² + ε), β_l, β_u)
 
-    Its operations are those of ``update``: one displacement's H is the H that ``update`` gives, bit for bit.
+    For one displacement the result is the H of ``update``, bit for bit.
 
     Args:
         hessian: H > 0, float64 or float32, shape ``d``.
         directions: as in ``update``.
-        lessons: the terms of each displacement; at least one of each.
+        lessons: the terms of each displacement; at least one each.
         learning: (ν, ε, β_l, β_u).
         chunk: as in ``update``.
 
@@ -136,7 +136,7 @@ def learn(
 def _check(
     directions: Directions, lessons: Sequence[Sequence[Term]], x: Tensor | None, *others: Tensor | GroupDiagonal | None
 ) -> None:
-    """Refuse no term, other directions, and vectors that do not agree; all but x have the dtype of the arithmetic."""
+    """Raises for no term, other directions, or vectors that do not match in length, device and dtype."""
     if not lessons or not all(lessons) or directions.distribution not in ("normal", "rademacher"):
         raise ValueError(f"an update needs a term, and normal or rademacher directions, got {directions}")
     held = [t for t in (x, *others) if t is not None]
@@ -150,7 +150,7 @@ def _check(
 
 
 def stays_finite(terms: Sequence[Term], rate: float, floor: float, dtype: torch.dtype) -> bool:
-    """Whether neither Δx² nor the step η Δx can overflow at an x of a dtype, by |u| ≤ 6.67 and H ≥ ``floor``."""
+    """Whether neither Δx² nor the step η Δx can overflow at an x of this dtype, by |u| ≤ 6.67 and H ≥ ``floor``."""
     largest = LARGEST_NORMAL * sum(abs(c) for *_, c in terms) / math.sqrt(floor)
     fits = largest < 1e150 and largest**2 < torch.finfo(compute_dtype(dtype)).max / 16.0
     return fits and rate * largest < torch.finfo(dtype).max / 16.0

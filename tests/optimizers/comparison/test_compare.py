@@ -258,16 +258,16 @@ def test_a_checkpoint_of_another_call_and_a_damaged_one_are_refused(tmp_path):
         compare(bowl, checkpoint=path, **call)
     for other in (b"my notes", b'{"a": 1}\n', b"a,b\n1,2\n"):
         path.write_bytes(other)
-        with pytest.raises(ValueError, match="is no journal of a run"):
+        with pytest.raises(ValueError, match="is not a journal of a run"):
             compare(bowl, checkpoint=path, **call)
         assert path.read_bytes() == other
 
 
 def test_more_jobs_say_what_cannot_be_pickled():
     call = {"bounds": BOX, "max_queries": 7, "seeds": 2, "jobs": 2}
-    with pytest.raises(TypeError, match="more than one job needs fun to be picklable"):
+    with pytest.raises(TypeError, match="fun must be picklable for more than one job"):
         compare(lambda x: 0.0, methods=["rgf"], **call)
-    with pytest.raises(TypeError, match="more than one job needs methods to be picklable"):
+    with pytest.raises(TypeError, match="methods must be picklable for more than one job"):
         compare(bowl, methods={"mine": ("rgf", {"update_rule": lambda p: torch.optim.SGD([p], lr=0.1)})}, **call)
     with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
         compare(bowl, methods=["rgf"], **{**call, "jobs": 0})
@@ -334,7 +334,7 @@ def test_kills_lose_no_finished_run(tmp_path, jobs):
 @pytest.mark.slow
 def test_a_dead_worker_and_a_function_that_no_process_finds_are_said(tmp_path):
     call = {"bounds": BOX, "max_queries": 5, "seeds": 2, "methods": ["rgf"], "jobs": 2}
-    with pytest.raises(RuntimeError, match=r"the process that ran \(0, 'rgf'\) died"):
+    with pytest.raises(RuntimeError, match=r"the process of \(0, 'rgf'\) died"):
         compare(dies, **call)
     script = tmp_path / "script.py"
     script.write_text(

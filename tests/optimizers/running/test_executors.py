@@ -295,7 +295,7 @@ def test_processes_give_the_serial_run(processes):
 
 
 def test_an_objective_that_no_worker_can_find_is_refused_in_words(processes):
-    with pytest.raises(ExecutorError, match=r"(?s)cannot be sent.*lambda.*top level of a module.*Threads"):
+    with pytest.raises(ExecutorError, match=r"(?s)cannot be sent.*lambda.*top level of an importable module.*Threads"):
         minimize(lambda x: sphere(x) + 1.0, X0, max_queries=12, executor=processes, **CALL)
     with pytest.raises(ExecutorError, match=r"_thread\.lock"):
         minimize(partial(sphere, threading.Lock()), X0, max_queries=12, executor=processes, **CALL)
@@ -391,7 +391,7 @@ def check_cluster(executor):
         same(minimize(flaky_there, X0, executor=executor, workers=1, **options), expected)
         found = minimize(flaky_there, X0, executor=executor, workers=4, **options)
         assert found.nfev == 60 and (policy == "retry" or found.nfail == expected.nfail)
-    with pytest.raises(ExecutorError, match=r"cannot be sent.*top level of a module"):
+    with pytest.raises(ExecutorError, match=r"cannot be sent.*top level of an importable module"):
         minimize(lambda x: flaky_there(x) + bool(lock), X0, executor=executor, max_queries=12, **CALL)
 
 

@@ -75,7 +75,7 @@ def test_a_run_returns_when_its_time_is_spent(crew, tmp_path):
     fun, made = Slow(7), crew | ({"executor": crew["executor"](1)} if "executor" in crew else {})
     result = call(fun, max_seconds=1.0, checkpoint=tmp_path / "run", **made)
     assert (result.stop_reason, result.status, fun.ended) == ("time", 4, 0) and 1 <= result.nfev < 20
-    assert "time of max_seconds is spent" in result.message and "running and left out" in result.message
+    assert "time of max_seconds is spent" in result.message and "running and ignored" in result.message
     assert result.nfail == 0 and result.success
     whole = call(Slow(), checkpoint=tmp_path / "run")
     assert (whole.nfev, whole.fun) == (20, call(value).fun), "what was left out is asked again"
@@ -97,7 +97,7 @@ def test_a_query_that_takes_too_long_has_failed(workers, caplog):
         result = call(fun, query_timeout=0.5, workers=workers)
     assert (result.nfev, result.nfail, result.stop_reason, fun.ended) == (20, 2, "budget", 0)
     assert "raised TimeoutError" in caplog.text and "took more than query_timeout=0.5 s" in caplog.text
-    assert ("left behind" in caplog.text) == (workers is not None)
+    assert ("abandoned" in caplog.text) == (workers is not None)
     again = call(Slow(5, 9), query_timeout=0.5, workers=workers, on_failure="retry")
     assert again.nfail == 2 and not math.isnan(again.fun)
     with pytest.raises(TimeoutError, match=r"query_timeout=0\.5 s"):

@@ -48,7 +48,7 @@ def test_a_lambda_is_refused_before_anything_starts():
         return 2 * task
 
     for function, named in ((lambda task: task, "<lambda>"), (double, "double")):
-        with pytest.raises(TypeError, match=f"more than one job needs {named} to be picklable"):
+        with pytest.raises(TypeError, match=f"{named} must be picklable for more than one job"):
             run_tasks(function, [1, 2], pytest.fail, jobs=2)
 
 
@@ -68,7 +68,7 @@ def test_what_ends_its_process_is_named_and_the_others_are_kept():
     found, dead = {}, []
     run_tasks(dies_at_two, range(5), found.__setitem__, jobs=2, died=dead.append)
     assert found == {0: 0, 1: 1, 3: 3, 4: 4} and dead == [2]
-    with pytest.raises(RuntimeError, match=r"the process that ran 2 died"):
+    with pytest.raises(RuntimeError, match=r"the process of 2 died"):
         run_tasks(dies_at_two, [2, 3], lambda *pair: None, jobs=2)
 
 
