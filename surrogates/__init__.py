@@ -21,14 +21,27 @@ from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.hyperparameter_samples import sample_hyperparameters
 from surrogates.pinned.kernel import PinnedKernel
 from surrogates.pinned.prior import PinnedPrior
+from surrogates.sensitivity.active_subspace import ActiveSubspace
+from surrogates.sensitivity.estimate import Band, Estimate
+from surrogates.sensitivity.gradient_sensitivity import GradientSensitivity
+from surrogates.sensitivity.partial_dependence import PartialDependence, partial_dependence
+from surrogates.sensitivity.plots import (
+    plot_gradient_arrows,
+    plot_partial_dependence,
+    plot_sensitivity,
+    plot_sign_map,
+)
 from surrogates.transformed_gradient_posterior import TransformedGradientPosterior
 from surrogates.window.nearest_window import NearestWindow
 from surrogates.window.trajectory import Trajectory
 
 __all__ = [
+    "ActiveSubspace",
+    "Band",
     "Blocks",
     "Conditioning",
     "DerivedGP",
+    "Estimate",
     "FingerprintError",
     "FourierFeatures",
     "FourierGradientPosterior",
@@ -38,12 +51,14 @@ __all__ = [
     "GradientMixturePosterior",
     "GradientObservationGP",
     "GradientPosterior",
+    "GradientSensitivity",
     "GrowingCholesky",
     "HessianPosterior",
     "KernelFunctions",
     "NearestWindow",
     "NotFittedError",
     "NotPositiveDefiniteError",
+    "PartialDependence",
     "PinnedKernel",
     "PinnedPrior",
     "RadialFunctions",
@@ -54,6 +69,11 @@ __all__ = [
     "gaussian_likelihood",
     "kernel_blocks",
     "matern_kernel",
+    "partial_dependence",
+    "plot_gradient_arrows",
+    "plot_partial_dependence",
+    "plot_sensitivity",
+    "plot_sign_map",
     "prior_gradient_covariance",
     "prior_gradient_variance",
     "radial_profile",

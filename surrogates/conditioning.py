@@ -149,7 +149,8 @@ class Conditioning:
             slope = self.slope.unsqueeze(-3).unsqueeze(-3)
             prior = prior * slope * slope.mT
         first, second = self.whitened_jacobian(x1), self.whitened_jacobian(x2)
-        prior, explained = prior.double(), first.unsqueeze(-3).mT @ second.unsqueeze(-4)
+        # One product of matrices, and not one for every pair of points.
+        prior, explained = prior.double(), torch.einsum("...pni,...qnj->...pqij", first, second)
         if x1 is x2:
             # Traces of all blocks, of which those of a point with itself are on the diagonal.
             traces = (torch.diagonal(part, dim1=-2, dim2=-1).sum(-1) for part in (prior, explained))

@@ -15,6 +15,7 @@ from surrogates.inference import cached_with_graph, outside_inference_mode
 from surrogates.kernels.blocks import is_uniform
 from surrogates.kernels.one_pass import Pass
 from surrogates.linalg.cholesky import covariance_root, laddered_factor
+from surrogates.normal import positive_probability
 
 _DENSE = 1024
 
@@ -141,13 +142,31 @@ class GradientPosterior(Posterior):
         return self._scaled(self._conditioning.directional_variance(self._x, self._chained(u)), 2)
 
     @outside_inference_mode
+    def positive_probability(self, u: Tensor | None = None) -> Tensor:
+        """The probability that a partial or a directional derivative is positive.
+
+        It is P(∂f/∂xᵢ > 0) = Φ(μᵢ/σᵢ), ``batch x q x d``, or P(uᵀ∇f > 0) = Φ(uᵀ∇μ/√(uᵀ ∂σ² u)), ``batch x q``.
+
+        Args:
+            u: The directions, ``batch x q x d`` or what broadcasts to it. None stands for every partial derivative.
+
+        Raises:
+            TypeError: If u is no floating point tensor.
+            ValueError: If u does not broadcast to the points, or holds NaN or inf.
+        """
+        if u is None:
+            return positive_probability(self.mean, self.variance)
+        variance = self.directional_variance(u)
+        along = expanded("u", u, self._extended_shape(), self.dtype)
+        # An input that u leaves out may have no derivative.
+        return positive_probability((along * self.mean.masked_fill(along == 0, 0.0)).sum(-1), variance)
+
+    @outside_inference_mode
     def descent_probability(self) -> Tensor:
         """P(−∇μ(x) is a descent direction) = Φ(‖∇μ‖² / √(∇μᵀ ∂σ² ∇μ)), ``batch x q``, and ½ where ∇μ = 0."""
         norm = self.mean.norm(dim=-1)
         direction = self.mean / norm.clamp_min(torch.finfo(self.dtype).tiny).unsqueeze(-1)
-        deviation = self.directional_variance(direction).sqrt()
-        score = norm / deviation.clamp_min(torch.finfo(self.dtype).tiny)
-        return torch.where(norm > 0, torch.special.ndtr(score), torch.full_like(norm, 0.5))
+        return positive_probability(norm, self.directional_variance(direction))
 
     @outside_inference_mode
     def joint_covariance(self) -> Tensor:

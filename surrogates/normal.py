@@ -70,3 +70,8 @@ def unit_free(posterior: GPyTorchPosterior) -> GPyTorchPosterior:
     if not isinstance(normal, MultitaskMultivariateNormal):
         return type(posterior)(UnitFreeNormal(normal.mean, covariance))
     return type(posterior)(UnitFreeMultitaskNormal(normal.mean, covariance, interleaved=normal._interleaved))
+
+
+def positive_probability(mean: Tensor, variance: Tensor) -> Tensor:
+    """P(z > 0) = Φ(mean/√variance) for normal z, elementwise; ½ where the mean and the variance are 0."""
+    return torch.special.ndtr(mean / variance.sqrt().clamp_min(torch.finfo(mean.dtype).tiny))

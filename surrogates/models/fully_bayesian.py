@@ -54,13 +54,24 @@ class GradientMixturePosterior(GradientPosterior):
         between = self._spread.unsqueeze(-1) * self._spread.unsqueeze(-2)
         return (self.covariance_matrix + between).mean(MCMC_DIM - 1)
 
+    def mixture_positive_probability(self, u: Tensor | None = None) -> Tensor:
+        """The probability that a partial or a directional derivative is positive, mean_s ``positive_probability``.
+
+        Args:
+            u: The directions, ``batch x S x q x d`` or what broadcasts to it. None stands for every partial derivative.
+
+        Returns:
+            The probabilities, ``batch x q x d``, or ``batch x q`` along u.
+        """
+        return self.positive_probability(u).mean(MCMC_DIM if u is None else MCMC_DIM + 1)
+
     def quantile(self, value: Tensor) -> Tensor:
         """The marginal quantiles of the mixture, ``k x batch x q x d`` for k values in (0, 1).
 
         Raises:
             ValueError: If a value is not in (0, 1).
         """
-        return _mixture_quantiles(self.mean, self.variance, value)
+        return mixture_quantiles(self.mean, self.variance, value)
 
     @cached_with_graph
     def _spread(self) -> Tensor:
@@ -86,11 +97,11 @@ class ValueMixturePosterior(GaussianMixturePosterior):
         Raises:
             ValueError: If a value is not in (0, 1).
         """
-        found = _mixture_quantiles(self.mean, self.variance, value)
+        found = mixture_quantiles(self.mean, self.variance, value)
         return found if value.numel() > 1 else found[0]
 
 
-def _mixture_quantiles(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
+def mixture_quantiles(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
     """The quantiles of mixtures of normal distributions in equal parts, which ``MCMC_DIM`` counts, ``k x ...``."""
     value = value.to(mean).reshape(-1)
     if not bool(((value > 0) & (value < 1)).all()):

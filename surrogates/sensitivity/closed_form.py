@@ -1,0 +1,107 @@
+"""The posterior mean of the mean outer product of the gradient over a box, in closed form for the RBF kernel.
+
+With k = o exp(−½ Σₖ pₖ (zₖ − z'ₖ)²), G = A⁻¹ − α αᵀ and the uniform distribution on the box,
+
+    E ∫ ∂ᵢf ∂ⱼf dz = o pᵢ δᵢⱼ − Σ_ab G_ab ∫ ∂ᵢk(z, z_a) ∂ⱼk(z, z_b) dz,
+
+and each integral is a product of integrals in one variable, which are error functions and exponentials.
+
+References:
+    N. Wycoff, M. Binois and S. M. Wild, Sequential learning of active subspaces, Journal of Computational and
+        Graphical Statistics 30, 2021, Theorem 2.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+
+import torch
+from torch import Tensor
+
+from surrogates.kernels.stationary import RadialProfile, StationaryKernel
+from surrogates.models.derived_gp import DerivedGP
+from surrogates.models.transforms import is_affine_input
+
+
+def mean_outer_product(model: object, bounds: Tensor) -> Tensor | None:
+    """E ∫ ∇f ∇fᵀ over a box in the user's units, ``batch (x m) x d x d``, or None where there is no closed form.
+
+    There is one for a ``DerivedGP`` with an RBF kernel, ARD or not, scaled or not, on any ``active_dims``, with a
+    constant mean and an affine input transform.
+
+    Args:
+        model: Any model.
+        bounds: The box, ``2 x d``.
+    """
+    if not isinstance(model, DerivedGP) or not is_affine_input(getattr(model, "input_transform", None)):
+        return None
+    conditioning, scale = model.conditioning, model.outcome_scale
+    kernel = conditioning.kernel
+    if conditioning.prior_mean is not None or not isinstance(kernel, StationaryKernel):
+        return None
+    if not isinstance(kernel.profile, RadialProfile) or kernel.profile.name != "rbf":
+        return None
+    box = bounds if not hasattr(model, "input_transform") else model.input_transform(bounds)
+    if model.num_outputs > 1:
+        box = box.unsqueeze(-3)
+    solved = torch.cholesky_inverse(conditioning.factor) - conditioning.alpha.unsqueeze(
+        -1
+    ) * conditioning.alpha.unsqueeze(-2)
+    seen = _stationary(kernel, kernel.seen_inputs(conditioning.X).double(), kernel.seen_inputs(box).double(), solved)
+    d = bounds.shape[-1]
+    matrix = seen
+    if kernel.active_dims is not None:
+        matrix = seen.new_zeros(*seen.shape[:-2], d, d)
+        matrix[..., kernel.active_dims[:, None], kernel.active_dims] = seen
+    if conditioning.slope is not None:
+        slope = conditioning.slope.double()
+        matrix = matrix * slope.mT * slope
+    if scale is not None:
+        matrix = matrix * scale.double().unsqueeze(-1).square()
+    return matrix.to(bounds)
+
+
+def _stationary(kernel: StationaryKernel, X: Tensor, box: Tensor, solved: Tensor) -> Tensor:
+    """The matrix of the inputs that the kernel sees, ``batch x d' x d'``, per unit of the transformed inputs."""
+    d = X.shape[-1]
+    o = kernel.outputscale.double()[..., 0]
+    p = kernel.precision.double()[..., 0, :].expand(*kernel.precision.shape[:-2], d)
+    whole, first, second = zip(*(_integrals(X[..., k], box[..., k], p[..., k]) for k in range(d)), strict=True)
+    product = torch.stack(whole).prod(0)
+    weighed = solved * product * o.unsqueeze(-1).square()
+    rows = []
+    for i in range(d):
+        row = [
+            p[..., i] * p[..., j] * (weighed * (second[i] if i == j else first[i] * first[j].mT)).sum((-2, -1))
+            for j in range(d)
+        ]
+        rows.append(torch.stack(row, dim=-1))
+    return torch.diag_embed(o * p) - torch.stack(rows, dim=-2)
+
+
+def _integrals(x: Tensor, ends: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Means over an interval, in one variable, of products of two Gaussian bells, ``batch x n x n``.
+
+    Args:
+        x: The bells' centres, ``batch x n``.
+        ends: The interval's ends, ``batch x 2``.
+        p: The bells' precision, ``batch``.
+
+    Returns:
+        M = mean of exp(−½p(z − a)² − ½p(z − b)²) over z, and M's ratios: that of the same mean with the factor
+        (z − a), and with the factor (z − a)(z − b). The ratios are 0 where M is 0 to rounding.
+    """
+    a, b, p = x.unsqueeze(-1), x.unsqueeze(-2), p[..., None, None]
+    low, high = ends[..., 0, None, None], ends[..., 1, None, None]
+    middle, root = 0.5 * (a + b), p.sqrt()
+    below, above = low - middle, high - middle
+    mass = torch.erf(root * above) - torch.erf(root * below)
+    integral = mass * sqrt(pi) / (2 * root)
+    decay = torch.exp(-0.25 * p * (a - b).square())
+    at_low, at_high = torch.exp(-p * below.square()), torch.exp(-p * above.square())
+    safe = torch.where(integral != 0, integral, 1.0)
+    linear = torch.where(integral != 0, -(at_high - at_low) / (2 * p * safe), 0.0)
+    quadratic = torch.where(
+        integral != 0, (1 - (above * at_high - below * at_low) / safe) / (2 * p) - 0.25 * (a - b).square(), 0.0
+    )
+    return decay * integral / (high - low), linear + 0.5 * (b - a), quadratic

@@ -1,0 +1,258 @@
+"""Plots of what a gradient says: sensitivities, partial dependence, signs of a slope, and arrows in the plane.
+
+Every function draws on a matplotlib axes and returns it. matplotlib is imported when a plot needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surrogates.checks import check_integer
+from surrogates.inference import outside_inference_mode
+from surrogates.normal import positive_probability
+from surrogates.plotting import BLACK, BLUE, GREY, VERMILION, WHITE
+from surrogates.sensitivity.averages import check_bounds
+from surrogates.sensitivity.estimate import Estimate
+from surrogates.sensitivity.partial_dependence import PartialDependence
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SURE = 0.975
+"""The probability of a sign from which the sign map and the slope's band mark it as sure."""
+
+
+def plot_sensitivity(
+    axes: Axes, estimate: Estimate, names: Sequence[str] | None = None, *, level: float = 0.95
+) -> Axes:
+    """Draws a horizontal bar for every input, as long as its posterior mean, with the posterior interval.
+
+    Args:
+        axes: The axes to draw on.
+        estimate: An estimate of shape ``d``, such as ``GradientSensitivity.total_index_bound()``.
+        names: The names of the inputs. None stands for x₁, …, x_d.
+        level: The probability of the intervals.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If the estimate is not of shape ``d``, or there are not d names.
+    """
+    mean = _one_dimensional("estimate", estimate.mean)
+    names = _names(len(mean), names)
+    low, high = estimate.interval(level).numpy(force=True)
+    at = np.arange(len(mean))
+    axes.barh(at, mean, height=0.6, color=BLUE, alpha=0.45)
+    axes.hlines(at, low, high, color=BLACK, lw=1.2)
+    axes.set_yticks(at, names)
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.set_xlim(left=0.0)
+    return axes
+
+
+def plot_partial_dependence(
+    axes: Axes, dependence: PartialDependence, *, of: str = "slope", level: float = 0.95, name: str | None = None
+) -> Axes:
+    """Draws the posterior mean of a partial dependence, or of its slope, with its pointwise band.
+
+    The band of a slope has a line at 0, and bars below it where the slope is positive (blue) or negative (red) with a
+    probability of at least 0.975.
+
+    Args:
+        axes: The axes to draw on.
+        dependence: What ``surrogates.partial_dependence`` returned, of one outcome.
+        of: ``"slope"`` or ``"value"``.
+        level: The probability of the band at every point.
+        name: The name of the input. None stands for xᵢ.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If ``of`` is another word, or the dependence has a batch or several outcomes.
+    """
+    if of not in ("slope", "value"):
+        raise ValueError(f'of must be "slope" or "value", got {of!r}.')
+    band = dependence.slope if of == "slope" else dependence.value
+    grid, mean = dependence.grid.numpy(force=True), _one_dimensional("dependence", band.mean)
+    low, high = band.interval(level).numpy(force=True)
+    axes.fill_between(grid, low, high, color=BLUE, alpha=0.2, lw=0)
+    axes.plot(grid, mean, color=BLUE)
+    axes.set_xlabel(_names(dependence.input_index + 1)[-1] if name is None else name)
+    if of == "slope":
+        axes.axhline(0.0, color=GREY, lw=0.8)
+        positive = band.positive_probability().numpy(force=True)
+        for sure, color in ((positive >= SURE, BLUE), (positive <= 1 - SURE, VERMILION)):
+            axes.fill_between(
+                grid, 0.0, 0.03, where=sure, color=color, lw=0, transform=axes.get_xaxis_transform(), step="mid"
+            )
+    return axes
+
+
+@outside_inference_mode
+@torch.no_grad()
+def plot_sign_map(
+    axes: Axes,
+    model: Any,
+    input_index: int,
+    bounds: Tensor,
+    *,
+    plane: tuple[int, int] = (0, 1),
+    at: Tensor | None = None,
+    resolution: int = 41,
+    names: Sequence[str] | None = None,
+) -> Axes:
+    """Draws the probability that ∂f/∂xᵢ is positive over a plane of two inputs.
+
+    Lines surround where the sign is sure: a probability of 0.975 (solid) or 0.025 (dashed).
+
+    Args:
+        axes: The axes to draw on; its figure gets a colour bar.
+        model: A model of one outcome with a ``gradient_posterior``.
+        input_index: i, in [0, d).
+        bounds: The box of all inputs, ``2 x d``.
+        plane: The inputs along the horizontal and the vertical axis.
+        at: The values of all inputs, ``d``, from which the others are taken. None stands for the middle of the box.
+        resolution: The number of points along either axis.
+        names: The names of all inputs. None stands for x₁, …, x_d.
+
+    Returns:
+        The axes.
+
+    Raises:
+        TypeError: If a tensor is not floating point, or an index no integer.
+        ValueError: If the box, plane, point or names do not fit, or the model has a batch or several outcomes.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    points, horizontal, vertical = _plane(bounds, plane, at, resolution)
+    i = check_integer("input_index", input_index, 0, bounds.shape[-1])
+    names = _names(bounds.shape[-1], names)
+    shown = _probability(model.gradient_posterior(points))[:, i].reshape(resolution, resolution).numpy(force=True)
+    colors = LinearSegmentedColormap.from_list("sign", (VERMILION, WHITE, BLUE))
+    mesh = axes.pcolormesh(horizontal, vertical, shown.T, cmap=colors, vmin=0, vmax=1, shading="gouraud")
+    for sure, line in ((1 - SURE, "--"), (SURE, "-")):
+        if shown.min() < sure < shown.max():
+            axes.contour(horizontal, vertical, shown.T, levels=[sure], colors=BLACK, linewidths=0.8, linestyles=line)
+    axes.figure.colorbar(mesh, ax=axes, label=f"P(∂f/∂{names[i]} > 0)")
+    axes.grid(False)
+    axes.set(xlabel=names[plane[0]], ylabel=names[plane[1]])
+    return axes
+
+
+@outside_inference_mode
+@torch.no_grad()
+def plot_gradient_arrows(
+    axes: Axes,
+    model: Any,
+    bounds: Tensor,
+    *,
+    plane: tuple[int, int] = (0, 1),
+    at: Tensor | None = None,
+    resolution: int = 11,
+    names: Sequence[str] | None = None,
+) -> Axes:
+    """Draws arrows along the posterior mean of ∇f in a plane of two inputs, darker where it is better known.
+
+    Inputs are measured in widths of the box, so that arrows do not depend on units; they have one scale of length. An
+    arrow is as opaque as its share ‖μ‖²/(‖μ‖² + tr Σ) of the expected squared slope in the plane, with μ and Σ the
+    posterior moments of these two partial derivatives.
+
+    Args:
+        axes: The axes to draw on.
+        model: A model of one outcome with a ``gradient_posterior``.
+        bounds: The box of all inputs, ``2 x d``.
+        plane: The inputs along the horizontal and the vertical axis.
+        at: The values of all inputs, ``d``, from which the others are taken. None stands for the middle of the box.
+        resolution: The number of arrows along either axis.
+        names: The names of all inputs. None stands for x₁, …, x_d.
+
+    Returns:
+        The axes.
+
+    Raises:
+        TypeError: If a tensor is not floating point.
+        ValueError: If the box, plane, point or names do not fit, or the model has a batch or several outcomes.
+    """
+    points, _, _ = _plane(bounds, plane, at, resolution, inset=0.5 / resolution)
+    names = _names(bounds.shape[-1], names)
+    mean, variance = _moments(model.gradient_posterior(points))
+    widths = (bounds[1] - bounds[0])[list(plane)]
+    mean, variance = mean[:, list(plane)] * widths, variance[:, list(plane)] * widths.square()
+    squared = mean.square().sum(-1)
+    known = (squared / (squared + variance.sum(-1)).clamp_min(torch.finfo(squared.dtype).tiny)).numpy(force=True)
+    longest = float(squared.max().sqrt())
+    arrows = (mean / longest if longest > 0 else mean).numpy(force=True)
+    # The longest arrow is as long as the distance between two of them.
+    where = points[:, list(plane)].numpy(force=True)
+    axes.quiver(
+        *where.T, *arrows.T, color=BLACK, alpha=known, scale=resolution, scale_units="width", width=0.006, pivot="mid"
+    )
+    xlim, ylim = (bounds[:, k].tolist() for k in plane)
+    axes.set(xlim=xlim, ylim=ylim, xlabel=names[plane[0]], ylabel=names[plane[1]])
+    axes.grid(False)
+    return axes
+
+
+def _moments(posterior: Any) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every partial derivative, ``q x d``, of the mixture where there is one."""
+    mixture = hasattr(posterior, "mixture_mean")
+    mean = posterior.mixture_mean if mixture else posterior.mean
+    return _planar(mean), posterior.mixture_variance if mixture else posterior.variance
+
+
+def _probability(posterior: Any) -> Tensor:
+    """P(∂f/∂xᵢ > 0), ``q x d``, of any posterior of gradients with a mean and a variance."""
+    if hasattr(posterior, "mixture_positive_probability"):
+        return _planar(posterior.mixture_positive_probability())
+    return _planar(positive_probability(posterior.mean, posterior.variance))
+
+
+def _planar(values: Tensor) -> Tensor:
+    if values.dim() != 2:
+        raise ValueError(
+            f"Plots are of one outcome without a batch; the gradients have the shape {tuple(values.shape)}."
+        )
+    return values
+
+
+def _plane(
+    bounds: Tensor, plane: tuple[int, int], at: Tensor | None, resolution: int, inset: float = 0.0
+) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """Points of a grid in the plane, ``resolution² x d``, and the values along its two axes."""
+    check_bounds(bounds)
+    d, count = bounds.shape[-1], check_integer("resolution", resolution, 2)
+    if len(plane) != 2 or plane[0] == plane[1]:
+        raise ValueError(f"plane must be two different inputs, got {plane!r}.")
+    pair = [check_integer("plane", index, 0, d) for index in plane]
+    middle = bounds.mean(0) if at is None else at.to(bounds)
+    if middle.shape != (d,):
+        raise ValueError(f"at must be of shape ({d},), got {tuple(middle.shape)}.")
+    shares = torch.linspace(inset, 1.0 - inset, count).to(bounds)
+    lines = [bounds[0, k] + (bounds[1, k] - bounds[0, k]) * shares for k in pair]
+    points = middle.repeat(count * count, 1)
+    points[:, pair] = torch.cartesian_prod(*lines)
+    return points, lines[0].numpy(force=True), lines[1].numpy(force=True)
+
+
+def _one_dimensional(name: str, values: Tensor) -> np.ndarray:
+    if values.dim() != 1:
+        raise ValueError(f"{name} must be of one outcome without a batch, got the shape {tuple(values.shape)}.")
+    return values.numpy(force=True)
+
+
+def _names(d: int, names: Sequence[str] | None = None) -> list[str]:
+    found = [f"x{str(k + 1).translate(_SUBSCRIPTS)}" for k in range(d)] if names is None else list(names)
+    if len(found) != d:
+        raise ValueError(f"names must be {d}, one for every input, got {len(found)}.")
+    return found
+
+
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
