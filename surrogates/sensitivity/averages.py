@@ -68,7 +68,7 @@ def joint_moments(model: Any, X: Tensor) -> tuple[Any, Tensor]:
     if not hasattr(model, "joint_posterior"):
         raise TypeError(
             f"{type(model).__name__} has no joint_posterior of values and gradients; surrogates.DerivedGP and "
-            "surrogates.GradientObservationGP have one."
+            "surrogates.GradientObservationGP have one; of a list of models, take them one by one."
         )
     (N, d), models = X.shape, torch.Size(getattr(model, "batch_shape", ())).numel() * model.num_outputs
     entries = models * (N * (d + 1)) ** 2

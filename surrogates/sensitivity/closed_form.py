@@ -8,7 +8,7 @@ and each integral is a product of integrals in one variable, which are error fun
 
 References:
     N. Wycoff, M. Binois and S. M. Wild, Sequential learning of active subspaces, Journal of Computational and
-        Graphical Statistics 30, 2021, Theorem 2.
+        Graphical Statistics 30, 2021.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from surrogates.kernels.stationary import RadialProfile, StationaryKernel
+from surrogates.linalg.rounding import remaining_covariance
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.transforms import is_affine_input
 
@@ -44,10 +45,8 @@ def mean_outer_product(model: object, bounds: Tensor) -> Tensor | None:
     box = bounds if not hasattr(model, "input_transform") else model.input_transform(bounds)
     if model.num_outputs > 1:
         box = box.unsqueeze(-3)
-    solved = torch.cholesky_inverse(conditioning.factor) - conditioning.alpha.unsqueeze(
-        -1
-    ) * conditioning.alpha.unsqueeze(-2)
-    seen = _stationary(kernel, kernel.seen_inputs(conditioning.X).double(), kernel.seen_inputs(box).double(), solved)
+    inputs, ends = (kernel.seen_inputs(t).double() for t in (conditioning.X, box))
+    seen = _over_seen_inputs(kernel, inputs, ends, conditioning.factor, conditioning.alpha)
     d = bounds.shape[-1]
     matrix = seen
     if kernel.active_dims is not None:
@@ -61,22 +60,24 @@ def mean_outer_product(model: object, bounds: Tensor) -> Tensor | None:
     return matrix.to(bounds)
 
 
-def _stationary(kernel: StationaryKernel, X: Tensor, box: Tensor, solved: Tensor) -> Tensor:
+def _over_seen_inputs(kernel: StationaryKernel, X: Tensor, box: Tensor, factor: Tensor, alpha: Tensor) -> Tensor:
     """The matrix of the inputs that the kernel sees, ``batch x d' x d'``, per unit of the transformed inputs."""
     d = X.shape[-1]
     o = kernel.outputscale.double()[..., 0]
     p = kernel.precision.double()[..., 0, :].expand(*kernel.precision.shape[:-2], d)
     whole, first, second = zip(*(_integrals(X[..., k], box[..., k], p[..., k]) for k in range(d)), strict=True)
-    product = torch.stack(whole).prod(0)
-    weighed = solved * product * o.unsqueeze(-1).square()
-    rows = []
-    for i in range(d):
-        row = [
-            p[..., i] * p[..., j] * (weighed * (second[i] if i == j else first[i] * first[j].mT)).sum((-2, -1))
-            for j in range(d)
+    product = torch.stack(whole).prod(0) * o.unsqueeze(-1).square()
+
+    def summed(weights: Tensor) -> Tensor:
+        weighed = weights * product
+        rows = [
+            [(weighed * (second[i] if i == j else first[i] * first[j].mT)).sum((-2, -1)) for j in range(d)]
+            for i in range(d)
         ]
-        rows.append(torch.stack(row, dim=-1))
-    return torch.diag_embed(o * p) - torch.stack(rows, dim=-2)
+        return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2) * p.unsqueeze(-1) * p.unsqueeze(-2)
+
+    left = remaining_covariance(torch.diag_embed(o * p), summed(torch.cholesky_inverse(factor)))
+    return left + summed(alpha.unsqueeze(-1) * alpha.unsqueeze(-2))
 
 
 def _integrals(x: Tensor, ends: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,13 +24,18 @@ from surrogates.sensitivity.averages import averaging_points, joint_moments
 from surrogates.sensitivity.closed_form import mean_outer_product
 from surrogates.sensitivity.estimate import Estimate
 
+_MORE, _FEW = 16, 32
+
 
 class GradientSensitivity:
     """What a model's gradient says of the inputs' importance, over a box or a sample of the inputs.
 
     Averages are over N points: those of the sample, or scrambled Sobol' points of the box. f and ∇f at all of them
     are jointly normal, and their joint samples give the posterior of every average, O((Nd)³) once. Averages over a
-    box have an integration error beside their posterior uncertainty; more points make it smaller.
+    box have an integration error beside their posterior uncertainty, which more points make smaller. The posterior
+    mean of E ∇f ∇fᵀ over a box is computed in closed form where there is one (RBF kernel, constant mean, affine input
+    transform) and otherwise at 16 N Sobol' points, and the sampled ∂ᵢf are multiplied by one number for each input so
+    that the posterior mean of E (∂ᵢf)² is this one.
 
     Shapes are those of one outcome; m > 1 outcomes are the last dimension of the batch. Of a fully Bayesian model the
     mixture over its hyper-parameters is taken; other models are taken as if their hyper-parameters were known.
@@ -66,30 +71,36 @@ class GradientSensitivity:
         num_samples: int = 512,
         seed: int = 0,
     ) -> None:
+        draws = positive_integer("num_samples", num_samples)
         points = averaging_points(bounds, X, num_points, seed)
         self._widths = None if bounds is None else bounds[1] - bounds[0]
         self._scale = points.std(0) if self._widths is None else self._widths
         joint, covariance = joint_moments(model, points)
         mean, parts = joint.mean, is_ensemble(model)
-        closed_form = None if bounds is None else mean_outer_product(model, bounds)
-        outer = _mean_outer_product(mean, covariance) if closed_form is None else closed_form
-        measure, variance = torch.diagonal(outer, dim1=-2, dim2=-1), _measure_variance(mean, covariance)
-        count = -(-positive_integer("num_samples", num_samples) // (mean.shape[MCMC_DIM] if parts else 1))
+        at_points = outer = _mean_outer_product(joint, covariance)
+        if bounds is not None:
+            outer = mean_outer_product(model, bounds)
+            outer = _outer_product_at_more_points(model, bounds, num_points, seed) if outer is None else outer
+        measure = torch.diagonal(outer, dim1=-2, dim2=-1)
+        # Samples and variances at the N points follow the mean, whose integration error is smaller.
+        ratio = measure / torch.diagonal(at_points, dim1=-2, dim2=-1).clamp_min(torch.finfo(mean.dtype).tiny)
+        variance = _measure_variance(mean, covariance) * ratio.square()
+        count = -(-draws // (mean.shape[MCMC_DIM] if parts else 1))
         generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
         base = torch.randn(count, *mean.shape, generator=generator, dtype=torch.float64).to(mean)
         samples = joint.distribution.rsample(base_samples=base)
+        values, gradients = samples[..., 0], samples[..., 1:] * ratio.sqrt().unsqueeze(-2)
         if parts:
-            samples = samples.movedim(MCMC_DIM, 0).flatten(0, 1)
+            values, gradients = values.movedim(-2, 0).flatten(0, 1), gradients.movedim(MCMC_DIM, 0).flatten(0, 1)
             variance = variance.mean(-2) + measure.var(-2, correction=0)
             outer = outer.mean(MCMC_DIM)
-        self._outer, self._measure_variance = outer, variance
-        self._values, self._gradients = samples[..., 0], samples[..., 1:]
+        self._outer, self._measure_variance, self._values, self._gradients = outer, variance, values, gradients
 
     def derivative_measure(self) -> Estimate:
         """ν_i = E (∂f/∂xᵢ)² over the inputs, ``batch x d``, in squared outcome units per squared unit of input.
 
-        The posterior mean is exact for a box under an RBF kernel, and at the N points otherwise, as the variance is:
-        with m and Σ the moments of ∂ᵢf at the N points, (‖m‖² + tr Σ)/N and (2 tr Σ² + 4 mᵀΣm)/N².
+        With m and Σ the posterior moments of ∂ᵢf at the N points, the mean over these has the posterior mean
+        (‖m‖² + tr Σ)/N and the posterior variance (2 tr Σ² + 4 mᵀΣm)/N²: those of a quadratic form in normal variables.
         """
         mean = torch.diagonal(self._outer, dim1=-2, dim2=-1)
         return Estimate(mean, self._measure_variance, self._gradients.square().mean(-2))
@@ -123,8 +134,7 @@ class GradientSensitivity:
     def active_subspace(self, scale: Tensor | None = None) -> ActiveSubspace:
         """The posterior of C = E (s ∘ ∇f)(s ∘ ∇f)ᵀ over the inputs, and of its eigenvalues and eigenvectors.
 
-        The posterior mean of C is in closed form for a box under an RBF kernel, constant mean and affine input
-        transform (Wycoff, Binois and Wild 2021), and else at the N points.
+        The posterior mean of C over a box under an RBF kernel is that of Wycoff, Binois and Wild (2021).
 
         Args:
             scale: The units s of the inputs, as in ``gradient_norm``.
@@ -143,16 +153,24 @@ class GradientSensitivity:
         return units
 
 
-def _mean_outer_product(mean: Tensor, covariance: Tensor) -> Tensor:
+def _mean_outer_product(joint: Any, covariance: Tensor) -> Tensor:
     """The mean over the points of E ∇f ∇fᵀ, ``batch x d x d``."""
-    gradient = mean[..., 1:]
+    gradient = joint.mean[..., 1:]
     own = torch.diagonal(covariance, dim1=-4, dim2=-2).mean(-1)[..., 1:, 1:]
-    return gradient.mT @ gradient / mean.shape[-2] + own
+    return gradient.mT @ gradient / gradient.shape[-2] + own
+
+
+def _outer_product_at_more_points(model: Any, bounds: Tensor, num_points: int, seed: int) -> Tensor:
+    """The mean of E ∇f ∇fᵀ over 16 times as many points of a box, of which few at a time need no large covariance."""
+    points = averaging_points(bounds, None, _MORE * num_points, seed)
+    few = [_mean_outer_product(*joint_moments(model, part)) * len(part) for part in points.split(_FEW)]
+    return torch.stack(few).sum(0) / len(points)
 
 
 def _measure_variance(mean: Tensor, covariance: Tensor) -> Tensor:
     """The variance of the mean square of every partial derivative over the points, ``batch x d``."""
-    gradient, N = mean[..., 1:], mean.shape[-2]
-    own = torch.diagonal(covariance, dim1=-3, dim2=-1)[..., 1:]
+    # Fourth powers of an outcome may leave the range of float32.
+    gradient, N = mean[..., 1:].double(), mean.shape[-2]
+    own = torch.diagonal(covariance, dim1=-3, dim2=-1)[..., 1:].double()
     along = torch.einsum("...pi,...pqi,...qi->...i", gradient, own, gradient)
-    return (2 * own.square().sum((-3, -2)) + 4 * along) / N**2
+    return ((2 * own.square().sum((-3, -2)) + 4 * along) / N**2).to(mean)

@@ -29,8 +29,10 @@ from surrogates import (
     FourierSurrogate,
     GradientInformation,
     GradientObservationGP,
+    GradientSensitivity,
     gaussian_likelihood,
     matern_kernel,
+    partial_dependence,
     rbf_kernel,
     sample_hyperparameters,
 )
@@ -39,6 +41,7 @@ from tests.surrogates.gp_models import generator
 
 D = 2
 NOISE = {torch.float64: 1e-6, torch.float32: 1e-2}
+BOX = torch.tensor([[0.4, 0.5], [1.5, 1.7]], dtype=torch.float64)
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 3e-2}
 
 
@@ -98,6 +101,8 @@ def of_gradients(posterior, units) -> Numbers:
         "spectral norm": (posterior.spectral_norm, 2, 2),
         "directional variance": (posterior.directional_variance(u), 2, 2),
         "descent probability": (posterior.descent_probability(), 0, 0),
+        "positive probability": (posterior.positive_probability(), 0, 0),
+        "positive probability along a direction": (posterior.positive_probability(u), 0, 0),
         "gradient quantile": (posterior.quantile(torch.tensor([0.1, 0.9])), 1, 1),
         "gradient samples": (posterior.rsample(torch.Size([3]), generator=generator(1)), 1, 1),
     }
@@ -135,12 +140,46 @@ def of_hessians(posterior, units) -> Numbers:
     }
 
 
+def of_averages(model, units) -> Numbers:
+    at = units.inputs(places())
+    over_box = GradientSensitivity(model, bounds=units.inputs(BOX), num_points=8, num_samples=4)
+    over_sample = GradientSensitivity(model, X=at, num_samples=4)
+    measure, bound, norm = over_box.derivative_measure(), over_box.total_index_bound(), over_box.gradient_norm()
+    subspace, own_units = over_box.active_subspace(), over_sample.active_subspace(torch.ones(D, dtype=units.dtype))
+    dependence = partial_dependence(model, 1, bounds=units.inputs(BOX), grid=3, num_points=4)
+    slice_at = partial_dependence(model, 0, X=at[:1], grid=at[:, 0])
+    return {
+        "derivative measure": (measure.mean, 2, 2),
+        "variance of the derivative measure": (measure.variance, 4, 4),
+        "derivative measure's interval": (measure.interval(), 2, 2),
+        "derivative measure over a sample": (over_sample.derivative_measure().mean, 2, 2),
+        "bound on total indices": (bound.mean, 0, 0),
+        "bound's interval": (bound.interval(), 0, 0),
+        "gradient norm": (norm.mean, 1, 0),
+        "gradient norm over a sample": (over_sample.gradient_norm().mean, 1, 0),
+        "outer product of the gradient": (subspace.matrix, 2, 0),
+        "its eigenvalues": (subspace.eigenvalues, 2, 0),
+        "its eigenvalues' samples": (subspace.eigenvalue_posterior().samples, 2, 0),
+        "angles": (subspace.angles(1), 0, 0),
+        "outer product in the user's units": (own_units.matrix, 2, 2),
+        "partial dependence": (dependence.value.mean - units.y_offset, 1, 0),
+        "its variance": (dependence.value.variance, 2, 0),
+        "its interval": (dependence.value.interval() - units.y_offset, 1, 0),
+        "slope of the partial dependence": (dependence.slope.mean, 1, 1),
+        "its slope's variance": (dependence.slope.variance, 2, 2),
+        "its slope's interval": (dependence.slope.interval(), 1, 1),
+        "its slope's sign": (dependence.slope.positive_probability(), 0, 0),
+        "slope of a slice": (slice_at.slope.mean, 1, 1),
+        "grid of a slice": (slice_at.grid - units.x_offset, 0, -1),
+    }
+
+
 def of_model(model, units) -> Numbers:
     at = units.inputs(places())
     found = of_values(model.posterior(at), units) | of_gradients(model.gradient_posterior(at), units)
     found |= of_joint(model.joint_posterior(at), units)
     found["value with gradient"] = (model.value_gradient_covariance(at, at), 2, 1)
-    return found | of_hessians(model.hessian_posterior(at), units)
+    return found | of_hessians(model.hessian_posterior(at), units) | of_averages(model, units)
 
 
 def kernel_in(units, standardised=True, make=matern_kernel):
@@ -193,7 +232,7 @@ def two_outcomes(units) -> Numbers:
     model = DerivedGP(X, torch.cat([Y, units.outcomes(data()[1].flip(0))], -1), input_transform=Normalize(D))
     at = units.inputs(places())
     found = of_gradients(model.gradient_posterior(at), units) | of_joint(model.joint_posterior(at), units)
-    return found | of_values(model.posterior(at), units)
+    return found | of_values(model.posterior(at), units) | of_averages(model, units)
 
 
 def automatic(units) -> Numbers:
@@ -284,14 +323,19 @@ def mixture(units) -> Numbers:
     at = units.inputs(places())
     values, gradients = averaged.posterior(at), averaged.gradient_posterior(at)
     found = of_values(values, units) | of_gradients(gradients, units)
-    return found | {
-        "mixture mean": (values.mixture_mean - units.y_offset, 1, 0),
-        "mixture variance": (values.mixture_variance, 2, 0),
-        "mixture of gradients": (gradients.mixture_mean, 1, 1),
-        "mixture variance of gradients": (gradients.mixture_variance, 2, 2),
-        "mixture trace": (gradients.mixture_trace, 2, 2),
-        "mixture covariance": (gradients.mixture_covariance_matrix, 2, 2),
-    }
+    return (
+        found
+        | {
+            "mixture mean": (values.mixture_mean - units.y_offset, 1, 0),
+            "mixture variance": (values.mixture_variance, 2, 0),
+            "mixture of gradients": (gradients.mixture_mean, 1, 1),
+            "mixture variance of gradients": (gradients.mixture_variance, 2, 2),
+            "mixture trace": (gradients.mixture_trace, 2, 2),
+            "mixture covariance": (gradients.mixture_covariance_matrix, 2, 2),
+            "mixture positive probability": (gradients.mixture_positive_probability(), 0, 0),
+        }
+        | of_averages(averaged, units)
+    )
 
 
 def observed_gradients(units, given=True) -> Numbers:
@@ -313,12 +357,16 @@ def observed_gradients(units, given=True) -> Numbers:
     later = model.condition_on_observations(
         at[:1], units.outcomes(torch.full((1, 1), 3.2, dtype=torch.float64)), **more
     )
-    return found | {
-        "gradient": (gradient.mean, 1, 1),
-        "gradient variance": (gradient.variance, 2, 2),
-        "gradient samples": (gradient.rsample(torch.Size([3])), 1, 1),
-        "mean of a fantasy": (later.posterior(at).mean - units.y_offset, 1, 0),
-    }
+    return (
+        found
+        | of_averages(model, units)
+        | {
+            "gradient": (gradient.mean, 1, 1),
+            "gradient variance": (gradient.variance, 2, 2),
+            "gradient samples": (gradient.rsample(torch.Size([3])), 1, 1),
+            "mean of a fantasy": (later.posterior(at).mean - units.y_offset, 1, 0),
+        }
+    )
 
 
 def observed_gradients_inferred(units) -> Numbers:

@@ -154,6 +154,20 @@ def test_descent_probability_is_the_share_of_gradients_that_the_mean_agrees_with
     torch.testing.assert_close(gp.gradient_posterior(batch).descent_probability(), one_by_one)
 
 
+def test_positive_probability_is_the_share_of_gradients():
+    X = points(6)
+    gp = DerivedGP(X, torch.cat([outcomes(X), outcomes(-X)], dim=-1), covar_module=kernel_named("matern 5/2"))
+    posterior, u = gp.gradient_posterior(points(4, seed=9)), torch.tensor([0.5, 0.0, -2.0], dtype=torch.float64)
+    samples = posterior.rsample(Size([SAMPLES]), generator=generator(0))
+    for drawn, p in ((samples, posterior.positive_probability()), (samples @ u, posterior.positive_probability(u))):
+        share = (drawn > 0).double().mean(0)
+        assert bool(((share - p).abs() <= 5 * (p * (1 - p) / SAMPLES).sqrt() + 1e-4).all())
+        assert 0.01 < p.min() < 0.5 < p.max() < 0.99
+    assert torch.equal(posterior.positive_probability(0 * u), torch.full((4, 2), 0.5, dtype=torch.float64))
+    with pytest.raises(ValueError, match="does not broadcast"):
+        posterior.positive_probability(torch.ones(2))
+
+
 def test_descent_probability_without_a_gradient_is_a_half_and_never_nan():
     X = points(1)
     gp = DerivedGP(X, outcomes(X), covar_module=kernel_named("rbf"), likelihood=gaussian_likelihood(1e-3))
@@ -170,6 +184,8 @@ FUNCTIONS = {
     "joint covariance": lambda p: p.joint_covariance(),
     "directional variance": lambda p: p.directional_variance(torch.ones(D, dtype=torch.float64)),
     "descent probability": lambda p: p.descent_probability(),
+    "positive probability": lambda p: p.positive_probability(),
+    "positive probability along": lambda p: p.positive_probability(torch.ones(D, dtype=torch.float64)),
     "spectral norm": lambda p: p.spectral_norm,
 }
 
