@@ -1,4 +1,4 @@
-"""The Gaussian posterior of a gradient, as a BoTorch posterior that never forms d x d unless asked."""
+"""The Gaussian posterior of a gradient, as a BoTorch posterior that forms d x d matrices only on request."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _DENSE = 1024
 class GradientPosterior(Posterior):
     """N(∇μ(x), ∂σ²(x)), the posterior of ∇f at ``batch x q`` points given values of f only (ZoRD eqs. 4-6).
 
-    The shapes given are those of one outcome; of m > 1 independent ones all have m after q: the mean, for example, is
-    ``batch x q x m x d``, the trace ``batch x q x m``.
+    All shapes below are for one outcome. With m > 1 independent outcomes m follows q: the mean, for example, is
+    ``batch x q x m x d`` and the trace ``batch x q x m``.
 
-    Everything is lazy and in the user's own units, outcome per unit of input. ``mean`` makes one pass over the
-    ``n x d`` data; ``trace`` after it costs two ``n x n`` products a point, whatever d is, and once for the data O(n³);
-    or, where that is less, O(n²d) a point. All is differentiable in the points,
-    and, where the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
-    hyper-parameters. What happens to the model or to the points after it was made does not reach it.
+    All results are in the user's own units, outcome per unit of input, and are computed when they are first read.
+    ``mean`` makes one pass over the ``n x d`` data. ``trace`` then costs two ``n x n`` products per point for any d,
+    and O(n³) once for the data, or O(n²d) per point where that is less. All results are differentiable in the points
+    and, if the posterior was made under ``botorch.settings.propagate_grads``, in the data, the noise and the
+    hyper-parameters. Later changes of the model or of the points do not affect the posterior.
     ``surrogates.DerivedGP.gradient_posterior`` makes one.
 
     Args:
         conditioning: The GP conditioned on the data.
         x: The transformed points, ``batch x q x d``.
         scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
-        known: The pass over the data at the points, where it has been made already.
-        slope: dz/dx of the input transform at the points, ``batch x q x d``, where it is not the same everywhere and
-            the conditioning therefore does not have it; else None.
-        several_outputs: Whether the last dimension of the conditioning's batch is that of m > 1 outcomes, and the
-            points have a 1 there.
+        known: The pass over the data at the points, if it has been made already.
+        slope: dz/dx of a nonlinear input transform at the points, ``batch x q x d``. None stands for an affine
+            transform, whose slope the conditioning has.
+        several_outputs: Whether the last dimension of the conditioning's batch counts m > 1 outcomes and the points
+            have size 1 in that dimension.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class GradientPosterior(Posterior):
         self._several_outputs = several_outputs
 
     def __repr__(self) -> str:
-        """The shape and units of the gradients, and the data that they are conditioned on."""
+        """Shows the shape and units of the gradients and the number of observations."""
         shape = " x ".join(map(str, self._extended_shape()))
         return (
             f"GradientPosterior({shape}, {self.dtype}, {self.device}; outcome per unit of input; "
@@ -79,7 +79,8 @@ class GradientPosterior(Posterior):
     def trace(self) -> Tensor:
         """trace ∂σ²(x) = E‖∇f(x) − ∇μ(x)‖², exactly, ``batch x q``.
 
-        Which of its two ways is taken depends on the traces of the same data before it, and its last bits with it.
+        The last bits depend on which traces were computed from the same data earlier, as these decide between two
+        algorithms.
         """
         if self._slope is not None:
             return self.variance.sum(-1)
@@ -88,13 +89,13 @@ class GradientPosterior(Posterior):
     @cached_with_graph
     @outside_inference_mode
     def prior_trace(self) -> Tensor:
-        """The trace before any observation, ``batch x q``: the same at every point for functions of r²."""
+        """The trace under the prior, ``batch x q``. It is the same at every point for a stationary kernel."""
         return self._scaled(self._prior_trace().expand(*self._shape[:-1]), 2)
 
     @cached_with_graph
     @outside_inference_mode
     def variance(self) -> Tensor:
-        """The variance of every partial derivative, ``batch x q x d``, in O(n²d) a point."""
+        """The variance of every partial derivative, ``batch x q x d``, in O(n²d) per point."""
         return self._scaled(self._chained(self._conditioning.variance(self._x), 2), 2, trailing=1)
 
     @cached_with_graph
@@ -106,12 +107,12 @@ class GradientPosterior(Posterior):
     @cached_with_graph
     @outside_inference_mode
     def spectral_norm(self) -> Tensor:
-        """‖∂σ²(x)‖, the largest eigenvalue, ``batch x q``: the uncertainty that ZoRD thresholds.
+        """‖∂σ²(x)‖, the largest eigenvalue of ∂σ²(x), ``batch x q``: the uncertainty that ZoRD compares with c.
 
-        It is that of D − VᵀV, where D is the prior's diagonal and V is ``n x d``. Where D attains its maximum in more
-        than n inputs (every isotropic kernel with n < d), some of their span is unexplored and the norm is that
-        maximum, whatever has been observed. Else the eigenvalue is computed, by Lanczos for d > 1024 (not where the
-        prior differs between points).
+        ∂σ²(x) is D − VᵀV with the prior's diagonal D and V of ``n x d``. If D attains its maximum in more than n inputs
+        (as for every isotropic kernel with n < d), V vanishes on a part of their span, and the norm is this maximum
+        whatever has been observed. Otherwise the eigenvalue is computed, for d > 1024 by Lanczos iterations unless the
+        prior depends on the point.
         """
         prior = self._conditioning.prior_variance
         if prior is None or self._slope is not None:
@@ -129,10 +130,10 @@ class GradientPosterior(Posterior):
 
     @outside_inference_mode
     def directional_variance(self, u: Tensor) -> Tensor:
-        """Var(uᵀ∇f(x)) = uᵀ ∂σ²(x) u, ``batch x q``, in O(nd + n²) a point.
+        """Var(uᵀ∇f(x)) = uᵀ ∂σ²(x) u, ``batch x q``, in O(nd + n²) per point.
 
         Args:
-            u: The directions, ``batch x q x d`` or what broadcasts to it. They are not normalised here.
+            u: The directions, of a shape that broadcasts to ``batch x q x d``. They are not normalised.
 
         Raises:
             TypeError: If u is no floating point tensor.
@@ -148,7 +149,7 @@ class GradientPosterior(Posterior):
         It is P(∂f/∂xᵢ > 0) = Φ(μᵢ/σᵢ), ``batch x q x d``, or P(uᵀ∇f > 0) = Φ(uᵀ∇μ/√(uᵀ ∂σ² u)), ``batch x q``.
 
         Args:
-            u: The directions, ``batch x q x d`` or what broadcasts to it. None stands for every partial derivative.
+            u: The directions, of a shape that broadcasts to ``batch x q x d``, or None for every partial derivative.
 
         Raises:
             TypeError: If u is no floating point tensor.
@@ -158,12 +159,12 @@ class GradientPosterior(Posterior):
             return positive_probability(self.mean, self.variance)
         variance = self.directional_variance(u)
         along = expanded("u", u, self._extended_shape(), self.dtype)
-        # An input that u leaves out may have no derivative.
+        # An input in which u is 0 may have no derivative.
         return positive_probability((along * self.mean.masked_fill(along == 0, 0.0)).sum(-1), variance)
 
     @outside_inference_mode
     def descent_probability(self) -> Tensor:
-        """P(−∇μ(x) is a descent direction) = Φ(‖∇μ‖² / √(∇μᵀ ∂σ² ∇μ)), ``batch x q``, and ½ where ∇μ = 0."""
+        """P(−∇μ(x) is a descent direction) = Φ(‖∇μ‖² / √(∇μᵀ ∂σ² ∇μ)), ``batch x q``; it is ½ where ∇μ = 0."""
         norm = self.mean.norm(dim=-1)
         direction = self.mean / norm.clamp_min(torch.finfo(self.dtype).tiny).unsqueeze(-1)
         return positive_probability(norm, self.directional_variance(direction))
@@ -190,7 +191,7 @@ class GradientPosterior(Posterior):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The points' dtype, which all results have; ``n x n`` algebra is float64 whatever it is."""
+        """The dtype of the points and of all results. ``n x n`` matrices are always float64."""
         return self._x.dtype
 
     def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
@@ -198,7 +199,7 @@ class GradientPosterior(Posterior):
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        """``batch x q x d``, or ``batch x 1 x (d + n)`` for one point by Matheron's rule: see ``rsample``."""
+        """``batch x q x d``, or ``batch x 1 x (d + n)`` where ``rsample`` uses Matheron's rule."""
         if self._by_matheron:
             return self._in_order(torch.Size([*self._shape[:-1], self._shape[-1] + self._conditioning.X.shape[-2]]))
         return self._in_order(self._shape)
@@ -211,12 +212,13 @@ class GradientPosterior(Posterior):
     def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Joint samples of the q gradients, ``sample_shape x batch x q x d``.
 
-        Where n < d and the prior is one diagonal D, one point is sampled without a ``d x d`` matrix: with
-        W = L⁻¹ J D^(−1/2) and T Tᵀ = I − W Wᵀ, D^(1/2)(z − Wᵀ(W z + T e)) has covariance D − JᵀA⁻¹J (Matheron's rule).
+        If n < d and the prior covariance is the same diagonal D everywhere, one point is sampled without a ``d x d``
+        matrix by Matheron's rule: with W = L⁻¹ J D^(−1/2), T Tᵀ = I − W Wᵀ and standard normal z and e, the vector
+        D^(1/2)(z − Wᵀ(W z + T e)) has covariance D − JᵀA⁻¹J.
 
         Args:
-            sample_shape: The shape of the samples. None stands for one sample.
-            generator: The generator of the base samples. None stands for the device's global one, as in BoTorch.
+            sample_shape: The shape of the samples. The default is one sample.
+            generator: The generator of the base samples. The default is the device's global one, as in BoTorch.
         """
         return rsample_by_generator(self, sample_shape, generator)
 
@@ -244,7 +246,7 @@ class GradientPosterior(Posterior):
         return batch + self._x.shape[-2:]
 
     def _in_order(self, shape: torch.Size) -> torch.Size:
-        """A shape with q and a last size, in the user's order: m after q."""
+        """A shape that ends in q and another size, with m moved behind q."""
         if not self._several_outputs:
             return shape
         *batch, m, q, last = shape
@@ -284,13 +286,13 @@ class GradientPosterior(Posterior):
         return largest.masked_fill(unknown[..., 0, 0], torch.nan)
 
     def _deviation_by_cholesky(self, base: Tensor) -> Tensor:
-        """A sample less the mean, per unit of z, by a root of the joint covariance."""
+        """The deviation of a sample from the mean, per unit of z, by a root of the joint covariance."""
         one = self._shape[-2] == 1
         joint = self._conditioning.covariance(self._x).squeeze(-3) if one else self._joint_covariance()
         return (covariance_root(joint) @ base.flatten(-2).unsqueeze(-1)).squeeze(-1).reshape(base.shape)
 
     def _deviation_by_matheron(self, base: Tensor) -> Tensor:
-        """A sample less the mean, by the rule that ``rsample`` states."""
+        """The deviation of a sample from the mean by Matheron's rule, as in ``rsample``."""
         d, prior = self._shape[-1], self._conditioning.prior_variance
         assert prior is not None
         root = prior.sqrt()
@@ -303,7 +305,7 @@ class GradientPosterior(Posterior):
         return deviation.mT * root.unsqueeze(-2)
 
     def _chained(self, gradient: Tensor, power: int = 1) -> Tensor:
-        """A gradient by z, or its variances (power 2), ``batch x q x d``, as those by x where dz/dx differs."""
+        """Converts a gradient with respect to z, or its variances (power 2), ``batch x q x d``, to one by x."""
         return gradient if self._slope is None else gradient * self._slope**power
 
     def _scaled(self, value: Tensor, power: int, trailing: int = 0) -> Tensor:
@@ -317,7 +319,7 @@ class GradientPosterior(Posterior):
 
 
 def outputs_last(value: Tensor, trailing: int, several_outputs: bool) -> Tensor:
-    """m and q in each other's place before ``trailing`` dimensions, where there are several outcomes."""
+    """Swaps m and q, which precede ``trailing`` dimensions, if there are several outcomes."""
     return value.transpose(-2 - trailing, -1 - trailing) if several_outputs else value
 
 

@@ -1,8 +1,8 @@
-"""One look for all figures: a fixed colour, marker and line for each method, and panels at printed size.
+"""The style of all figures: a fixed colour, marker and line for each method, and panels at printed size.
 
-Colours are from the palettes of Okabe and Ito (2008) and of Tol (2021), which stay distinguishable under the common
-colour deficiencies; marker and line distinguish methods that share a colour across papers. matplotlib is imported when
-a figure is drawn.
+Colours are from the palettes of Okabe and Ito (2008) and of Tol (2021), which remain distinguishable with the common
+colour vision deficiencies. Markers and lines distinguish methods that share a colour. matplotlib is imported when a
+figure is drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Cell = TypeVar("Cell")
 
 
 class Curve(NamedTuple):
-    """Mean over seeds with its standard error (sd/√seeds, one degree of freedom taken) along ``x``."""
+    """The mean over seeds and its standard error (sample standard deviation/√seeds) along ``x``."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -38,7 +38,7 @@ class Curve(NamedTuple):
 
 
 class MethodStyle(NamedTuple):
-    """How a method is drawn and what its legend says."""
+    """The label, colour, marker and line of a method."""
 
     label: str
     color: str
@@ -47,7 +47,7 @@ class MethodStyle(NamedTuple):
 
 
 class Styles(dict[str, MethodStyle]):
-    """Styles by method. A method that has none here gets one that its name alone decides, the same at every call."""
+    """Styles by method. A method without an entry gets a style that depends on its name only."""
 
     def __missing__(self, method: str) -> MethodStyle:
         number = zlib.crc32(method.encode())
@@ -144,16 +144,16 @@ METHODS = Styles(
         "sobol": MethodStyle("Sobol", GREEN, "D", "-"),
     }
 )
-"""Every method that a figure of this project draws, by its name in the records."""
+"""The styles of all methods in this project's figures, by the method's name in the records."""
 
 COLUMN, PAGE = 3.4, 7.0
-"""Printed widths in inches: a column of a paper, and both."""
+"""Printed widths in inches: one column of a paper, and the page."""
 
 SMALL = 7
-"""Points of the smallest text."""
+"""The smallest font size in points."""
 
 MOST = 7
-"""Methods in a panel, at most."""
+"""The largest number of methods in a panel."""
 
 _RC: Any = {
     "font.size": 8,
@@ -186,7 +186,7 @@ _RC: Any = {
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """The project's matplotlib settings, for the time of the block."""
+    """Applies the project's matplotlib settings within a ``with`` block."""
     import matplotlib as mpl
 
     with mpl.rc_context():
@@ -198,14 +198,14 @@ def applied() -> Iterator[None]:
 def panels(
     rows: int, columns: int, *, height: float = 1.75, width: float | None = None, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure without pyplot (nothing global), as wide as it is printed, and its ``rows x columns`` array of axes.
+    """Makes a figure of printed width, outside pyplot's global state, and its ``rows x columns`` array of axes.
 
     Args:
-        rows: rows of panels.
-        columns: panels in a row.
-        height: of a row, in inches; a legend and a title come on top of it.
-        width: of the figure, in inches: ``COLUMN`` for one panel in a row, else ``PAGE``.
-        **options: for matplotlib's ``subplots``.
+        rows: The number of rows of panels.
+        columns: The number of panels in a row.
+        height: The height of a row in inches. Legends and titles add to it.
+        width: The width of the figure in inches. The default is ``COLUMN`` for one panel in a row, otherwise ``PAGE``.
+        **options: Options of matplotlib's ``subplots``.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -225,16 +225,16 @@ def grid(
     legend: bool = True,
     **options: Any,
 ) -> Figure:
-    """A figure with a panel for each cell, row by row, and one legend below them, of the first panel's entries.
+    """Makes a figure with a panel for each cell, row by row, and one legend with the first panel's entries below.
 
     Args:
-        cells: a panel's title to what ``draw_cell(axes, cell)`` draws in it.
-        draw_cell: draws one panel.
-        xlabel: of every panel.
-        ylabel: of the first panel in each row.
-        columns: the most panels in a row.
-        legend: whether there is one; none where an axis names the methods.
-        **options: for ``panels``.
+        cells: The cells by the titles of their panels.
+        draw_cell: A function that draws one panel, called as ``draw_cell(axes, cell)``.
+        xlabel: The label of the horizontal axis of every panel.
+        ylabel: The label of the vertical axis of the first panel in each row.
+        columns: The largest number of panels in a row.
+        legend: Whether to add the legend; it is not needed if an axis names the methods.
+        **options: Options of ``panels``.
     """
     columns = min(columns, len(cells))
     figure, axes = panels(-(-len(cells) // columns), columns, **options)
@@ -251,7 +251,7 @@ def grid(
 
 
 def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None = None) -> None:
-    """A mean with its standard-error band, in a method's own style or the one given, and some six markers on it."""
+    """Draws a mean with its standard-error band and about six markers, in the style of a method or the given style."""
     style = METHODS[method] if isinstance(method, str) else method
     look: Any = {"color": style.color, "marker": style.marker, "ls": style.line, "label": label or style.label}
     axes.plot(found.x, found.mean, markevery=max(1, len(found.x) // 6), **look)
@@ -260,9 +260,9 @@ def draw(axes: Axes, method: str | MethodStyle, found: Curve, label: str | None 
 
 
 def shared_legend(figure: Figure, axes: Axes) -> None:
-    """One legend below all panels, from the entries of one of them, in as few lines as the width allows.
+    """Adds one legend below all panels, with the entries of one panel, in as few lines as the width allows.
 
-    The figure grows by its height, so that the panels keep theirs.
+    The figure grows by the height of the legend, so that the panels keep their size.
     """
     handles, labels = axes.get_legend_handles_labels()
     for lines in range(1, len(labels) + 1):
@@ -275,7 +275,7 @@ def shared_legend(figure: Figure, axes: Axes) -> None:
 
 
 def head(figure: Figure, text: str) -> None:
-    """A line above all panels, below what stands there; the figure grows by it."""
+    """Adds a line of text above all panels, below earlier lines. The figure grows by its height."""
     above = figure.get_suptitle()
     title = figure.suptitle(f"{above}\n{text}" if above else text, fontsize=8)
     _grow(figure, title.get_window_extent().height / figure.dpi / (2 if above else 1) + 0.05)

@@ -1,4 +1,4 @@
-"""The posterior of a gradient through an outcome transform that need not be linear."""
+"""The posterior of a gradient under a nonlinear outcome transform."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from surrogates.normal import UnitFreeMultitaskNormal
 
 
 class TransformedGradientPosterior(Posterior):
-    """The posterior of ∇f for f = g(h), where the GP models h and g undoes the outcome transform (``Log``, ``Power``).
+    """The posterior of ∇f for f = g(h), where h is a GP and g inverts the outcome transform (``Log``, ``Power``).
 
-    h and ∇h are jointly Gaussian at every point, and ∇f = g'(h) ∇h is not. It has exact joint samples, and the
-    delta-method mean g'(E h) E∇h, which is the gradient of the median of f where g is monotone. The moments of ∇f have
-    no form that serves every g, and some do not exist: they are refused.
+    h and ∇h are jointly Gaussian, but ∇f = g'(h) ∇h is not. The posterior offers exact joint samples and the
+    delta-method mean g'(E h) E∇h, which is the gradient of the median of f if g is monotone. The moments of ∇f have
+    no general formula, and some do not exist, so ``mean`` and ``variance`` raise an error.
     ``surrogates.DerivedGP.transformed_gradient_posterior`` makes one.
 
     Args:
         joint: Mean, ``batch (x m) x q x (d+1)``, and covariance, ``batch (x m) x q(d+1) x q(d+1)``, of (h, ∇h).
-        outcome_transform: The transform whose inverse g is, in evaluation mode, or None where g(h) = h.
+        outcome_transform: The transform that g inverts, in evaluation mode, or None for g(h) = h.
         X: The points in the user's units, ``batch x q x d``.
         num_outputs: m.
     """
@@ -41,7 +41,7 @@ class TransformedGradientPosterior(Posterior):
         self._several = num_outputs > 1
 
     def __repr__(self) -> str:
-        """The shape of the gradients, their units, and what is to be had."""
+        """Shows the shape and units of the gradients, and which results are available."""
         shape = " x ".join(map(str, self._shape))
         return (
             f"TransformedGradientPosterior({shape}, {self.dtype}, {self.device}; outcome per unit of input, not "
@@ -56,7 +56,7 @@ class TransformedGradientPosterior(Posterior):
 
     @property
     def mean(self) -> Tensor:
-        """The mean is refused: see ``delta_method_mean`` and ``rsample``.
+        """Not available; use ``delta_method_mean`` or the mean of samples.
 
         Raises:
             NotImplementedError: Always.
@@ -65,7 +65,7 @@ class TransformedGradientPosterior(Posterior):
 
     @property
     def variance(self) -> Tensor:
-        """The variance is refused: see ``rsample``.
+        """Not available; use the variance of samples.
 
         Raises:
             NotImplementedError: Always.
@@ -87,7 +87,7 @@ class TransformedGradientPosterior(Posterior):
 
     @property
     def base_sample_shape(self) -> torch.Size:
-        """``batch (x m) x q x (d+1)``: normal numbers for h and ∇h."""
+        """``batch (x m) x q x (d+1)``: standard normal numbers for h and ∇h."""
         return self._joint.base_sample_shape
 
     @property
@@ -99,8 +99,8 @@ class TransformedGradientPosterior(Posterior):
         """Joint samples of the gradients at the q points, ``sample_shape x batch x q (x m) x d``.
 
         Args:
-            sample_shape: The shape of the samples. None stands for one sample.
-            generator: The generator of the base samples. None stands for the device's global one, as in BoTorch.
+            sample_shape: The shape of the samples. The default is one sample.
+            generator: The generator of the base samples. The default is the device's global one, as in BoTorch.
         """
         return rsample_by_generator(self, sample_shape, generator)
 
@@ -131,8 +131,8 @@ class TransformedGradientPosterior(Posterior):
 
     def _not_gaussian(self, moment: str) -> NotImplementedError:
         return NotImplementedError(
-            f"Through outcome_transform {type(self._transform).__name__} the gradient is not Gaussian, and its "
-            f"{moment} is not known in closed form: take delta_method_mean, or the moments of rsample."
+            f"The gradient is not Gaussian under outcome_transform {type(self._transform).__name__}, and its {moment} "
+            "has no closed form. Use delta_method_mean, or the moments of samples from rsample."
         )
 
 

@@ -23,9 +23,9 @@ from surrogates.sensitivity.estimate import Estimate
 class ActiveSubspace:
     """The posterior of C = E ∇f ∇fᵀ, whose leading eigenvectors are the directions in which f varies most.
 
-    The gradient is that by u = (x − offset)/scale, so that all entries of C are in squared units of the outcome and
-    directions do not depend on the units of the inputs. A direction w stands for the combination Σᵢ wᵢ xᵢ/scaleᵢ of
-    the inputs. ``surrogates.GradientSensitivity.active_subspace`` makes one.
+    Gradients are taken with respect to u = x/scale, so that all entries of C are in squared outcome units and the
+    directions do not depend on the units of the inputs. A direction w stands for the combination Σᵢ wᵢ xᵢ/scaleᵢ.
+    ``surrogates.GradientSensitivity.active_subspace`` makes one.
 
     Attributes:
         matrix: The posterior mean of C, ``batch x d x d``.
@@ -48,24 +48,24 @@ class ActiveSubspace:
 
     @property
     def eigenvectors(self) -> Tensor:
-        """The eigenvectors of the posterior mean of C, ``batch x d x d``, one per column, in that order."""
+        """The eigenvectors of the posterior mean of C as columns, ``batch x d x d``, in the same order."""
         return self._eigen[1]
 
     def eigenvalue_posterior(self) -> Estimate:
         """The posterior of the eigenvalues of C, largest first, ``batch x d``, from the samples of C.
 
-        The largest eigenvalue of the mean is at most the mean of the largest eigenvalue.
+        The mean of the largest eigenvalue is at least the largest eigenvalue of the mean of C.
         """
         return Estimate.from_samples(_descending(self.samples)[0])
 
     def angles(self, basis: Tensor | int) -> Tensor:
         """The principal angles between a subspace and the leading eigenvectors of each sample of C, in radians.
 
-        Small angles mean that the data determine the subspace (Björck and Golub 1973).
+        Small angles mean that the data determine the subspace. Angles are computed as by Björck and Golub (1973).
 
         Args:
-            basis: A basis of the subspace in units of ``scale``, ``d x k``; or k for the span of the first k
-                ``eigenvectors``, which gives the uncertainty of these.
+            basis: A basis of the subspace with respect to u = x/scale, ``d x k``, or the number k for the span of the
+                first k ``eigenvectors``.
 
         Returns:
             The angles in [0, π/2] in ascending order, ``S x batch x k``.

@@ -54,7 +54,7 @@ def check_bounds(bounds: Tensor) -> None:
 
 
 def joint_moments(model: Any, X: Tensor) -> tuple[Any, Tensor]:
-    """The joint posterior of (f, ∇f) at N points, and its covariance as ``batch x N x (d+1) x N x (d+1)``.
+    """Returns the joint posterior of (f, ∇f) at N points and its covariance, ``batch x N x (d+1) x N x (d+1)``.
 
     Args:
         model: A model with a ``joint_posterior``, such as ``surrogates.DerivedGP``.

@@ -27,8 +27,8 @@ from surrogates.models.transforms import is_affine_input
 def mean_outer_product(model: object, bounds: Tensor) -> Tensor | None:
     """E ∫ ∇f ∇fᵀ over a box in the user's units, ``batch (x m) x d x d``, or None where there is no closed form.
 
-    There is one for a ``DerivedGP`` with an RBF kernel, ARD or not, scaled or not, on any ``active_dims``, with a
-    constant mean and an affine input transform.
+    The closed form exists for a ``DerivedGP`` with a constant mean, an affine input transform and an RBF kernel, with
+    or without ARD, ``ScaleKernel`` and ``active_dims``.
 
     Args:
         model: Any model.
@@ -89,8 +89,8 @@ def _integrals(x: Tensor, ends: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tens
         p: The bells' precision, ``batch``.
 
     Returns:
-        M = mean of exp(−½p(z − a)² − ½p(z − b)²) over z, and M's ratios: that of the same mean with the factor
-        (z − a), and with the factor (z − a)(z − b). The ratios are 0 where M is 0 to rounding.
+        The mean M of w(z) = exp(−½p(z − a)² − ½p(z − b)²), the mean of (z − a) w(z) divided by M, and the mean of
+        (z − a)(z − b) w(z) divided by M. The quotients are finite where M is 0 to rounding.
     """
     a, b, p = x.unsqueeze(-1), x.unsqueeze(-2), p[..., None, None]
     low, high = ends[..., 0, None, None], ends[..., 1, None, None]

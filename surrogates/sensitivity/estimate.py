@@ -28,7 +28,7 @@ class Estimate:
 
     @classmethod
     def from_samples(cls, samples: Tensor) -> Estimate:
-        """The estimate whose mean and variance are those of the samples."""
+        """Makes an estimate with the samples' own mean and variance."""
         return cls(samples.mean(0), samples.var(0), samples)
 
     def interval(self, level: float = 0.95) -> Tensor:

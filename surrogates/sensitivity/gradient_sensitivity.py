@@ -5,6 +5,8 @@ References:
         indices, Mathematics and Computers in Simulation 79, 2009.
     M. De Lozzo and A. Marrel, Estimation of the derivative-based global sensitivity measures using a Gaussian process
         metamodel, SIAM/ASA Journal on Uncertainty Quantification 4, 2016.
+    N. Wycoff, M. Binois and S. M. Wild, Sequential learning of active subspaces, Journal of Computational and
+        Graphical Statistics 30, 2021.
 """
 
 from __future__ import annotations
@@ -28,24 +30,26 @@ _MORE, _FEW = 16, 32
 
 
 class GradientSensitivity:
-    """What a model's gradient says of the inputs' importance, over a box or a sample of the inputs.
+    """Global sensitivity measures from the gradient of a model, with their posterior uncertainty.
 
-    Averages are over N points: those of the sample, or scrambled Sobol' points of the box. f and ∇f at all of them
-    are jointly normal, and their joint samples give the posterior of every average, O((Nd)³) once. Averages over a
-    box have an integration error beside their posterior uncertainty, which more points make smaller. The posterior
-    mean of E ∇f ∇fᵀ over a box is computed in closed form where there is one (RBF kernel, constant mean, affine input
-    transform) and otherwise at 16 N Sobol' points, and the sampled ∂ᵢf are multiplied by one number for each input so
-    that the posterior mean of E (∂ᵢf)² is this one.
+    Averages over the inputs are taken at N points: the given sample, or scrambled Sobol' points of the given box. The
+    posterior of f and ∇f at all N points is normal; it is sampled jointly once, in O((Nd)³), and every sample gives one
+    value of each average.
 
-    Shapes are those of one outcome; m > 1 outcomes are the last dimension of the batch. Of a fully Bayesian model the
-    mixture over its hyper-parameters is taken; other models are taken as if their hyper-parameters were known.
+    Averages over a box also have an integration error, which decreases with N. To reduce it, the posterior mean of
+    E ∇f ∇fᵀ is computed in closed form where possible (RBF kernel, constant mean, affine input transform) and from
+    16 N points otherwise; the samples of each ∂ᵢf are then multiplied by a constant such that E (∂ᵢf)² has this mean.
+
+    All shapes below are for one outcome. With m > 1 outcomes, m is the last dimension of the batch. For a fully
+    Bayesian model all results refer to the mixture over its hyper-parameters; for any other model the uncertainty
+    assumes the fitted hyper-parameters.
 
     Args:
         model: A model with a ``joint_posterior`` of values and gradients, such as ``surrogates.DerivedGP``.
-        bounds: The box over which averages are uniform, ``2 x d``. Either this or X is needed.
-        X: The sample over which averages are taken, ``N x d``.
-        num_points: N for a box. Powers of 2 are best.
-        num_samples: S, the number of joint samples; of each of a fully Bayesian model's M parts they are ⌈S/M⌉.
+        bounds: The box, ``2 x d``, with uniform weight. Give either bounds or X.
+        X: The sample of the inputs, ``N x d``, with equal weights.
+        num_points: N for a box; use a power of 2.
+        num_samples: S, the number of joint samples. A fully Bayesian model with M parts is sampled ⌈S/M⌉ times each.
         seed: The seed of the Sobol' points and of the samples.
 
     Raises:
@@ -79,10 +83,10 @@ class GradientSensitivity:
         mean, parts = joint.mean, is_ensemble(model)
         at_points = outer = _mean_outer_product(joint, covariance)
         if bounds is not None:
-            outer = mean_outer_product(model, bounds)
-            outer = _outer_product_at_more_points(model, bounds, num_points, seed) if outer is None else outer
+            closed_form = mean_outer_product(model, bounds)
+            outer = _outer_product_at(model, bounds, _MORE * num_points, seed) if closed_form is None else closed_form
         measure = torch.diagonal(outer, dim1=-2, dim2=-1)
-        # Samples and variances at the N points follow the mean, whose integration error is smaller.
+        # The mean has the smaller integration error: rescale the variances and samples at the N points to it.
         ratio = measure / torch.diagonal(at_points, dim1=-2, dim2=-1).clamp_min(torch.finfo(mean.dtype).tiny)
         variance = _measure_variance(mean, covariance) * ratio.square()
         count = -(-draws // (mean.shape[MCMC_DIM] if parts else 1))
@@ -99,8 +103,9 @@ class GradientSensitivity:
     def derivative_measure(self) -> Estimate:
         """ν_i = E (∂f/∂xᵢ)² over the inputs, ``batch x d``, in squared outcome units per squared unit of input.
 
-        With m and Σ the posterior moments of ∂ᵢf at the N points, the mean over these has the posterior mean
-        (‖m‖² + tr Σ)/N and the posterior variance (2 tr Σ² + 4 mᵀΣm)/N²: those of a quadratic form in normal variables.
+        With m and Σ the posterior mean and covariance of ∂ᵢf at the N points, the average of (∂ᵢf)² over them is a
+        quadratic form in normal variables: it has mean (‖m‖² + tr Σ)/N and variance (2 tr Σ² + 4 mᵀΣm)/N². De Lozzo
+        and Marrel (2016) estimate this measure by a Gaussian process.
         """
         mean = torch.diagonal(self._outer, dim1=-2, dim2=-1)
         return Estimate(mean, self._measure_variance, self._gradients.square().mean(-2))
@@ -108,11 +113,11 @@ class GradientSensitivity:
     def total_index_bound(self) -> Estimate:
         """The upper bound ν_i (bᵢ − aᵢ)²/(π² V) on the total Sobol' index of every input, ``batch x d``.
 
-        V is the variance of f over the box. Every sample has its own V, whose uncertainty is thus included
-        (Sobol' and Kucherenko 2009, Theorem 2). The bound may exceed 1, and then says nothing.
+        V is the variance of f over the box (Sobol' and Kucherenko 2009, Theorem 2). Each joint sample has its own ν and
+        V, so the uncertainty of both is included. A bound of more than 1 is of no use, as no total index exceeds 1.
 
         Raises:
-            ValueError: If averages are over a sample: the bound holds for a uniform distribution.
+            ValueError: If averages are over a sample, because the bound assumes a uniform distribution on a box.
         """
         if self._widths is None:
             raise ValueError("The bound on total Sobol' indices holds over a box; give bounds instead of X.")
@@ -123,8 +128,8 @@ class GradientSensitivity:
         """E ‖s ∘ ∇f‖ over the inputs, ``batch``.
 
         Args:
-            scale: The units s of the inputs, positive, ``d``. None stands for the widths of the box, or the standard
-                deviations of the sample, which give outcome units; ones give E ‖∇f‖ in the user's units.
+            scale: The units s of the inputs, positive, ``d``. The default is the widths of the box or the standard
+                deviations of the sample, so that the result is in outcome units; ones give E ‖∇f‖ in the user's units.
 
         Raises:
             ValueError: If an entry of the scale is not positive and finite.
@@ -134,7 +139,7 @@ class GradientSensitivity:
     def active_subspace(self, scale: Tensor | None = None) -> ActiveSubspace:
         """The posterior of C = E (s ∘ ∇f)(s ∘ ∇f)ᵀ over the inputs, and of its eigenvalues and eigenvectors.
 
-        The posterior mean of C over a box under an RBF kernel is that of Wycoff, Binois and Wild (2021).
+        Over a box and with an RBF kernel, the posterior mean of C is exact (Wycoff, Binois and Wild 2021).
 
         Args:
             scale: The units s of the inputs, as in ``gradient_norm``.
@@ -160,9 +165,9 @@ def _mean_outer_product(joint: Any, covariance: Tensor) -> Tensor:
     return gradient.mT @ gradient / gradient.shape[-2] + own
 
 
-def _outer_product_at_more_points(model: Any, bounds: Tensor, num_points: int, seed: int) -> Tensor:
-    """The mean of E ∇f ∇fᵀ over 16 times as many points of a box, of which few at a time need no large covariance."""
-    points = averaging_points(bounds, None, _MORE * num_points, seed)
+def _outer_product_at(model: Any, bounds: Tensor, num_points: int, seed: int) -> Tensor:
+    """The mean of E ∇f ∇fᵀ over Sobol' points of a box, a few at a time, so that no covariance is large."""
+    points = averaging_points(bounds, None, num_points, seed)
     few = [_mean_outer_product(*joint_moments(model, part)) * len(part) for part in points.split(_FEW)]
     return torch.stack(few).sum(0) / len(points)
 

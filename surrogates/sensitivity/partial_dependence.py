@@ -48,22 +48,22 @@ def partial_dependence(
     num_points: int = 128,
     seed: int = 0,
 ) -> PartialDependence:
-    """The mean of f over the other inputs as a function of input i, and its slope, with their posterior.
+    """Computes the average of f over the other inputs as a function of input i, and its slope, with their posterior.
 
     With x₁, …, x_N the sample and x_j(t) the point x_j whose input i is set to t (Friedman 2001),
 
         PD(t) = 1/N Σ_j f(x_j(t)),   PD'(t) = 1/N Σ_j ∂ᵢf(x_j(t)).
 
-    Both are exactly normal: their variances are 1/N² times the sum of all covariances between the N points. A sample
-    of one point gives the slice through it.
+    The posterior of both is exactly normal; their variances are the mean of all N² covariances between the points. A
+    sample of one point gives the slice through this point.
 
     Args:
         model: A model with a ``joint_posterior`` of values and gradients, such as ``surrogates.DerivedGP``.
         input_index: i, in [0, d).
-        bounds: The box over which the other inputs are uniform, ``2 x d``. Either this or X is needed.
+        bounds: The box, ``2 x d``, over which the other inputs are uniform. Give either bounds or X.
         X: The sample of the inputs, ``N x d``, such as the training data.
-        grid: The values of the input, ``G``; or G for equidistant ones across the box or the range of the sample.
-        num_points: N for a box, scrambled Sobol' points.
+        grid: The values of the input, ``G``, or the number G of equidistant values in the box or the sample's range.
+        num_points: N for a box, the number of scrambled Sobol' points.
         seed: The seed of the Sobol' points.
 
     Raises:

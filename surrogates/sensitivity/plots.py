@@ -1,6 +1,6 @@
-"""Plots of what a gradient says: sensitivities, partial dependence, signs of a slope, and arrows in the plane.
+"""Plots of sensitivities, partial dependence, the sign of a slope, and gradients in a plane.
 
-Every function draws on a matplotlib axes and returns it. matplotlib is imported when a plot needs it.
+Every function draws on a matplotlib axes and returns it. matplotlib is imported only when a plot needs it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SURE = 0.975
-"""The probability of a sign from which the sign map and the slope's band mark it as sure."""
+"""A sign is marked as sure from this probability on."""
 
 
 def plot_sensitivity(
     axes: Axes, estimate: Estimate, names: Sequence[str] | None = None, *, level: float = 0.95
 ) -> Axes:
-    """Draws a horizontal bar for every input, as long as its posterior mean, with the posterior interval.
+    """Draws a horizontal bar for each input: its length is the posterior mean, a line shows the posterior interval.
 
     Args:
         axes: The axes to draw on.
         estimate: An estimate of shape ``d``, such as ``GradientSensitivity.total_index_bound()``.
-        names: The names of the inputs. None stands for x₁, …, x_d.
+        names: The names of the inputs. The default is x₁, …, x_d.
         level: The probability of the intervals.
 
     Returns:
@@ -62,15 +62,15 @@ def plot_partial_dependence(
 ) -> Axes:
     """Draws the posterior mean of a partial dependence, or of its slope, with its pointwise band.
 
-    The band of a slope has a line at 0, and bars below it where the slope is positive (blue) or negative (red) with a
-    probability of at least 0.975.
+    For a slope, a strip along the horizontal axis marks where it is positive (blue) or negative (red) with a
+    probability of at least 0.975, and a line marks 0.
 
     Args:
         axes: The axes to draw on.
-        dependence: What ``surrogates.partial_dependence`` returned, of one outcome.
+        dependence: A result of ``surrogates.partial_dependence`` for one outcome.
         of: ``"slope"`` or ``"value"``.
         level: The probability of the band at every point.
-        name: The name of the input. None stands for xᵢ.
+        name: The name of the input. The default is xᵢ.
 
     Returns:
         The axes.
@@ -111,7 +111,7 @@ def plot_sign_map(
 ) -> Axes:
     """Draws the probability that ∂f/∂xᵢ is positive over a plane of two inputs.
 
-    Lines surround where the sign is sure: a probability of 0.975 (solid) or 0.025 (dashed).
+    Contour lines enclose the regions where the sign is sure: probability 0.975 (solid) and 0.025 (dashed).
 
     Args:
         axes: The axes to draw on; its figure gets a colour bar.
@@ -119,9 +119,9 @@ def plot_sign_map(
         input_index: i, in [0, d).
         bounds: The box of all inputs, ``2 x d``.
         plane: The inputs along the horizontal and the vertical axis.
-        at: The values of all inputs, ``d``, from which the others are taken. None stands for the middle of the box.
+        at: A point, ``d``, at which the other inputs are held. The default is the middle of the box.
         resolution: The number of points along either axis.
-        names: The names of all inputs. None stands for x₁, …, x_d.
+        names: The names of all inputs. The default is x₁, …, x_d.
 
     Returns:
         The axes.
@@ -159,20 +159,20 @@ def plot_gradient_arrows(
     resolution: int = 11,
     names: Sequence[str] | None = None,
 ) -> Axes:
-    """Draws arrows along the posterior mean of ∇f in a plane of two inputs, darker where it is better known.
+    """Draws arrows along the posterior mean of ∇f in a plane of two inputs, fainter where it is uncertain.
 
-    Inputs are measured in widths of the box, so that arrows do not depend on units; they have one scale of length. An
-    arrow is as opaque as its share ‖μ‖²/(‖μ‖² + tr Σ) of the expected squared slope in the plane, with μ and Σ the
-    posterior moments of these two partial derivatives.
+    Inputs are measured in widths of the box, so the arrows do not depend on units. All arrows share one scale of
+    length. The opacity of an arrow is ‖μ‖²/(‖μ‖² + tr Σ), with μ and Σ the posterior mean and covariance of the two
+    partial derivatives.
 
     Args:
         axes: The axes to draw on.
         model: A model of one outcome with a ``gradient_posterior``.
         bounds: The box of all inputs, ``2 x d``.
         plane: The inputs along the horizontal and the vertical axis.
-        at: The values of all inputs, ``d``, from which the others are taken. None stands for the middle of the box.
+        at: A point, ``d``, at which the other inputs are held. The default is the middle of the box.
         resolution: The number of arrows along either axis.
-        names: The names of all inputs. None stands for x₁, …, x_d.
+        names: The names of all inputs. The default is x₁, …, x_d.
 
     Returns:
         The axes.
