@@ -287,7 +287,7 @@ def test_gradients_through_nonlinear_outcome_transforms(name, m):
     gradient = hidden.gradient_posterior(Xq).mean
     assert_close(posterior.delta_method_mean, gradient * (factor.unsqueeze(-1) if m == 2 else factor), 1e-6)
     for moment in ("mean", "variance"):
-        with pytest.raises(NotImplementedError, match="delta_method_mean, or the moments of rsample"):
+        with pytest.raises(NotImplementedError, match="delta_method_mean, or the moments of samples"):
             getattr(posterior, moment)
 
 
