@@ -1,4 +1,4 @@
-"""The user's objective at the points of a batch: conversions, exceptions and what becomes of them, retries."""
+"""Evaluation of the user's objective at the points of a batch: conversions, exceptions, retries."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ logger = logging.getLogger(__name__)
 FailurePolicy = Literal["skip", "retry", "raise"]
 
 Call = Callable[[], list[float]]
-"""What evaluates some points of a batch: it returns their values, NaN or infinite where a query failed."""
+"""A function that evaluates points of a batch and returns their values, NaN or infinite for failed queries."""
 
 
 class FailedQueryError(RuntimeError):
-    """Raised for a query that gave NaN or inf under ``on_failure="raise"``."""
+    """Raised for a query that returned NaN or inf under ``on_failure="raise"``."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
     """Evaluates an objective at the points of a batch.
 
-    A query fails if the objective raises an ``Exception`` or returns NaN or ±inf. Any other value must be a real
-    number, plain or in a tensor or array of one element; integers and booleans are numbers. A value of another kind
-    (complex, a string, a tensor that carries a gradient) is a mistake in the program and not a failed query; it raises
-    ``InvalidValueError``, a ``TypeError`` and ``ValueError``, under every policy.
+    A query fails if the objective raises an ``Exception`` or returns NaN or ±inf. Otherwise it must return a real
+    number, plain or in a one-element tensor or array; integers and booleans are allowed. Any other value (complex, a
+    string, a tensor that requires a gradient) is an error in the program and raises ``InvalidValueError``, a
+    ``TypeError`` and ``ValueError``, under every policy.
 
     Attributes:
-        fun: the objective. It takes a point of shape ``d`` and returns a number, or, with ``batched``, ``q x d``
-            points and returns q numbers. An objective with a method ``evaluate_at(batch, i)``, such as
-            ``ModuleObjective``, is called by that method instead.
+        fun: the objective. It takes a point of shape ``d`` and returns a number, or, with ``batched``, ``q x d`` points
+            and returns q numbers. If it has a method ``evaluate_at(batch, i)``, as ``ModuleObjective`` has, that is
+            called instead.
         numpy: whether points are NumPy arrays instead of tensors.
         batched: whether a batch is evaluated in one call.
         on_failure: ``"skip"`` reports NaN; ``"retry"`` evaluates a failed point again, at most ``retries`` times and
-            while the budget lasts, counts every evaluation, and then skips; ``"raise"`` raises the objective's
+            while the budget lasts, counts every evaluation, and then reports NaN; ``"raise"`` raises the objective's
             exception, or ``FailedQueryError``. The first exception of each type is logged as a warning, later ones at
-            the level of debugging; a result's ``nfail`` counts all.
-        retries: the most evaluations of a point beyond the first under ``"retry"``.
-        name: what messages call the objective.
-        traced: the types and places of exceptions that were logged with their traceback, which is logged once for each;
-            evaluators may share the set.
+            level DEBUG; a result's ``nfail`` counts all.
+        retries: the largest number of further evaluations of a point under ``"retry"``.
+        name: the objective's name in messages.
+        traced: types and places of exceptions whose traceback has been logged, once each; evaluators may share the set.
     """
 
     fun: Callable[[Any], Any]
@@ -77,12 +76,12 @@ class Evaluator:
 
     @property
     def in_place(self) -> bool:
-        """Whether the objective is called by its ``evaluate_at``, in this process and one point at a time."""
+        """Whether the objective has ``evaluate_at``, which is called in this process, one point at a time."""
         return hasattr(self.fun, "evaluate_at")
 
     @property
     def most_retries(self) -> int:
-        """The most evaluations of a point beyond the first."""
+        """The largest number of further evaluations of a point."""
         return self.retries if self.on_failure == "retry" else 0
 
     def __call__(self, batch: Batch, spare: int = 0) -> tuple[Tensor, int]:
@@ -90,7 +89,7 @@ class Evaluator:
 
         Args:
             batch: the batch to evaluate.
-            spare: the most retries, which is what the budget holds beyond the batch.
+            spare: the largest number of retries, which is the budget left after the batch.
         """
         values = dict(self._evaluated(batch, range(len(batch))))
         retried = 0
@@ -110,10 +109,10 @@ class Evaluator:
         return found
 
     def calls(self, batch: Batch, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], Call]]:
-        """Yields what evaluates the points of a batch with the given numbers, and these, in order.
+        """Yields (indices, call) for the points with these indices, in order; the call evaluates them.
 
-        One yields all of them where ``batched``, else each a point, made when it is yielded. A call can be pickled
-        where the objective can.
+        There is one call for all points if ``batched``, otherwise one for each, made when it is yielded. A call can be
+        pickled if the objective can.
         """
         if self.batched:
             yield rows, partial(_numbers, self.fun, len(rows), self._hand_out(batch.points(rows)))
@@ -126,22 +125,22 @@ class Evaluator:
         return points.cpu().numpy() if self.numpy else points
 
     def outcome(self, call: Callable[[], list[float]], where: str, *, first: bool = False) -> list[float] | None:
-        """The values that a call returns, NaN for failed queries; None where it raised, which the policy lets pass.
+        """The values that a call returns, NaN for failed queries; None if it raised and the policy allows that.
 
         Args:
-            call: what ``call`` returned, or a future's ``result``.
-            where: which query it is, for messages.
-            first: whether it is the first of a run: its exception is a mistake in the program and raised.
+            call: a call of ``calls``, or a future's ``result``.
+            where: the query, for messages.
+            first: whether it is the first of a run, whose exception is taken for an error in the program and raised.
 
         Raises:
-            StopIteration: where the function raises it, which ends a run under every policy.
+            StopIteration: if the function raises it, which ends a run under every policy.
         """
         try:
             values = call()
         except (BrokenExecutor, StopIteration):
             raise
         except InvalidValueError as error:
-            error.add_note(f"what {self.name} gave at {where} is no value")
+            error.add_note(f"{self.name} returned an invalid value at {where}")
             raise
         except Exception as error:
             if first or self.on_failure == "raise":
@@ -150,7 +149,7 @@ class Evaluator:
             self._log(error, where)
             return None
         if self.on_failure == "raise" and not all(map(math.isfinite, values)):
-            raise FailedQueryError(f"{self.name} gave no finite value at {where}")
+            raise FailedQueryError(f"{self.name} returned no finite value at {where}")
         return values
 
     def _log(self, error: Exception, where: str) -> None:
@@ -166,7 +165,7 @@ class Evaluator:
             kind,
             where,
             error,
-            "; later ones are logged as debugging" if new else "",
+            "; further ones are logged at level DEBUG" if new else "",
             exc_info=error if new and place not in self.traced else None,
         )
         self.traced.add(place)
@@ -177,7 +176,7 @@ def _numbers(fun: Callable[..., Any], count: int, *point: Any) -> list[float]:
 
 
 def _unless_ended(call: Call) -> list[float]:
-    """The values of a call; StopIteration is an error like any other where there is no run that it could end."""
+    """The values of a call; outside a run StopIteration is an error like any other."""
     try:
         return call()
     except StopIteration as error:

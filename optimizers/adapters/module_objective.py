@@ -1,4 +1,4 @@
-"""A torch module as an objective of its parameters, which is evaluated in place."""
+"""A torch module as an objective of its parameters, evaluated in place."""
 
 from __future__ import annotations
 
@@ -34,40 +34,39 @@ class ModuleObjective:
         result = minimize(objective, objective.x0(), method="decomfl", max_queries=2000, in_place=True)
         objective.load(result.x)
 
-    or by ask and tell: ``opt.tell(batch, objective(batch))``.
+    With ask and tell: ``opt.tell(batch, objective(batch))``.
 
     **In place.** The points of a batch are written over the parameters one at a time, piece by piece, from the batch's
     base and its addressed directions; then the base itself is copied back. The parameters thus end as the base, bit for
-    bit (rounded if their dtype is narrower than the base's), whether the loss returned or raised, and the module
-    follows the iterate. In units of the parameters' memory, a run of DeComFL, or of HiSo with
-    ``curvature=GroupProbe(groups=module)``, holds 2 with ``in_place=True``: the module and x.
-    The paper's HiSo also holds the vector H; momentum, ``track_best`` and a float32 x of a module in bfloat16 are one
-    more each. Other methods also hold new iterates, moments and whole directions. A few MB for chunks and the memory
-    of the forward pass come on top. A point that is given as a vector is evaluated over a saved copy of the parameters.
+    bit (rounded if their dtype is narrower), whether the loss returned or raised, and the module follows the iterate.
+    In units of the parameters' memory, a run of DeComFL, or of HiSo with ``curvature=GroupProbe(groups=module)``, needs
+    2 with ``in_place=True``: the module and x. The paper's HiSo also stores the vector H; momentum, ``track_best`` and
+    a float32 x of a bfloat16 module need one more each. Other methods also store new iterates, moments and whole
+    directions. Chunks need a few MB, and the forward pass its own memory. A point given as a vector is evaluated over a
+    saved copy of the parameters.
 
-    **What a query restores.** A query does not change buffers (also those of batch normalisation), the training modes
-    of the submodules, or the global random state, and records no gradient. Random numbers that the loss draws, as in
-    dropout, are a function of (seed, step), hence the same for all queries of a step.
+    **Restored state.** A query does not change buffers (also of batch normalisation), the training modes of submodules,
+    or the global random state, and records no gradient. Random numbers drawn by the loss, as in dropout, are a function
+    of (seed, step), hence the same for all queries of a step.
 
-    **Minibatches.** With ``data`` the loss gets ``batch_size`` rows, drawn without replacement as a function of
-    (seed, step), where step is the number of the batch in its run. All queries of a step get the same rows, as a
-    difference of two losses needs. A point that is given as a vector is evaluated on all rows.
+    **Minibatches.** With ``data`` the loss gets ``batch_size`` rows, drawn without replacement as a function of (seed,
+    step), where step is the number of the batch in its run. All queries of a step get the same rows, as differences of
+    losses need. A point given as a vector is evaluated on all rows.
 
     Args:
         module: the module.
         loss_fn: a function ``loss_fn(module)``, or ``loss_fn(module, minibatch)`` with ``data``, that returns a number.
         data: a tensor, or a sequence or mapping of tensors, whose first dimension counts the rows.
         batch_size: the number of rows in a minibatch; None: all rows.
-        seed: seed of the minibatches and of the loss's random numbers.
+        seed: seed of minibatches and of the loss's random numbers.
         resample: ``"step"``, or ``"query"`` for rows and random numbers that differ between the queries of a step.
-        training: the training mode of an evaluation; None: the mode in which the module is.
-        parameters: names of the parameters to optimize, which are ordered as in ``named_parameters``; None: all that
-            require a gradient. Any name of a parameter that has several, as tied weights do, stands for it.
+        training: the training mode during evaluations; None: the module's present mode.
+        parameters: names of the parameters to optimize, ordered as in ``named_parameters``; None: all that require a
+            gradient. A tied parameter may be given by any of its names.
 
     Raises:
-        ValueError: for names that the module does not have, no parameters, data of unequal lengths, or a
-            batch size above theirs.
-        TypeError: for a module, loss or data of another kind.
+        ValueError: for unknown names, no parameters, data of unequal lengths, or a batch size above theirs.
+        TypeError: for a module, loss or data of another type.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class ModuleObjective:
         self._data = data
         self._rows = 0 if data is None else _length(data)
         if batch_size is not None and data is None:
-            raise ValueError("batch_size goes with data")
+            raise ValueError("batch_size needs data")
         self.batch_size = self._rows if batch_size is None else positive_integer("batch_size", batch_size)
         if self.batch_size > self._rows:
             raise ValueError(f"batch_size is {self.batch_size}, the data have {self._rows} rows")
@@ -112,8 +111,8 @@ class ModuleObjective:
         """The parameters as a new vector, shape ``d``.
 
         Args:
-            dtype: dtype of the vector; None: the widest of the parameters. For parameters in bfloat16 a float32
-                vector is better, because a bfloat16 iterate rounds small perturbations away.
+            dtype: dtype of the vector; None: the widest of the parameters. Use float32 for bfloat16 parameters, because
+                a bfloat16 iterate rounds small perturbations away.
         """
         if dtype is None:
             dtype = self._parameters[0].dtype
@@ -151,7 +150,7 @@ class ModuleObjective:
                 p.detach().copy_(values)
 
     def evaluate_at(self, batch: Batch, i: int) -> float:
-        """The loss at point i of a batch; the parameters are set to the point and then to the batch's base."""
+        """The loss at point i of a batch; the parameters are then set to the batch's base."""
         self._check_shape(batch.base.shape)
         try:
             return self._query(batch, i)
@@ -196,7 +195,7 @@ class ModuleObjective:
 
 
 def _chosen(module: nn.Module, names: Iterable[str] | None) -> list[Tensor]:
-    """The parameters with the given names, each once, in the module's order."""
+    """The parameters with these names, each once, in the module's order."""
     known = dict(module.named_parameters())
     if names is None:
         candidates = [p for p in known.values() if p.requires_grad]
@@ -211,7 +210,7 @@ def _chosen(module: nn.Module, names: Iterable[str] | None) -> list[Tensor]:
         candidates = [p for p in known.values() if any(named[name] is p for name in wanted)]
     chosen: list[Tensor] = [p for p in candidates if p.numel() > 0]
     if not chosen:
-        raise ValueError("the module has no parameter that requires a gradient: name those to optimize")
+        raise ValueError("the module has no parameter that requires a gradient; pass parameters=")
     for p in chosen:
         if not p.is_floating_point():
             raise ValueError(f"parameters must be of a real floating dtype, got {p.dtype}")

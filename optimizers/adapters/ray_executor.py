@@ -8,13 +8,13 @@ from typing import Any
 
 
 class RayExecutor:
-    """Runs queries as tasks of Ray, for ``minimize(..., executor=RayExecutor(), workers=8)``.
+    """Runs queries as Ray tasks: ``minimize(..., executor=RayExecutor(), workers=8)``.
 
-    It uses the cluster that ``ray.init`` has connected to; else Ray starts one on this machine. A query whose worker
-    dies is a failed one, which Ray does not run again: its ``max_retries`` is 0 here.
+    It uses the cluster that ``ray.init`` has connected to; otherwise Ray starts one on this machine. A query whose
+    worker dies has failed; Ray does not repeat it (``max_retries=0``).
 
     Args:
-        **options: of ``ray.remote`` for each task, such as ``num_cpus``, ``num_gpus`` and ``resources``.
+        **options: options of ``ray.remote`` for each task, such as ``num_cpus``, ``num_gpus`` and ``resources``.
 
     Raises:
         ImportError: if Ray is not installed.
@@ -26,7 +26,7 @@ class RayExecutor:
         self._remote = ray.remote(**{"max_retries": 0} | options)(_call)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Starts ``fn(*args)`` in a worker, and returns its future."""
+        """Starts ``fn(*args)`` in a worker and returns its future."""
         future: Future[Any] = self._remote.remote(fn, *args).future()
         return future
 

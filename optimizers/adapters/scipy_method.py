@@ -25,32 +25,31 @@ BUDGETS = ("max_queries", "maxfev", "maxfun")
 
 
 def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any) -> ScipyMethod:
-    """A method as a callable that ``scipy.optimize.minimize`` takes for its argument ``method``.
+    """A method as a callable for the argument ``method`` of ``scipy.optimize.minimize``.
 
-    The callable takes scipy's ``args``, ``bounds``, ``callback`` and ``jac`` (callable or True). A method without an
-    option ``jac`` warns that it does not use it, as scipy's own methods do. The result holds NumPy arrays. Unlike scipy
-    we refuse x0 outside of the bounds. The callable can be pickled, where the values in ``defaults`` can.
+    The callable takes scipy's ``args``, ``bounds``, ``callback`` and ``jac`` (callable or True). Like scipy's own
+    methods it warns if ``jac`` is given and not used. The result has NumPy arrays. Unlike in scipy, x0 must be within
+    the bounds. The callable can be pickled if the values in ``defaults`` can.
 
     ``options`` are those of ``optimizers.minimize`` and of the method, and scipy's own:
 
     - ``maxfev`` and ``maxfun`` are other names of ``max_queries``, which is 100 (d + 1) by default.
-    - ``maxiter`` ends the run after so many batches of queries, if the budget has not ended it before. The status is
-      then 1 as for a spent budget, the message scipy's, and ``stop_reason`` is "iterations".
-    - ``disp`` shows the progress, and at the end prints the message, the least value, and the numbers of iterations
-      and of queries, as scipy's methods do.
+    - ``maxiter`` ends the run after this many batches, unless the budget ends it first. The status is then 1 as for a
+    spent budget, the message scipy's, and ``stop_reason`` is "iterations". - ``disp`` shows progress, and prints the
+    message, the least value, and the numbers of iterations and queries at the end, as scipy's methods do.
 
-    The callback is called after each batch of queries with the best point, by the rule of scipy's own methods: as
-    ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, and as ``callback(xk)``
-    otherwise. It ends the run, with status 99, by raising StopIteration; its return value is not read.
+    The callback is called after each batch with the best point, by scipy's rule: as
+    ``callback(intermediate_result=OptimizeResult)`` if its only parameter has that name, otherwise as ``callback(xk)``.
+    It ends the run, with status 99, by raising StopIteration; its return value is ignored.
 
     Args:
         method: a name in ``optimizers.registry.METHODS``, or an ``Optimizer`` subclass.
         **defaults: default values of the options of a call.
 
     Raises:
-        ValueError: for an unknown method, or two names of the budget at once; in a call, for constraints, which no
-            method handles, or ``tol``, which no method has.
-        TypeError: for a budget or a ``maxiter`` that is no integer, in a call for an unknown option.
+        ValueError: for an unknown method, or two names of the budget at once; in a call, for constraints or ``tol``,
+            which no method supports.
+        TypeError: for a budget or ``maxiter`` that is not an integer; in a call, for an unknown option.
     """
     return ScipyMethod(method_class(method), _options(defaults))
 
@@ -81,11 +80,11 @@ class ScipyMethod:
         tol: float | None = None,
         **options: Any,
     ) -> Result:
-        """The result of a run; ``scipy_method`` describes the arguments."""
+        """Runs the method; ``scipy_method`` describes the arguments."""
         if np.size(constraints):
-            raise ValueError(f"{self.method.__name__} handles bounds and no constraints")
+            raise ValueError(f"{self.method.__name__} handles bounds but no constraints")
         if tol is not None:
-            raise ValueError("tol is not understood: stop by the options max_queries, maxiter, target or stagnation")
+            raise ValueError("tol is not supported: use the options max_queries, maxiter, target or stagnation")
         chosen = {"max_queries": QUERIES_PER_COORDINATE * (np.size(x0) + 1), **self.defaults, **_options(options)}
         disp, maxiter = chosen.pop("disp", False), chosen.pop("maxiter", None)
         chosen.setdefault("progress", "auto" if disp else False)
@@ -130,19 +129,19 @@ class ScipyMethod:
 
 @dataclass(frozen=True)
 class WithArgs:
-    """A function of the point alone, which adds scipy's ``args``; unlike a closure it can be pickled."""
+    """A function of the point alone that appends scipy's ``args``; unlike a closure it can be pickled."""
 
     fun: Callable[..., Any]
     args: tuple
 
     def __post_init__(self) -> None:
-        """A checkpoint knows a function by its name, and this one by that of what it calls."""
+        """Takes the function's name, by which checkpoints identify it."""
         name = getattr(self.fun, "__qualname__", type(self.fun).__qualname__)
         object.__setattr__(self, "__qualname__", name)
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """The function, whose source a checkpoint compares."""
+        """The function, whose source checkpoints compare."""
         return self.fun
 
     def __call__(self, x: Any) -> Any:
@@ -151,13 +150,13 @@ class WithArgs:
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the budget under its first name and None left out of scipy's numbers.
+    """The options with the budget as ``max_queries`` and without None for scipy's numbers.
 
-    Whole floats, such as 1e4, are integers there, as they are for scipy.
+    Whole floats such as 1e4 become integers, as in scipy.
     """
     budgets = [name for name in BUDGETS if given.get(name) is not None]
     if len(budgets) > 1:
-        raise ValueError(f"{' and '.join(budgets)} are names of one budget of queries: give one of them")
+        raise ValueError(f"{' and '.join(budgets)} are names of the same query budget: pass only one")
     options = {name: value for name, value in given.items() if name not in (*BUDGETS, "maxiter")}
     for name, ours in [*((name, "max_queries") for name in budgets), ("maxiter", "maxiter")]:
         value = given.get(name)

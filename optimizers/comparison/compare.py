@@ -53,41 +53,41 @@ def compare(
 ) -> Comparison:
     """Minimizes a function with each method, from the same starts and with the same budget.
 
-    Besides this project's methods it runs those of ``scipy.optimize.minimize`` that need no derivatives, CMA-ES of
-    the package ``cma``, and blind search. Their names are taken in any case: "cobyqa", "l-bfgs-b", "nelder-mead", …,
-    "cma", "random", "sobol". The same rules hold for all methods. No run makes more than ``max_queries`` queries, and
-    the queries of SciPy's finite differences count. f is evaluated in the box only: a point outside is projected onto
-    it. Failed queries count and have no value; SciPy and CMA-ES get the worst value of the run so far instead. SciPy
-    and CMA-ES keep their own defaults, except that SciPy's limits on iterations are raised to the budget. SciPy
-    searches in the box's units, CMA-ES in the unit cube (see ``optimizers.comparison.outside``). A run that stops by
-    its own rules keeps what it found.
+    Besides this project's methods it runs those of ``scipy.optimize.minimize`` that need no derivatives, CMA-ES of the
+    package ``cma``, and blind search, by names in any case: "cobyqa", "l-bfgs-b", "nelder-mead", …, "cma", "random",
+    "sobol". All methods follow the same rules. No run makes more than ``max_queries`` queries, including those of
+    SciPy's finite differences. f is evaluated in the box only; points outside are projected onto it. Failed queries
+    count and have no value; SciPy and CMA-ES get the worst value of the run so far instead. SciPy and CMA-ES keep their
+    own defaults, except that SciPy's iteration limits are raised to the budget. SciPy searches in the box's units,
+    CMA-ES in the unit cube (see ``optimizers.comparison.outside``). A run that stops by its own rules keeps its best
+    value.
 
     Args:
-        fun: the objective as ``minimize`` takes it, a point to a number. NaN, inf and exceptions are failed queries,
-            but an exception on a run's first query is raised.
-        bounds: the box as ``minimize`` takes it, or None, which requires ``starts``.
+        fun: the objective, a function from a point to a number, as for ``minimize``. NaN, inf and exceptions are failed
+            queries, but an exception in a run's first query is raised.
+        bounds: the box as for ``minimize``, or None, which requires ``starts``.
         max_queries: the budget of each run.
-        methods: names, or a mapping of labels to a name, an ``Optimizer`` subclass, or either with options:
-            ``{"mine": ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. By default
-            every method of this project that needs only values.
+        methods: names, or a mapping of labels to a name, an ``Optimizer`` subclass, or either with options: ``{"mine":
+            ("zord", {"active": "gated"}), "simplex": ("nelder-mead", {"adaptive": True})}``. The default is every
+            method of this project that needs only values.
         starts: a start for each seed; uniform in the box by default.
         seeds: the number of runs of each method, at least two.
         jobs: the number of processes. With more than one, ``fun`` and the options must be picklable, a script needs
             ``if __name__ == "__main__":``, and each process has as many threads as this one. If ``fun`` depends on the
-            point only, the result is bitwise that of one job.
-        checkpoint: a file to which each finished run is appended. The same call with the same file makes only the
-            missing runs. The body of ``fun`` is not compared.
-        **options: more options of ``minimize``: ``numpy``, ``batched``, ``prox``, …. SciPy's methods, CMA-ES and blind
-            search take ``numpy``, ``batched`` and ``target`` only.
+            point only, the result is bitwise equal to that of one job.
+        checkpoint: a file to which finished runs are appended. The same call with the same file makes only the missing
+            runs. The body of ``fun`` is not compared.
+        **options: further options of ``minimize``: ``numpy``, ``batched``, ``prox``, …. SciPy's methods, CMA-ES and
+            blind search take ``numpy``, ``batched`` and ``target`` only.
 
     Returns:
         The least values found, of f + ψ with a prox, with a figure and a ranking.
 
     Raises:
         ValueError: for fewer than two seeds, starts that are not one per seed, a method that needs derivatives, an
-            option that a method does not take, a damaged checkpoint or one of another call, or what ``minimize``
-            refuses.
-        TypeError: with more than one job, for what cannot be pickled.
+            option that a method does not take, a checkpoint that is damaged or from another call, or arguments that
+            ``minimize`` rejects.
+        TypeError: with more than one job, for objects that cannot be pickled.
         ImportError: for "cma" without its package.
         RuntimeError: if a process died, or another process uses the checkpoint.
     """
@@ -127,7 +127,7 @@ _Unit = tuple[int, str]
 
 @dataclasses.dataclass(frozen=True)
 class _Runs:
-    """Makes the runs of a comparison; a unit is a seed and a method's label."""
+    """The runs of a comparison; a unit is a seed and a method's label."""
 
     fun: Callable[[Any], Any]
     bounds: BoundsLike | None
@@ -161,7 +161,7 @@ class _Runs:
         return np.nan_to_num(np.fmin.accumulate(queries.values), nan=math.inf).tolist()
 
     def description(self) -> dict[str, Any]:
-        """What two calls must share for their runs to be equal."""
+        """The values that determine the runs."""
         box = (self.bounds.lb, self.bounds.ub) if isinstance(self.bounds, Bounds) else self.bounds
         shared = {"fun": self.fun, "bounds": box, "max_queries": self.max_queries, "starts": self.starts}
         methods = {f"method {label}": method for label, method in self.methods.items()}
@@ -198,7 +198,7 @@ def _chosen(
     chosen = {label: found if isinstance(found, tuple) else (found, {}) for label, found in named.items()}
     for method, own in chosen.values():
         if "max_queries" in own:
-            raise ValueError("all methods have one budget: max_queries is no option of one of them")
+            raise ValueError("all methods have the same budget: max_queries cannot be an option of one of them")
         if outside_name(method) is None:
             if isinstance(method, str) and method not in METHODS:
                 raise ValueError(f"unknown method {method!r}{nearest_name(method, [*METHODS, *NAMES])}")

@@ -31,11 +31,11 @@ _LOOKS = {"least_squares": "least_squares_gradient", "turbo": "turbo1", "cma": "
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
-    """The least values that each method found; prints one line per method.
+    """The least values that each method found; its text has one line per method.
 
     Attributes:
-        rows: ``seed``, ``method``, ``queries`` and ``value``, the least value of the first ``queries`` queries. There
-            is no row before a run's first success.
+        rows: ``seed``, ``method``, ``queries`` and ``value``, the least value of the first ``queries`` queries. A run
+            has no row before its first success.
         methods: the labels in the order given.
         seeds: the number of runs of each method.
     """
@@ -45,7 +45,7 @@ class Comparison:
     seeds: int
 
     def final(self, method: str) -> np.ndarray:
-        """The least value of each seed at the end of the budget; inf where all queries failed."""
+        """The least value of each seed at the end of the budget; inf if all queries failed."""
         least = np.full(self.seeds, math.inf)
         for row in where(self.rows, method=method):
             least[int(row["seed"])] = min(least[int(row["seed"])], float(row["value"]))
@@ -81,7 +81,7 @@ class Comparison:
     __repr__ = __str__
 
     def _repr_html_(self) -> str | None:
-        """The lines and the figure, as notebooks show them; without matplotlib they show the lines."""
+        """The text and the figure, for notebooks; without matplotlib only the text."""
         picture = io.BytesIO()
         try:
             self.figure().savefig(picture, format="png", dpi=120)
@@ -94,6 +94,6 @@ class Comparison:
 
 
 def _in_words(least: np.ndarray) -> str:
-    """The mean with its interval; where runs have no value, how many."""
+    """The mean with its interval; for runs without a value, their number."""
     without = int(np.isinf(least).sum())
     return f"no value in {without} of {len(least)} runs" if without else with_interval(least)

@@ -12,19 +12,19 @@ RESAMPLES = 9999
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
-    """Computes the 95% bootstrap interval of a mean (bias-corrected, accelerated; Efron 1987), the same at every call.
+    """The 95% bootstrap interval of a mean (bias-corrected and accelerated; Efron 1987), deterministic.
 
-    Means that differ in their last digits only count as equal, so that rounding does not change the interval.
+    Means that differ only in their last digits count as equal, so that rounding does not change the interval.
 
     Args:
-        values: one number a seed (for a paired comparison: the difference within the seed).
+        values: one number per seed (for a paired comparison: the difference within the seed).
 
     Raises:
-        ValueError: with fewer than two values or with values that are not finite.
+        ValueError: for fewer than two values, or values that are not finite.
     """
     values = np.asarray(values, dtype=float)
     if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all():
-        raise ValueError(f"an interval needs at least two finite values, one a seed; got {values}")
+        raise ValueError(f"an interval needs at least two finite values, one per seed, got {values}")
     if np.ptp(values) <= 1e-15 * np.abs(values).max():
         return float(values[0]), float(values[0])
     from scipy import stats
@@ -58,7 +58,7 @@ def _bootstrap(values: np.ndarray, method: str) -> tuple[float, float]:
 
 
 def with_interval(values: Sequence[float] | np.ndarray, digits: int = 3) -> str:
-    """Mean of one number a seed with its 95% bootstrap interval, such as ``0.93 (0.9 to 0.95)``."""
+    """The mean of one number per seed with its 95% bootstrap interval, such as ``0.93 (0.9 to 0.95)``."""
     values = np.asarray(values, dtype=float)
     low, high = bootstrap_interval(values)
     return f"{values.mean():.{digits}g} ({low:.{digits}g} to {high:.{digits}g})"

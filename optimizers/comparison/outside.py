@@ -46,11 +46,11 @@ CMA_SIGMA = 0.3
 
 
 def outside_name(method: Any) -> str | None:
-    """The name in ``NAMES`` that a method's name in any case stands for; None for anything else.
+    """The name in ``NAMES`` that equals a method's name in any case; None for anything else.
 
     Raises:
-        ValueError: for a method of SciPy that needs derivatives.
-        ImportError: for "cma" where that package is not installed.
+        ValueError: for a SciPy method that needs derivatives.
+        ImportError: for "cma" if that package is not installed.
     """
     name = method.lower() if isinstance(method, str) else ""
     if name in NEED_DERIVATIVES:
@@ -64,15 +64,15 @@ def outside_name(method: Any) -> str | None:
 
 
 class Ended(Exception):
-    """Ends a method at a query beyond its budget, or after its target or an error of the objective."""
+    """Raised to end a method at a query beyond its budget, or after its target or an error of the objective."""
 
 
 @dataclasses.dataclass
 class Queries:
-    """An objective as these methods call it; counts the queries and ends the run when the budget is spent.
+    """An objective for these methods, which counts queries and ends the run when the budget is spent.
 
     f is evaluated at the projection of a point onto the box. A failed query (NaN, inf, an exception after the first
-    query, a point that is not finite) returns the worst value so far to the method, or inf before the first success.
+    query, a point that is not finite) returns the worst value so far, or inf before the first success.
 
     Attributes:
         fun: takes a point of shape ``d`` (``1 x d`` if ``batched``), a tensor like ``lower`` or an array.
@@ -81,8 +81,8 @@ class Queries:
         max_queries: the budget; failed queries count.
         numpy: whether ``fun`` gets arrays.
         batched: whether ``fun`` takes and returns several points at once.
-        target: the run ends once a value is at most this.
-        values: the values in the order of the queries, NaN for a failed one.
+        target: the run ends when a value is at most this.
+        values: the values in the order of the queries, NaN for failed ones.
         least: the least of them; inf before the first success.
         worst: the greatest of them; −inf before the first success.
         error: the objective's exception that ended the run.
@@ -137,12 +137,12 @@ def run_outside(
 ) -> None:
     """Runs a method until it stops by its own rules or the budget is spent; ``queries.values`` then has the values.
 
-    SciPy's methods have their own defaults, except that their limits are raised to the budget; those with gradients use
+    SciPy's methods keep their defaults, except that their limits are raised to the budget; those with gradients use
     SciPy's finite differences, whose queries count. CMA-ES searches the box as the unit cube from x0, with an initial
-    standard deviation of 0.3. CMA-ES and COBYQA need not evaluate f at x0 itself.
+    standard deviation of 0.3. CMA-ES and COBYQA need not evaluate f at x0.
 
-    With restarts, a method that stops restarts at a uniform point of the box until the budget is spent: SciPy's methods
-    unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).
+    With restarts, a method that stops is restarted at a uniform point of the box until the budget is spent: SciPy's
+    methods unchanged, CMA-ES with twice the population (IPOP; Auger and Hansen 2005).
 
     An error of the method before its first query is raised; a later one ends the run, or with restarts the present
     start, and is logged.
@@ -151,13 +151,13 @@ def run_outside(
         name: a name in ``NAMES``.
         queries: the objective, without queries so far.
         x0: initial point in the box, shape ``d``.
-        seed: seed of CMA-ES, blind search and restarts; the other methods draw nothing.
+        seed: seed of CMA-ES, blind search and restarts; the other methods are not random.
         options: the method's own, SciPy's ``options`` or ``cma.CMAOptions``. CMA-ES also takes ``sigma0``, the initial
-            standard deviation in sides of the box, or in units of x if a side is infinite, which then is required.
-        restarts: whether a method that stops before its budget is spent restarts.
+            standard deviation in sides of the box, or in units of x if a side is infinite, where it is required.
+        restarts: whether a method that stops before its budget is spent is restarted.
 
     Raises:
-        ValueError: for an unknown option, and for restarts or a search without a finite box.
+        ValueError: for an unknown option, and for restarts or blind search without a finite box.
     """
     if (restarts or name in SEARCHES) and not bool((queries.upper - queries.lower).isfinite().all()):
         raise ValueError(f"{name}: random points need finite bounds")
@@ -238,7 +238,7 @@ def _cma(
     boxed = np.isfinite(upper - lower)
     sides, corner = np.where(boxed, upper - lower, 1.0), np.where(boxed, lower, 0.0)
     if not boxed.all() and "sigma0" not in options:
-        raise ValueError('without finite bounds cma needs its first standard deviation: ("cma", {"sigma0": ...})')
+        raise ValueError('without finite bounds cma needs an initial standard deviation: ("cma", {"sigma0": ...})')
     free = sides > 0
 
     def user(z: np.ndarray) -> np.ndarray:

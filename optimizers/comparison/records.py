@@ -1,4 +1,4 @@
-"""Long-form records, one measured value per row, as plain dictionaries: selections and means over seeds."""
+"""Records in long form, one measured value per row, as dictionaries: selections and means over seeds."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Rows = list[Row]
 
 
 def where(rows: Iterable[Row], /, **conditions: Value) -> Rows:
-    """The rows that agree with every condition."""
+    """The rows that meet every condition."""
     return [row for row in rows if all(row.get(key) == value for key, value in conditions.items())]
 
 
 def seeds_of(rows: Iterable[Row]) -> tuple[int, ...]:
-    """The seeds present, ascending."""
+    """The seeds in the rows, ascending."""
     return tuple(sorted({int(row["seed"]) for row in rows}))
 
 
 def by_seed(rows: Iterable[Row], /, **conditions: Value) -> np.ndarray:
-    """One number a seed (the mean where a seed has several), in ascending order of seeds.
+    """One number per seed (the mean if a seed has several), in ascending order of seeds.
 
     Raises:
-        ValueError: if a seed present in ``rows`` has no row under the conditions, which would unpair it.
+        ValueError: if a seed in ``rows`` has no row under the conditions, which would break the pairing.
     """
     rows = list(rows)
     groups: dict[int, list[float]] = {seed: [] for seed in seeds_of(rows)}
@@ -40,7 +40,7 @@ def by_seed(rows: Iterable[Row], /, **conditions: Value) -> np.ndarray:
 
 
 def mean_curve(x: Iterable[float], values: Iterable[Sequence[float] | np.ndarray]) -> Curve:
-    """Mean and standard error at each ``x`` of ``values``: for each ``x`` one number a seed; the error of one is 0."""
+    """Mean and standard error at each ``x`` over ``values``, one per seed; the error of a single value is 0."""
     means, errors = [], []
     for numbers in map(np.asarray, values):
         means.append(numbers.mean())
@@ -58,12 +58,12 @@ def curve(rows: Iterable[Row], x: str, /, **conditions: Value) -> Curve:
 
 
 def best_so_far(values: Sequence[float] | np.ndarray, queries: int, first: float = math.nan) -> np.ndarray:
-    """The least value after 0, 1, ..., ``queries`` queries; a run that ended before keeps what it has.
+    """The least value after 0, 1, ..., ``queries`` queries; a run that ended earlier keeps its last one.
 
     Args:
-        values: what was found, query by query; NaN where a query failed.
+        values: the values of the queries; NaN for failed ones.
         queries: the budget.
-        first: what was known before the first query; NaN: nothing.
+        first: the value known before the first query; NaN: none.
     """
     padded = np.full(queries + 1, np.nan)
     padded[0], padded[1 : len(values) + 1] = first, values

@@ -1,4 +1,4 @@
-"""The battery: checks that every ``Optimizer`` must pass, also a third party's.
+"""The battery: checks that every ``Optimizer``, also a third party's, must pass.
 
 All checks at once, or each as a test::
 
@@ -8,9 +8,9 @@ All checks at once, or each as a test::
     def test_battery(check):
         check(factory, Promises(budget=60))
 
-A factory is a function ``factory(fun, x0, **common)`` that returns a new optimizer; ``common`` are the common options
-of ``Optimizer``, such as ``max_queries``, and ``fun`` is for methods that need more of it, such as a gradient. A check
-raises ``AssertionError`` with what it found.
+A factory is a function ``factory(fun, x0, **common)`` that returns a new optimizer; ``common`` are options of
+``Optimizer`` such as ``max_queries``, and ``fun`` is for methods that need more of it, such as a gradient. A check
+raises ``AssertionError`` with its finding.
 """
 
 from __future__ import annotations

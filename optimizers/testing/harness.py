@@ -1,4 +1,4 @@
-"""What the checks have in common: promises, problems, factories, runs and saved states."""
+"""The tools of the checks: promises, problems, factories, runs and saved states."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Factory = Callable[..., Optimizer]
 
 @dataclass(frozen=True)
 class Promises:
-    """What a method promises beyond the interface.
+    """Properties that a method promises beyond the interface.
 
     Attributes:
         convergence: the factor by which the method reduces f − f* of ``quadratic`` within ``convergence_queries``
-            queries; None: the method promises descent only, which means a factor of one half.
+            queries; None: the method only promises descent, a factor of one half.
         convergence_queries: the query budget for convergence and descent.
-        descent: whether the method lowers ``quadratic`` and ``rosenbrock``.
+        descent: whether the method decreases ``quadratic`` and ``rosenbrock``.
         feasible_queries: whether every queried point lies within the bounds.
         seeded: whether runs with different seeds differ.
-        budget: the query budget of the other checks' runs, which is larger if the first batch needs it.
+        budget: the query budget of the other checks' runs, increased if the first batch needs more.
     """
 
     convergence: float | None = None
@@ -80,7 +80,7 @@ def first_batch(factory: Factory) -> int:
         except ValueError:
             continue
         return budget
-    raise AssertionError("no budget under 10,000 is accepted")
+    raise AssertionError("no budget below 10,000 is accepted")
 
 
 def make(factory: Factory, promises: Promises, x0: Any = None, **common: Any) -> Optimizer:
@@ -91,7 +91,7 @@ def make(factory: Factory, promises: Promises, x0: Any = None, **common: Any) ->
 
 
 def with_failures(values: Tensor, told: int) -> Tensor:
-    """The values with NaN at every seventh query of the run, of which ``told`` are told before."""
+    """The values with NaN at every seventh query of the run, of which ``told`` were told before."""
     failed = torch.arange(told, told + len(values)) % 7 == 5
     return torch.where(failed, torch.nan, values)
 
@@ -107,7 +107,7 @@ def trace(opt: Optimizer) -> list[Tensor]:
 
 
 def reloaded(opt: Optimizer, fresh: Optimizer) -> Optimizer:
-    """The fresh optimizer after loading the other's state from a file; the global generators are moved in between."""
+    """The fresh optimizer after loading the other's state from a file, with the global generators moved in between."""
     buffer = io.BytesIO()
     torch.save(opt.state_dict(), buffer)
     disturb_generators(opt.queries)
@@ -138,7 +138,7 @@ def generator_states() -> tuple[object, ...]:
 
 
 def raises(kind: type[Exception] | tuple[type[Exception], ...], call: Callable[[], Any]) -> Exception:
-    """The exception that a call raises, which must be of the given kind."""
+    """The exception of the given type that a call raises."""
     try:
         call()
     except kind as error:

@@ -37,7 +37,7 @@ def check_budget(factory: Factory, promises: Promises) -> None:
 
 
 def check_too_small_budget(factory: Factory, promises: Promises) -> None:
-    """A budget smaller than the first batch is refused with the number of queries that is needed."""
+    """A budget smaller than the first batch raises an error that has the number of queries needed."""
     del promises
     least = first_batch(factory)
     for budget in {1, least - 1} - {0, least}:
@@ -79,7 +79,7 @@ def check_points_are_addressable(factory: Factory, promises: Promises) -> None:
 
 
 def check_wrong_tells(factory: Factory, promises: Promises) -> None:
-    """Values of a wrong number, shape or type and foreign or old batches are refused, and the state stays as it was."""
+    """Values of a wrong number, shape or type and foreign or old batches are rejected without changing the state."""
     opt, other = make(factory, promises), make(factory, promises, seed=1)
     batch = opt.ask()
     foreign, values = other.ask(), quadratic(batch.points())
@@ -101,7 +101,7 @@ def check_wrong_tells(factory: Factory, promises: Promises) -> None:
 
 
 def check_accepted_values(factory: Factory, promises: Promises) -> None:
-    """Values may be a tensor, an array, a list or a column, of integers too; those with a gradient are refused."""
+    """Values may be a tensor, array, list or column, also of integers; those that require a gradient are rejected."""
     kinds: list[Callable[[Tensor], Any]] = [
         lambda y: y.numpy(),
         lambda y: y.tolist(),
@@ -137,7 +137,7 @@ def _check_same_run(factory: Factory, promises: Promises, kinds: list[Callable[[
 
 
 def check_exceptions_and_retries(factory: Factory, promises: Promises) -> None:
-    """An exception of the objective is a failed query; the policy skips, retries (within the budget) or raises it."""
+    """An exception of the objective is a failed query; the policy skips, retries (within the budget) or raises."""
     calls = 0
 
     def flaky(x: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def check_exceptions_and_retries(factory: Factory, promises: Promises) -> None:
 
 
 def check_bad_arguments(factory: Factory, promises: Promises) -> None:
-    """Bad x0, bounds, budgets, seeds and option names are refused with messages that name what is wrong."""
+    """Bad x0, bounds, budgets, seeds and option names are rejected with messages that name the error."""
     good: dict[str, Any] = {"max_queries": max(promises.budget, first_batch(factory))}
     x0 = start()
 
@@ -205,7 +205,7 @@ def check_executor(factory: Factory, promises: Promises) -> None:
 
 
 def check_stopping(factory: Factory, promises: Promises) -> None:
-    """Target, callback and StopIteration end the run for their reasons, and the result agrees with the run."""
+    """Target, callback and StopIteration end the run with their reasons, and the result agrees with the run."""
     opt = make(factory, promises, target=float(quadratic(start())) + 1e3)
     first = len(opt.ask())
     result = run(opt, quadratic)

@@ -13,7 +13,7 @@ from optimizers.testing.harness import Factory, Promises, first_batch, make, qua
 
 
 def check_failures_are_survived(factory: Factory, promises: Promises) -> None:
-    """NaN and inf are counted and not used; the run goes on and still descends."""
+    """NaN and inf are counted and not used; the run continues and still descends."""
     x0 = start()
     for first in (0, 1):
         opt = make(factory, promises, max_queries=3 * promises.budget + first_batch(factory))
@@ -68,7 +68,7 @@ def check_bounds(factory: Factory, promises: Promises) -> None:
 
 
 def check_quadratic(factory: Factory, promises: Promises) -> None:
-    """The method converges on a quadratic if it promises to, and otherwise halves the gap to the least value."""
+    """The method converges on a quadratic if it promises to, and otherwise halves the gap."""
     if not promises.descent and promises.convergence is None:
         return
     result = run(factory(quadratic, start(), max_queries=promises.convergence_queries), quadratic)

@@ -31,7 +31,7 @@ from optimizers.testing.harness import (
 
 
 def check_resume(factory: Factory, promises: Promises) -> None:
-    """A run that is saved and loaded at every step, between moves of the global generators, equals the unbroken run."""
+    """A run that is saved and loaded at every step, with moves of the global generators, equals the unbroken run."""
     whole = trace(make(factory, promises, seed=3))
     opt = make(factory, promises, seed=3)
     asked: list[Tensor] = []
@@ -49,7 +49,7 @@ def check_resume(factory: Factory, promises: Promises) -> None:
 
 
 def check_values_as_they_come(factory: Factory, promises: Promises) -> None:
-    """Values that are told one by one, in any order, between which the run is saved and loaded, give the same run."""
+    """Values told one by one, in any order, with saving and loading in between, give the same run."""
     whole, parts = (make(factory, promises, seed=3) for _ in range(2))
     order = torch.Generator().manual_seed(7)
     for _ in range(3):
@@ -76,7 +76,7 @@ def check_values_as_they_come(factory: Factory, promises: Promises) -> None:
 
 
 def check_several_points_are_out(factory: Factory, promises: Promises) -> None:
-    """With four points out the order of the answers determines the run, also saved and loaded between them."""
+    """With four points pending the order of the answers determines the run, also with saving and loading in between."""
     whole, broken = (_run_by_four(factory, promises, reload) for reload in (False, True))
     assert len(whole) == len(broken), f"{len(broken)} batches, {len(whole)} in the unbroken run"
     for k, (ours, theirs) in enumerate(zip(broken, whole, strict=True)):
@@ -84,7 +84,7 @@ def check_several_points_are_out(factory: Factory, promises: Promises) -> None:
 
 
 def _run_by_four(factory: Factory, promises: Promises, reload: bool) -> list[Tensor]:
-    """The points of every batch of a run in which up to four points are out and any of them is answered next."""
+    """The points of every batch of a run in which up to four points are pending and a random one is answered next."""
     opt = make(factory, promises, seed=3)
     order = np.random.Generator(np.random.Philox(1))
     asked: list[Tensor] = []
@@ -115,7 +115,7 @@ def _run_by_four(factory: Factory, promises: Promises, reload: bool) -> list[Ten
 
 
 def check_tell_is_atomic(factory: Factory, promises: Promises) -> None:
-    """A tell that is interrupted at any of its lines leaves no trace, and telling again gives the undisturbed run."""
+    """A tell that is interrupted at any line leaves no trace, and telling again gives the undisturbed run."""
     opt, undisturbed = (make(factory, promises, seed=3) for _ in range(2))
     lines = np.random.Generator(np.random.Philox(0))
     for _ in range(3):
@@ -135,11 +135,11 @@ def check_tell_is_atomic(factory: Factory, promises: Promises) -> None:
 
 
 def interrupted_at(line: int | None, call: Callable[[], object]) -> tuple[int, bool]:
-    """Calls, raises ``KeyboardInterrupt`` at a line of the packages' code; how many lines were run, and whether it did.
+    """Raises ``KeyboardInterrupt`` at a line of a call; returns how many lines were run, and whether it was raised.
 
     Args:
-        line: the number of the line from the beginning of the call; None interrupts nowhere.
-        call: what is called.
+        line: the number of the line from the beginning of the call, counting the packages' lines; None: no interrupt.
+        call: the call.
     """
     count = 0
 
@@ -176,7 +176,7 @@ def check_extended_budget(factory: Factory, promises: Promises) -> None:
 
 
 def check_states_are_copies(factory: Factory, promises: Promises) -> None:
-    """A state changes neither with the run from which it was saved nor with a run into which it is loaded."""
+    """A saved state changes neither with its run nor with a run into which it is loaded."""
     opt = make(factory, promises)
     for _ in range(2):
         if not opt.stopped:
@@ -193,7 +193,7 @@ def check_states_are_copies(factory: Factory, promises: Promises) -> None:
 
 
 def check_foreign_states(factory: Factory, promises: Promises) -> None:
-    """A state of another method, version, dimension, dtype or box is refused, and the optimizer stays as it was."""
+    """A state of another method, version, dimension, dtype or box is rejected, and the optimizer does not change."""
     opt = make(factory, promises)
     batch = opt.ask()
     opt.tell(batch, quadratic(batch.points()))

@@ -16,7 +16,7 @@ from optimizers.methods.katyusha.smooth_method import SmoothMethod, SmoothOption
 
 @dataclass
 class MomentumState(SmoothState):
-    """Beside L and its guard, y, where the next estimate is made; x is the base's iterate."""
+    """L and its guard, and y, the point of the next estimate; the base class holds x."""
 
     y: Tensor
 
@@ -28,22 +28,22 @@ class AcceleratedZO(SmoothMethod):
         x⁺   = prox_{ψ/(dL)}(y − g/(dL))
         y⁺   = x⁺ + m (x⁺ − x),   m = (1 − √(μ/L))/(1 + √(μ/L)), μ = μ_f + μ_ψ
 
-    **As printed and as read.** Eq. 14 has the projection P_X in the prox's place, y⁺ = x⁺ − m (x⁺ − x), and "the simple
-    2-point gradient estimator (3)". Eq. 3 has d + 1 points, and along it nothing stalls; the 2-point estimator is
-    eq. 2. With the printed sign (``printed_sign=True``) y stays near the x before, and the run is slower than one
-    without momentum. The paper shows this method for what it fails at: g does not vanish at a constrained minimum, so
-    that in a box the iterates stall, which ``ZOLKatyusha`` repairs.
+    **As printed and as read.** Eq. 14 has the projection P_X instead of the prox, y⁺ = x⁺ − m (x⁺ − x), and "the simple
+    2-point gradient estimator (3)". Eq. 3 has d + 1 points, and with it nothing stalls; the 2-point estimator is eq. 2.
+    With the printed sign (``printed_sign=True``) y stays near the previous x, and the run is slower than without
+    momentum. The paper shows how this method fails: g does not vanish at a constrained minimum, so that iterates in a
+    box stall, which ``ZOLKatyusha`` repairs.
 
-    The paper gives no rate, and there is none for every f: momentum adds the noise of √(L/μ)/2 estimates up, and where
-    the mean eigenvalue of ∇²f exceeds about 4 √(Lμ) the iterates grow, without a constraint too. ``NesterovSpokoiny``
-    has a rate.
+    The paper gives no rate, and there is none for every f: momentum sums the noise of √(L/μ)/2 estimates, and if the
+    mean eigenvalue of ∇²f exceeds about 4 √(Lμ) the iterates grow, even without a constraint. ``NesterovSpokoiny`` has
+    a rate.
 
-    A failed query leaves x and y where they are.
+    A failed query leaves x and y unchanged.
 
     Args:
         x0: initial point, shape ``d``.
-        printed_sign: m with the printed sign.
-        step_factor: replaces L by L/factor.
+        printed_sign: whether m has the printed sign.
+        step_factor: L is divided by it.
         **common: see ``SmoothMethod`` and ``Optimizer``.
 
     Raises:
@@ -74,7 +74,7 @@ class AcceleratedZO(SmoothMethod):
 
     @property
     def momentum(self) -> float:
-        """m, with its sign; 0 where μ ≥ L."""
+        """m, with its sign; 0 if μ ≥ L."""
         root = math.sqrt(min((self.mu_f + self.mu_psi) * self.step_factor / self.state.smoothness, 1.0))
         m = (1.0 - root) / (1.0 + root)
         return -m if self.printed_sign else m

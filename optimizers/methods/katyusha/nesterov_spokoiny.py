@@ -22,7 +22,7 @@ def next_alpha(gamma: float, mu: float, cost: float) -> float:
 
 @dataclass
 class EstimateSequence(SmoothState):
-    """Beside L and its guard, the mirror point v and the estimate sequence's curvature γ; x is the base's iterate."""
+    """L and its guard, the mirror point v and the estimate sequence's curvature γ; the base class holds x."""
 
     v: Tensor
     gamma: float
@@ -39,16 +39,16 @@ class NesterovSpokoiny(SmoothMethod):
         v⁺ = argmin_w α(g·w + μ_f/2 ‖w − y‖² + ψ(w)) + (1 − α)γ/2 ‖w − v‖²
         γ⁺ = (1 − α)γ + αμ
 
-    The constants are those of sphere directions, E‖g‖² = d‖∇f‖²; the book-keeping of ψ is ours. Without ψ,
-    E(f(x) − f* + γ/2 ‖v − x*‖²) falls by 1 − α an iteration of two queries, α → √(μ/L)/d, for every spectrum, which
-    ``AcceleratedZO`` (Katyusha's eq. 14) does not promise. With ψ nothing is promised: g does not vanish at a
-    constrained minimum, and neither does its variance, so that the iterates stall at a gap that no step shrinks.
+    The constants are for sphere directions, E‖g‖² = d‖∇f‖²; the treatment of ψ is ours. Without ψ, E(f(x) − f* + γ/2 ‖v
+    − x*‖²) decreases by the factor 1 − α in an iteration of two queries, α → √(μ/L)/d, for every spectrum, which
+    ``AcceleratedZO`` (Katyusha's eq. 14) does not promise. With ψ there is no promise: g and its variance do not vanish
+    at a constrained minimum, so that the iterates stall at a gap that no step reduces.
 
-    A failed query leaves x and v where they are.
+    A failed query leaves x and v unchanged.
 
     Args:
         x0: initial point, shape ``d``.
-        step_factor: replaces L by L/factor.
+        step_factor: L is divided by it.
         **common: see ``SmoothMethod`` and ``Optimizer``.
     """
 

@@ -17,14 +17,14 @@ Rule = Literal["theorem_1", "corollary", "balanced", "without_reference"]
 
 @dataclass(frozen=True)
 class KatyushaParameters:
-    """What Theorem 1 and the corollaries choose in Alg. 1; ``ValueError`` for numbers out of range.
+    """The parameters of Alg. 1; ``ValueError`` for numbers out of range.
 
     Attributes:
-        M: curvature that the steps are made for, in units of L.
-        theta: θ, the weight of z in line 2, in (0, 1/2]. The paper prints (0, 1); over 1/2 line 2 is no convex
-            combination, its proof does not hold, and y leaves the domain of ψ.
+        M: curvature that determines the steps, in units of L.
+        theta: θ, the weight of z in line 2, in (0, 1/2]. The paper prints (0, 1); above 1/2 line 2 is not a convex
+            combination, the proof fails, and y leaves the domain of ψ.
         probability: p, of renewing the reference point w (line 7).
-        reference_weight: the weight of w in line 2: 1/2 in the paper. 0 is ours, for the full batch.
+        reference_weight: the weight of w in line 2: 1/2 in the paper; 0, for the full batch, is ours.
     """
 
     M: float
@@ -35,7 +35,7 @@ class KatyushaParameters:
     def __post_init__(self) -> None:
         positive("M", self.M)
         if not 0.0 < self.theta <= 0.5:
-            raise ValueError(f"theta must be in (0, 1/2], or x is no convex combination; got {self.theta}")
+            raise ValueError(f"theta must be in (0, 1/2], so that line 2 is a convex combination, got {self.theta}")
         if not 0.0 < self.probability <= 1.0:
             raise ValueError(f"probability must be in (0, 1], got {self.probability}")
         if not 0.0 <= self.reference_weight <= 1.0 - self.theta:
@@ -68,10 +68,10 @@ def variance_constant(option: Option, d: int, size: int) -> float:
 
 
 def theorem_1(option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """Theorem 1's M = (A + 1)L/3, for every |S|; θ and p, which it leaves free, are the corollaries'.
+    """Theorem 1's M = (A + 1)L/3, for every |S|; it leaves θ and p free, which are the corollaries'.
 
-    That is p = 1/d, and 1 where option I draws all d coordinates, and θ = min{√(μ/(Mp)), 1/2}. It equals Corollaries 1
-    and 3, and Corollary 2 but for the 3 that its print lacks.
+    p = 1/d, or 1 if option I draws all d coordinates, and θ = min{√(μ/(Mp)), 1/2}. This equals Corollaries 1 and 3, and
+    Corollary 2 except for the 3 that its print lacks.
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
@@ -87,7 +87,7 @@ def corollary_1(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
     """Corollary 1 (option I): M = 4d(d − |S|)L/(3(d − 1)|S|) + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
 
     Raises:
-        ValueError: for |S| over √d, where it says nothing, and for d = 1.
+        ValueError: for |S| > √d, which it does not cover, and for d = 1.
     """
     _check_small(size, d)
     if d == 1:
@@ -98,11 +98,11 @@ def corollary_1(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
 def corollary_2(L: float, mu: float, d: int, size: int) -> KatyushaParameters:
     """Corollary 2 (option II) as printed: M = 4dL/|S| + L/3, θ = min{√(dμ/M), 1/2}, p = 1/d.
 
-    Theorem 1, whose consequence it is, gives 4dL/(3|S|) + L/3 (``theorem_1``): the print lacks a 3, and y's
-    steps, g/(3M) without ψ and μ_f, are about a third as long as they may be.
+    Theorem 1, from which it follows, gives 4dL/(3|S|) + L/3 (``theorem_1``): the print lacks a 3, which makes y's
+    steps, g/(3M) without ψ and μ_f, about a third as long as possible.
 
     Raises:
-        ValueError: for |S| over √d, where it says nothing.
+        ValueError: for |S| > √d, which it does not cover.
     """
     _check_small(size, d)
     return _with_momentum(4.0 * d * positive("L", L) / size + L / 3.0, mu, 1.0 / d)
@@ -117,29 +117,29 @@ def corollary_3(L: float, mu: float) -> KatyushaParameters:
 
 
 def balanced(option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """Ours, not the paper's: Theorem 1's M with p = |S|/d, and θ = min{√(μ/(Mp)), 1/2}.
+    """Ours: Theorem 1's M with p = |S|/d, and θ = min{√(μ/(Mp)), 1/2}.
 
-    References then cost as many queries as steps, for every |S|; with |S| = 1 it is ``theorem_1``, whose p is 1/d.
-    Theorem 1 holds for it, as for every p.
+    References then cost as many queries as steps, for every |S|; for |S| = 1 it is ``theorem_1``, whose p is 1/d.
+    Theorem 1 holds for every p.
     """
     return _with_momentum(_curvature(option, L, d, size), mu, size / d)
 
 
 def without_reference(L: float, mu: float) -> KatyushaParameters:
-    """Ours, not the paper's: the full batch with Corollary 3's M, θ and p and no weight on w in line 2.
+    """Ours: the full batch with Corollary 3's M, θ and p, and no weight on w in line 2.
 
-    The full batch has no variance for a reference to reduce. What is left is Nesterov's method along eq. 6, with the
-    proof of Theorem 1 but for its terms in w.
+    The full batch has no variance for a reference to reduce. This is Nesterov's method along eq. 6, with the proof of
+    Theorem 1 without its terms in w.
     """
     return _with_momentum(2.0 * positive("L", L) / 3.0, mu, 1.0, 0.0)
 
 
 def by_rule(rule: Rule, option: Option, L: float, mu: float, d: int, size: int) -> KatyushaParameters:
-    """The parameters of a rule by its name; ``"corollary"`` is the one that speaks of the option and |S|.
+    """The parameters of a rule by its name; ``"corollary"`` is the one for this option and |S|.
 
     Raises:
-        ValueError: for μ = 0, for a corollary where |S| is neither d nor at most √d, and for ``"without_reference"``
-            where there is variance.
+        ValueError: for μ = 0, for a corollary if |S| is neither d nor at most √d, and for ``"without_reference"``
+            unless the batch is full.
     """
     full = option == "I" and size == d
     match rule:
@@ -160,12 +160,12 @@ def by_rule(rule: Rule, option: Option, L: float, mu: float, d: int, size: int) 
 def general_convex(
     option: Option, L: float, d: int, size: int, epoch: int, curvature: float = 0.0
 ) -> KatyushaParameters:
-    """Ours, where no strong convexity is known: θ = max{2/(epoch + 4), min{½√(c/(Mp)), 1/2}}.
+    """Ours, without known strong convexity: θ = max{2/(epoch + 4), min{½√(c/(Mp)), 1/2}}.
 
-    The paper has μ > 0 throughout. The first is Katyusha^ns's schedule (Allen-Zhu 2017); y, an average of the z's, then
-    comes no faster than 1/k² however soon z is there, which the second amends: c is the least curvature met on the way.
-    M is half of Theorem 1's, which the worst case needs, with p = |S|/d; for the full batch it is Theorem 1's, without
-    weight on w.
+    The paper has μ > 0 throughout. The first term is Katyusha^ns's schedule (Allen-Zhu 2017). With it alone y, an
+    average of the z's, converges no faster than 1/k², however fast z does; the second term, with the least curvature c
+    met on the way, repairs that. M is half of Theorem 1's, which is for the worst case, with p = |S|/d; for the full
+    batch it is Theorem 1's, without weight on w.
 
     Args:
         option: how S is drawn, ``"I"`` or ``"II"``.
@@ -187,7 +187,7 @@ def _curvature(option: Option, L: float, d: int, size: int) -> float:
 
 
 def _with_momentum(M: float, mu: float, p: float, reference_weight: float = 0.5) -> KatyushaParameters:
-    """θ = min{√(μ/(Mp)), 1/2}: in all corollaries, whose p is 1/d or 1."""
+    """θ = min{√(μ/(Mp)), 1/2}, as in all corollaries, whose p is 1/d or 1."""
     return KatyushaParameters(M, min(math.sqrt(positive("mu", mu) / (M * p)), 0.5), p, reference_weight)
 
 

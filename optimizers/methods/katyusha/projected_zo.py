@@ -18,7 +18,7 @@ Steps = Literal["diminishing", "constant"]
 
 
 def diminishing_step(initial: float, mu: float, iteration: int, delay: float) -> float:
-    """η_k = 1/(1/η₀ + μk/2), order 1/k, where μ > 0; η₀/√(1 + k/delay), order 1/√k, where μ = 0."""
+    """η_k = 1/(1/η₀ + μk/2), of order 1/k, for μ > 0; η₀/√(1 + k/delay), of order 1/√k, for μ = 0."""
     if mu > 0.0:
         return 1.0 / (1.0 / initial + mu * iteration / 2.0)
     return initial / math.sqrt(1.0 + iteration / delay)
@@ -35,18 +35,18 @@ class ProjectedZO(SmoothMethod):
         x ← prox_{η_k ψ}(x − η_k g)
 
     ``"two_point"``: g = d (f(x + βu) − f(x))/β u (eq. 2), u uniform on the unit sphere, 2 queries. Its variance does
-    not vanish at a constrained minimum, hence the diminishing steps, which the paper names and does not give: here
-    η_k = 1/(dL + μk/2), or 1/(dL √(1 + k/d)) where no strong convexity is known. ``"coordinates"``:
-    g = Σ_i (f(x + βe_i) − f(x))/β e_i (eq. 6), d + 1 queries and dL above replaced by L; with constant steps that is
-    plain proximal gradient descent by differences.
+    not vanish at a constrained minimum, hence diminishing steps, which the paper mentions without a formula: here η_k =
+    1/(dL + μk/2), or 1/(dL √(1 + k/d)) without known strong convexity. ``"coordinates"``: g = Σ_i (f(x + βe_i) −
+    f(x))/β e_i (eq. 6), d + 1 queries, with L instead of dL; with constant steps that is proximal gradient descent by
+    finite differences.
 
-    A failed two-point query leaves x where it is; a failed derivative counts as 0.
+    A failed two-point query leaves x unchanged; a failed derivative counts as 0.
 
     Args:
         x0: initial point, shape ``d``.
         estimator: ``"two_point"`` or ``"coordinates"``.
-        steps: ``"diminishing"`` or ``"constant"``, η₀ throughout.
-        step_factor: multiplies η₀.
+        steps: ``"diminishing"``, or ``"constant"`` for η₀ throughout.
+        step_factor: a factor of η₀.
         **common: see ``SmoothMethod`` and ``Optimizer``.
     """
 
@@ -73,7 +73,7 @@ class ProjectedZO(SmoothMethod):
 
     @property
     def step_size(self) -> float:
-        """η_k at k = ``iterations``."""
+        """η_k for k = ``iterations``."""
         d = 1 if self.estimator == "coordinates" else self.dimension
         initial = self.step_factor / (d * self.state.smoothness)
         if self.steps == "constant":

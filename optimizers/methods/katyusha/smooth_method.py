@@ -1,4 +1,4 @@
-"""What Katyusha's method and its baselines share: smoothness given or measured, and a guard where measured."""
+"""The base of Katyusha's method and its baselines: a given or measured smoothness, and a guard if it is measured."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class SmoothOptions(CommonOptions, total=False):
 
 @dataclass
 class SmoothState:
-    """State that the methods share.
+    """The state that the methods share.
 
     Attributes:
-        smoothness: L; 0 while it is to be measured.
-        ceiling: the largest f + ψ seen while L was measured; inf before. L doubles where an iterate exceeds it.
-        failed: batches in a row whose base point failed.
+        smoothness: L; 0 until it is measured.
+        ceiling: the largest f + ψ seen while L was measured; inf before. L doubles if an iterate exceeds it.
+        failed: consecutive batches whose base point failed.
     """
 
     smoothness: float
@@ -49,25 +49,25 @@ class SmoothState:
 
 
 def check_size(name: str, size: int, d: int) -> int:
-    """A number of directions, 1 to d; raises for others."""
+    """Checks that a number of directions is from 1 to d."""
     if check_integer(name, size, 1) > d:
         raise ValueError(f"{name} must be at most d = {d}, got {size}")
     return size
 
 
 def default_radius(x: Tensor) -> float:
-    """β = 1e-6 max(1, ‖x‖∞), or √ε of a dtype narrower than float64 in 1e-6's place."""
+    """β = 1e-6 max(1, ‖x‖∞), with √ε instead of 1e-6 in dtypes narrower than float64."""
     relative = 1e-6 if x.dtype == torch.float64 else math.sqrt(torch.finfo(x.dtype).eps)
     return relative * max(1.0, float(x.abs().max()))
 
 
 def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_radius: float, scale: float) -> float:
-    """max_i |f(x + hu_i) + f(x − hu_i) − 2f(x)|/h² over unit directions u_i: the smoothness to begin with.
+    """max_i |f(x + hu_i) + f(x − hu_i) − 2f(x)|/h² over unit directions u_i: a first estimate of the smoothness.
 
-    In d ≤ 5 dimensions, where the u_i are a basis, this is at least tr(∇²f)/d, in others nearly so: what
-    estimates along random directions, whose constant is dL for the worst f, need for the f at hand. It is at
-    least max_i |∂f/∂u_i| over ten times ``scale``, so that a flat or linear f does not send x far away, and 1
-    for a constant f. Failed directions, NaN, are left out; NaN where all failed.
+    In d ≤ 5 dimensions, where the u_i are a basis, it is at least tr(∇²f)/d, in more nearly so; that is the constant
+    that estimates along random directions need for a typical f (dL for the worst). It is at least max_i |∂f/∂u_i| over
+    ten times ``scale``, so that a flat or linear f does not send x far away, and 1 for a constant f. Failed directions,
+    NaN, are left out; NaN if all failed.
     """
     kept = plus.isfinite() & minus.isfinite()
     if not math.isfinite(center) or not bool(kept.any()):
@@ -80,22 +80,21 @@ def measured_smoothness(center: float, plus: Tensor, minus: Tensor, smoothing_ra
 
 
 class SmoothMethod(Optimizer):
-    """A method for f with Lipschitz gradient, by differences of values at a smoothing radius.
+    """A method for f with Lipschitz gradient that uses differences of values.
 
-    Without ``smoothness`` the run begins with 2n + 1 counted queries, x and x ± hu_i along n = min(5, d)
-    orthonormal u_i at h = √β (times √max(1, ‖x‖∞) where β is the default; x at least h inside the bounds),
-    of whose second differences L is the largest. L doubles, and the method restarts from the best point,
-    where f + ψ at all points of a batch exceeds the largest of those first values. With ``smoothness``
-    nothing is measured or guarded. Where f at a base point fails the batch is not used; the third time in a
-    row the method restarts from the best point. Lengths are in search coordinates, which are the user's
-    unless ``rescale=True``.
+    Without ``smoothness`` the run begins with 2n + 1 counted queries, x and x ± hu_i along n = min(5, d) orthonormal
+    u_i with h = √β (times √max(1, ‖x‖∞) for the default β; x is moved at least h inside the bounds). L is the largest
+    of their second differences. L doubles, and the method restarts from the best point, if f + ψ at all points of a
+    batch exceeds the largest of those first values. With ``smoothness`` nothing is measured or guarded. A batch whose
+    base point fails is not used; after three in a row the method restarts from the best point. Lengths are in search
+    coordinates, which are the user's unless ``rescale=True``.
 
-    A subclass says ``_method_queries``, ``_method_ask``, ``_method_tell`` and ``_restart``, which begins again from
-    the iterate with the state's smoothness.
+    A subclass defines ``_method_queries``, ``_method_ask``, ``_method_tell`` and ``_restart``, which restarts from the
+    iterate with the state's smoothness.
 
     Args:
         x0: initial point, shape ``d``.
-        smoothing_radius: β, smoothing radius; None: 1e-6 max(1, ‖x0‖∞) (√ε in place of 1e-6 in narrower dtypes).
+        smoothing_radius: β; None: 1e-6 max(1, ‖x0‖∞) (√ε instead of 1e-6 in narrower dtypes).
         smoothness: L, Lipschitz constant of ∇f; None: measured.
         strong_convexity: μ_f; None: 0.
         prox_strong_convexity: μ_ψ; None: the prox's ``strong_convexity``, or 0.
@@ -142,7 +141,7 @@ class SmoothMethod(Optimizer):
 
     @property
     def _guarded(self) -> bool:
-        """Whether L is measured, and watched."""
+        """Whether L is measured and guarded."""
         return self.smoothness is None
 
     @property
@@ -150,7 +149,7 @@ class SmoothMethod(Optimizer):
         return self.state.smoothness == 0.0
 
     def _probe(self) -> tuple[Tensor, float, float]:
-        """Where to measure curvature, the radius h, and the scale max(1, ‖x‖∞)."""
+        """The point where curvature is measured, the radius h, and the scale max(1, ‖x‖∞)."""
         scale = max(1.0, float(self._x.abs().max()))
         h = math.sqrt(self.current_smoothing_radius * (scale if self.smoothing_radius is None else 1.0))
         if self.domain is None or not self.domain.confine:
@@ -205,14 +204,14 @@ class SmoothMethod(Optimizer):
         return failed
 
     def _exceeds(self, batch: Batch, values: Tensor) -> bool:
-        """Whether f + ψ exceeds the ceiling, by more than rounding, at all points that did not fail."""
+        """Whether f + ψ exceeds the ceiling, by more than rounding, at all successful points."""
         total = self._composite(batch, values)
         total = total[total.isfinite()]
         margin = 1e-9 if self._x.dtype == torch.float64 else 1e-3
         return bool(total.numel()) and float(total.min()) > self.state.ceiling + margin * abs(self.state.ceiling)
 
     def _step(self, g: Tensor, step: float) -> None:
-        """x ← prox_{step·ψ}(x − step g); none where it would not stay finite."""
+        """x ← prox_{step·ψ}(x − step g), unless that is not finite."""
         z = self._x - step * g
         if bool(z.isfinite().all()):
             self._x = self._prox(z, step)

@@ -22,13 +22,13 @@ ProxStep = Callable[[Tensor, float], Tensor]
 
 
 def couple(parameters: KatyushaParameters, z: Tensor, w: Tensor, y: Tensor) -> Tensor:
-    """Line 2: x = θz + ½w + (½ − θ)y, shape ``batch x d``; another weight of w than ½ is taken from y's."""
+    """Line 2: x = θz + ½w + (½ − θ)y, shape ``batch x d``; another weight of w than ½ changes y's."""
     theta, weight = parameters.theta, parameters.reference_weight
     return theta * z + weight * w + (1.0 - weight - theta) * y
 
 
 def drawn_axes(generator: np.random.Generator, d: int, size: int) -> list[int]:
-    """Line 3, option I: so many of the d coordinates, uniform without replacement."""
+    """Line 3, option I: ``size`` of the d coordinates, uniform without replacement."""
     if size == 1:
         return [int(generator.integers(d))]
     return generator.choice(d, size, replace=False, shuffle=False).tolist()
@@ -37,8 +37,8 @@ def drawn_axes(generator: np.random.Generator, d: int, size: int) -> list[int]:
 def variance_reduced(reference: Tensor, axes: Tensor, derivatives: Tensor) -> Tensor:
     """Eq. 4 with option I: g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + D(w); its mean is D(x).
 
-    Alg. 1, line 4, prints the middle term, (1/|S|) Σ D_i(w) e_i, without its factor d; eq. 4 has it. The mean of g is
-    then D(x) + (1 − 1/d) D(w). On a box that has the same minimizer, with a strongly convex ψ another one.
+    Alg. 1, line 4, prints the middle term, (1/|S|) Σ D_i(w) e_i, without the factor d of eq. 4. The mean of g would
+    then be D(x) + (1 − 1/d) D(w), with the same minimizer on a box, but another one with a strongly convex ψ.
 
     Args:
         reference: D(w), shape ``batch x d``.
@@ -50,7 +50,7 @@ def variance_reduced(reference: Tensor, axes: Tensor, derivatives: Tensor) -> Te
 
 
 def reduced(reference: Tensor, batch: Batch, derivatives: Tensor) -> Tensor | None:
-    """Eq. 4 over the axes of a batch whose query did not fail; None where all did."""
+    """Eq. 4 over the axes of a batch whose queries did not fail; None if all failed."""
     axes, kept = torch.tensor([j for _, j in batch.addresses[1:]], device=reference.device), ~derivatives.isnan()
     return variance_reduced(reference, axes[kept], derivatives[kept]) if bool(kept.any()) else None
 
@@ -66,19 +66,19 @@ def z_step(q: KatyushaParameters, mu_f: float, prox: ProxStep, x: Tensor, z: Ten
 
 @dataclass
 class KatyushaState(SmoothState):
-    """Beside L and its guard, Alg. 1's points; y is the base's iterate.
+    """L and its guard, and Alg. 1's points; the base class holds y.
 
     Attributes:
         z: z, shape ``d``.
         w: the reference point w of lines 2 and 7.
-        reference: D at ``reference_point``, zero where a query failed; None before the first.
+        reference: D at ``reference_point``, zero for failed queries; None before the first.
         reference_point: w; for the full batch, which needs no D(w), x of the last iteration.
         reference_value: f + ψ there.
-        wanted: the point that becomes w when D has been queried there; None: none. Not used by the full batch.
+        wanted: the point that becomes w after D has been queried there; None: none. Not used by the full batch.
         epoch: references renewed since the last restart (full batch: iterations).
         curvature: the least (D(a) − D(b))·(a − b)/‖a − b‖² of successive reference points a, b since the last restart;
             inf before.
-        rises: references in a row at which f + ψ rose.
+        rises: consecutive references at which f + ψ rose.
     """
 
     z: Tensor
@@ -93,7 +93,7 @@ class KatyushaState(SmoothState):
 
 
 class ZOLKatyusha(SmoothMethod):
-    """Zeroth-order loopless Katyusha (Zhang and Tang 2024, Alg. 1) for min f + ψ, f smooth and ψ by its prox.
+    """Zeroth-order loopless Katyusha (Zhang and Tang 2024, Alg. 1) for min f + ψ, f smooth and ψ given by its prox.
 
     From y⁰ = z⁰ = w⁰ = x0, with D(x) = Σ_i (f(x + βe_i) − f(x))/β e_i (eq. 6; eq. 3 prints 2β):
 
@@ -105,38 +105,38 @@ class ZOLKatyusha(SmoothMethod):
         6  yᵏ⁺¹ = xᵏ + θ(zᵏ⁺¹ − zᵏ)
         7  wᵏ⁺¹ = yᵏ with probability p, else wᵏ
 
-    Line 4 stands as in eq. 4: its print lacks the d of the middle term, see ``variance_reduced``. An iteration queries
-    |S| + 1 points, a reference d + 1, so |S| + 1 + p(d + 1) on average, and d + 1 once at the start. The full batch
-    (option I with |S| = d) queries d + 1 an iteration, since then gᵏ = D(xᵏ).
+    Line 4 is eq. 4; its print lacks the d of the middle term, see ``variance_reduced``. An iteration queries |S| + 1
+    points, a reference d + 1, so |S| + 1 + p(d + 1) on average, and d + 1 once at the start. The full batch (option I
+    with |S| = d) queries d + 1 in an iteration, since then gᵏ = D(xᵏ).
 
     **M, θ and p** follow from L and μ = μ_f + μ_ψ by a rule, ``parameters``:
 
     * ``"corollary"``: Corollary 1, 2 or 3 as printed, by option and |S|;
-    * ``"theorem_1"``: Theorem 1's M, also where |S| > √d and no corollary speaks; the corollaries' θ and p;
+    * ``"theorem_1"``: Theorem 1's M, also for |S| > √d, which no corollary covers; the corollaries' θ and p;
     * ``"balanced"`` (ours): Theorem 1's M with p = |S|/d;
     * ``"without_reference"`` (ours, full batch): Corollary 3 without line 2's weight on w.
 
-    The default is ``"without_reference"`` for the full batch, else ``"balanced"``: see ``katyusha-fig1``.
+    The default is ``"without_reference"`` for the full batch, otherwise ``"balanced"``: see ``katyusha-fig1``.
 
-    μ > 0 converges linearly to a floor of order β² (Theorem 1). The paper has no more. Where μ = 0, or is not known,
-    ``general_convex`` sets θ: Katyusha^ns's schedule over the references renewed, held up by the curvature met on the
-    way, with a restart of the momentum where the proximal gradient at a new reference points along w⁺ − w; no rate is
-    promised. A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and doubles where f + ψ rises twice in a row
-    in the first renewals after a restart.
+    For μ > 0 it converges linearly to a floor of order β² (Theorem 1). The paper goes no further. If μ is 0 or unknown,
+    ``general_convex`` sets θ: Katyusha^ns's schedule over the references renewed, bounded below by the curvature met on
+    the way, with a restart of the momentum if the proximal gradient at a new reference points along w⁺ − w; no rate is
+    promised. A measured L grows to every ‖D(w⁺) − D(w)‖/‖w⁺ − w‖ seen, and doubles if f + ψ rises twice in a row in the
+    first renewals after a restart.
 
-    A failed derivative counts as 0 in the reference, which leaves eq. 4 unbiased, and leaves S in a step;
-    a reference whose f(w) failed is not taken.
+    A failed derivative counts as 0 in the reference, which leaves eq. 4 unbiased, and is left out of S in a step; a
+    reference whose f(w) failed is not used.
 
     Args:
         x0: initial point, shape ``d``.
         option: how S is drawn, ``"I"`` or ``"II"``.
-        batch_size: |S|, 1 to d, or ``"full"``: all coordinates, option I's.
-        parameters: a rule's name, or M, θ and p themselves; None: as above.
+        batch_size: |S|, 1 to d, or ``"full"``: all coordinates of option I.
+        parameters: a rule's name, or ``KatyushaParameters``; None: as above.
         **common: see ``SmoothMethod`` and ``Optimizer``.
 
     Raises:
-        ValueError: for ``batch_size="full"`` with option II, whose draws are never all of the sphere; for a rule
-            that does not speak of this batch size; for a rule by name where μ = 0.
+        ValueError: for ``batch_size="full"`` with option II, whose draws never cover the sphere; for a rule that does
+            not cover this batch size; for a rule's name if μ = 0.
     """
 
     method = "zo_l_katyusha"
@@ -156,7 +156,7 @@ class ZOLKatyusha(SmoothMethod):
         if batch_size != "full":
             check_integer("batch_size", batch_size, 1)
         elif option == "II":
-            raise ValueError('batch_size="full" is option I\'s: all coordinates; option II draws from the sphere')
+            raise ValueError('batch_size="full" needs option I; option II draws from the sphere')
         if isinstance(parameters, str):
             check_choice("parameters", parameters, get_args(Rule))
         elif parameters is not None and not isinstance(parameters, KatyushaParameters):
@@ -184,7 +184,7 @@ class ZOLKatyusha(SmoothMethod):
         return self.smoothness is None and not isinstance(self._rule, KatyushaParameters)
 
     def _refresh(self) -> None:
-        """The parameters for the state's smoothness and epoch."""
+        """Updates the parameters for the state's smoothness and epoch."""
         L, mu, d = self.state.smoothness, self.mu_f + self.mu_psi, self.dimension
         if isinstance(self._rule, KatyushaParameters):
             self._current = self._rule
@@ -215,7 +215,7 @@ class ZOLKatyusha(SmoothMethod):
 
     @property
     def _referring(self) -> bool:
-        """Whether the next batch queries D at the wanted w."""
+        """Whether the next batch queries D at the new reference point."""
         return not self._full and self.state.wanted is not None
 
     def _method_queries(self) -> int:
@@ -262,11 +262,11 @@ class ZOLKatyusha(SmoothMethod):
                 state.wanted = y
 
     def _all_derivatives(self, batch: Batch, values: Tensor) -> Tensor:
-        """D at the base of a batch of d + 1 points, 0 where a query failed."""
+        """D at the base of a batch of d + 1 points, 0 for failed queries."""
         return self._coordinates().derivatives(batch, values).to(self._x).nan_to_num(nan=0.0)
 
     def _gradient(self, batch: Batch, values: Tensor) -> Tensor | None:
-        """Line 4, over the queries that did not fail; None where all did."""
+        """Line 4 over the queries that did not fail; None if all failed."""
         if self._full:
             return self._all_derivatives(batch, values)
         reference = self.state.reference
@@ -279,7 +279,7 @@ class ZOLKatyusha(SmoothMethod):
         return None if residual is None else reference + residual.gradient
 
     def _move(self, x: Tensor, g: Tensor) -> None:
-        """Lines 5 and 6; no step where it would not stay finite."""
+        """Lines 5 and 6, unless their result is not finite."""
         state, q = self.state, self._current
         z = z_step(q, self.mu_f, self._finite_prox, x, state.z, g)  # line 5
         y = x + q.theta * (z - state.z)  # line 6
@@ -293,7 +293,7 @@ class ZOLKatyusha(SmoothMethod):
         return float(self._composite(batch, values)[0]) if self._guarded else 0.0
 
     def _learn(self, w: Tensor, reference: Tensor, total: float) -> None:
-        """Take a reference; where L or μ is not known, learn from it and the last one."""
+        """Takes a reference; if L or μ is unknown, learns from it and the previous one."""
         state, before = self.state, self.state.reference
         if before is not None:
             self._measure(w - state.reference_point, reference - before)
@@ -308,11 +308,11 @@ class ZOLKatyusha(SmoothMethod):
 
     @property
     def _scheduled(self) -> bool:
-        """Whether θ is ``general_convex``'s."""
+        """Whether ``general_convex`` sets θ."""
         return self.mu_f + self.mu_psi == 0.0 and not isinstance(self._rule, KatyushaParameters)
 
     def _measure(self, moved: Tensor, change: Tensor) -> None:
-        """L and curvature, from the change of the reference over a distance."""
+        """Updates L and curvature from the change of the reference over a distance."""
         state, length = self.state, float(torch.linalg.vector_norm(moved))
         if length <= self.current_smoothing_radius:
             return
@@ -322,7 +322,7 @@ class ZOLKatyusha(SmoothMethod):
         state.curvature = min(state.curvature, float(change @ moved) / length**2)
 
     def _schedule(self, w: Tensor, reference: Tensor) -> None:
-        """The next epoch, or a restart of the momentum where w moved uphill."""
+        """Starts the next epoch, or restarts the momentum if w moved uphill."""
         state, step = self.state, 1.0 / (3.0 * self._current.M)
         gradient = w - self._finite_prox(w - step * reference, step)
         if float(gradient @ (w - state.reference_point)) > 0.0:

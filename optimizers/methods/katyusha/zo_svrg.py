@@ -16,10 +16,10 @@ from optimizers.methods.katyusha.zo_l_katyusha import drawn_axes, reduced
 
 @dataclass
 class SVRGState(SmoothState):
-    """Beside L and its guard, the epoch under way; x is the base's iterate.
+    """L and its guard, and the present epoch; the base class holds x.
 
     Attributes:
-        reference: D(w), zero where a query failed; None while it is to be queried, at x.
+        reference: D(w), zero for failed queries; None until it is queried, at x.
         inner: steps made since the reference.
     """
 
@@ -30,14 +30,14 @@ class SVRGState(SmoothState):
 class ZOSVRG(SmoothMethod):
     """Zeroth-order proximal SVRG on coordinates (baseline of Katyusha's Sec. 5, after Ji et al. 2019).
 
-    An epoch begins with the reference D(w) at w = x, d + 1 queries, D_i(x) = (f(x + βe_i) − f(x))/β, and has m
-    steps of |S| + 1 queries:
+    An epoch begins with the reference D(w) at w = x, d + 1 queries, D_i(x) = (f(x + βe_i) − f(x))/β, and has m steps of
+    |S| + 1 queries:
 
         g = (d/|S|) Σ_{i∈S} (D_i(x) − D_i(w)) e_i + Σ_i D_i(w) e_i,    x ← prox_{ηψ}(x − ηg)
 
     with S of |S| coordinates, uniform without replacement. Katyusha's paper prints neither the steps nor η nor m: here
-    η = factor · |S|/(dL) and m = ⌈d/|S|⌉, which spends as much on references as on |S| coordinates a step. A
-    failed derivative counts as 0 in the reference and leaves S in a step.
+    η = factor · |S|/(dL) and m = ⌈d/|S|⌉, which spends as many queries on references as on steps. A failed derivative
+    counts as 0 in the reference and is left out of S in a step.
 
     Args:
         x0: initial point, shape ``d``.

@@ -321,7 +321,7 @@ def test_what_is_no_objective_is_refused():
         (ValueError, r"ModuleObjective.x0\(\) makes", lambda: minimize(f, list(module.parameters()), max_queries=9)),
         (ValueError, "no parameter", lambda: ModuleObjective(nn.Tanh(), lambda m: 0.0)),
         (ValueError, "'resample'|resample", lambda: objective(module, resample="epoch")),
-        (ValueError, "batch_size goes with data", lambda: ModuleObjective(module, len, batch_size=3)),
+        (ValueError, "batch_size needs data", lambda: ModuleObjective(module, len, batch_size=3)),
         (ValueError, "batch_size is 41", lambda: objective(module, batch_size=41)),
         (ValueError, "one number of rows", lambda: objective(module, (inputs, labels[:-1]))),
         (TypeError, "data must be", lambda: objective(module, [1, 2])),

@@ -57,9 +57,9 @@ def test_scipys_names_of_the_budget(name):
 def test_one_budget_has_one_name():
     for names in (("max_queries", "maxfev"), ("maxfev", "maxfun")):
         both = dict.fromkeys(names, 33)
-        with pytest.raises(ValueError, match=f"{names[0]} and {names[1]} are names of one budget"):
+        with pytest.raises(ValueError, match=f"{names[0]} and {names[1]} are names of the same query budget"):
             minimize(fun, X0, method=scipy_method("rgf", directions=10), options=both)
-        with pytest.raises(ValueError, match="one budget"):
+        with pytest.raises(ValueError, match="same query budget"):
             scipy_method("rgf", directions=10, **both)
     for name in ("maxfev", "maxfun", "maxiter"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):

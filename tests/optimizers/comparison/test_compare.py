@@ -89,7 +89,7 @@ def test_failed_queries_count_and_are_no_value():
         ({"seeds": 1}, "at least two seeds, got 1"),
         ({"seeds": 2, "starts": [[0.0, 0.0, 0.0]]}, "a start for each of the 2 seeds, got 1"),
         ({"methods": ["zrod"]}, "unknown method 'zrod'.*zord"),
-        ({"methods": {"mine": ("rgf", {"max_queries": 9})}}, "all methods have one budget"),
+        ({"methods": {"mine": ("rgf", {"max_queries": 9})}}, "all methods have the same budget"),
         ({"bounds": [(0, None)] * 3}, "without starts, bounds must be d finite pairs"),
     ],
 )

@@ -198,7 +198,7 @@ def test_cma_es_with_a_fixed_coordinate_or_an_open_box():
     run("cma", fixed, 60, lower=[-1.0, 1.0, -2.0, -1.0], upper=[1.0, 1.0, 0.5, 1.0])
     assert {point[1] for point in fixed.points} == {1.0} and len(fixed.points) == 60
     half = [math.inf] * 4
-    with pytest.raises(ValueError, match="needs its first standard deviation"):
+    with pytest.raises(ValueError, match="needs an initial standard deviation"):
         run("cma", bowl, 60, upper=half)
     opened = Logged()
     run("cma", opened, 600, upper=half, own={"sigma0": 0.5})
