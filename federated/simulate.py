@@ -107,7 +107,7 @@ def simulate(
         if callback is not None:
             check_takes("callback", callback, "record", "x")
         kept = None if checkpoint is None else going_on(federation, checkpoint)
-        told = _with_arrays(callback) if arrays and callback is not None else callback
+        told = (lambda record, x: callback(record, to_numpy(x))) if arrays and callback is not None else callback
         ending = run_rounds(federation, rounds, told, kept, every, progress)
     finally:
         federation.host.close()
@@ -133,10 +133,6 @@ def simulate(
     if arrays:
         result.x = to_numpy(result.x)
     return result
-
-
-def _with_arrays(callback: Callback) -> Callback:
-    return lambda record, x: callback(record, to_numpy(x))
 
 
 def make_federation(
@@ -242,7 +238,10 @@ def run_rounds(
                 break
             best = float(np.fmin(best, record.fun))
             show(record.round, best=best, failures=record.failures, queries=record.queries)
-            stop = callback is not None and _stops(callback, record, federation.server.x)
+            try:
+                stop = callback is not None and callback(record, federation.server.x) is True
+            except StopIteration:
+                stop = True
             due = stop or interrupts.requested or record.round % every == 0 or record.round == rounds
             if checkpoint is not None and due:
                 unsaved = _unsaved(federation, checkpoint)
@@ -291,10 +290,3 @@ def _unsaved(federation: Federation, checkpoint: Checkpoint) -> str:
         )
         return f" The checkpoint could not be written: {error}."
     return ""
-
-
-def _stops(callback: Callback, record: RoundRecord, x: Tensor) -> bool:
-    try:
-        return callback(record, x) is True
-    except StopIteration:
-        return True

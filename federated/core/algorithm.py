@@ -70,13 +70,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Required, TypedDict
+from typing import Any, ClassVar, Required, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 
 from federated.core.aggregation import AGGREGATIONS, WEIGHTED
-from federated.core.configuration import check_weights, describe_option, participants_per_round, reports_needed
+from federated.core.configuration import check_weights, count_of, describe_option
 from federated.core.messages import Broadcast, Message, MessageError, MessageSpec, TensorSpec
 from optimizers.core.bounds import BoundsLike, parse_bounds
 from optimizers.core.options import (
@@ -102,6 +102,7 @@ ACCEPT = "accept"
 """Name of the phase added by ``asks_acceptance``; see ``federated.core.acceptance``."""
 
 Gradient = Callable[[Tensor], Any]
+M = TypeVar("M", bound=Message)
 
 
 class FederatedOptions(TypedDict, total=False):
@@ -191,7 +192,7 @@ class Algorithm(ABC):
         self.clients, self.seed = positive_integer("clients", clients), check_integer("seed", seed, 0, 2**64)
         self.local_steps = positive_integer("local_steps", local_steps)
         self.participation = participation
-        self.participants = participants_per_round(participation, self.clients)
+        self.participants = count_of("participation", participation, self.clients, lambda n: math.floor(n + 0.5))
         self.weights = check_weights(weights, self.clients)
         check_prox(prox, bounds is not None, None)
         self.bounds, self.prox = bounds, prox
@@ -210,7 +211,7 @@ class Algorithm(ABC):
         if not gate > 1.0:
             raise ValueError(f"gate must be greater than 1, got {gate}: math.inf disables it")
         self.gate, self.quorum = float(gate), quorum
-        self.needed = reports_needed(quorum, self.participants)
+        self.needed = count_of("quorum", quorum, self.participants, math.ceil)
 
     # For subclasses to implement.
 
@@ -306,6 +307,18 @@ class Algorithm(ABC):
             "track_best": False,
             "store_values": False,
         }
+
+    def message(self, kind: type[M], round_number: int, phase: str, tensors: Any, values: Any, **others: Any) -> M:
+        """Creates a ``Broadcast`` or ``Report`` with tensors, values and other fields by name."""
+        return kind(
+            algorithm=self.name,
+            fingerprint=self.fingerprint,
+            round=round_number,
+            phase=phase,
+            tensors=dict(tensors),
+            values=dict(values),
+            **others,
+        )
 
     def server(self) -> Any:
         """Creates a server, at x0."""

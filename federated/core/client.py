@@ -253,14 +253,5 @@ class Client(ABC):
         return bool(self.optimizer.pending) or self._busy(phase)
 
     def _make(self, phase: str, tensors: Mapping[str, Tensor], values: Mapping[str, Plain]) -> Report:
-        return Report(
-            algorithm=self.algorithm.name,
-            fingerprint=self.algorithm.fingerprint,
-            round=self.round,
-            phase=phase,
-            tensors=dict(tensors),
-            values=dict(values),
-            client=self.number,
-            **self.spent.since(self._began)._asdict(),
-            total_queries=self.spent.queries,
-        )
+        spent = self.spent.since(self._began)._asdict() | {"total_queries": self.spent.queries}
+        return self.algorithm.message(Report, self.round, phase, tensors, values, client=self.number, **spent)

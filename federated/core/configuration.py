@@ -17,48 +17,25 @@ from optimizers.directions.groups import Groups
 from optimizers.first_order import FirstOrder
 
 
-def participants_per_round(participation: float | int, clients: int) -> int:
-    """Returns the number of clients sampled in a round.
+def count_of(name: str, value: float | int, total: int, rounding: Callable[[float], int]) -> int:
+    """Returns the number given by an option: an integer is the number itself, a float a share of ``total``.
 
     Args:
-        participation: an integer is the number itself, a float the fraction of clients, rounded to at least one.
-        clients: N.
+        name: the option's name.
+        value: its value.
+        total: the largest number.
+        rounding: rounds a share of the total to an integer.
 
     Raises:
-        TypeError: if participation is not a number.
-        ValueError: if the sample would be empty or larger than the federation.
+        TypeError: if the value is not a number.
+        ValueError: if an integer is not in 1 … ``total``, or a float not in (0, 1].
     """
-    if isinstance(participation, bool) or not isinstance(participation, int | float | np.number):
-        raise TypeError(f"participation must be a number, got {participation!r}")
-    if isinstance(participation, int | np.integer):
-        if not 1 <= participation <= clients:
-            raise ValueError(f"participation requests a sample of {participation} of the {clients} clients")
-        return int(participation)
-    if not 0.0 < participation <= 1.0:
-        raise ValueError(f"participation is {participation}: a float is a share of the clients, in (0, 1]")
-    return max(1, math.floor(float(participation) * clients + 0.5))
-
-
-def reports_needed(quorum: float | int, participants: int) -> int:
-    """Returns the number of reports required in each phase of a round.
-
-    Args:
-        quorum: an integer is the number itself, a float the fraction of the participants, rounded up.
-        participants: number of clients sampled in a round.
-
-    Raises:
-        TypeError: if quorum is not a number.
-        ValueError: if it is less than one report, or more than the participants.
-    """
-    if isinstance(quorum, bool) or not isinstance(quorum, int | float | np.number):
-        raise TypeError(f"quorum must be a number, got {quorum!r}")
-    whole = isinstance(quorum, int | np.integer)
-    if not 0 < quorum <= (participants if whole else 1):
-        raise ValueError(
-            f"quorum is {quorum}: it must be an integer number of reports from 1 to {participants}, "
-            "or a float share of them in (0, 1]"
-        )
-    return int(quorum) if whole else math.ceil(float(quorum) * participants)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    whole = isinstance(value, int | np.integer)
+    if not 0 < value <= (total if whole else 1):
+        raise ValueError(f"{name} is {value}: it must be an integer from 1 to {total}, or a float share in (0, 1]")
+    return int(value) if whole else max(1, rounding(float(value) * total))
 
 
 def check_weights(weights: Sequence[float] | None, clients: int) -> tuple[float, ...]:

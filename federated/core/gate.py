@@ -58,22 +58,17 @@ class Gate:
     def left_out(self, phase: str, lengths: Lengths, factor: float) -> dict[int, str]:
         """Returns the clients whose reports are excluded, with reasons; ``factor`` is the option ``gate``."""
         found: dict[int, str] = {}
-        for name, given in lengths.items():
-            usual = [length for length in given.values() if length > 0.0]
-            if len(usual) >= FEWEST:
-                limit = factor * max(median(usual), median(self.medians.get(f"{phase}/{name}", [0.0])))
-                reason = f"left out: the length of {name} is {{:.3g}}, the gate's limit is {limit:.3g}"
-                found |= {client: reason.format(length) for client, length in given.items() if length > limit}
+        for name, usual in _medians(lengths).items():
+            limit = factor * max(usual, median(self.medians.get(f"{phase}/{name}", [0.0])))
+            reason = f"left out: the length of {name} is {{:.3g}}, the gate's limit is {limit:.3g}"
+            found |= {client: reason.format(length) for client, length in lengths[name].items() if length > limit}
         return found
 
     def after(self, phase: str, lengths: Lengths) -> Gate:
         """Returns the statistics after reports of these lengths were used."""
-        medians = dict(self.medians)
-        for name, given in lengths.items():
-            usual = [length for length in given.values() if length > 0.0]
-            if len(usual) >= FEWEST:
-                medians[f"{phase}/{name}"] = [*medians.get(f"{phase}/{name}", []), median(usual)][-REMEMBERED:]
-        return replace(self, medians=medians)
+        new = {f"{phase}/{name}": usual for name, usual in _medians(lengths).items()}
+        last = {name: [*self.medians.get(name, []), usual][-REMEMBERED:] for name, usual in new.items()}
+        return replace(self, medians=self.medians | last)
 
     def counting(self, round_number: int, zeros: int, heard: int) -> Gate:
         """Returns the statistics with a round's counts added; warns in round 2^k if most numbers are exactly 0."""
@@ -88,6 +83,12 @@ class Gate:
             raise MessageError(f"the gate's medians are {values!r:.80}, expected positive numbers")
         if not 0 <= self.zeros <= self.heard:
             raise MessageError(f"the gate's count of zeros is {self.zeros}, expected at most its {self.heard} numbers")
+
+
+def _medians(lengths: Lengths) -> dict[str, float]:
+    """The median of the nonzero lengths of each tensor that has ``FEWEST`` or more."""
+    nonzero = {name: [length for length in given.values() if length > 0.0] for name, given in lengths.items()}
+    return {name: median(found) for name, found in nonzero.items() if len(found) >= FEWEST}
 
 
 def lengths_of(vectors: Sequence[Tensor], about: Tensor | None = None) -> list[float]:

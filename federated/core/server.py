@@ -371,14 +371,7 @@ class Server(ABC):
         self.participants = sample_clients(a.seed, number, a.clients, a.participants)
 
     def _message(self, phase: str, tensors: Mapping[str, Tensor], values: Mapping[str, Plain]) -> Broadcast:
-        message = Broadcast(
-            algorithm=self.algorithm.name,
-            fingerprint=self.algorithm.fingerprint,
-            round=self.round,
-            phase=phase,
-            tensors=dict(tensors),
-            values=dict(values),
-        )
+        message = self.algorithm.message(Broadcast, self.round, phase, tensors, values)
         self.algorithm.specification(Broadcast, phase).check(message)
         return message
 

@@ -131,15 +131,6 @@ class Checkpoint:
         return [path for path in there if pattern.fullmatch(path.name) and path.name not in own]
 
 
-def save_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> None:
-    """Saves a federation between two rounds to a new checkpoint.
-
-    Raises:
-        OSError: if a file cannot be written, with its path; an existing checkpoint is then kept.
-    """
-    Checkpoint(path).save(federation)
-
-
 def load_checkpoint(federation: Federation, path: str | os.PathLike[str]) -> Checkpoint:
     """Restores a federation from a checkpoint, written in process or over Flower.
 

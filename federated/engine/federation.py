@@ -10,7 +10,6 @@ from itertools import chain
 from textwrap import shorten
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from federated.core.algorithm import UNLIMITED, Algorithm
@@ -243,7 +242,7 @@ class Federation:
     def _personal(self, client: int, made: dict[Any, Any]) -> tuple[Broadcast | bytes, int]:
         """Returns a client's broadcast, encoded once for all clients that receive the same tensors and values."""
         message = self.server.broadcast(client)
-        tensors = [(name, id(t) if t.numel() > FEW else _bits(t)) for name, t in message.tensors.items()]
+        tensors = [(name, id(t) if t.numel() > FEW else str(describe_tensor(t))) for name, t in message.tensors.items()]
         key = (tuple(tensors), tuple((name, repr(value)) for name, value in message.values.items()))
         if key not in made:
             made[key] = self._encoded(message), message  # keeping the message alive keeps its ids unique
@@ -281,8 +280,3 @@ def _record(number: int, entry: Mapping[str, Any]) -> RoundRecord:
     if wrong or record.round != number:
         raise MessageError(f"the history's entry {number} is not a valid record of that round: {wrong}")
     return record
-
-
-def _bits(t: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
-    """Returns dtype, shape and bytes of a small tensor, for comparison."""
-    return t.dtype, t.shape, t.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()

@@ -45,7 +45,13 @@ def main(grid: Grid, context: Context) -> None:
     """
     _log_to_run()
     try:
-        _run_as_configured(grid, context)
+        config = RunConfig.of(context.run_config)
+        if not config.keys and getattr(grid, "_insecure", True) is False:
+            raise ValueError(
+                "nodes that connect by TLS are identified as clients by their keys: pass "
+                'keys="FILE", on the server\'s machine, with a line "0 ecdsa-sha2-nistp384 AAAA..." for each client'
+            )
+        run(grid, config)
     except Exception as error:
         logger.error("the run failed: %s", plain(f"{type(error).__name__}: {error}", LONGEST))
         raise
@@ -116,16 +122,6 @@ def _kept_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:
             f'resume="{plain(path)}", or pass another folder as output'
         )
     return Checkpoint(path)
-
-
-def _run_as_configured(grid: Grid, context: Context) -> None:
-    config = RunConfig.of(context.run_config)
-    if not config.keys and getattr(grid, "_insecure", True) is False:
-        raise ValueError(
-            "nodes that connect by TLS are identified as clients by their keys: pass "
-            'keys="FILE", a file on the server\'s machine with a line "0 ecdsa-sha2-nistp384 AAAA..." for each client'
-        )
-    run(grid, config)
 
 
 def _say(record: RoundRecord) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from federated.core.algorithm import Algorithm
+from federated.core.configuration import describe_tensor
 from federated.engine.federation import Federation, RoundRecord
 from federated.simulate import make_federation
 from federated.testing.faults import Fault, faulty
@@ -146,18 +147,12 @@ def trace(federation: Federation) -> tuple[Any, ...]:
 def states_equal(a: Any, b: Any) -> bool:
     """Whether two states are bitwise equal, ignoring seconds."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
-        both = isinstance(a, Tensor) and isinstance(b, Tensor)
-        return both and a.dtype == b.dtype and a.shape == b.shape and _bits(a) == _bits(b)
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and describe_tensor(a) == describe_tensor(b)
     if isinstance(a, dict) and isinstance(b, dict):
         return set(a) == set(b) and all(states_equal(a[k], b[k]) for k in a if k != "seconds")
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(states_equal(x, y) for x, y in zip(a, b, strict=True))
     return type(a) is type(b) and (a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
-
-
-def _bits(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
 
 
 @contextmanager

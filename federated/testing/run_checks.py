@@ -165,7 +165,7 @@ def check_bad_arguments(factory: Factory, promises: Promises) -> None:
 
     bad: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (ValueError, "no clients", {"given": []}),
-        (ValueError, "sample of 5", {"participation": CLIENTS + 1}),
+        (ValueError, "participation", {"participation": CLIENTS + 1}),
         (ValueError, "share", {"participation": 1.5}),
         (ValueError, "share", {"participation": 0.0}),
         (ValueError, "dimension 3", {"given": [*objectives[:2], Quadratic(2, dimension=3)]}),

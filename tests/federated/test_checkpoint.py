@@ -12,7 +12,7 @@ import torch
 from federated import make_federation, simulate
 from federated.core.messages import MessageError
 from federated.core.restoring import check_saved
-from federated.engine.checkpoint import FORMAT, load_checkpoint, save_checkpoint
+from federated.engine.checkpoint import FORMAT, Checkpoint, load_checkpoint
 from federated.testing import Quadratic
 from federated.testing.harness import run, states_equal, trace
 from optimizers.core import files
@@ -122,7 +122,7 @@ def test_a_client_that_has_diverged_is_no_broken_state(tmp_path):
     run(made, 1)
     optimizer = made.host.client(1).optimizer
     optimizer._x = optimizer._x / 0.0
-    save_checkpoint(made, tmp_path / "f.pt")
+    Checkpoint(tmp_path / "f.pt").save(made)
     load_checkpoint(again, tmp_path / "f.pt")
     run(made, 1), run(again, 1)
     assert trace(made) == trace(again)
@@ -181,7 +181,7 @@ def test_half_of_a_state_is_never_taken(workers, saved):
 def test_a_file_that_is_cut_or_flipped_names_itself(tmp_path):
     path, made = tmp_path / "f.pt", federation()
     run(made, 1)
-    save_checkpoint(made, path)
+    Checkpoint(path).save(made)
     whole, before = path.read_bytes(), made.state_dict()
     for i in range(0, len(whole), max(1, len(whole) // 60)):
         for damaged in (whole[:i], whole[:i] + bytes([whole[i] ^ 16]) + whole[i + 1 :]):

@@ -13,7 +13,7 @@ import torch
 from federated import make_federation, simulate
 from federated.core.ledger import COLUMNS
 from federated.engine import checkpoint
-from federated.engine.checkpoint import Checkpoint, load_checkpoint, read_checkpoint, save_checkpoint
+from federated.engine.checkpoint import Checkpoint, load_checkpoint, read_checkpoint
 from federated.testing import Quadratic
 from federated.testing.harness import run, states_equal, trace
 from optimizers.core import files
@@ -110,17 +110,17 @@ def test_a_save_that_fails_after_it_has_appended_leaves_the_older_one(tmp_path, 
 def test_a_new_run_at_an_old_path_leaves_the_old_one_until_it_is_saved(tmp_path, monkeypatch):
     path, old, new = tmp_path / "f.pt", federation(), federation(seed=1)
     run(old, 3), run(new, 1)
-    save_checkpoint(old, path)
+    Checkpoint(path).save(old)
     for broken in ((checkpoint, "write_state"), (files.os, "fsync")):
         with monkeypatch.context() as patch, pytest.raises(OSError, match="space"):
             patch.setattr(*broken, full_disk)
-            save_checkpoint(new, path)
+            Checkpoint(path).save(new)
         assert sorted(os.listdir(tmp_path)) == NAMES
         assert states_equal(read_checkpoint(path), old.state_dict())
-    save_checkpoint(new, path)
+    Checkpoint(path).save(new)
     assert states_equal(read_checkpoint(path), new.state_dict())
     assert sorted(os.listdir(tmp_path)) == ["f.pt", "f.pt.history-2.jsonl", "f.pt.ledger-2.csv"]
-    save_checkpoint(old, path)
+    Checkpoint(path).save(old)
     assert states_equal(read_checkpoint(path), old.state_dict()) and sorted(os.listdir(tmp_path)) == NAMES
 
 
@@ -147,8 +147,8 @@ def test_files_that_do_not_fit_are_refused_by_their_names(name, change, tmp_path
     (tmp_path / "other").mkdir()
     made, other = federation(), federation(seed=1)
     run(made, 2), run(other, 3)
-    save_checkpoint(made, tmp_path / "f.pt")
-    save_checkpoint(other, tmp_path / "other" / "f.pt")
+    Checkpoint(tmp_path / "f.pt").save(made)
+    Checkpoint(tmp_path / "other" / "f.pt").save(other)
     change(tmp_path, name)
     before = other.state_dict()
     with pytest.raises(ValueError, match=rf"f\.pt is not a checkpoint of this federation: .*{name}"):
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_names_no_file_beside_it_is_refused(tmp_path):
     made, path = federation(), tmp_path / "f.pt"
     run(made, 1)
     for wrong in (["../f.pt.ledger.csv", 1, "a"], ["f.pt.ledger.csv", -1, "a"], ["f.pt.ledger.csv", 1], None, []):
-        save_checkpoint(made, path)
+        Checkpoint(path).save(made)
         spoil(path, lambda state, wrong=wrong: state.update(ledger=wrong))
         with pytest.raises(ValueError, match="does not state which file contains its ledger"):
             load_checkpoint(made, path)
@@ -171,7 +171,7 @@ def test_entries_that_are_none_are_refused(text, tmp_path):
     made, path = federation(), tmp_path / "f.pt"
     run(made, 1)
     before = made.state_dict()
-    save_checkpoint(made, path)
+    Checkpoint(path).save(made)
     growing = GrowingFile(tmp_path / "any")
     growing.append(text.encode())
     for name in ("ledger", "history"):
@@ -214,7 +214,7 @@ def test_the_history_is_json_whatever_f_is(value, tmp_path):
     """NaN, where F is not given, and infinities are no JSON; Python alone reads what it writes of them."""
     made = federation(fun=None if math.isnan(value) else lambda x: value)
     run(made, 1)
-    save_checkpoint(made, tmp_path / "f.pt")
+    Checkpoint(tmp_path / "f.pt").save(made)
     for line in (tmp_path / "f.pt.history.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     again = federation()
@@ -285,8 +285,8 @@ def test_rows_that_do_not_fit_are_refused(change, tmp_path):
     (tmp_path / "other").mkdir()
     made, other = fzoos(), fzoos(seed=1)
     run(made, 2), run(other, 3)
-    save_checkpoint(made, tmp_path / "f.pt")
-    save_checkpoint(other, tmp_path / "other" / "f.pt")
+    Checkpoint(tmp_path / "f.pt").save(made)
+    Checkpoint(tmp_path / "other" / "f.pt").save(other)
     change(tmp_path, "f.pt.rows.bin")
     with pytest.raises(ValueError, match=r"f\.pt is not a checkpoint of this federation: .*rows\.bin"):
         load_checkpoint(fzoos(), tmp_path / "f.pt")
@@ -296,7 +296,7 @@ def test_rows_that_do_not_fit_are_refused(change, tmp_path):
 def test_records_that_are_none_are_refused(data, tmp_path):
     made, path = fzoos(), tmp_path / "f.pt"
     run(made, 1)
-    save_checkpoint(made, path)
+    Checkpoint(path).save(made)
     growing = GrowingFile(tmp_path / "any")
     growing.append(data)
     spoil(path, lambda state: state.update(rows=["any", growing.size, growing.sha256]))

@@ -4,7 +4,7 @@ import torch
 from scipy.optimize import Bounds
 
 from federated import algorithm_class, client_seed
-from federated.core.configuration import describe_option, participants_per_round, sample_clients
+from federated.core.configuration import count_of, describe_option, sample_clients
 from optimizers import L1, Box
 
 X0 = torch.zeros(3, dtype=torch.float64)
@@ -27,16 +27,16 @@ def test_samples_are_uniform_and_addressed():
 
 
 def test_integers_are_counts_and_floats_shares():
-    assert participants_per_round(1, 8) == 1
-    assert participants_per_round(1.0, 8) == 8
-    assert participants_per_round(0.25, 8) == 2
-    assert participants_per_round(0.001, 8) == 1
+    assert count_of("participation", 1, 8, round) == 1
+    assert count_of("participation", 1.0, 8, round) == 8
+    assert count_of("participation", 0.25, 8, round) == 2
+    assert count_of("participation", 0.001, 8, round) == 1
     for bad in (0, 9, -1, 0.0, 1.1, float("nan")):
         with pytest.raises(ValueError):
-            participants_per_round(bad, 8)
+            count_of("participation", bad, 8, round)
     for bad in (True, "all", None):
         with pytest.raises(TypeError):
-            participants_per_round(bad, 8)
+            count_of("participation", bad, 8, round)
 
 
 def test_client_seeds_do_not_collide():

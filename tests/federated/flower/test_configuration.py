@@ -121,7 +121,11 @@ BAD = {
     "options that are no TOML": ({"options": "directions: 3"}, ValueError, "options must read like"),
     "an option with a run config of its own": ({"options": "seed = 3"}, ValueError, r"\['seed'\]"),
     "no clients": ({"clients": 0}, ValueError, "clients"),
-    "a sample larger than the federation": ({"participation": 3}, ValueError, "sample of 3 of the 2"),
+    "a sample larger than the federation": (
+        {"participation": 3},
+        ValueError,
+        "participation is 3: ",
+    ),
     "weights of other clients": ({"weights": "[1.0]"}, ValueError, "expected 2 weights"),
     "no dimension": ({"dimension": 0}, ValueError, "add the dimension"),
     "two dimensions": ({"x0": "[1, 2]"}, ValueError, "x0 has 2 coordinates, but dimension is 4"),
