@@ -89,7 +89,7 @@ def test_a_run_goes_on_from_a_checkpoint_with_clients_that_begin_anew(tmp_path):
         whole.run_round()
     assert torch.equal(federation.server.x, whole.server.x)
     with pytest.raises(
-        ValueError, match=r"federation\.pt is the checkpoint of a run already, .* go on from it with resume="
+        ValueError, match=r"federation\.pt is the checkpoint of a run, .* resume it by resume="
     ):
         server_app.run(grid_of(config, tmp_path / "again"), RunConfig.of(config | {"rounds": 9}))
     assert read_state(tmp_path / "out" / "federation.pt", FORMAT)["server"]["round"] == 6
