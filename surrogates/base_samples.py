@@ -1,4 +1,4 @@
-"""How posteriors of this project come by their base samples: from an explicit generator, or BoTorch's samplers."""
+"""Base samples of this project's posteriors, from an explicit generator or BoTorch's samplers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def rsample_by_generator(
 
     Args:
         posterior: A posterior with ``base_sample_shape`` and ``rsample_from_base_samples``.
-        sample_shape: The shape of the samples. None stands for one sample.
-        generator: The generator. None stands for the device's global one, as in BoTorch.
+        sample_shape: The shape of the samples. None means one sample.
+        generator: The generator. None means the device's global one, as in BoTorch.
     """
     sample_shape = torch.Size([1]) if sample_shape is None else torch.Size(sample_shape)
     shape = sample_shape + posterior.base_sample_shape
@@ -28,7 +28,7 @@ def rsample_by_generator(
 def make_sampler(
     posterior: Posterior, sample_shape: torch.Size, *, seed: int | None = None
 ) -> SobolQMCNormalSampler | IIDNormalSampler:
-    """Sobol base samples where their dimension allows it, as BoTorch's ``get_sampler`` makes for its own posteriors."""
+    """Sobol' base samples if their dimension allows it, as BoTorch's ``get_sampler`` for its own posteriors."""
     dimension = posterior.base_sample_shape[posterior.batch_range[1] :].numel()
     sampler = SobolQMCNormalSampler if dimension <= SobolEngine.MAXDIM else IIDNormalSampler
     return sampler(sample_shape=sample_shape, seed=seed)

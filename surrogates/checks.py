@@ -1,4 +1,4 @@
-"""Checks of what users give, made once, at the public boundary."""
+"""Checks of user input, made once at the public boundary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 _FEW = 32
 SHORTEST = 1e-100
-"""The least lengthscale, in whatever units; the largest is its inverse."""
+"""The least lengthscale, in any units; the largest is its inverse."""
 
 
 def check_data(
@@ -24,18 +24,18 @@ def check_data(
     prefix: str = "train_",
     num_outputs: int | None = 1,
 ) -> None:
-    """Refuses data that a GP cannot be conditioned on.
+    """Raises for data that a GP cannot be conditioned on.
 
     Args:
         train_X: The inputs, ``batch x n x d`` with n and d at least 1.
         train_Y: The outcomes, ``batch x n x m``.
         train_Yvar: The noise variances, ``batch x n x m``, non-negative, or None.
-        prefix: What messages put before the names X, Y and Yvar.
-        num_outputs: m, the outcomes that the model has, or None for any number.
+        prefix: A prefix of the names X, Y and Yvar in messages.
+        num_outputs: m, the number of outcomes, or None for any number.
 
     Raises:
-        TypeError: If something is no floating point tensor.
-        ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
+        TypeError: If an argument is not a floating point tensor.
+        ValueError: If shapes do not match, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
             or a variance is negative.
     """
     X, Y, Yvar = (f"{prefix}{name}" for name in ("X", "Y", "Yvar"))
@@ -63,16 +63,16 @@ def check_data(
 
 
 def check_points(X: Tensor, d: int, like: Tensor, name: str = "X") -> None:
-    """Refuses points where a posterior cannot be asked for.
+    """Raises for points at which a posterior cannot be evaluated.
 
     Args:
         X: The points, ``batch x q x d``.
         d: The number of inputs of the model.
         like: A tensor of the model's dtype and device.
-        name: What the message calls X.
+        name: The name of X in messages.
 
     Raises:
-        TypeError: If X is no floating point tensor.
+        TypeError: If X is not a floating point tensor.
         ValueError: If X has another d, fewer than two dimensions, a NaN or infinite entry, or another dtype or device.
     """
     check_floating(name, X)
@@ -83,7 +83,7 @@ def check_points(X: Tensor, d: int, like: Tensor, name: str = "X") -> None:
 
 
 def check_floating(name: str, tensor: object) -> None:
-    """Raises a TypeError unless a tensor of floating point numbers is given."""
+    """Raises ``TypeError`` unless the value is a floating point tensor."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
     if not tensor.is_floating_point():
@@ -91,7 +91,7 @@ def check_floating(name: str, tensor: object) -> None:
 
 
 def check_same_kind(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    """Raises a ValueError, which names both, unless two tensors agree in dtype and device."""
+    """Raises ``ValueError`` unless two tensors have the same dtype and device."""
     if tensor.dtype != other.dtype or tensor.device != other.device:
         raise ValueError(
             f"{name} is {tensor.dtype} on {tensor.device} but {other_name} is {other.dtype} on {other.device}; "
@@ -100,7 +100,7 @@ def check_same_kind(name: str, tensor: Tensor, other_name: str, other: Tensor) -
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    """Raises a ValueError, which counts them, if a tensor has NaN or infinite entries."""
+    """Raises ``ValueError`` if a tensor has NaN or infinite entries."""
     if is_traced(tensor):
         return
     # A finite sum proves all finite in one reading; only a doubtful one is counted. Python adds few numbers faster.
@@ -109,18 +109,18 @@ def check_finite(name: str, tensor: Tensor) -> None:
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:
             raise ValueError(
-                f"{name} holds {bad} entries that are NaN or inf; only finite numbers are accepted "
+                f"{name} has {bad} entries that are NaN or inf; all must be finite "
                 "(surrogates.Trajectory keeps failed queries apart)."
             )
 
 
 def is_traced(tensor: Tensor) -> bool:
-    """Whether the tensor belongs to a transform of ``torch.func``, which hides its numbers."""
+    """Whether the tensor belongs to a transform of ``torch.func``, which hides its values."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def check_not_traced(name: str, tensor: Tensor) -> None:
-    """Raises a TypeError, which says what to use, where the tensor belongs to a transform of ``torch.func``."""
+    """Raises ``TypeError`` if the tensor belongs to a transform of ``torch.func``."""
     if is_traced(tensor):
         raise TypeError(
             f"{name} is inside torch.func, whose transforms this posterior does not support: give all points at once, "
@@ -130,10 +130,10 @@ def check_not_traced(name: str, tensor: Tensor) -> None:
 
 
 def expanded(name: str, given: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Directions or vectors as they broadcast to a shape, in a dtype.
+    """Directions or vectors, broadcast to a shape, in a dtype.
 
     Raises:
-        TypeError: If they are no floating point tensor.
+        TypeError: If they are not a floating point tensor.
         ValueError: If they do not broadcast, or hold NaN or inf.
     """
     check_floating(name, given)
@@ -145,13 +145,13 @@ def expanded(name: str, given: Tensor, shape: torch.Size, dtype: torch.dtype) ->
 
 
 def check_nonnegative(name: str, tensor: Tensor) -> None:
-    """Raises a ValueError with the smallest entry if one is negative."""
+    """Raises ``ValueError`` with the smallest entry if it is negative."""
     if bool((tensor < 0).any()):
         raise ValueError(f"{name} must be non-negative, its smallest entry is {tensor.min().item():g}.")
 
 
 def check_positive(name: str, tensor: Tensor) -> None:
-    """Raises a ValueError with the first wrong entries unless every one is finite and positive."""
+    """Raises ``ValueError`` with the first wrong entries unless all are finite and positive."""
     wrong = tensor.detach()[~(tensor.isfinite() & (tensor > 0))]
     if wrong.numel():
         raise ValueError(f"{name} must be finite and positive, got {wrong[:3].tolist()}.")
@@ -161,7 +161,7 @@ def check_number(name: str, value: Any) -> float:
     """Returns the value as a float: a real number, or a tensor of one element.
 
     Raises:
-        TypeError: If it is no number, as booleans and strings are not.
+        TypeError: If it is not a number (booleans and strings are not).
         ValueError: If it is NaN or infinite.
     """
     if isinstance(value, bool | np.bool_ | str):
@@ -176,21 +176,21 @@ def check_number(name: str, value: Any) -> float:
 
 
 def positive(name: str, value: Any) -> float:
-    """Returns the value as a float; as ``check_number``, and a ValueError unless it is above 0."""
+    """Returns the value as a float, as ``check_number``; ``ValueError`` unless it is above 0."""
     if (number := nonnegative(name, value, "positive")) == 0.0:
         raise ValueError(f"{name} must be positive and finite, got {number}")
     return number
 
 
 def check_lengthscale(name: str, value: Any) -> float:
-    """Returns the value as a float; as ``positive``, and a ValueError where 1/ℓ² would be far from any number."""
+    """Returns the value as a float, as ``positive``; ``ValueError`` if 1/ℓ² would over- or underflow."""
     if not SHORTEST <= (number := positive(name, value)) <= 1.0 / SHORTEST:
         raise ValueError(f"{name} must be from {SHORTEST:g} to {1.0 / SHORTEST:g}, got {number:g}")
     return number
 
 
 def nonnegative(name: str, value: Any, accepted: str = "at least 0") -> float:
-    """Returns the value as a float; as ``check_number``, and a ValueError that says ``accepted`` if it is under 0."""
+    """Returns the value as a float, as ``check_number``; ``ValueError`` with ``accepted`` if it is negative."""
     try:
         number = check_number(name, value)
     except ValueError:
@@ -201,10 +201,10 @@ def nonnegative(name: str, value: Any, accepted: str = "at least 0") -> float:
 
 
 def check_integer(name: str, value: Any, least: int, below: int | None = None) -> int:
-    """Returns the value as an int of at least ``least`` and, where given, under ``below``.
+    """Returns the value as an int that is at least ``least`` and, if given, less than ``below``.
 
     Raises:
-        TypeError: If it is no integer, as booleans are not.
+        TypeError: If it is not an integer (booleans are not).
         ValueError: If it is out of range.
     """
     try:
@@ -221,22 +221,22 @@ def check_integer(name: str, value: Any, least: int, below: int | None = None) -
 
 
 def check_boolean(name: str, value: Any) -> bool:
-    """Returns the value as a bool; raises ``TypeError`` for any other type, such as the text "no", which is true."""
+    """Returns the value as a bool; ``TypeError`` for any other type, such as the string "no", which is truthy."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
 def positive_integer(name: str, value: Any) -> int:
-    """Returns the value as an int; as ``check_integer`` with a least value of 1."""
+    """Returns the value as an int, at least 1; see ``check_integer``."""
     return check_integer(name, value, 1)
 
 
 def nearest_name(name: str, accepted: Iterable[str], shown: Mapping[str, str] | None = None) -> str:
     """The end of a message on an unknown name: the nearest accepted name, and all accepted names.
 
-    Case, underscores and hyphens do not count in the comparison. A name that is nearly a word of another is near. Names
-    in ``shown`` are known elsewhere; where one of them is nearest, its value stands in its place.
+    Case, underscores and hyphens are ignored, and a name that nearly equals a word of another is near. If the nearest
+    name is a key of ``shown``, which are names known elsewhere, its value is shown instead.
     """
     accepted, shown = sorted(accepted), shown or {}
     plain = {_plain(candidate): shown.get(candidate, candidate) for candidate in [*shown, *accepted]}
@@ -255,7 +255,7 @@ def _plain(name: str) -> str:
 
 
 def check_choice(name: str, value: Any, accepted: Iterable[str]) -> str:
-    """The value itself, if it is an accepted name.
+    """Returns the value if it is an accepted name.
 
     Raises:
         ValueError: for anything else, with the nearest accepted name.

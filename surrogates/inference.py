@@ -1,4 +1,4 @@
-"""What is computed the same under PyTorch's inference mode as elsewhere."""
+"""Functions that compute the same under PyTorch's inference mode as elsewhere."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ R = TypeVar("R")
 
 
 def outside_inference_mode(compute: Callable[P, R]) -> Callable[P, R]:
-    """The function, which leaves inference mode while it computes, without gradients.
+    """Wraps a function so that it leaves inference mode and computes without gradients.
 
-    In that mode no derivative can be taken, not even one that is the result, and what is made in it cannot be used for
-    derivatives later, so that nothing of it may be kept.
+    Derivatives cannot be taken in inference mode, and its tensors cannot be used for derivatives later, so that nothing
+    computed in it may be cached.
     """
 
     @wraps(compute)
@@ -30,10 +30,9 @@ def outside_inference_mode(compute: Callable[P, R]) -> Callable[P, R]:
 
 
 class cached_with_graph(cached_property[R]):
-    """A ``cached_property`` of a tensor that gets its graph when it is first read with gradients.
+    """A ``cached_property`` of a tensor that is computed again with its graph when it is first read with gradients.
 
-    A value computed under ``torch.no_grad`` has no graph. It is kept for such reads, and computed once more for the
-    first read that may ask for derivatives.
+    A value computed under ``torch.no_grad`` has no graph; it is cached for such reads.
     """
 
     @overload

@@ -1,4 +1,4 @@
-"""Tensors that are neither parameters nor buffers of a module, moved as these are by ``Module.to``."""
+"""Moving of tensors that are neither parameters nor buffers of a module by ``Module.to``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Move = Callable[[Tensor], Tensor]
 
 
 def move_attributes(holder: object, move: Move) -> None:
-    """Moves the tensors among an object's attributes, alone or in a list, and the numbers of a distribution there.
+    """Moves the tensors among an object's attributes, alone or in lists, and the numbers of distributions there.
 
-    Those numbers keep their dtype, as in GPyTorch: a number decides no result's dtype.
+    Those numbers keep their dtype, as in GPyTorch, because they do not determine a result's dtype.
     """
     attributes = vars(holder)
     for name, value in attributes.items():
@@ -26,6 +26,6 @@ def move_attributes(holder: object, move: Move) -> None:
 
 
 def move_module_attributes(module: torch.nn.Module, move: Move) -> None:
-    """Moves what ``Module._apply`` leaves behind in a module and its parts, such as data, priors and pending points."""
+    """Moves what ``Module._apply`` does not move in a module and its parts, such as data, priors and pending points."""
     for part in module.modules():
         move_attributes(part, move)

@@ -1,14 +1,13 @@
-"""Small algebra on the one thread that asks for it.
+"""Small linear algebra on the calling thread only.
 
-Torch, and the MKL or OpenBLAS that it is linked with, share a factorization of 150 x 150 among all threads of OpenMP.
-These spin while they wait for each other, before and after: what is over in a tenth of a millisecond takes several
-times as long, and hundreds of times where others want the cores. ``small_algebra`` keeps such work on the calling
-thread; what is large enough for threads to pay keeps them.
+Torch, and its MKL or OpenBLAS, share even a 150 x 150 factorization among all OpenMP threads, which spin while they
+wait for each other. A tenth of a millisecond of work then takes several times as long, or hundreds of times if others
+use the cores. ``small_algebra`` keeps such work on the calling thread; larger work keeps its threads.
 
-The limit is the calling Python thread's own. OpenMP's number of threads (nthreads-var, which every thread has for
-itself) and MKL's local one are set, and set back at the end, also after an exception. ``torch.set_num_threads`` would
-not do: threads that start meanwhile, as an objective's in a pool, would keep its number as long as they live. The BLAS
-of NumPy and SciPy has one number of threads for the whole process, which is left alone: no small algebra here uses it.
+The limit applies to the calling Python thread only. OpenMP's number of threads (nthreads-var, one for each thread) and
+MKL's local one are set, and restored at the end, also after an exception. ``torch.set_num_threads`` is not suitable:
+threads that start meanwhile, such as an objective's in a pool, would keep its number for life. The BLAS of NumPy and
+SciPy has one number of threads for the whole process, which is not changed; no small algebra here uses it.
 
 References:
     OpenMP Application Programming Interface, version 5.2, 2021, Secs. 2.2 and 18.2.1.
@@ -24,23 +23,23 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 SMALL = 1 << 24
-"""The most multiplications of small algebra: those of a product of two matrices of 256 x 256."""
+"""The largest number of multiplications of small algebra: a product of two 256 x 256 matrices."""
 
 
 def small_algebra(multiplications: int) -> AbstractContextManager[None]:
-    """A block in which torch and its BLAS use one thread, where the algebra is small.
+    """A block in which torch and its BLAS use one thread if the algebra is small.
 
-    Within it ``torch.get_num_threads()`` is 1 in this Python thread, and in this one only; after it, it is what it was.
-    Blocks may be nested. Nothing happens where the algebra is large, and where torch's threads are not OpenMP's.
+    Within it ``torch.get_num_threads()`` is 1 in this Python thread only; it is restored at the end. Blocks may be
+    nested. Nothing happens if the algebra is large, or torch's threads are not OpenMP's.
 
     Args:
-        multiplications: about how many the largest product, solve or factorization of the block takes.
+        multiplications: the approximate number of the largest product, solve or factorization in the block.
     """
     return _OneThread() if multiplications <= SMALL else nullcontext()
 
 
 class _OneThread:
-    """One entry of a block; it holds what was set before."""
+    """One entry of a block, with the previous settings."""
 
     __slots__ = ("_local", "_threads")
 
@@ -58,7 +57,7 @@ class _OneThread:
 
 
 def _loaded(name: str) -> Callable[[int], int]:
-    """A function of the libraries that torch has loaded; where none of them has it, one that does nothing."""
+    """A function of the libraries that torch has loaded, or one that does nothing if none has it."""
     # A handle of torch's own module finds what the libraries under it export, except on Windows. The calls take
     # nanoseconds: the interpreter's lock is kept.
     for library in (torch._C.__file__, "libiomp5md.dll"):

@@ -1,4 +1,4 @@
-"""Random Fourier features that are a pure function of a kernel, a dimension, a number, a seed and a kind.
+"""Random Fourier features as a pure function of a kernel, a dimension, a number, a seed and a kind.
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
@@ -48,7 +48,7 @@ with contextlib.suppress(ImportError):
 
 
 class FingerprintError(ValueError):
-    """Two parties hold different Fourier features; the message says in which argument they differ, if it is known."""
+    """Two parties have different Fourier features; the message has the differing argument if it is known."""
 
 
 class FourierFeatures:
@@ -60,9 +60,9 @@ class FourierFeatures:
         ``"paired"``, ``"orthogonal"``,       φ(x) = √(2o/M) (cos(v_1ᵀx), …, cos(v_hᵀx), sin(v_1ᵀx), …, sin(v_hᵀx)),
         ``"sobol"``                           h = M/2 frequencies; φ(x)ᵀφ(x) = o exactly
 
-    ``"cosine"`` features are the paper's; their frequencies are independent, as are those of ``"paired"``.
+    ``"cosine"`` features are the paper's. Frequencies of ``"cosine"`` and ``"paired"`` features are independent.
     ``"orthogonal"`` frequencies are orthogonal within blocks of d, with radii from equally likely slices of their
-    distribution. ``"sobol"`` ones are a scrambled Sobol' net. The estimate φ(x)ᵀφ(x') of k is unbiased for every kind;
+    distribution. ``"sobol"`` frequencies are a scrambled Sobol' net. φ(x)ᵀφ(x') is unbiased for k for every kind;
     the experiment ``fourier-features`` compares their errors. Appx. D prints the scale as 2/√M, which gives 2k; √(2/M),
     as in the proof of Lemma E.3, gives k. Eq. 3's Φ, ``M x n``, is the transpose of ``features``.
 
@@ -128,7 +128,7 @@ class FourierFeatures:
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        """All that the features are a function of, in plain numbers and strings that a message can hold."""
+        """The arguments that determine the features, as plain numbers and strings for a message."""
         density = self.density
         isotropic = len(set(density.lengthscale)) == 1
         return {
@@ -145,7 +145,7 @@ class FourierFeatures:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of ``arguments``, in hexadecimal; floating point numbers enter it with all their bits."""
+        """The SHA-256 of ``arguments``, in hexadecimal, with all bits of floating point numbers."""
         exact = {
             name: [float(v).hex() for v in value] if name == "lengthscale" else value
             for name, value in self.arguments.items()
@@ -154,14 +154,15 @@ class FourierFeatures:
         return hashlib.sha256(json.dumps(exact, sort_keys=True).encode()).hexdigest()
 
     def check_fingerprint(self, other: str | FourierFeatures | Mapping[str, Any]) -> None:
-        """Makes sure that another party holds the same features.
+        """Checks that another party has the same features.
 
         Args:
-            other: The party's features or its ``arguments``, which both tell what differs, or its fingerprint.
+            other: The party's features, their ``arguments`` or their fingerprint; the error names the difference except
+                for a fingerprint.
 
         Raises:
-            FingerprintError: If its features are others.
-            TypeError: If something else is given.
+            FingerprintError: If its features differ.
+            TypeError: If ``other`` has another type.
         """
         if isinstance(other, str):
             if other != self.fingerprint:
@@ -197,7 +198,7 @@ class FourierFeatures:
 
         Raises:
             TypeError: If X is not a float32 or float64 tensor.
-            ValueError: If X is not ``batch x n x d`` with n ≥ 1, or holds NaN or inf.
+            ValueError: If X is not ``batch x n x d`` with n ≥ 1, or has NaN or inf.
         """
         self._check(X)
         phase = self._phase(X)

@@ -1,7 +1,7 @@
-"""The gradient of Fourier features at one point, compiled: the accelerator of ``FourierFeatures.gradient``.
+"""A compiled kernel for the gradient of Fourier features at one point, used by ``FourierFeatures.gradient``.
 
-Four frequencies at a time: their phases first, then their share of the gradient, in tiles from the far end back, so
-that every frequency is read from memory once.
+It processes four frequencies at a time: first their phases, then their part of the gradient, in tiles from the far end
+back, so that every frequency is read from memory once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _gradient(V, b, x, w, scale, out):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _coefficient(phase, i, h, b, w, scale):  # type: ignore[no-untyped-def]
-    """The share of frequency i: of a pair of cosine and sine where there are no phases b, else of a cosine."""
+    """The coefficient of frequency i: of a cosine-sine pair without phases b, of a cosine with them."""
     if b is None:
         return scale * (w[h + i] * cos(phase) - w[i] * sin(phase))
     return -scale * w[i] * sin(phase + b[i])

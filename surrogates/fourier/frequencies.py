@@ -1,10 +1,10 @@
-"""Draws of random Fourier frequencies that are the same wherever they are made.
+"""Reproducible draws of random Fourier frequencies.
 
 The randomness is the integer output of Philox4x64-10 (Salmon et al., 2011), keyed by (seed, stream) and started at
 counter 0, turned into uniforms in (0, 1) by exact arithmetic: integers and uniforms are bitwise the same on every
-machine. What follows them (the inverse distribution functions of scipy, Householder products of LAPACK) may differ
-in the last place between builds. ``torch.randn`` would not do: its numbers depend on the vector instructions of the
-processor and on dtype.
+machine. The later steps (inverse distribution functions of scipy, Householder products of LAPACK) may differ in the
+last place between builds. ``torch.randn`` is not suitable: its numbers depend on the processor's vector instructions
+and on dtype.
 
 References:
     J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
@@ -75,9 +75,9 @@ def orthogonal_frequencies(density: SpectralDensity, count: int, seed: int) -> A
 def haar_columns(normal: Array) -> Array:
     """The first k columns of Haar-distributed orthogonal matrices, ``batch x d x k``, from as many normal numbers.
 
-    A QR factorisation of a normal matrix meets, in step j, a normal vector of length d − j that is independent of the
-    steps before. So the reflections can be made directly from the lower trapezoid (Stewart 1980): half of the work
-    of the factorisation, and no condition number in it.
+    Step j of a QR factorisation of a normal matrix meets a normal vector of length d − j that is independent of the
+    earlier steps. The reflections can therefore be made directly from the lower trapezoid (Stewart 1980), in half the
+    operations and without a condition number.
     """
     lower = np.tril(normal)
     norm = np.sqrt(np.square(lower).sum(axis=-2))

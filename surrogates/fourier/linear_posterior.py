@@ -1,4 +1,4 @@
-"""Bayesian linear regression whose rows keep coming, by the number of rows or of weights, whichever is smaller."""
+"""Bayesian linear regression with appended rows, in the number of rows or of weights, whichever is smaller."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class LinearPosterior:
 
     Several targets t of the same rows U are columns that share all factors.
 
-    A = L₀(I + WᵀW)L₀ᵀ always, with L₀ the factor of rows absorbed earlier (I at first) and W = U L₀⁻ᵀ the p rows
-    since. Those are handled in their own space, through C = I + W Wᵀ, ``p x p``, and with e = t − U w₀:
+    A = L₀(I + WᵀW)L₀ᵀ, with the factor L₀ of rows absorbed earlier (I at first) and W = U L₀⁻ᵀ for the p rows since.
+    With C = I + W Wᵀ, ``p x p``, and e = t − U w₀:
 
         w̄ = w₀ + L₀⁻ᵀ Wᵀ C⁻¹ e,        A⁻¹ = L₀⁻ᵀ (I − Wᵀ C⁻¹ W) L₀⁻¹.
 
-    Rows that would make p exceed M are absorbed with those before, L₀ ← L₀ chol(I + WᵀW). So regressions with
-    n ≤ M rows run in ``n x n``, longer ones in ``M x M``, and appending a row costs O(p² + pM), or O(M²) on the
-    average once rows have been absorbed. C ⪰ I: its factor cannot fail but by rounding. Rows are kept in blocks that
-    are never moved, in the given dtype; all algebra is float64.
+    When p would exceed M, all rows are absorbed, L₀ ← L₀ chol(I + WᵀW). Regressions with n ≤ M rows thus run in ``n x
+    n``, longer ones in ``M x M``; appending a row costs O(p² + pM), or on average O(M²) once rows have been absorbed. C
+    ⪰ I, so that its factor can fail only by rounding. Rows are kept in the given dtype in blocks that are never moved;
+    all algebra is float64.
 
     Args:
         num_weights: M, the number of weights.
-        dtype: The dtype in which rows are kept.
-        device: The device on which they are.
+        dtype: The dtype of stored rows.
+        device: Their device.
         num_targets: k, the number of columns of t.
     """
 
@@ -49,10 +49,10 @@ class LinearPosterior:
         self._solved: tuple[Tensor, Tensor] | None = None
 
     def append(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
-        """Takes ``count`` more rows, given as blocks (U, t) of ``m x M`` and ``m x k``.
+        """Appends ``count`` rows, given as blocks (U, t) of ``m x M`` and ``m x k``.
 
         Raises:
-            NotPositiveDefiniteError: If rounding has left nothing of I in C. Nothing is appended then.
+            NotPositiveDefiniteError: If rounding has lost the I in C. Nothing is appended then.
         """
         if len(self._rows) + count > self.num_weights:
             self._absorb(blocks)
@@ -62,7 +62,7 @@ class LinearPosterior:
         self._solved = None
 
     def to(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Moves everything to a device, and the rows to a dtype; the rest is float64."""
+        """Moves everything to a device and the rows to a dtype; all else is float64."""
         for holder in (self, self._cholesky):
             move_attributes(holder, lambda tensor: tensor.to(device))
         self._rows.to(dtype, device)
@@ -70,7 +70,7 @@ class LinearPosterior:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows and the factors that are held: p·M and p², and once rows were absorbed M²."""
+        """Bytes of the rows and factors: p·M and p², plus M² once rows have been absorbed."""
         factors = self._cholesky.nbytes + (0 if self._base is None else self._base.nbytes)
         return len(self._rows) * self.num_weights * self._rows.dtype.itemsize + factors
 
@@ -85,7 +85,7 @@ class LinearPosterior:
         return self._solution()[1]
 
     def _solution(self) -> tuple[Tensor, Tensor]:
-        """``mean`` and ``quadratic``, kept until more rows come."""
+        """``mean`` and ``quadratic``, cached until rows are appended."""
         if self._solved is None:
             self._solved = self._base_mean, self._base_quadratic
             if len(self._rows):
@@ -97,15 +97,15 @@ class LinearPosterior:
     def covariance_factors(
         self, B: Callable[[], Tensor], product: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor | None, Tensor]:
-        """Y = L₀⁻¹B and Z = C^(−1/2) W Y, with which Bᵀ A⁻¹ B = YᵀY − ZᵀZ, for B of ``M x m``.
+        """Y = L₀⁻¹B and Z = C^(−1/2) W Y, so that Bᵀ A⁻¹ B = YᵀY − ZᵀZ, for B of ``M x m``.
 
         Args:
-            B: A function that makes B. It is called only where rows have been absorbed.
-            product: A function from rows of W, ``k x M``, to their product with B, ``k x m``. It is called only where
-                none have been absorbed.
+            B: A function that returns B, called only if rows have been absorbed.
+            product: A function from rows of W, ``k x M``, to their product with B, ``k x m``, called only if no rows
+                have been absorbed.
 
         Returns:
-            Y, ``M x m``, or None where it is B itself, and Z, ``p x m``.
+            Y, ``M x m``, or None if it is B itself, and Z, ``p x m``.
         """
         Y = None if self._base is None else self._whitened(B().double())
         parts = [product(rows) if Y is None else rows @ Y for rows in self._rows]
@@ -115,7 +115,7 @@ class LinearPosterior:
         return Y, self._cholesky.half_solve(torch.cat(parts))
 
     def _extend(self, blocks: Iterable[tuple[Tensor, Tensor]], count: int) -> None:
-        """Adds rows to those that C is made of."""
+        """Adds rows to C."""
         first = not len(self._rows)
         if first:
             capacity = max(64, count + count // 4)
@@ -141,7 +141,7 @@ class LinearPosterior:
         self._residuals = torch.cat((self._residuals, t - U @ self._base_mean))
 
     def _absorb(self, blocks: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Takes rows, and those that C is made of, into L₀."""
+        """Absorbs new rows, and those of C, into L₀."""
         B = torch.eye(self.num_weights, dtype=torch.float64, device=self._base_mean.device)
         moment = torch.zeros_like(self._base_mean)
         square = self._residuals.mT @ self._residuals

@@ -74,19 +74,19 @@ class SpectralDensity:
 def spectral_density(kernel: Kernel, d: int) -> SpectralDensity:
     """The spectral density of a kernel, chosen by its exact type.
 
-    Hyper-parameters are rounded to 12 significant digits. GPyTorch stores them through a softplus, whose last
-    place depends on the machine; rounding gives 0.3 back where 0.3 was set, everywhere.
+    Hyper-parameters are rounded to 12 significant digits: GPyTorch stores them through a softplus, whose last place
+    depends on the machine. Rounding restores 0.3 wherever 0.3 was set.
 
     Args:
-        kernel: ``RBFKernel`` or ``MaternKernel`` with ν = 3/2 or 5/2, isotropic or ARD, with ``active_dims`` or
-            without, in any number of ``ScaleKernel``s.
+        kernel: ``RBFKernel`` or ``MaternKernel`` with ν = 3/2 or 5/2, isotropic or ARD, with or without
+            ``active_dims``, in any number of ``ScaleKernel``s.
         d: The dimension of x.
 
     Raises:
-        TypeError: If the kernel is another, a subclass of a supported one included. Matérn 1/2 is refused because its
-            frequencies have no mean, so that gradients of its features converge to nothing.
-        ValueError: If the kernel is batched, a hyper-parameter is not finite and positive, or dimensions do not agree
-            with ``d``.
+        TypeError: If the kernel has another type, including subclasses of supported ones. Matérn 1/2 is not supported
+            because its frequencies have no mean, so that gradients of its features do not converge.
+        ValueError: If the kernel is batched, a hyper-parameter is not finite and positive, or dimensions do not match
+            ``d``.
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(f"kernel must be a gpytorch kernel ({SUPPORTED_SPECTRA}), got {type(kernel).__name__}.")
@@ -114,8 +114,8 @@ def _family(kernel: Kernel) -> tuple[str, float | None]:
         return {1.5: "matern32", 2.5: "matern52"}[kernel.nu], float(kernel.nu)
     if type(kernel) is MaternKernel:
         raise TypeError(
-            f"MaternKernel with nu = {kernel.nu} has no Fourier features here: its frequencies have no mean, so "
-            f"gradients of its features converge to nothing. Supported are exactly: {SUPPORTED_SPECTRA}."
+            f"MaternKernel with nu = {kernel.nu} has no Fourier features here: its frequencies have no mean, so that "
+            f"gradients of its features do not converge. Supported are exactly: {SUPPORTED_SPECTRA}."
         )
     raise TypeError(
         f"{type(kernel).__name__} has no spectral density here (a subclass is not taken for its parent). "

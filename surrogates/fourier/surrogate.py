@@ -1,4 +1,4 @@
-"""A surrogate of a function and of its gradient in M numbers, linear in Fourier features.
+"""A surrogate of a function and its gradient in M numbers, linear in Fourier features.
 
 References:
     FZooS: Shu et al., Heterogeneous federated zeroth-order optimization using gradient surrogates, 2024,
@@ -33,7 +33,7 @@ from surrogates.normal import UnitFreeNormal
 
 
 class NotFittedError(ValueError):
-    """What was asked for needs data that the Fourier surrogate does not have."""
+    """The operation needs data, but the Fourier surrogate has none."""
 
 
 class FourierSurrogate:
@@ -43,14 +43,14 @@ class FourierSurrogate:
 
         w̄ = Φ(ΦᵀΦ + s²I)⁻¹(y − m),        cov w = I − Φ(ΦᵀΦ + s²I)⁻¹Φᵀ,
 
-    in y's units. Eq. 3 has m = 0. Here m is given, or estimated anew whenever data come, by generalised least squares:
+    in y's units. Eq. 3 has m = 0. Here m is given, or estimated from all data by generalised least squares:
 
         m = 1ᵀ(ΦᵀΦ + s²I)⁻¹y / 1ᵀ(ΦᵀΦ + s²I)⁻¹1.
 
-    Uncertainties are those under a known m. n ≤ M is solved in ``n x n``, n > M in ``M x M`` (``LinearPosterior``).
-    The weights are linear in y, so that the mean of several clients' ``weights`` over the same features are the
-    weights of the mean of their surrogates (eq. 4): they are all that FZooS sends of these. Features are computed in
-    the dtype of X, the algebra in float64.
+    Uncertainties assume a known m. n ≤ M is solved in ``n x n``, n > M in ``M x M`` (``LinearPosterior``). The weights
+    are linear in y, so that the mean of several clients' ``weights`` over the same features are the weights of the mean
+    of their surrogates (eq. 4); FZooS sends only weights. Features are computed in the dtype of X, the algebra in
+    float64.
 
     Args:
         features: The features φ.
@@ -58,7 +58,7 @@ class FourierSurrogate:
         mean: m in y's units, or ``"estimated"``.
 
     Raises:
-        TypeError: If ``features`` are not ``FourierFeatures``, or noise or mean is no number.
+        TypeError: If ``features`` are not ``FourierFeatures``, or noise or mean is not a number.
         ValueError: If the noise is not finite and positive, or the mean not finite.
 
     Example:
@@ -91,7 +91,7 @@ class FourierSurrogate:
 
         Raises:
             TypeError: If the weights are not a floating-point tensor.
-            ValueError: If they are not ``M``, or hold NaN or inf.
+            ValueError: If they are not of shape ``M``, or have NaN or inf.
         """
         surrogate = cls(features, noise=1.0, mean=mean)
         check_floating("weights", weights)
@@ -116,7 +116,7 @@ class FourierSurrogate:
         )
 
     def to(self, *args: Any, **kwargs: Any) -> FourierSurrogate:
-        """Moves the surrogate and its features, in place, as ``torch.nn.Module.to``: points then have this dtype.
+        """Moves the surrogate and its features to a device, in place, and sets the dtype of points.
 
         The algebra stays in float64.
         """
@@ -135,20 +135,20 @@ class FourierSurrogate:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the data's features and of their factor: n·M in X's dtype and n², or M² once n has exceeded M."""
+        """Bytes of the data's features and factor: n·M in X's dtype and n², or M² once n has exceeded M."""
         return 0 if self._linear is None else self._linear.nbytes
 
     @property
     def mean(self) -> float:
-        """m, which is 0 before ``fit`` where it is estimated."""
+        """m; before ``fit``, an estimated m is 0."""
         return self._offset + self._beyond_offset
 
     @property
     def _beyond_offset(self) -> float:
-        """What the estimated mean is more than the offset; 0 where rounding has left nothing to estimate it from.
+        """The estimated mean minus the offset; 0 if rounding has lost it.
 
-        For n > M, 1ᵀ(K + s²I)⁻¹1 is a difference of numbers near n/s², and may be 0 for the least noise. The features
-        can then follow a constant as far as the data tell it.
+        For n > M, 1ᵀ(K + s²I)⁻¹1 is a difference of numbers near n/s², and may be 0 for very small noise. The features
+        can then represent a constant as far as the data show.
         """
         if not self.estimates_mean or self._linear is None:
             return 0.0
@@ -157,7 +157,7 @@ class FourierSurrogate:
 
     @property
     def weights(self) -> Tensor:
-        """w̄, ``M``, in y's units, of the data's dtype and device, a copy.
+        """w̄, ``M``, in y's units, a copy with the data's dtype and device.
 
         Raises:
             NotFittedError: Before ``fit``.
@@ -172,21 +172,21 @@ class FourierSurrogate:
         return solved[:, 0].to(like.dtype, copy=True)
 
     def fit(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
-        """Conditions on data, forgetting those before, in O(n²M + n³/3), or O(nM² + M³/3) for n > M.
+        """Conditions on new data instead of the old, in O(n²M + n³/3), or O(nM² + M³/3) for n > M.
 
         Args:
             X: The inputs, ``n x d``.
             y: The values, ``n`` or ``n x 1``.
-            noise: The variances of these observations, one number or ``n``. None stands for the surrogate's.
+            noise: The variances of these observations, one number or ``n``. None means the surrogate's.
 
         Returns:
             The surrogate itself.
 
         Raises:
-            TypeError: If something is no floating point tensor.
-            ValueError: If shapes do not fit, there are no data, an entry is NaN or infinite, dtypes or devices are
-                mixed, or noise is not positive, or so small against duplicate points that float64 cannot tell it
-                from zero. The surrogate stays as it was.
+            TypeError: If an argument is not a floating point tensor.
+            ValueError: If shapes do not match, there are no data, an entry is NaN or infinite, dtypes or devices are
+                mixed, or noise is not positive, or too small for duplicate points in float64. The surrogate is
+                unchanged then.
         """
         y, deviation = self._checked(X, y, noise)
         offset = float(y.mean()) if self.estimates_mean else self._offset
@@ -197,7 +197,7 @@ class FourierSurrogate:
         return self
 
     def append(self, X: Tensor, y: Tensor, noise: float | Tensor | None = None) -> FourierSurrogate:
-        """Conditions on more data, as ``fit`` on all of it, in O(n² + nM) a row, or O(M²) for n > M.
+        """Conditions on further data, as ``fit`` on all of it, in O(n² + nM) per row, or O(M²) for n > M.
 
         Args:
             X: The new inputs, ``k x d``.
@@ -208,7 +208,7 @@ class FourierSurrogate:
             The surrogate itself.
 
         Raises:
-            TypeError, ValueError: As ``fit``, and if dtype or device are not those of the data before.
+            TypeError, ValueError: As ``fit``, and if dtype or device differ from the earlier data's.
             NotFittedError: If the surrogate was made from weights.
         """
         if self._given_weights is not None:
@@ -301,14 +301,14 @@ class FourierSurrogate:
 
 
 class FourierGradientPosterior:
-    """N(∇φ(x)ᵀw̄, ∇φ(x)ᵀ cov(w) ∇φ(x)) at ``batch x q`` points, each by itself; made by a ``FourierSurrogate``.
+    """N(∇φ(x)ᵀw̄, ∇φ(x)ᵀ cov(w) ∇φ(x)) at each of ``batch x q`` points; made by a ``FourierSurrogate``.
 
-    It is lazy, and float64 inside. With n ≤ M no ``M x d`` matrix is formed: a point costs the ``n x d`` product of
+    It is lazy and computes in float64. For n ≤ M no ``M x d`` matrix is formed: a point costs the ``n x d`` product of
     the data's features with ∇φ(x), O(nMd), and a triangular solve, O(n²d). Uncertainties must be read before the
-    surrogate is changed.
+    surrogate changes.
 
     Raises:
-        ValueError: If an uncertainty is read after the surrogate was changed.
+        ValueError: If an uncertainty is read after the surrogate has changed.
     """
 
     def __init__(self, surrogate: FourierSurrogate, linear: LinearPosterior, X: Tensor) -> None:
@@ -375,7 +375,7 @@ class FourierGradientPosterior:
     def _factors(self, x: Tensor) -> tuple[Tensor | None, Tensor]:
         """``LinearPosterior.covariance_factors`` of ∇φ at one point x, ``d``."""
         if self._linear.num_rows != self._num_data:
-            raise ValueError("The surrogate has changed since this posterior was made; ask it for a new one.")
+            raise ValueError("The surrogate has changed since this posterior was made; call gradient_posterior again.")
         point = x.unsqueeze(0)
         return self._linear.covariance_factors(
             lambda: self._features.jacobian(point).squeeze(0), lambda rows: self._features.jacobian_product(point, rows)

@@ -1,8 +1,8 @@
-"""Lower Cholesky factors L Lᵀ = A, computed in float64 and refused where a pivot is only rounding error.
+"""Lower Cholesky factors L Lᵀ = A in float64, rejected if a pivot is only rounding error.
 
-LAPACK returns a factor without a word where a pivot is within n ε of zero relative to its diagonal entry. A solve with
-such a factor returns rounding error, so every function here treats the pivot as lost. A covariance that may be singular
-climbs one ladder of jitters, which are relative to its diagonal.
+LAPACK returns a factor without an error even if a pivot is within n ε of zero relative to its diagonal entry. A solve
+with it would return rounding error, so every function here treats the pivot as lost. For a covariance that may be
+singular increasing jitters, relative to its diagonal, are tried.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from surrogates.threads import small_algebra
 EPS = torch.finfo(torch.float64).eps
 
 JITTERS = (1e-10, 1e-8, 1e-6, 1e-4)
-"""The jitters that are tried in turn where a covariance is singular, in units of its mean diagonal."""
+"""The jitters that are tried in turn for a singular covariance, in units of its mean diagonal."""
 
 NUGGET = 0.0
 """The least jitter of a correlation matrix."""
 
 
 class NotPositiveDefiniteError(NotPSDError, ValueError):
-    """A matrix is not positive definite to working precision; whatever was about to change stays as it was.
+    """A matrix is not positive definite to working precision; the object that was to change is unchanged.
 
-    It is GPyTorch's ``NotPSDError``, which BoTorch's fits and optimizers recover from.
+    It is a ``NotPSDError`` of GPyTorch, from which BoTorch's fits and optimizers recover.
     """
 
 
@@ -68,18 +68,18 @@ def schur_factor(S: Tensor, diagonal: Tensor, n: int) -> Tensor:
 
 
 def laddered_factor(A: Tensor, diagonal: Tensor | None = None, nugget: float = 0.0) -> tuple[Tensor, float]:
-    """The factor of A plus the first jitter with which A is positive definite, and that jitter.
+    """The factor of A plus the first jitter that makes it positive definite, and that jitter.
 
     Args:
         A: ``batch x n x n``.
-        diagonal: ``batch x n``, what pivots and jitter are relative to. None stands for A's own diagonal.
+        diagonal: ``batch x n``, the scale of pivots and jitter. None means A's own diagonal.
         nugget: The jitter that is tried first, before those of ``JITTERS``.
 
     Returns:
         The factor, ``batch x n x n``, float64, and the jitter in units of the mean diagonal.
 
     Raises:
-        NotPositiveDefiniteError: If the largest jitter does not help either.
+        NotPositiveDefiniteError: If the largest jitter is not enough.
     """
     A = A.double()
     diagonal = torch.diagonal(A, dim1=-2, dim2=-1) if diagonal is None else diagonal
@@ -99,7 +99,7 @@ def laddered_factor(A: Tensor, diagonal: Tensor | None = None, nugget: float = 0
 
 
 def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
-    """The factor of a covariance of observations, with a warning where ``laddered_factor`` needs a jitter."""
+    """The factor of a covariance of observations, with a warning if ``laddered_factor`` needs a jitter."""
     L, jitter = laddered_factor(A, diagonal)
     if jitter:
         warnings.warn(
@@ -115,7 +115,7 @@ def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
 def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
     """The factor of a covariance's correlations, ``n x n``, and its standard deviations, ``n``.
 
-    The correlations get a jitter of ``NUGGET``, or more where ``laddered_factor`` needs it. K is overwritten.
+    The correlations get a jitter of ``NUGGET``, or more if ``laddered_factor`` needs it. K is overwritten.
 
     Raises:
         NotPositiveDefiniteError: As in ``laddered_factor``.
@@ -126,11 +126,11 @@ def correlation_factor(K: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def covariance_root(K: Tensor) -> Tensor:
-    """A root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, by which a change of units changes nothing.
+    """A root R of a covariance, R Rᵀ = K, ``batch x n x n``, float64, that scales with the units.
 
-    It is the factor of K. Where rounding has made K singular it is that of the correlations with the first jitter that
-    helps, (C + jI)/(1 + j), so that R Rᵀ has the variances of K in any case. An entry whose variance is not positive
-    has a row 0, and one whose variance is NaN a row NaN.
+    It is the factor of K. If rounding has made K singular, the correlations are factored with the first sufficient
+    jitter, (C + jI)/(1 + j), so that R Rᵀ has the variances of K in any case. Entries whose variance is not positive
+    have a row of 0, entries whose variance is NaN a row of NaN.
 
     Args:
         K: The covariance, ``batch x n x n``. Elements of the batch do not depend on each other.
@@ -164,7 +164,7 @@ def covariance_root(K: Tensor) -> Tensor:
 
 
 def extended_factor(L: Tensor, rows: Tensor) -> Tensor:
-    """The factor of a matrix whose leading block has the factor L already, in O(n² m).
+    """The factor of a matrix whose leading block has the factor L, in O(n² m).
 
     Args:
         L: ``batch x n x n``. Its leading dimensions broadcast with those of the rows.
@@ -174,7 +174,7 @@ def extended_factor(L: Tensor, rows: Tensor) -> Tensor:
         The factor, ``batch x (n + m) x (n + m)``, float64.
 
     Raises:
-        NotPositiveDefiniteError: As in ``jittered_factor``, which the new rows' Schur complement goes to.
+        NotPositiveDefiniteError: As in ``jittered_factor``, which factors the new rows' Schur complement.
     """
     n, m = L.shape[-1], rows.shape[-2]
     batch = torch.broadcast_shapes(L.shape[:-2], rows.shape[:-2])
@@ -188,7 +188,7 @@ def extended_factor(L: Tensor, rows: Tensor) -> Tensor:
 
 
 def not_definite(n: int) -> NotPositiveDefiniteError:
-    """The error for an ``n x n`` matrix of which a pivot is lost."""
+    """The error for an ``n x n`` matrix with a lost pivot."""
     return NotPositiveDefiniteError(
         f"The {n} x {n} matrix is not positive definite to working precision: duplicate points need a noise (or "
         "jitter) that float64 can tell from zero."
@@ -196,5 +196,5 @@ def not_definite(n: int) -> NotPositiveDefiniteError:
 
 
 def _pivots_hold(L: Tensor, diagonal: Tensor, n: int) -> bool:
-    """Whether no pivot is within n ε of zero relative to its diagonal entry, nor NaN."""
+    """Whether no pivot is NaN or within n ε of zero relative to its diagonal entry."""
     return bool((torch.diagonal(L, dim1=-2, dim2=-1).square() > n * EPS * diagonal).all())

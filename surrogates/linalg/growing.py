@@ -1,4 +1,4 @@
-"""Rows and Cholesky factors in storage that doubles when it is full, so that appending copies nothing else."""
+"""Rows and Cholesky factors in storage that doubles when full, so that appending rarely copies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BLOCK = 256
 
 
 class GrowingRows:
-    """Rows that are appended at constant amortised cost; a view taken earlier keeps its values.
+    """Rows that are appended at constant amortised cost; earlier views keep their values.
 
     Attributes:
         rows: All rows, ``n x ...``: a view that must not be written to.
 
     Args:
-        rows: The rows to begin with, ``n x ...``. They are copied.
-        capacity: The number of rows that storage is made for at first.
+        rows: The initial rows, ``n x ...``, which are copied.
+        capacity: The number of rows for which storage is allocated at first.
     """
 
     def __init__(self, rows: Tensor, capacity: int) -> None:
@@ -33,7 +33,7 @@ class GrowingRows:
         return self._length
 
     def append(self, rows: Tensor) -> None:
-        """Appends ``m x ...`` rows, converted to the dtype of those before."""
+        """Appends ``m x ...`` rows, converted to the dtype of the earlier ones."""
         end = self._length + rows.shape[0]
         if end > self._storage.shape[0]:
             grown = self._storage.new_empty(max(2 * self._storage.shape[0], end), *self._storage.shape[1:])
@@ -44,7 +44,7 @@ class GrowingRows:
         self._length, self.rows = end, self._storage[:end]
 
     def truncate(self, length: int) -> None:
-        """Forgets all rows beyond the first ``length``."""
+        """Removes all rows beyond the first ``length``."""
         self._length = min(length, self._length)
         self.rows = self._storage[: self._length]
 
@@ -52,12 +52,12 @@ class GrowingRows:
 class GrowingCholesky:
     """The lower factor L of a matrix A = L Lᵀ that grows at its end, in float64.
 
-    Appending one row to n costs a triangular solve, n² operations, where a new factor costs n³/3.
+    Appending one row to n costs a triangular solve, n² operations, instead of n³/3 for a new factor.
 
     Args:
-        A: The matrix to begin with, ``n x n``. None stands for n = 0.
-        capacity: The number of rows that storage is made for at first.
-        device: Where the factor lives if A is None.
+        A: The initial matrix, ``n x n``. None means n = 0.
+        capacity: The number of rows for which storage is allocated at first.
+        device: The device of the factor if A is None.
 
     Raises:
         NotPositiveDefiniteError: If A is not positive definite.
@@ -79,7 +79,7 @@ class GrowingCholesky:
 
     @classmethod
     def from_factor(cls, L: Tensor) -> GrowingCholesky:
-        """The growing factor that begins with a lower factor L, ``n x n``, which is copied."""
+        """A growing factor that starts from a copy of a lower factor L, ``n x n``."""
         grown = cls(capacity=2 * L.shape[0], device=L.device)
         grown._n = L.shape[0]
         grown._storage[: grown._n, : grown._n] = L.tril()
@@ -108,12 +108,12 @@ class GrowingCholesky:
         """Appends m rows of A.
 
         Args:
-            K_new_old: The rows' entries in the columns held so far, ``m x n``, or ``n`` for one row.
+            K_new_old: The rows' entries in the existing columns, ``m x n``, or ``n`` for one row.
             K_new_new: The rows' entries in their own columns, ``m x m``, or a number for one row.
 
         Raises:
-            NotPositiveDefiniteError: If the larger matrix is not positive definite. Nothing is appended then.
-            ValueError: If shapes do not fit.
+            NotPositiveDefiniteError: If the larger matrix is not positive definite; nothing is appended then.
+            ValueError: If shapes do not match.
         """
         K_new_old = (K_new_old.unsqueeze(0) if K_new_old.ndim == 1 else K_new_old).double()
         K_new_new = torch.as_tensor(K_new_new, dtype=torch.float64, device=self._storage.device)

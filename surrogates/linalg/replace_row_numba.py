@@ -1,4 +1,4 @@
-"""The Cholesky factor of a matrix of which one row and column were replaced, compiled, in O(n²).
+"""A compiled O(n²) update of a Cholesky factor when one row and column of the matrix are replaced.
 
 References:
     P. E. Gill, G. H. Golub, W. Murray and M. A. Saunders, Methods for modifying matrix factorizations,
@@ -20,15 +20,15 @@ from surrogates.linalg.cholesky import EPS
 # column in one sweep. U = Lᵀ, so that a column of L is contiguous.
 @numba.njit(cache=True, nogil=True)
 def replace_row(U, j, new_row):  # type: ignore[no-untyped-def]
-    """Makes U = Lᵀ the factor of A with row and column j replaced.
+    """Updates U = Lᵀ for a new row and column j of the matrix.
 
     Args:
-        U: The upper factor, ``n x n``, float64 and contiguous; it is written to.
-        j: The number of the row, 0 <= j < n.
-        new_row: The new row, ``n``. Its element j becomes the diagonal entry.
+        U: The upper factor, ``n x n``, float64 and contiguous; updated in place.
+        j: The index of the row, 0 <= j < n.
+        new_row: The new row, ``n``. Its element j is the diagonal entry.
 
     Returns:
-        Whether the new matrix is positive definite to working precision; U is lost where it is not.
+        Whether the new matrix is positive definite to working precision; if not, U is lost.
     """
     n, row = new_row.shape[0], new_row.copy()
     floor = n * EPS * row[j]

@@ -1,6 +1,6 @@
-"""Differences that rounding may make negative: what data leave of a prior variance, never under ε times the prior.
+"""Posterior variances as differences that rounding may make negative: at least ε times the prior variance.
 
-Zero would be no better a floor: whether the difference falls above or below it is chance, and changes with the units.
+Zero would be no better as a floor: whether the difference is above or below it is chance and changes with the units.
 """
 
 from __future__ import annotations

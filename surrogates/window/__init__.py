@@ -1,1 +1,1 @@
-"""The trajectory of queries, and the Gaussian process on those nearest to a point."""
+"""The trajectory of queries, and the Gaussian process on the queries nearest to a point."""

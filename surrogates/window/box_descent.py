@@ -1,10 +1,8 @@
-"""BFGS in a rectangle: the least value of a function of two numbers that costs far more than any arithmetic on them.
+"""BFGS in a rectangle: minimizes an expensive function of two numbers.
 
-scipy's L-BFGS-B asks as often, but shares its solves with triangles of 2 x 2 to 10 x 10 among the threads of OpenBLAS
-(0.3.30, dtrtrs), of which the whole process has one number (``surrogates.threads``).
-
-The trust region's pinned process has a pattern search of its own. In the place of this one it ends at a lower
-likelihood in one window fit of five, at the same cost.
+scipy's L-BFGS-B needs as many evaluations, but shares its solves with triangles of 2 x 2 to 10 x 10 among the threads
+of OpenBLAS (0.3.30, dtrtrs), whose number is global to the process (``surrogates.threads``). The trust region's pinned
+process has its own pattern search; used here it ends at a lower likelihood in one window fit of five, at the same cost.
 
 References:
     D. P. Bertsekas, Projected Newton methods for optimization problems with simple constraints, SIAM Journal on
@@ -32,7 +30,7 @@ LONGEST, LENGTHENED, TRIALS = 2.0, 4.0, 20
 
 
 class Point(NamedTuple):
-    """Where the function was evaluated.
+    """An evaluation of the function.
 
     Attributes:
         x: the two numbers.
@@ -52,12 +50,12 @@ class Rectangle(NamedTuple):
     upper: Pair
 
     def nearest(self, x: Pair) -> Pair:
-        """The point of the rectangle that is nearest to x."""
+        """The point of the rectangle nearest to x."""
         first, second = (min(max(x[i], self.lower[i]), self.upper[i]) for i in range(2))
         return first, second
 
     def along(self, x: Pair, p: Pair, t: float = 1.0) -> Pair:
-        """The point of the rectangle that is nearest to x + t p."""
+        """The point of the rectangle nearest to x + t p."""
         return self.nearest((x[0] + t * p[0], x[1] + t * p[1]))
 
     def slope(self, point: Point) -> float:
@@ -66,7 +64,7 @@ class Rectangle(NamedTuple):
         return max(abs(moved[0] - point.x[0]), abs(moved[1] - point.x[1]))
 
     def is_free(self, point: Point, i: int) -> bool:
-        """Whether f falls along the i-th number without leaving the rectangle."""
+        """Whether f decreases along coordinate i without leaving the rectangle."""
         g = point.gradient[i]
         return not ((point.x[i] <= self.lower[i] and g > 0) or (point.x[i] >= self.upper[i] and g < 0))
 
@@ -74,15 +72,15 @@ class Rectangle(NamedTuple):
 def minimize_in_rectangle(
     f: Callable[[Pair], tuple[float, Pair]], start: Pair, rectangle: Rectangle, steps: int
 ) -> Point:
-    """A local minimum of f in the rectangle, of a value no larger than that at ``start``.
+    """A local minimum of f in the rectangle, whose value does not exceed the one at ``start``.
 
-    A step goes along the projection of x + t p. p is the Newton direction of the numbers that no bound holds, with a
-    BFGS matrix in the Hessian's place; t meets the Wolfe conditions, the second of them as far as the rectangle goes.
+    A step follows the projection of x + t p. p is the Newton direction of the free coordinates, with a BFGS matrix as
+    Hessian; t meets the Wolfe conditions, the second one as far as the rectangle allows.
 
     Args:
-        f: gives the value and the derivatives at a point of the rectangle. Where the value is inf, it does not matter
-            what the derivatives are.
-        start: where the search starts, in the rectangle.
+        f: returns the value and the derivatives at a point of the rectangle. If the value is inf, the derivatives are
+            ignored.
+        start: the start, in the rectangle.
         rectangle: the bounds.
         steps: the largest number of steps.
     """
@@ -105,7 +103,7 @@ def minimize_in_rectangle(
 
 
 def _direction(now: Point, matrix: Matrix | None, rectangle: Rectangle) -> Pair:
-    """−B⁻¹ g over the free numbers, 0 for the others; without B the steepest descent, of length 1 at most."""
+    """−B⁻¹ g over the free coordinates, 0 for the others; without B steepest descent, of length at most 1."""
     g, free = now.gradient, (rectangle.is_free(now, 0), rectangle.is_free(now, 1))
     if matrix is None:
         p = (-g[0] if free[0] else 0.0, -g[1] if free[1] else 0.0)
@@ -120,7 +118,7 @@ def _direction(now: Point, matrix: Matrix | None, rectangle: Rectangle) -> Pair:
 
 
 def _searched(f: Callable[[Pair], tuple[float, Pair]], now: Point, p: Pair, rectangle: Rectangle) -> Point | None:
-    """The end of a step along p; None where no trial falls enough."""
+    """The end of a step along p; None if no trial decreases enough."""
     t, best = 1.0, None
     shortened = False
     for _ in range(TRIALS):
@@ -147,7 +145,7 @@ def _searched(f: Callable[[Pair], tuple[float, Pair]], now: Point, p: Pair, rect
 
 
 def _updated(matrix: Matrix | None, before: Point, after: Point) -> Matrix | None:
-    """The BFGS matrix after a step; as it was where f has no curvature along the step."""
+    """The BFGS matrix after a step; unchanged if f has no positive curvature along the step."""
     s, y = _difference(after.x, before.x), _difference(after.gradient, before.gradient)
     curvature, square = _dot(s, y), _dot(y, y)
     if not curvature > 2.2e-16 * square:

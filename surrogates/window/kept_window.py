@@ -1,4 +1,4 @@
-"""A window of nearest queries as it was, when the window itself has moved."""
+"""A copy of a window of nearest queries, for use after the window has moved."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
 
 @dataclass(frozen=True)
 class KeptWindow:
-    """What ``WindowSurrogate.keep`` has of a window under an isotropic kernel.
+    """The part of a window under an isotropic kernel that ``WindowSurrogate.keep`` saves.
 
     Attributes:
         rows: the trajectory's row in each slot.
-        conditioning: its conditioning, of which the inputs have changed since where the window has moved.
+        conditioning: its conditioning; where the window has moved, its inputs have changed.
     """
 
     rows: np.ndarray
     conditioning: StationaryConditioning
 
     def information(self, window: NearestWindow, x: Tensor, known: Pass) -> float:
-        """G: what the kept queries take from the trace of ∇f(x)'s covariance, trace JᵀA⁻¹J.
+        """G: the decrease of the trace of ∇f(x)'s covariance by the kept queries, trace JᵀA⁻¹J.
 
-        Of the queries that are in the present window too, the pass over it at x has the distances.
+        Distances of queries that are still in the present window come from the pass over it at x.
 
         Args:
             window: the present window, with the hyper-parameters of the kept one.
@@ -62,7 +62,7 @@ class KeptWindow:
 
     @cached_property
     def _compiled(self) -> tuple[Any, ...] | None:
-        """What the compiled function takes of the kept window; None for a profile that is not built in."""
+        """The arguments of the compiled function for the kept window; None for a profile that is not built in."""
         kernel = self.conditioning.stationary
         numbers = numbers_of(kernel.profile)
         return None if numbers is None else (*self.conditioning.matrices, numbers[0], kernel.numbers)

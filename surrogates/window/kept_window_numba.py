@@ -1,4 +1,4 @@
-"""What kept queries tell of a gradient, compiled: the accelerator of ``surrogates.window.kept_window``."""
+"""The compiled information of kept queries about a gradient, for ``surrogates.window.kept_window``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from surrogates.window.nearest_search import evaluate_rows
 
 @numba.njit(cache=True, nogil=True)
 def explained(kept, held, history, x, c, q, inverse, weighted, profile, numbers):  # type: ignore[no-untyped-def]
-    """``trace_explained`` of the kept queries, of which the window's own are passed over already.
+    """``trace_explained`` of the kept queries; the present window's own have been passed over already.
 
     Args:
         kept: The history's row in each slot of the kept window.
-        held: The same of the present one.
+        held: The same for the present window.
         history: All queries, ``n x d``.
         x: The point, ``d``.
         c: The row scales of the pass over the present window at x, ``1 x k``.

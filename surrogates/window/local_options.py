@@ -17,25 +17,25 @@ KERNELS: dict[str, KernelMaker] = {"rbf": rbf_kernel, "matern52": matern_kernel}
 """Makers of the isotropic kernels by name: the squared exponential (FZooS), and Matern 5/2 (ZoRD, Appx. C.1)."""
 
 LEAST_DATA = 2
-"""Values that a gradient needs."""
+"""The number of values that a gradient needs."""
 
 
 @dataclass(frozen=True)
 class LocalSurrogateOptions:
-    """What the local Gaussian process of ZoRD and FZooS is made with.
+    """Options of the local Gaussian process of ZoRD and FZooS.
 
     Attributes:
-        window: most queries that the process is conditioned on, those nearest to the current point; at least 2 (ZoRD:
-            150, Appx. C.1, and 300 for reinforcement learning, Appx. C.5; FZooS's eq. 8 has all).
-        lengthscale: a fixed ℓ in search units, with an outputscale of 1 and ``nugget`` for the noise; None: all three
-            are fitted by whoever calls ``WindowSurrogate.fit``.
-        nugget: noise variance of a value over the outputscale, at least 1e-8; where a fit begins.
-        noise: noise variance of a value of f, in its squared units, where it is known; None: ``nugget`` or a fit says.
+        window: the largest number of queries that the process is conditioned on, those nearest to the current point; at
+            least 2 (ZoRD: 150, Appx. C.1, and 300 for reinforcement learning, Appx. C.5; FZooS's eq. 8 uses all).
+        lengthscale: a fixed ℓ in search units, with outputscale 1 and noise ``nugget``; None: all three are fitted by
+            the caller of ``WindowSurrogate.fit``.
+        nugget: noise variance of a value over the outputscale, at least 1e-8; also the start of a fit.
+        noise: known noise variance of a value of f, in its squared units; None: ``nugget`` or a fit determines it.
         kernel: name of the isotropic kernel, ``"matern52"`` or ``"rbf"``.
 
     Raises:
-        TypeError: for an option of the wrong kind.
-        ValueError: for one out of range, with its name and what is accepted.
+        TypeError: for an option of the wrong type.
+        ValueError: for an option out of range.
     """
 
     window: int = 150
@@ -56,22 +56,22 @@ class LocalSurrogateOptions:
             raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {self.kernel!r}")
 
     def surrogate(self, like: Tensor, lengthscale: float = 1.0) -> WindowSurrogate:
-        """The process without a query yet.
+        """The process without queries.
 
         Args:
-            like: a point, shape ``d``, whose dtype and device the queries have.
-            lengthscale: ℓ until the first fit, where the option gives none.
+            like: a point, shape ``d``, with the dtype and device of the queries.
+            lengthscale: ℓ until the first fit, unless the option is given.
         """
         hyperparameters = Hyperparameters(self.lengthscale or lengthscale, 1.0, self.nugget)
         return WindowSurrogate(like, self.window, hyperparameters, noise=self.noise, kernel=KERNELS[self.kernel])
 
 
 def check_nugget(name: str, value: float) -> float:
-    """The value of an option that is a noise variance over an outputscale, as a float.
+    """Returns an option that is a noise variance over an outputscale as a float.
 
     Raises:
-        TypeError: for what is no number.
-        ValueError: for one under 1e-8, where n x n algebra in float64 ends.
+        TypeError: if it is not a number.
+        ValueError: if it is below 1e-8, the limit of n x n algebra in float64.
     """
     if positive(name, value) < LEAST_NUGGET:
         raise ValueError(f"{name} must be at least {LEAST_NUGGET:g}, got {value}")

@@ -1,7 +1,7 @@
-"""Hyper-parameters of an isotropic Gaussian process by marginal likelihood, from squared distances alone.
+"""Hyper-parameters of an isotropic Gaussian process by marginal likelihood, from squared distances.
 
-One evaluation costs a Cholesky factorisation and an inverse, O(n³), whatever d is: GPyTorch's own fit evaluates
-distances in ``n x n x d`` operations anew at every step.
+One evaluation costs a Cholesky factorisation and an inverse, O(n³), for any d; GPyTorch's fit recomputes distances in
+``n x n x d`` operations at every step.
 
 References:
     C. E. Rasmussen and C. K. I. Williams, Gaussian Processes for Machine Learning, 2006, eqs. 5.8 and 5.9.
@@ -25,7 +25,7 @@ GRID = 8
 
 
 STEPS = 30
-"""The most BFGS steps of a fit."""
+"""The largest number of BFGS steps of a fit."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class IsotropicFit:
         outputscale: o.
         noise_ratio: ρ, the noise variance over o.
         mean: m, the generalised least squares estimate.
-        log_likelihood: log N(y), which they maximise.
+        log_likelihood: log N(y), their maximum.
     """
 
     lengthscale: float
@@ -57,7 +57,7 @@ def fit_isotropic(
     start: tuple[float, float] | None = None,
     noise: float | None = None,
 ) -> IsotropicFit:
-    """Maximises the likelihood over ℓ and ρ, where m and o are the best for them.
+    """Maximizes the likelihood over ℓ and ρ, with the best m and o for them.
 
     With R = h(D/ℓ²) + ρI these are m = 1ᵀR⁻¹y / 1ᵀR⁻¹1 and o = (y − m)ᵀR⁻¹(y − m)/n. The search is BFGS in log ℓ and
     log ρ (``surrogates.window.box_descent``) from the best of ``GRID`` lengthscales in equal ratios and of ``start``;
@@ -68,10 +68,10 @@ def fit_isotropic(
         D: The squared distances in the Euclidean metric, ``n x n``, float64.
         y: The values, ``n``, float64.
         profile: The profile h of the kernel.
-        lengthscales: The least and the largest ℓ.
-        noise_ratios: The least and the largest ρ.
+        lengthscales: The bounds of ℓ.
+        noise_ratios: The bounds of ρ.
         start: ℓ and ρ of an earlier fit, or None.
-        noise: s² in y's squared units, or None where it is fitted.
+        noise: s² in y's squared units, or None if it is fitted.
 
     Raises:
         ValueError: If a range is not increasing and positive, or y is constant or not finite.
@@ -110,7 +110,7 @@ def negative_log_likelihood(
 ) -> tuple[float, Pair]:
     """−log N(y | m 1, o R) at the best m and o, and its derivatives in (log ℓ, log ρ).
 
-    With a known noise variance, o = noise/ρ. Where R is not positive definite, it is inf with derivatives of 0.
+    With a known noise variance, o = noise/ρ. If R is not positive definite, it is inf with derivatives of 0.
     """
     n, r2 = len(y), D / lengthscale**2
     try:
@@ -133,7 +133,7 @@ def _value(y: Tensor, outputscale: float, L: Tensor, a: Tensor) -> float:
 
 
 def log_likelihood(K: Tensor, y: Tensor, noise_ratio: float) -> float:
-    """log N(y | m 1, o R) at the best m and o, R = K + ρI; −inf where R is not positive definite."""
+    """log N(y | m 1, o R) at the best m and o, R = K + ρI; −inf if R is not positive definite."""
     try:
         outputscale, _, L, _ = _concentrated(K, y, noise_ratio, None)
     except NotPositiveDefiniteError:

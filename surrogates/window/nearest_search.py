@@ -1,13 +1,13 @@
-"""The k rows of a growing matrix that are nearest to a moving point, exactly, without reading every row.
+"""The k rows of a growing matrix nearest to a moving point, exactly, without reading every row.
 
-Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)² in float64, never from ‖x‖² + ‖X‖² − 2x·X: one
-pass over X reads the same memory and loses no digits however far the data lie from the origin.
+Distances are always evaluated from differences, Σⱼ wⱼ (xⱼ − Xᵢⱼ)² in float64, not from ‖x‖² + ‖X‖² − 2x·X: one pass
+over X reads the same memory and loses no digits however far the data are from the origin.
 
-Most moves need no pass. Bounds on the distance of every row to the last point asked for, less or more the step from
-there, are bounds at the new point (triangle inequality). Lower ones are kept of the last few points, and those of the
-nearest of these count: a path that turns back is nearer to where it was before than to where it was a step ago. Only
-rows are evaluated of which the bounds leave open whether they are among the k nearest. Bounds are widened by the
-rounding errors of what they are made of, so the answer is that of a whole pass, whatever was asked before.
+Most moves need no pass. Bounds on the distances to an earlier point, widened by the step from there, are bounds at the
+new point (triangle inequality). Lower bounds are kept for the last few points, and those of the nearest of these are
+used: a path that turns back is closer to where it was before than to the previous step. Only rows that the bounds do
+not decide are evaluated. Bounds include rounding errors, so that the answer equals that of a full pass, whatever the
+earlier queries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POINTS, _NEAR = 12, 3
 
 
 def _split(lower, upper, k, kth):  # type: ignore[no-untyped-def]
-    """The rows that are among the k nearest, and those that may be; kth: a bound on the k-th least of ``upper``."""
+    """The rows that are among the k nearest, and those that may be; ``kth`` bounds the k-th least of ``upper``."""
     near = np.flatnonzero(lower <= kth)
     if near.size == k:
         return near, near[:0]
@@ -50,30 +50,30 @@ def _smallest(squared, index, k):  # type: ignore[no-untyped-def]
 
 
 def _bound(lower, upper, index, squared, slack):  # type: ignore[no-untyped-def]
-    """Take the distances of rows of which the squares were evaluated."""
+    """Sets the bounds of rows whose squared distances were evaluated."""
     distances = np.sqrt(squared)
     lower[index] = distances * (1 - slack) - _TINY
     upper[index] = distances * (1 + slack) + _TINY
 
 
 def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held, copies):  # type: ignore[no-untyped-def]
-    """The k nearest rows, ascending and at the next place of ``points`` x; how many others than those held were read.
+    """The k nearest rows, ascending, and x at the next place of ``points``; also the number of other rows read.
 
-    No rows are given where a whole pass costs less. The third are the squared distances of the rows held.
+    If a full pass costs less, no rows are returned. The third result are the squared distances of the rows held.
 
     Args:
         X: The rows, ``n x d``.
         x: The point.
-        k: The number of rows asked for.
-        weights: Those of the metric, or None.
+        k: The number of rows wanted.
+        weights: The weights of the metric, or None.
         slack: Twice a bound on a distance's relative rounding error.
-        points: The last points, one after the other and round again.
+        points: The last points, in a ring.
         lowers: Lower bounds at each of them, ``len(points) x at least n``.
-        uppers: Upper bounds at the last one, at least ``n``; those at x afterwards.
+        uppers: Upper bounds at the last one, at least ``n``; afterwards those at x.
         last: Its place among the points.
         nearest: The answer there.
-        held: The numbers of rows.
-        copies: These rows, one after the other.
+        held: The indices of rows with copies.
+        copies: These rows, contiguous.
     """
     n, of_held = X.shape[0], np.empty(held.size)
     evaluate_rows(copies, x, weights, np.arange(held.size), of_held)
@@ -120,7 +120,7 @@ def _search(X, x, k, weights, slack, points, lowers, uppers, last, nearest, held
 
 
 def raise_bounds(lower, there, far):  # type: ignore[no-untyped-def]
-    """Raise lower bounds by those at a point that is ``far`` from here."""
+    """Raises lower bounds by those at a point at distance ``far``."""
     np.maximum(lower, there * (1 - 4 * _EPS) - far, out=lower)
 
 
@@ -183,14 +183,13 @@ with contextlib.suppress(ImportError):
 def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, index: Tensor | None = None) -> Tensor:
     """Σⱼ wⱼ (Xᵢⱼ − xⱼ)² for the rows i in ``index``, float64, from the differences.
 
-    It is symmetric in its two points bit for bit, 0 for equal points, and the same for a row whichever other rows are
-    asked for with it.
+    It is bitwise symmetric in its two points, 0 for equal points, and independent of the other rows requested.
 
     Args:
         X: The rows, ``n x d``, contiguous.
         x: The point, ``d``.
         weights: The weights wⱼ > 0, ``d``, float64, or None for ones.
-        index: The numbers of the rows, int64, or None for all of them.
+        index: The indices of the rows, int64, or None for all.
     """
     if X.is_cpu:
         rows = np.arange(len(X)) if index is None else index.numpy()
@@ -204,17 +203,17 @@ def row_squared_distances(X: Tensor, x: Tensor, weights: Tensor | None = None, i
 
 
 class NearestSearch:
-    """A search for the k nearest rows of a matrix that only ever grows by rows at its end.
+    """A search for the k nearest rows of a matrix that grows only by rows at its end.
 
-    The state is a cache of some 12 (2n + d) floats: answers do not depend on it, and ``reset`` may be called at any
-    time. Where X is not on the CPU every search is a whole pass, which costs less there than bounds on the CPU do.
+    The state is a cache of about 12 (2n + d) floats; answers do not depend on it, and ``reset`` may be called at any
+    time. If X is not on the CPU every search is a full pass, which is cheaper there than bounds on the CPU.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets every bound, as is needed after rows of X were changed."""
+        """Discards all bounds, as is needed after rows of X have changed."""
         self._precision: Tensor | None = None
         self._n = 0  # rows that have bounds; 0: none
         self._points = np.empty((0, 0))  # the last points asked for, as ``_search`` has them
@@ -224,7 +223,7 @@ class NearestSearch:
         self.rows_evaluated = 0
 
     def nearest(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
-        """The numbers of the k rows nearest to x, int64, nearest first, ties by lower number; see ``nearest_set``."""
+        """The indices of the k rows nearest to x, int64, nearest first, ties by lower index; see ``nearest_set``."""
         index = self.nearest_set(X, x, k, precision)
         values = row_squared_distances(X, x, precision, index.to(X.device)).cpu()
         return index[values.argsort(stable=True)].to(X.device)
@@ -236,17 +235,17 @@ class NearestSearch:
     def nearest_beside(
         self, X: Tensor, x: Tensor, k: int, precision: Tensor | None, held: np.ndarray, copies: Tensor
     ) -> tuple[np.ndarray, Tensor]:
-        """The numbers of the k rows nearest to x, int64, ascending; ties go to the lower number.
+        """The indices of the k rows nearest to x, int64, ascending (ties go to the lower index), and more.
 
-        The second are squared distances of x, as ``row_squared_distances`` has them, to rows of which there are copies
-        in one piece, which are read faster.
+        The second result are squared distances of x, as in ``row_squared_distances``, to rows with contiguous copies,
+        which are read faster.
 
         Args:
             X: The rows, ``n x d``, contiguous. Those of the last call must be unchanged.
             x: The point, ``d``.
-            k: The number of rows asked for, 1 <= k <= n.
+            k: The number of rows wanted, 1 <= k <= n.
             precision: The weights 1/ℓⱼ² of the metric, ``d``, float64, or None for the Euclidean one.
-            held: The numbers of the rows that have copies.
+            held: The indices of the rows with copies.
             copies: These, contiguous.
 
         Raises:
@@ -287,7 +286,7 @@ class NearestSearch:
         return self._nearest
 
     def _extend(self, n: int) -> None:
-        """Takes the rows that were appended, of which nothing is known."""
+        """Adds appended rows, whose distances are unknown."""
         if n == self._n:
             return
         if n > len(self._upper):
@@ -299,7 +298,7 @@ class NearestSearch:
 
 
 def _slack(d: int) -> float:
-    """Twice a bound on the relative rounding error of a distance, which is (d/2 + 3) units of 2⁻⁵³, and some room."""
+    """Twice a bound on the relative rounding error of a distance, which is (d/2 + 3) units of 2⁻⁵³, with a margin."""
     return (d + 16) * _EPS
 
 

@@ -1,4 +1,4 @@
-"""The window of a trajectory's nearest queries that moves with the current point.
+"""A window of a trajectory's nearest queries that moves with the current point.
 
 References:
     Y. Shu et al., Zeroth-order optimization with trajectory-informed derivative estimation, ICLR 2023 (ZoRD).
@@ -24,11 +24,11 @@ from surrogates.window.window_kernel import WindowKernel
 
 
 def _assign(slots, wanted):  # type: ignore[no-untyped-def]
-    """The slots that change and the rows that they take: those that came, in order, where others left, then new.
+    """The slots that change and their new rows, in order: slots of rows that left first, then new slots.
 
     Args:
         slots: the row in each slot.
-        wanted: the rows that there are to be, ascending.
+        wanted: the new rows, ascending.
     """
     at = np.minimum(np.searchsorted(wanted, slots), len(wanted) - 1)
     stays = wanted[at] == slots
@@ -50,28 +50,28 @@ _REBUILD_AFTER = 64
 
 
 class NearestWindow:
-    """The min(size, n) queries nearest to a point, with what a Gaussian process needs of them (ZoRD, Appx. C.1: 150).
+    """The min(size, n) queries nearest to a point, with their distances and factor (ZoRD, Appx. C.1: 150).
 
-    Moving replaces the rows that left by the rows that came, in their slots, and evaluates again only what depends on
-    these: m k d operations for the distances of m rows among k, and O(k²) for the factor of
+    A move replaces rows that left by new ones in their slots, and recomputes only what depends on these: m k d
+    operations for the distances of m rows among k, and O(k²) for the factor of
 
         A = o h(D) + diag(s²),   Dᵢⱼ = Σₗ (Xᵢₗ − Xⱼₗ)²/ℓₗ²
 
-    where updating is faster than a new one. An updated factor is compared with A on a fixed vector, and made anew where
-    they differ by more than rounding, and every 64 rows anyhow. The order of the slots depends on the moves;
-    ``indices`` says what each holds. While the trajectory has fewer queries than ``size``, new ones take new slots.
+    if an update is faster than a new factor. An updated factor is compared with A on a fixed vector, and recomputed if
+    they differ by more than rounding, and after every 64 rows. The order of the slots depends on the moves; ``indices``
+    has the row of each. While the trajectory has fewer queries than ``size``, new ones take new slots.
 
     Args:
-        trajectory: The history, which is read and never changed. After its ``load_state_dict``, or any other change
-            than appending, ``reset`` must be called.
+        trajectory: The history, which is not changed. After its ``load_state_dict``, or any change other than
+            appending, ``reset`` must be called.
         size: The largest number of slots.
-        precision: 1/ℓₗ² of the kernel, one number or ``d``. None stands for 1.
-        profile: h of the kernel, as a ``RadialProfile`` or a function of r². With None no factor is kept.
+        precision: 1/ℓₗ² of the kernel, one number or ``d``. None means 1.
+        profile: h of the kernel, as a ``RadialProfile`` or a function of r². None: there is no factor.
         outputscale: o > 0.
-        noise: A variance >= 0 that is added to the noise of every query, which the trajectory may hold.
+        noise: A variance >= 0 that is added to the noise of every query, which the trajectory may have.
 
     Raises:
-        TypeError: If size is no integer, a hyper-parameter no number, or the profile no function.
+        TypeError: If size is not an integer, a hyper-parameter not a number, or the profile not a function.
         ValueError: If size or a hyper-parameter is not finite and in its range.
     """
 
@@ -115,7 +115,7 @@ class NearestWindow:
 
     @property
     def rows(self) -> np.ndarray:
-        """The same as an array, which never changes: a move makes another one."""
+        """``indices`` as an array, which is never modified: a move makes a new one."""
         return self._slots
 
     @property
@@ -174,12 +174,12 @@ class NearestWindow:
         return self._L
 
     def move_to(self, x: Tensor) -> Tensor:
-        """Makes the window hold the queries nearest to x, ``d``, and returns the slots that changed, ascending, int64.
+        """Moves the window to the queries nearest to x, ``d``, and returns the changed slots, ascending, int64.
 
         Raises:
             TypeError, ValueError: As ``Trajectory.nearest``.
             NotPositiveDefiniteError: If A is not positive definite to working precision (duplicate queries without
-                noise). The window stays where it was then.
+                noise). The window does not move then.
         """
         nearest, squared = self.trajectory.nearest_beside(
             (self._slots, self.X), x, self.size, self._kernel.ard_precision
@@ -225,9 +225,9 @@ class NearestWindow:
         outputscale: float,
         noise: float,
     ) -> None:
-        """Takes other hyper-parameters, as after a fit; the queries held stay until the next move.
+        """Sets other hyper-parameters, as after a fit; the queries stay until the next move.
 
-        Distances are evaluated again where an ARD precision changes, and only scaled where both are isotropic.
+        Distances are recomputed if an ARD precision changes, and rescaled if both are isotropic.
 
         Raises:
             TypeError, ValueError: As the constructor.
@@ -259,10 +259,10 @@ class NearestWindow:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues bit for bit where ``state_dict`` was taken, with the same trajectory and hyper-parameters.
+        """Restores a state bitwise, with the same trajectory and hyper-parameters.
 
         Raises:
-            ValueError: If the state is of another version or size, or does not fit the trajectory.
+            ValueError: If the state has another version or size, or does not fit the trajectory.
         """
         expected = {"version", "size", "indices", "L", "replaced"}
         if set(state) != expected or state["version"] != 1 or state["size"] != self.size:
@@ -282,11 +282,11 @@ class NearestWindow:
         self._replaced = state["replaced"]
 
     def mark(self) -> tuple[Any, ...]:
-        """A mark at which ``roll_back`` restores the window; it copies nothing."""
+        """The present state, to which ``roll_back`` returns; nothing is copied."""
         return self._kernel, self._slots, self._L, self._replaced
 
     def roll_back(self, mark: tuple[Any, ...]) -> None:
-        """Becomes bit for bit what it was at the mark; the trajectory still has the queries that it had then."""
+        """Restores the state of the mark bitwise; the trajectory must still have its queries of then."""
         self.reset()
         self._kernel, slots, L, replaced = mark
         self._write(np.arange(len(slots)), slots)
@@ -332,7 +332,7 @@ class NearestWindow:
         self._A.diagonal()[:k][slots] += self._kernel.noise if self.trajectory.noise is None else self.noise[slots]
 
     def _replace(self, changed: np.ndarray, rows: np.ndarray) -> bool:
-        """Does what ``_write`` and ``_refactor`` do where updating the factor is faster; whether it was."""
+        """Does ``_write`` and ``_refactor`` if updating the factor is faster; returns whether it did."""
         k, L, X, kernel = len(self), self._L, self._X, self._kernel
         if replace_rows is None or L is None or kernel.numbers is None or not X.is_cpu:
             return False

@@ -1,4 +1,4 @@
-"""Some slots of a window take other queries, compiled: distances, covariances and the factor, row after row."""
+"""Compiled replacement of queries in slots of a window: distances, covariances and the factor, row by row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DRIFT = 8.0
 
 @numba.njit(cache=True, nogil=True)
 def replace_rows(history, slots, rows, noise, X, D, A, U, z, weights, profile, scale, outputscale):  # type: ignore[no-untyped-def]
-    """Write rows of the history into slots of X, and what depends on them into D, A and the factor.
+    """Writes rows of the history into slots of X, and updates D, A and the factor.
 
     Args:
         history: All queries, ``n x d``.
@@ -29,7 +29,7 @@ def replace_rows(history, slots, rows, noise, X, D, A, U, z, weights, profile, s
         A: Their covariance o h(D/ℓ²) with the noise, at least ``k x k``.
         U: The factor, A = UᵀU, ``k x k``.
         z: A fixed vector, ``k``, on which UᵀU is compared with A.
-        weights: Those of the distances, ``d``, or None.
+        weights: The weights of the distances, ``d``, or None.
         profile: The number of the profile h, and its exponent.
         scale: 1/ℓ².
         outputscale: o.

@@ -20,21 +20,21 @@ from surrogates.window.nearest_search import NearestSearch
 
 
 class Trajectory:
-    """Queries x₁, x₂, … with their values y (and noise variances), appended at constant amortised cost.
+    """Queries x₁, x₂, … with values y (and noise variances), appended at constant amortised cost.
 
     Failed queries (y NaN or infinite) are kept apart, where no model sees them, and are counted. ``X``, ``y`` and
-    ``noise`` are views into storage that doubles when it is full: appending copies nothing else, and a view taken
-    earlier keeps its values. Values and noise are float64 whatever X is: differences of values are what gradients are
-    made of. ZoRD conditions on the 150 queries that are ``nearest`` to the current point (Appx. C.1).
+    ``noise`` are views into storage that doubles when full; earlier views keep their values. Values and noise are
+    float64 for every dtype of X, because gradients come from differences of values. ZoRD conditions on the 150 queries
+    that are ``nearest`` to the current point (Appx. C.1).
 
     Args:
         d: The dimension of the inputs.
         dtype: The dtype of X, torch.float64 or torch.float32.
-        device: The device of X, y and noise. None stands for the CPU.
-        capacity: The number of rows that storage is made for at first.
+        device: The device of X, y and noise. None means the CPU.
+        capacity: The number of rows for which storage is allocated at first.
 
     Raises:
-        TypeError: If d or capacity is no integer, or dtype is not one of the two.
+        TypeError: If d or capacity is not an integer, or dtype is not one of the two.
         ValueError: If d or capacity is not positive.
     """
 
@@ -59,11 +59,11 @@ class Trajectory:
         self._search = NearestSearch()
 
     def __len__(self) -> int:
-        """The number of queries that gave a finite value, n."""
+        """The number of successful queries, n."""
         return len(self._X)
 
     def __contains__(self, x: Tensor) -> bool:
-        """Whether a query at x, ``d``, has been appended, one that failed included."""
+        """Whether a query at x, ``d``, has been appended, including failed ones."""
         for X, first in ((self.X, self._first.rows), (self.failed_X, self.failed_X[:, 0])):
             suspects = (first == x[0]).nonzero().flatten() if len(X) else ()
             if len(suspects) and bool((x == X[suspects]).all(dim=1).any()):
@@ -71,7 +71,7 @@ class Trajectory:
         return False
 
     def __repr__(self) -> str:
-        """n, d and what is held beside the inputs."""
+        """n, d and the further contents."""
         noise = "with" if self._noise is not None else "without"
         return (
             f"Trajectory(n = {len(self)} queries ({self.failures} more failed), d = {self.d}, {self.dtype}, "
@@ -90,7 +90,7 @@ class Trajectory:
 
     @property
     def noise(self) -> Tensor | None:
-        """The noise variances, ``n``, or None where none were given: a view that must not be written to."""
+        """The noise variances, ``n``, or None if none were given: a view that must not be written to."""
         return None if self._noise is None else self._noise.rows
 
     @property
@@ -105,7 +105,7 @@ class Trajectory:
 
     @property
     def best(self) -> int:
-        """The row of the lowest value, the first of equals.
+        """The row of the lowest value, the first of equal ones.
 
         Raises:
             ValueError: If no query has succeeded.
@@ -114,21 +114,21 @@ class Trajectory:
         return int((self.y == self.y.min()).nonzero()[0, 0])
 
     def append(self, X: Tensor, y: Tensor | float, noise: Tensor | float | None = None) -> int:
-        """Appends one query or several; where an error is raised, nothing is appended.
+        """Appends one query or several; nothing is appended if an error is raised.
 
         Args:
             X: The inputs, ``m x d``, or ``d`` for one query.
             y: The values, ``m``, or a number for one query. NaN and infinities are failures.
-            noise: The noise variances, ``m``, or one for all. They are given with every append or with none.
+            noise: The noise variances, ``m``, or one for all; given with every append or with none.
 
         Returns:
             How many of the m failed.
 
         Raises:
-            TypeError: If X is not a tensor of this trajectory's dtype and device, or y or noise are not real numbers
-                on that device.
-            ValueError: If shapes differ, X is not finite, a noise of a successful query is not finite and positive,
-                or noise is given where earlier queries have none (or the other way round).
+            TypeError: If X is not a tensor of this trajectory's dtype and device, or y or noise are not real numbers on
+                that device.
+            ValueError: If shapes differ, X is not finite, the noise of a successful query is not finite and positive,
+                or noise is given but not for earlier queries (or the other way round).
         """
         X = self._check_points(X)
         y = self._check_values("y", y, X.shape[0])
@@ -165,34 +165,33 @@ class Trajectory:
     def nearest(self, x: Tensor, k: int, precision: Tensor | float | None = None) -> Tensor:
         """The rows of the k queries nearest to x in Σⱼ (xⱼ − Xᵢⱼ)²/ℓⱼ², nearest first, ties by lower row.
 
-        The answer is exact, by float64 evaluation of the differences, and independent of what was asked before. The
-        first question reads the whole history; one for a point near an earlier one evaluates little more than the k
-        rows (``surrogates.window.nearest_search``).
+        The answer is exact, from float64 differences, and independent of earlier calls. The first call reads the whole
+        history; one near an earlier point evaluates little more than the k rows (``surrogates.window.nearest_search``).
 
         Args:
             x: The point, ``d``.
-            k: The number of queries asked for; all n where k > n.
-            precision: 1/ℓⱼ² of an ARD kernel, ``d``. None or one number stand for the Euclidean order.
+            k: The number of queries wanted; all n if k > n.
+            precision: 1/ℓⱼ² of an ARD kernel, ``d``. None or one number mean the Euclidean order.
 
         Returns:
-            The row numbers, min(k, n), int64.
+            The row indices, min(k, n), int64.
 
         Raises:
-            TypeError: If x is not a tensor of this trajectory's dtype and device, or k is no integer.
-            ValueError: If the trajectory is empty, k < 1, shapes differ, x is not finite, or precision is not
-                finite and positive.
+            TypeError: If x is not a tensor of this trajectory's dtype and device, or k is not an integer.
+            ValueError: If the trajectory is empty, k < 1, shapes differ, x is not finite, or precision is not finite
+                and positive.
         """
         return self._search.nearest(self.X, *self._checked(x, k, precision))
 
     def nearest_beside(
         self, held: tuple[np.ndarray, Tensor], x: Tensor, k: int, precision: Tensor | float | None = None
     ) -> tuple[np.ndarray, Tensor]:
-        """The same ascending, and the squared distances of x to rows that the caller has copies of.
+        """The rows of ``nearest`` ascending, and the squared distances of x to rows that the caller has copies of.
 
         Args:
-            held: Row numbers, and a copy of these rows, contiguous.
+            held: Row indices, and a contiguous copy of these rows.
             x: The point, ``d``.
-            k: The number of queries asked for.
+            k: The number of queries wanted.
             precision: 1/ℓⱼ² of an ARD kernel; errors as ``nearest``.
         """
         return self._search.nearest_beside(self.X, *self._checked(x, k, precision), *held)
@@ -208,7 +207,7 @@ class Trajectory:
         return x.detach().contiguous(), min(positive_integer("k", k), len(self)), weights
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything held, as tensors that no later append changes; loading it is exact to the bit."""
+        """The full contents, as tensors that no later append changes; loading them is bitwise exact."""
         return {
             "version": 1,
             "d": self.d,
@@ -219,12 +218,10 @@ class Trajectory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replaces what is held by what ``state_dict`` gave, on this trajectory's device.
-
-        Where an error is raised, nothing changes.
+        """Replaces the contents by a state, on this trajectory's device; nothing changes if an error is raised.
 
         Raises:
-            ValueError: If the state is of another version or dimension, or does not fit together.
+            ValueError: If the state has another version or dimension, or is inconsistent.
             TypeError: If its dtype is not this trajectory's.
         """
         expected = {"version", "d", "X", "y", "noise", "failed_X"}
@@ -243,11 +240,11 @@ class Trajectory:
         self.__dict__.update(other.__dict__)
 
     def mark(self) -> tuple[int, int]:
-        """A mark at which ``roll_back`` restores the trajectory."""
+        """The present extent of the trajectory, to which ``roll_back`` returns."""
         return len(self._X), len(self._failed_X)
 
     def roll_back(self, mark: tuple[int, int]) -> None:
-        """Forgets what was appended since the mark."""
+        """Removes everything appended since the mark."""
         succeeded, failed = mark
         self._failed_X.truncate(failed)
         for rows in (self._X, self._first, self._y):
@@ -295,7 +292,7 @@ class Trajectory:
 
 
 def check_precision(precision: Tensor | float, d: int, device: torch.device) -> Tensor:
-    """1/ℓ² as a float64 tensor, ``d``, or of no dimension where one number serves all inputs.
+    """1/ℓ² as a float64 tensor, ``d``, or of no dimension if one number is given.
 
     Raises:
         ValueError: If there are neither one nor d numbers, or one is not finite and positive.

@@ -1,4 +1,4 @@
-"""When virtual steps end: measures of a gradient's uncertainty, and the rule that compares one with its threshold."""
+"""The end of virtual steps: measures of a gradient's uncertainty, and the rule that compares one with a threshold."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ THRESHOLDS = {"spectral_norm": 0.35, "mean_variance": 0.35, "relative": 0.8, "de
 
 @dataclass(frozen=True)
 class UncertaintyRule:
-    """Whether virtual steps go on from the point z that they have reached (ZoRD, Sec. 3.2).
+    """Whether virtual steps continue from the point z that they have reached (ZoRD, Sec. 3.2).
 
-    - ``"spectral_norm"``: while ‖∂σ²(z)‖ ≤ c, the paper's rule with c = 0.35. Under an isotropic kernel, with fewer
-      queries than dimensions, the norm is the prior's everywhere, and the steps end at once or at the cap.
-    - ``"mean_variance"``: while trace ∂σ²(z)/d ≤ c.
-    - ``"relative"``: while trace ∂σ²(z) over the prior's trace is at most c; with n queries it is at least 1 − n/d.
-    - ``"descent"``: while 1 − P(−∇μ(z) is a descent direction) ≤ c.
-    - ``"kept_information"``: while G(z) ≥ c G(x₀), G the prior's trace less the posterior's and x₀ where the steps
-      began, both given the window at x₀ (``KeptWindow.information``); this always holds where G(x₀) = 0.
+    - ``"spectral_norm"``: if ‖∂σ²(z)‖ ≤ c, the paper's rule with c = 0.35. Under an isotropic kernel, with fewer
+    queries than dimensions, the norm is the prior's everywhere, and the steps end at once or at the cap. -
+    ``"mean_variance"``: if trace ∂σ²(z)/d ≤ c. - ``"relative"``: if trace ∂σ²(z) over the prior's trace is at most c;
+    with n queries it is at least 1 − n/d. - ``"descent"``: if 1 − P(−∇μ(z) is a descent direction) ≤ c.
+    - ``"kept_information"``: if G(z) ≥ c G(x₀), where G is the prior's trace minus the posterior's, x₀ the start of the
+    steps, both given the window at x₀ (``KeptWindow.information``); always if G(x₀) = 0.
 
     Args:
         uncertainty: the measure's name.
         threshold: c, at least 0; None: the measure's default.
 
     Raises:
-        TypeError: for a threshold that is no number.
-        ValueError: for an unknown measure, or a threshold under 0.
+        TypeError: for a threshold that is not a number.
+        ValueError: for an unknown measure, or a negative threshold.
     """
 
     uncertainty: str
@@ -58,21 +57,21 @@ class UncertaintyRule:
 
     @property
     def relative_to_start(self) -> bool:
-        """Whether the rule compares a point with where the steps began."""
+        """Whether the rule compares a point with the start of the steps."""
         return self.uncertainty == "kept_information"
 
     def goes_on(self, posterior: GradientPosterior, d: int) -> bool:
-        """Whether steps go on from a point; not for ``"kept_information"``.
+        """Whether steps continue from a point; not for ``"kept_information"``.
 
         Args:
-            posterior: the gradient's there, event shape ``1 x d``.
+            posterior: the gradient's posterior there, event shape ``1 x d``.
             d: dimension.
         """
         assert self.threshold is not None
         return MEASURES[self.uncertainty](posterior, d) <= self.threshold
 
     def keeps(self, information: float, start: float) -> bool:
-        """Whether steps go on from a point, by ``"kept_information"``.
+        """Whether steps continue from a point, by ``"kept_information"``.
 
         Args:
             information: G there.

@@ -1,4 +1,4 @@
-"""α = A⁻¹(y − m) of a window's values, compiled: the accelerator of ``WindowSurrogate.conditioning``."""
+"""Compiled weights α = A⁻¹(y − m) of a window's values, for ``WindowSurrogate.conditioning``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def weights(U, y, slots, scale):  # type: ignore[no-untyped-def]
     Args:
         U: The upper factor, A = UᵀU, ``k x k``, contiguous.
         y: All values, ``n``.
-        slots: Those of the window, ``k``.
-        scale: What the values less their mean are divided by.
+        slots: The rows of the window, ``k``.
+        scale: The divisor of the values minus their mean.
     """
     values = y[slots]
     unit = np.abs(values).max()

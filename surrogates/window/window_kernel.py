@@ -21,12 +21,12 @@ with contextlib.suppress(ImportError):  # numba is the optional extra `fast`
 
 @dataclass(frozen=True)
 class WindowKernel:
-    """o h(D), D the squared distances in the metric 1/ℓₗ², and the noise of every query.
+    """o h(D), with squared distances D in the metric 1/ℓₗ², and the noise of every query.
 
     Attributes:
         precision: 1/ℓₗ², one number or ``d``, float64.
         h: The profile as a function of r², or None.
-        numbers: What the compiled loops know the profile by; None where they do not know it.
+        numbers: The profile's numbers for compiled loops; None if it is not built in.
         outputscale: o.
         noise: The variance that is added to the noise of every query.
     """
@@ -46,10 +46,10 @@ class WindowKernel:
         outputscale: float,
         noise: float,
     ) -> WindowKernel:
-        """The kernel of checked hyper-parameters, on the trajectory's device.
+        """The kernel from checked hyper-parameters, on the trajectory's device.
 
         Raises:
-            TypeError: If a hyper-parameter is no number, or the profile no function.
+            TypeError: If a hyper-parameter is not a number, or the profile not a function.
             ValueError: If a hyper-parameter is not finite and in its range.
         """
         precision = check_precision(1.0 if precision is None else precision, trajectory.d, trajectory.device)
@@ -61,26 +61,26 @@ class WindowKernel:
 
     @property
     def ard_precision(self) -> Tensor | None:
-        """1/ℓₗ², ``d``, or None where one number serves all inputs: distances are kept unscaled then."""
+        """1/ℓₗ², ``d``, or None if one number serves all inputs: distances are then kept unscaled."""
         return self.precision if self.precision.ndim else None
 
     @property
     def compiled_arguments(self) -> tuple[Any, ...]:
-        """The weights of the distances, the profile's numbers, 1/ℓ² and o, as compiled loops take them."""
+        """The weights of the distances, the profile's numbers, 1/ℓ² and o, for compiled loops."""
         weights, scale = (self.precision.numpy(), 1.0) if self.precision.ndim else (None, float(self.precision))
         return weights, self.numbers, scale, self.outputscale
 
     def has_metric_of(self, other: WindowKernel) -> bool:
-        """Whether distances that are kept under the other kernel hold under this one."""
+        """Whether distances kept under the other kernel are valid under this one."""
         isotropic = not self.precision.ndim + other.precision.ndim
         return isotropic or torch.equal(self.precision, other.precision)
 
     def scaled(self, D: Tensor) -> Tensor:
-        """The squared distances in the kernel's metric, of those that are kept."""
+        """Kept squared distances in the kernel's metric."""
         return self.precision * D if self.precision.ndim == 0 else D
 
     def covariance(self, D: Tensor) -> Tensor:
-        """o h(D) of squared distances that are kept, on the CPU with the last bits of ``replace_rows``."""
+        """o h(D) of kept squared distances, on the CPU with the last bits of ``replace_rows``."""
         assert self.h is not None
         if self.numbers is None or not D.is_cpu:
             return self.h(self.scaled(D)).reshape(D.shape).mul(self.outputscale)

@@ -89,22 +89,22 @@ class Hyperparameters:
 
 
 class WindowSurrogate:
-    """A derived GP (isotropic) conditioned on the queries nearest to a point, which moves.
+    """A derived GP (isotropic) conditioned on the queries nearest to a moving point.
 
-    Values are standardised as (y − m)/s: s is the standard deviation of the window where an iteration begins, and m
-    the window's mean, plus what generalised least squares, 1ᵀA⁻¹y/1ᵀA⁻¹1, finds beyond it, anew at every move.
-    ``gradient_posterior`` is in standardised units, so that uncertainties are compared with thresholds that do not
-    depend on f's scale; the mean times ``scale`` is the gradient in f's own units.
+    Values are standardised as (y − m)/s. s is the standard deviation of the window where an iteration begins; m is the
+    window's mean plus the generalised least squares mean of the rest, 1ᵀA⁻¹y/1ᵀA⁻¹1, recomputed at every move.
+    ``gradient_posterior`` is in standardised units, so that thresholds of uncertainties do not depend on f's scale; the
+    mean times ``scale`` is the gradient in f's units.
 
     A move updates the distances and the factor (``NearestWindow``); α then costs one solve, and traces of gradient
-    covariances cost one inverse when they are first asked for.
+    covariances one inverse at their first use.
 
     Args:
-        like: a point, shape ``d``, whose dtype and device the queries have.
-        size: most queries that the Gaussian process is conditioned on (ZoRD, Appx. C.1: 150).
-        hyperparameters: the kernel's until the first fit.
-        noise: noise variance of a value in f's squared units; None: ``hyperparameters`` say it.
-        kernel: makes the kernel of a lengthscale and an outputscale: ``matern_kernel`` (5/2) or ``rbf_kernel``.
+        like: a point, shape ``d``, with the dtype and device of the queries.
+        size: the largest number of queries that the process is conditioned on (ZoRD, Appx. C.1: 150).
+        hyperparameters: hyper-parameters until the first fit.
+        noise: noise variance of a value in f's squared units; None: given by ``hyperparameters``.
+        kernel: makes the kernel from a lengthscale and an outputscale: ``matern_kernel`` (5/2) or ``rbf_kernel``.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class WindowSurrogate:
         )
 
     def append(self, points: Tensor, values: Tensor) -> None:
-        """Take queries, ``m x d`` and ``m``; NaN and infinite values are kept apart."""
+        """Appends queries, ``m x d`` and ``m``; NaN and infinite values are kept apart."""
         self.trajectory.append(points, values)
 
     def begin(self, x: Tensor) -> None:
-        """Start an iteration at x: the window moves there, and the spread of its values is the scale from now on."""
+        """Starts an iteration at x: moves the window there and sets the scale to the spread of its values."""
         self._move_to(x)
         self._conditioning = None
         self.scale = spread(self.window.y)
@@ -165,7 +165,7 @@ class WindowSurrogate:
         return self.posterior(self.conditioning, x, known)
 
     def pass_at(self, x: Tensor, *, reselect: bool = True) -> Pass:
-        """The pass over the window at x, which ``posterior`` and ``KeptWindow`` take; arguments as above."""
+        """The pass over the window at x, for ``posterior`` and ``KeptWindow``; arguments as above."""
         distances = None
         if reselect:
             self._move_to(x)
@@ -174,7 +174,7 @@ class WindowSurrogate:
         return self.conditioning.pass_over_data(x[None], distances)
 
     def mean_gradient(self, known: Pass) -> Tensor:
-        """The mean of ∇f at the point of a pass, shape ``d``, in f's own units."""
+        """The mean of ∇f at the point of a pass, shape ``d``, in f's units."""
         return known.mean[0] * (math.sqrt(self.hyperparameters.outputscale) * self.scale)
 
     def posterior(
@@ -183,9 +183,9 @@ class WindowSurrogate:
         """The posterior of ∇f at x under a conditioning of this surrogate, in standardised units.
 
         Args:
-            conditioning: on the present window, or one that was kept.
+            conditioning: on the present window, or a kept one.
             x: the point, in search coordinates.
-            known: the pass over the data at x, where it has been made already.
+            known: the pass over the data at x, if it has been made.
         """
         o = self.hyperparameters.outputscale
         scale = None if o == 1.0 else torch.full((1,), math.sqrt(o), dtype=torch.float64, device=x.device)
@@ -211,25 +211,25 @@ class WindowSurrogate:
         return self._conditioning
 
     def keep(self) -> KeptWindow:
-        """What is known of the present window, which stays when the window moves."""
+        """Saves the present window for use after a move."""
         conditioning = self.conditioning
         _ = conditioning.inverse_times_distances  # of the window as it is
         return KeptWindow(self.window.rows, conditioning)
 
     def fit_is_due(self, every: int) -> bool:
-        """Whether there was no fit yet, or ``every`` queries have come since the last one, failed ones among them."""
+        """Whether there was no fit yet, or ``every`` queries, including failed ones, since the last one."""
         return self.fitted == 0 or len(self) + self.trajectory.failures - self.fitted >= every
 
     def fit(self, x: Tensor, lengthscales: tuple[float, float], reach: float | None = None) -> None:
-        """Fit the hyper-parameters to the queries nearest to x by marginal likelihood, from the present ones.
+        """Fits the hyper-parameters to the queries nearest to x by marginal likelihood, from the present ones.
 
-        Where the values are constant, or fewer than ``LEAST_TO_FIT``, the hyper-parameters stay as they are.
+        They do not change if the values are constant, or fewer than ``LEAST_TO_FIT``.
 
         Args:
             x: the point, in search coordinates.
-            lengthscales: the least and the largest ℓ.
-            reach: where all queries of the window are nearer to x than this, the least ℓ is smaller by as much: a
-                quadratic function seen from a thousandth of ℓ is lost in rounding.
+            lengthscales: the bounds of ℓ.
+            reach: if all queries of the window are nearer to x than this, the lower bound of ℓ is reduced in
+                proportion, because rounding hides a quadratic function within a thousandth of ℓ.
         """
         self.begin(x)
         window, h = self.window, self.hyperparameters
@@ -255,18 +255,18 @@ class WindowSurrogate:
         logger.debug("fitted to %d queries: %s", len(window), self.hyperparameters)
 
     def widen(self, size: int) -> None:
-        """Has a larger window from the next move on."""
+        """Enlarges the window from the next move on."""
         self.size, self._at = size, None
         self.window = NearestWindow(self.trajectory, size, **self._kernel_arguments())
         self._conditioning = None
 
     def fit_noise(self, nugget: float) -> bool:
-        """Suits the noise to the window, whose kernel stays; whether its values show noise.
+        """Fits the noise to the window with a fixed kernel; returns whether its values show noise.
 
-        Without noise its variance over o is ``nugget`` times the median of r² of the window, and at most ``nugget``:
-        where the window has become narrow, more would take f's curvature for noise. Values have noise, of the likeliest
-        variance, where some larger one makes them e³ times as likely as that, also if ℓ may be shorter: else what looks
-        like noise is curvature that the kernel's ℓ does not expect. A value's variance must not be known.
+        Without noise its variance over o is ``nugget`` times the median of r² of the window, and at most ``nugget``: in
+        a narrow window more would mistake f's curvature for noise. Values have noise, of the most likely variance, if
+        some larger one makes them e³ times as likely, even with a shorter ℓ; otherwise the apparent noise is curvature
+        that ℓ does not expect. A value's variance must not be known.
         """
         D, y = self.window.squared_distances, standardised(self.window.y, self.scale)
         if len(y) < LEAST_TO_FIT or not bool(y.isfinite().all()) or float(y.std()) == 0.0:
@@ -294,7 +294,7 @@ class WindowSurrogate:
 
         Args:
             x: a point in search coordinates.
-            units: (origin, unit) of the user's coordinates origin + unit·x, shape ``d`` each; None: they are these.
+            units: (origin, unit) of the user's coordinates origin + unit·x, shape ``d`` each; None: they equal x.
         """
         rows = self.trajectory.nearest(x, self.size)
         X, y = self.trajectory.X[rows], self.trajectory.y[rows]
@@ -321,12 +321,12 @@ class WindowSurrogate:
         return model
 
     def mark(self) -> tuple[Any, ...]:
-        """A mark at which ``roll_back`` restores the surrogate; it copies nothing that grows with d."""
+        """The present state, to which ``roll_back`` returns; nothing that grows with d is copied."""
         window = self.size, self.window, self.window.mark()
         return self.trajectory.mark(), window, self.hyperparameters, self.scale, self.fitted
 
     def roll_back(self, mark: tuple[Any, ...]) -> None:
-        """Becomes bit for bit what it was at the mark: queries, fits and moves since then are forgotten."""
+        """Restores the state of the mark bitwise, without later queries, fits and moves."""
         trajectory, (self.size, self.window, window), hyperparameters, self.scale, self.fitted = mark
         self.trajectory.roll_back(trajectory)
         self._take(hyperparameters)
@@ -344,7 +344,7 @@ class WindowSurrogate:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what ``state_dict`` described."""
+        """Restores a ``state_dict``."""
         self.trajectory.load_state_dict(state["trajectory"])
         self._take(Hyperparameters(**state["hyperparameters"]))
         self.window = NearestWindow(self.trajectory, self.size, **self._kernel_arguments())
@@ -352,7 +352,7 @@ class WindowSurrogate:
         self.scale, self.fitted, self._at = state["scale"], state["fitted"], None
 
     def _move_to(self, x: Tensor) -> None:
-        """Move the window, unless it is there or holds all queries."""
+        """Moves the window, unless it is there or has all queries."""
         if len(self.window) == len(self.trajectory):
             return
         if self._at is not None and self._at[0] == len(self.trajectory) and torch.equal(self._at[1], x):
@@ -383,7 +383,7 @@ class WindowSurrogate:
 
 
 def spread(y: Tensor) -> float:
-    """The standard deviation of values (with n − 1, as ``Standardize``); 1 where it is 0, infinite or of one value."""
+    """The standard deviation of values (with n − 1, as ``Standardize``); 1 if it is 0, infinite or of one value."""
     if len(y) < 2:
         return 1.0
     unit = float(y.abs().max())
@@ -392,7 +392,7 @@ def spread(y: Tensor) -> float:
 
 
 def standardised(y: Tensor, scale: float) -> Tensor:
-    """(y − m)/scale with m the mean of y, without overflow of a sum; 0 where all are equal."""
+    """(y − m)/scale with the mean m of y, without overflow of a sum; 0 if all are equal."""
     unit = float(y.abs().max()) or 1.0
     ratios = y / unit
     return (ratios - ratios.mean()) * (unit / scale)
