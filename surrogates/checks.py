@@ -109,7 +109,7 @@ def check_finite(name: str, tensor: Tensor) -> None:
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:
             raise ValueError(
-                f"{name} has {bad} entries that are NaN or inf; all must be finite "
+                f"{name} holds {bad} entries that are NaN or inf; all must be finite "
                 "(surrogates.Trajectory keeps failed queries apart)."
             )
 

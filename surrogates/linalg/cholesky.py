@@ -104,8 +104,8 @@ def jittered_factor(A: Tensor, diagonal: Tensor | None = None) -> Tensor:
     if jitter:
         warnings.warn(
             f"The covariance of the {A.shape[-1]} observations is singular to working precision (duplicate points with "
-            f"almost no noise?): added a jitter of {jitter:g} times its mean diagonal. A larger noise says "
-            "what is meant.",
+            f"almost no noise?): added a jitter of {jitter:g} times its mean diagonal. Set a larger noise "
+            "to avoid this.",
             NumericalWarning,
             stacklevel=2,
         )
