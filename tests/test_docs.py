@@ -106,3 +106,9 @@ def test_the_design_names_the_rooms_that_there_are():
     for floor, rooms in rows:
         for room in re.findall(r"`(\w+)`(?= \(|,|;| \(|$)", re.sub(r"\(.*?\)", "", rooms)):
             assert (ROOT / floor / room).exists(), f"{floor}/{room}"
+
+
+def test_the_report_from_a_table_takes_ten_statements():
+    page = ROOT / "docs" / "tutorials" / "sensitivity.md"
+    report = page.read_text().partition("## Ten statements")[2]
+    assert len(ast.parse(BLOCK.search(report)[2]).body) == 10

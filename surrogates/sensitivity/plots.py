@@ -106,7 +106,7 @@ def plot_sign_map(
     *,
     plane: tuple[int, int] = (0, 1),
     at: Tensor | None = None,
-    resolution: int = 41,
+    resolution: int = 81,
     names: Sequence[str] | None = None,
 ) -> Axes:
     """Draws the probability that ∂f/∂xᵢ is positive over a plane of two inputs.
