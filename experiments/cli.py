@@ -76,7 +76,9 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, OSError) and error.errno in FULL_DISK:
-            print("the disk is full; finished seeds are kept: free space, then --resume", file=sys.stderr)
+            print(
+                "the disk is full; finished seeds are kept: free some space and continue with --resume", file=sys.stderr
+            )
         return 2
 
 
@@ -96,8 +98,8 @@ def _dispatch(arguments: argparse.Namespace, rest: list[str], command: str) -> i
             page, left_out = write_pages(arguments.folder)
             for line in left_out:
                 print(f"left out: {line}", file=sys.stderr)
-            print(f"{page} is Markdown: open it in your editor's preview (VS Code: Ctrl+Shift+V) or in JupyterLab,")
-            print(f"or read it here without figures: python -m rich.markdown {shlex.quote(str(page))}")
+            print(f"wrote {page}: open it in your editor's Markdown preview (VS Code: Ctrl+Shift+V) or in JupyterLab,")
+            print(f"or read it in the terminal without figures: python -m rich.markdown {shlex.quote(str(page))}")
         case "publish":
             from experiments.report.publish import publish
 
@@ -120,7 +122,7 @@ def _list(arguments: argparse.Namespace) -> None:
     for table in listing(found):
         terminal.print(table)
         terminal.print()
-    terminal.print(f"Times are of all seeds of a scale, of one processor. Benchmarks: {', '.join(found['benchmarks'])}")
+    terminal.print(f"Times are processor times for all seeds of a scale. Benchmarks: {', '.join(found['benchmarks'])}")
 
 
 def _completion(shell: str) -> str:
@@ -143,40 +145,40 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 def _parser(name: str | None = None, complete: bool = False) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=name or program(),
-        description="Run the figures and tables of the papers again, each with a verdict on what its paper claims.",
-        epilog="COMMAND --help says more of a command.",
+        description="Repeat the figures and tables of the papers, and judge the claims of each paper.",
+        epilog="COMMAND --help describes a command.",
     )
     parser.add_argument("--version", action="version", version=f"{SCRIPT} {__version__}")
     strict: Any = partial(_Command, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=strict)
     ids: Any = {"nargs": "*", "metavar": "ID", "choices": list(registry.MODULES) if complete else None}
-    known = commands.add_parser("list", help="the experiments: what they show, cost and need")
-    known.add_argument("--json", action="store_true", help="as JSON")
-    run = commands.add_parser("run", help="run experiments: by id, a paper's, or all")
-    run.add_argument("names", help="see list", **ids)
+    known = commands.add_parser("list", help="list the experiments with their costs and requirements")
+    known.add_argument("--json", action="store_true", help="print JSON")
+    run = commands.add_parser("run", help="run experiments by id, by paper, or all of them")
+    run.add_argument("names", help="ids, see list", **ids)
     run.add_argument("--all", action="store_true", help="every experiment")
     for subparser in (known, run):
-        subparser.add_argument("--paper", choices=list(PAPERS), help="those of one paper")
-        where = "folder of the data sets, NAME in DIR/NAME; else stand-ins"
+        subparser.add_argument("--paper", choices=list(PAPERS), help="only the experiments of one paper")
+        where = "folder with data set NAME in DIR/NAME; default: stand-ins"
         subparser.add_argument("--data", type=Path, metavar="DIR", help=where)
-    run.add_argument("--device", help="where experiments that can choose compute: cpu, cuda")
+    run.add_argument("--device", help="device of the experiments that support it: cpu, cuda")
     figures = commands.add_parser("figures", help="all estimation-error figures (make figures)")
     for subparser in (run, figures):
         subparser.add_argument("--seeds", type=int, metavar="K", help="seeds 0 to K-1, at least 2")
         subparser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
         subparser.add_argument("--jobs", type=int, metavar="J", help="processes; default: one for each core")
         subparser.add_argument("--scale", default="paper", choices=SCALES, help="default: paper")
-        subparser.add_argument("--resume", action="store_true", help="keep what is finished, seeds and experiments")
-    report = commands.add_parser("report", help="write all results of a folder as pages of Markdown, there")
-    publish = commands.add_parser("publish", help="copy results to a folder that is committed, with the pages")
+        subparser.add_argument("--resume", action="store_true", help="keep finished seeds and experiments")
+    report = commands.add_parser("report", help="write the results of a folder as Markdown pages into the folder")
+    publish = commands.add_parser("publish", help="copy results and pages to a folder under version control")
     for subparser in (report, publish):
         made: Any = {"dest": "folder", "type": Path, "default": Path("results"), "metavar": "DIR"}
-        subparser.add_argument("--from", help="what run wrote to; default: results", **made)
-    publish.add_argument("names", help="default: all finished ones of the folder", **ids)
+        subparser.add_argument("--from", help="folder of the results; default: results", **made)
+    publish.add_argument("names", help="default: all finished experiments of the folder", **ids)
     target: Any = {"dest": "target", "type": Path, "required": True, "metavar": "DIR"}
-    publish.add_argument("--to", help="where to; --from the same folder makes its verdicts and pages anew", **target)
-    publish.add_argument("--readme", type=Path, metavar="FILE", help="a text that gets the counts between its marks")
-    peers, more = "time our pieces against their peers", "NAME --help says more of a benchmark."
+    publish.add_argument("--to", help="target; the same folder as --from rebuilds its verdicts and pages", **target)
+    publish.add_argument("--readme", type=Path, metavar="FILE", help="file whose table of outcomes is updated")
+    peers, more = "time the library against its alternatives", "NAME --help describes a benchmark."
     benchmark = commands.add_parser("benchmark", help=peers, epilog=more, add_help=False)
     benchmark.add_argument(
         "name",
@@ -184,18 +186,18 @@ def _parser(name: str | None = None, complete: bool = False) -> argparse.Argumen
         choices=list(registry.BENCHMARKS) if complete else None,
         help=", ".join(registry.BENCHMARKS),
     )
-    completion = commands.add_parser("completion", help="print what completes this command's words in a shell")
+    completion = commands.add_parser("completion", help="print a script for shell completion")
     completion.add_argument("shell", choices=SHELLS, help="the shell")
     return parser
 
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
     if arguments.names and (arguments.paper or arguments.all):
-        raise ValueError("run takes ids, or --paper, or --all, not several of them")
+        raise ValueError("run takes ids, --paper or --all, and only one of them")
     if arguments.names:
         return list(arguments.names)
     if not arguments.paper and not arguments.all:
-        raise ValueError("run what? Ids (see list), --paper PAPER or --all")
+        raise ValueError("run needs ids (see list), --paper PAPER or --all")
     return list(registry.MODULES)
 
 
@@ -242,7 +244,7 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
     try:
         outcomes = run_experiments(names, arguments.out, command=command, report=_print_outcome, **options)
     except Interrupted as interrupted:
-        print("\ninterrupted; finished seeds are kept, --resume goes on from them:", file=sys.stderr)
+        print("\ninterrupted; finished seeds are kept, and --resume continues from them:", file=sys.stderr)
         for outcome in interrupted.outcomes:
             print(f"  {outcome.experiment.id}: {outcome.finished} seeds", file=sys.stderr)
         return 130
@@ -257,9 +259,9 @@ def _run(names: list[str], arguments: argparse.Namespace, command: str) -> int:
     print(f"\n{counted(ended, 'experiment')} in {time.perf_counter() - start:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    print(f"claims of the papers: {claims}; controls of ours: {controls}")
-    print(f"see {arguments.out}/ID.png, with .pdf, .csv, .settings.json and .verdicts.json beside it;")
-    print(f"all results as pages: {program()} report --from {shlex.quote(str(arguments.out))}")
+    print(f"claims of the papers: {claims}; our controls: {controls}")
+    print(f"figures are in {arguments.out}/ID.png, next to .pdf, .csv, .settings.json and .verdicts.json;")
+    print(f"build pages of all results with: {program()} report --from {shlex.quote(str(arguments.out))}")
     return 1 if failed or left_out else 0
 
 
@@ -271,7 +273,7 @@ def _print_outcome(outcome: Outcome) -> None:
             print(textwrap.fill(verdict.line(), 110, initial_indent="  ", subsequent_indent="    "))
         sys.stdout.flush()
         if outcome.failure:
-            print(f"  failed after {outcome.finished} seeds, which are kept:", file=sys.stderr)
+            print(f"  failed after {outcome.finished} finished seeds, which are kept:", file=sys.stderr)
             print(textwrap.indent(outcome.failure, "    "), file=sys.stderr)
 
 

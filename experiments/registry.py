@@ -82,7 +82,7 @@ class UnknownNameError(ValueError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = list(known)
         nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"the nearest are {', '.join(nearest)}" if nearest else f"known are {', '.join(known)}"
+        hint = f"the closest are {', '.join(nearest)}" if nearest else f"the known ones are {', '.join(known)}"
         super().__init__(f"unknown {kind} {name!r}; {hint}")
 
 
@@ -91,8 +91,8 @@ class MissingExtraError(ValueError):
 
     def __init__(self, name: str, modules: Iterable[str], extra: str) -> None:
         super().__init__(
-            f"{name} needs {', '.join(modules)}, not installed here: "
-            f"pip install 'gradient-surrogates-experiments[{extra}]', in a checkout './experiments[{extra}]'"
+            f"{name} needs packages that are not installed ({', '.join(modules)}); run: "
+            f"pip install 'gradient-surrogates-experiments[{extra}]' (in a checkout './experiments[{extra}]')"
         )
 
 

@@ -166,7 +166,9 @@ def main(arguments: Sequence[str]) -> int:
         ray=(False, "Flower's simulation beside it"),
     )
     if options.ray and (missing := [name for name in ("flwr", "ray") if find_spec(name) is None]):
-        print(f'--ray needs {" and ".join(missing)}, not installed here: pip install "flwr[simulation]"')
+        print(
+            f'--ray needs packages that are not installed ({", ".join(missing)}); run: pip install "flwr[simulation]"'
+        )
         return 2
     cases = [Case(name, d) for name in ("fedzo", "hiso") for d in options.dimensions]
     cases += [

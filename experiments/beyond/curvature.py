@@ -281,15 +281,15 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     rises, runs = np.sum(above, axis=0), np.full(len(seeds), len(scaled))
     verdicts = [
         *map(lower, ("decomfl", "hiso", "hiso_scalar")),
-        never("no run of group probes ends above where it began", "share of runs", rises, runs, seeds),
+        never("no run of group probes ends above its start", "share of runs", rises, runs, seeds),
     ]
     if "log_uniform" in settings.problems:
-        claim = f"on the log-uniform spectrum group probes come to 1e-10 in {settings.queries:,} queries"
+        claim = f"on the log-uniform spectrum group probes reach 1e-10 in {settings.queries:,} queries"
         verdicts.append(judge(claim, "last log10", {"": last("log_uniform", "group_probe")}, seeds, below=-10.0))
     if networks := tuple(n for n in ("mlp_scaled", "mlp_scaled_64") if n in settings.problems):
         claim = "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"
         verdicts.append(against("hiso_scalar", claim, networks, "log10 of the ratio", below=math.log10(0.75)))
-    claim = "random groups do not do it: group probes with the problem's groups end lower"
+    claim = "group probes end lower with the problem's groups than with random groups"
     verdicts.append(against("group_probe_random", claim, below=0.0, control=True))
     if "rotated" in settings.problems:
         claim = "on a rotated spectrum group probes gain less than a factor of 2 over DeComFL"
@@ -311,15 +311,15 @@ def table(settings: Settings, rows: Rows) -> Table:
     return Table(
         ("problem", *(plotting.METHODS[method].label for method in settings.methods)),
         tuple(lines),
-        "log10 of (f − f*)/(f₀ − f*), for networks of the training loss, at the end of the budget",
+        "log10 of (f − f*)/(f₀ − f*), or of the training loss for networks, at the end of the budget (95% interval)",
     )
 
 
 EXPERIMENT = Experiment(
     id="beyond-curvature",
     source="ours, beyond HiSo",
-    shows="HiSo with a measured curvature against HiSo's, a scalar, an oracle and random groups, at equal queries",
-    claim="A curvature measured by probes preconditions where coordinates or tensors differ in scale.",
+    shows="HiSo with measured curvature against its own, a scalar, an oracle and random groups, at equal queries",
+    claim="Curvature that probes measure is an effective preconditioner if coordinates or tensors differ in scale.",
     scales={
         "paper": Settings(),
         "reduced": Settings(rounds=300),
@@ -336,7 +336,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=run_seed,
     plot=plot,
-    caption=f"{MEANS} The gap is (f − f*)/(f₀ − f*), the loss that of training.",
+    caption=f"{MEANS} The gap is (f − f*)/(f₀ − f*); the loss is the training loss.",
     claims=claims,
     table=table,
 )

@@ -94,7 +94,7 @@ def quadratic_problem(family: str, d: int, seed: int) -> CurvatureProblem:
         A = torch.block_diag(*(v * (Q := rotation(size)) @ torch.diag(inside) @ Q.T for v in uniform(d // size)))
         groups = d // size
     else:
-        raise ValueError(f"unknown family {family!r}; accepted: {', '.join(QUADRATICS)}")
+        raise ValueError(f"unknown family {family!r}; choose from {', '.join(QUADRATICS)}")
     x0 = torch.randn(len(A), generator=generator, dtype=torch.float64)
     A = 0.5 * (A + A.T)
     trace, largest = float(A.trace()), float(torch.linalg.eigvalsh(A)[-1])

@@ -278,8 +278,8 @@ def table(settings: Settings, rows: Rows) -> Table:
     return Table(
         ("cell", "rounds", "best fixed γ", "its gap", *(plotting.METHODS[rule].label for rule in rules)),
         tuple(lines),
-        "log10 of the gap after the last round under the best fixed γ, and how much higher the rules end; "
-        "mean over seeds (95% interval)",
+        "log10 of the last gap with the best fixed γ, and the excess of each rule over it; mean over seeds (95% "
+        "interval)",
     )
 
 
@@ -325,8 +325,8 @@ def _leads(rules: tuple[str, ...], rows: Rows, cells: list[Cell], seeds: tuple[i
 EXPERIMENT = Experiment(
     id="beyond-gamma",
     source="ours, beyond FZooS",
-    shows="γ found from round to round against every fixed γ, 1/t and an oracle on heterogeneous quadratics",
-    claim="One γ a round by least squares ends near the best fixed γ, whichever that is.",
+    shows="γ adapted in every round against fixed γ, 1/t and an oracle on heterogeneous quadratics",
+    claim="One γ per round by least squares ends near the best fixed γ in every setting.",
     scales={
         "paper": Settings(),
         "reduced": Settings(sizes=(Size(50, 1000, 10, (*ONE_POINT, ORACLE)), Size(300, 5000, 15, ONE_POINT, seeds=5))),
@@ -337,8 +337,8 @@ EXPERIMENT = Experiment(
     run_seed=run_seed,
     plot=plot,
     plot_more=plot_more,
-    caption="The line and the marks are means over the seeds, the band and the bars one standard error to either side. "
-    "A rule stands at the mean γ that it took.",
+    caption="Lines and marks are means over seeds; bands and bars show ± one standard error. Each rule is placed at "
+    "the mean γ that it used.",
     claims=claims,
     table=table,
     seeds={"quick": 3, "reduced": 10, "paper": 10},

@@ -195,8 +195,8 @@ def table(settings: Settings, rows: Rows) -> Table:
         lines.append((f"{method}, {lie}", *cells))
     over = " and ".join(f"{c:g}" for c in settings.heterogeneities)
     caption = (
-        f"F − min F after {settings.rounds} rounds, mean over seeds, the larger of that at C = {over}. Harmed: above "
-        "three times what it is without a lie, plus a fifth."
+        f"F − min F after {settings.rounds} rounds, mean over seeds, the larger value over C = {over}. Harmed: above "
+        "three times the value without a lie, plus a fifth."
     )
     return Table(("method and lie", *MEANS), tuple(lines), caption)
 
@@ -224,7 +224,7 @@ def plot(settings: Settings, rows: Rows) -> Figure:
 EXPERIMENT = Experiment(
     id="beyond-liars",
     source="ours, beyond the papers",
-    shows="the gap that one client of ten leaves who lies, for every method, lie and mean",
+    shows="final gap with one lying client of ten, for every method, lie and mean",
     claim="Behind the gate and with a trimmed mean one liar in ten harms no method.",
     scales={
         "paper": Settings(),
@@ -238,5 +238,6 @@ EXPERIMENT = Experiment(
     table=table,
     seeds={"quick": 3, "paper": 2},
     cost={"paper": "1 h"},
-    caption="Points are means over the seeds, at the worse heterogeneity; far higher ones are drawn at the upper end.",
+    caption="Marks are means over seeds at the worse heterogeneity C; values above the axis are drawn at its upper "
+    "end.",
 )

@@ -252,7 +252,7 @@ EXPERIMENT = Experiment(
         f"{', '.join(str(q) for q in (1, *settings.sizes))} queries at a time, after {settings.queries:,} queries and "
         f"{settings.rounds} rounds"
     ),
-    claim="Batches that are chosen for what they teach about the gradient lose little a query and gain much a round.",
+    claim="Batches that are informative about the gradient lose little per query and gain much per round.",
     scales={
         "paper": Settings(),
         "reduced": Settings(turbo=descent.QUICK_TURBO),

@@ -188,7 +188,7 @@ def table(settings: Settings, rows: Rows) -> Table:
         lines.append(tuple(line))
     columns = ("cell", *(f"FZooS, {rule}" for rule in OURS), *(plotting.METHODS[method].label for method in BASELINES))
     measured = "log10 of the gap after as many queries as FZooS makes, mean over seeds (95% interval)"
-    return Table(columns, tuple(lines), f"{measured}; of the baselines with the best rate, which is named.")
+    return Table(columns, tuple(lines), f"{measured}; each baseline uses its best rate, which is named.")
 
 
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
@@ -209,7 +209,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
             verdicts.append(judge(claim, gained, gains(rows, moderate), seeds, above=LEAD))
         for method in BASELINES:
             name = plotting.METHODS[method].label
-            claim = f"{said}: FZooS with a settling rate ends below {name} under its best rule, C = {at}"
+            claim = f"{said}: FZooS with a settling rate ends below {name} with its best rule, C = {at}"
             chosen = leads(rows, moderate or cells, method)
             verdicts.append(judge(claim, led, chosen, seeds, above=0.0, control=noise > 0.0))
     return verdicts
@@ -218,8 +218,8 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 EXPERIMENT = Experiment(
     id="beyond-plateau",
     source="ours, beyond FZooS",
-    shows="gap of FZooS with a rate that settles, with a constant one, and of the baselines under their best rate",
-    claim="FZooS goes on falling where constant rates end on a plateau.",
+    shows="gap of FZooS with a settling and a constant rate, and of the baselines with their best rate",
+    claim="With a settling rate FZooS's gap keeps falling where constant rates reach a plateau.",
     scales={
         "paper": Settings(),
         "reduced": Settings(sizes=((50, 1000, 1000),), rounds=40),

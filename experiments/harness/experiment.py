@@ -51,7 +51,7 @@ PAPERS = {
     "fzoos": "FZooS (Shu et al. 2024)",
     "hiso": "HiSo (Li et al. 2025)",
     "katyusha": "ZO-L-Katyusha (Zhang and Tang 2024)",
-    "ours": "Beside the papers",
+    "ours": "Beyond the papers",
 }
 OF_THEOREMS = {"calibration": "zord", "fourier-features": "fzoos"}
 """Experiments on a theorem of a paper rather than on one of its figures, with that paper."""
@@ -72,7 +72,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(piece), "") if piece.isdigit() else (0, piece) for piece in re.split(r"(\d+)", name)]
 
 
-MEANS = "Lines are means over the seeds, bands one standard error to either side."
+MEANS = "Lines are means over seeds; bands show ± one standard error."
 """Caption of most figures."""
 
 

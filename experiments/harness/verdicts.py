@@ -120,9 +120,11 @@ def judge(
         ValueError: without a threshold or cells, or if a cell does not have one number per seed.
     """
     if math.isinf(above) and math.isinf(below):
-        raise ValueError(f"{claim!r}: a verdict needs a bar, above or below")
+        raise ValueError(f"{claim!r}: a verdict needs a threshold, above or below")
     if not cells or any(len(values) != len(seeds) for values in cells.values()):
-        raise ValueError(f"{claim!r}: every cell needs one number for each of the {len(seeds)} seeds")
+        raise ValueError(
+            f"{claim!r}: every cell needs one number for each of the {len(seeds)} seeds; give as many values as seeds"
+        )
     intervals = {label: bootstrap_interval(values) for label, values in cells.items()}
     failed = [label for label, (low, high) in intervals.items() if high < above or low > below]
     held = [label for label, (low, high) in intervals.items() if low > above and high < below]
@@ -131,9 +133,9 @@ def judge(
     tightest = min(slack, key=lambda label: slack[label])
     low, high = intervals[tightest]
     bars = [f"{name} {bar:g}" for name, bar in (("above", above), ("below", below)) if math.isfinite(bar)]
-    detail = f"asked: {' and '.join(bars)}"
+    detail = f"threshold: {' and '.join(bars)}"
     if len(cells) > 1:
-        detail += f"; tightest at {tightest}: {np.mean(cells[tightest]):.3g} ({low:.3g} to {high:.3g})"
+        detail += f"; nearest to it at {tightest}: {np.mean(cells[tightest]):.3g} ({low:.3g} to {high:.3g})"
         for said, labels in (("fails at ", failed), ("undecided at ", open_)):
             if labels:
                 detail += f"; {said}" + ", ".join(labels)

@@ -200,8 +200,8 @@ ADVICE = (
     _advice(
         "One machine, ZoRD itself, piecewise constant values (a classifier's metric)",
         'minimize(f, x0, "zord", uncertainty="spectral_norm", lengthscale=0.67 * d**0.5, step_decay=1, max_queries=n)',
-        "For bounds [0, 10]^d. On a piecewise constant function, steps that are halved after a failure do not reach "
-        "the next edge. With default options, ES ends lower than ZoRD and the trust region.",
+        "For bounds [0, 10]^d. ``step_decay=1`` keeps the step length, since on a piecewise constant function halved "
+        "steps do not reach the next edge. With default options, ES ends lower than ZoRD and the trust region.",
         Ground("zord-fig4", "ZoRD improves the trained network"),
         Ground("zord-fig4", "ZoRD improves it more than ES"),
         Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
@@ -213,7 +213,7 @@ ADVICE = (
         "ZO-L-Katyusha converges linearly down to rounding, while plain and accelerated two-point descent stall in "
         "the constraint.",
         Ground("katyusha-fig1", "ZO-L-Katyusha converges linearly to 1e-10"),
-        Ground("katyusha-fig1", "tuned, ZO-L-Katyusha needs fewer queries to 1e-08"),
+        Ground("katyusha-fig1", "with tuned steps ZO-L-Katyusha needs fewer queries to 1e-08"),
         Ground("katyusha-fig2", "eq. 14 stays above 0.001 in the box"),
     ),
     _advice(
@@ -222,24 +222,24 @@ ADVICE = (
         "Use ``ModuleObjective``, which regenerates directions from their seeds. HiSo's H finds the scale of the "
         "step, not the curvature; these runs do not distinguish it from a single number.",
         Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
-        Ground("hiso-fig5", "H is in the order of the loss's squared gradient"),
-        Ground("hiso-fig5", "HiSo ends with a lower loss than one number in the place of H"),
+        Ground("hiso-fig5", "H is ranked like the loss's squared gradient"),
+        Ground("hiso-fig5", "HiSo ends with a lower loss than a scalar H"),
     ),
     _advice(
         "Parameters or tensors in very different units, in groups that you know",
         'minimize(f, x0, "hiso", curvature=GroupProbe(groups=...), max_queries=...)',
         "Curvature that is measured group by group is a preconditioner, unless the groups cut across the structure. "
         "For a network, double the default rate.",
-        Ground("beyond-curvature", "on the log-uniform spectrum group probes come to 1e-10"),
+        Ground("beyond-curvature", "on the log-uniform spectrum group probes reach 1e-10"),
         Ground("beyond-curvature", "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"),
         Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
-        Ground("beyond-curvature", "no run of group probes ends above where it began"),
+        Ground("beyond-curvature", "no run of group probes ends above its start"),
     ),
     _advice(
         "Several clients whose functions differ, expensive queries",
         'simulate("fzoos", objectives, x0, rounds=50, local_steps=10)',
-        "FZooS is ahead of finite differences at equal queries on smooth functions, and level on a classifier's "
-        "metric, d = 2,189.",
+        "At equal queries FZooS is ahead of finite differences on smooth functions, and level with them on a "
+        "classifier's metric with d = 2,189.",
         Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 0.5, 5)"),
         Ground("fzoos-fig1", "FZooS, adaptive γ is below every baseline at equal queries (C = 50)"),
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
@@ -258,10 +258,10 @@ ADVICE = (
     _advice(
         "Several clients, little bandwidth, d of any size",
         'simulate("decomfl", objectives, x0, rounds=1000, local_steps=1)  # or "hiso"',
-        "A round takes P numbers each way for any d, and missed rounds are replayed bitwise. HiSo saves few rounds "
-        "or none.",
-        Ground("hiso-bytes", "a round of HiSo or DeComFL is 40 bytes a client, whatever d is"),
-        Ground("hiso-bytes", "a round of a vector method is 8d bytes a client"),
+        "A round takes P numbers each way for any d, and a client that missed rounds replays them bitwise. HiSo "
+        "saves few rounds or none.",
+        Ground("hiso-bytes", "a round of HiSo or DeComFL costs 40 bytes per client for every d"),
+        Ground("hiso-bytes", "a round of a vector method costs 8d bytes per client"),
         Ground("hiso-fig5", "HiSo needs fewer rounds than DeComFL to accuracy 0.6"),
         Ground("hiso-table2", "HiSo needs fewer rounds, and so fewer bytes, than DeComFL"),
     ),
@@ -289,7 +289,7 @@ DEFAULTS = (
         "FZooS",
         "gamma",
         "adaptive",
-        "γ = 1/t damps good corrections and keeps bad ones; one γ per round by least squares costs one more number.",
+        "γ = 1/t damps good corrections and keeps bad ones. One γ per round by least squares costs one more number.",
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 50"),
         Ground("beyond-gamma", "FZooS, adaptive γ ends within 0.25 of the best fixed γ, d = 300"),
         Ground("beyond-gamma", "the adaptive γ ends 1 below 1/t at C = 5, noise 0, d = 50"),
@@ -312,6 +312,6 @@ DEFAULTS = (
         "This is the paper's curvature. Measured curvature gains if coordinates or tensors differ in scale, and is "
         "an option.",
         Ground("beyond-curvature", "group probes end lower than HiSo, scalar H"),
-        Ground("beyond-curvature", "no run of group probes ends above where it began"),
+        Ground("beyond-curvature", "no run of group probes ends above its start"),
     ),
 )

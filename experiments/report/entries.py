@@ -72,10 +72,10 @@ def names_in(folder: Path) -> list[str]:
         ResultsError: if the folder does not exist or has no results.
     """
     if not folder.is_dir():
-        raise ResultsError(f"{folder} is no folder; results are made by: {program()} run ID --out {folder}")
+        raise ResultsError(f"{folder} is not a folder; create results with: {program()} run ID --out {folder}")
     found = [path.name.removesuffix(".settings.json") for path in folder.glob("*.settings.json")]
     if not found:
-        raise ResultsError(f"{folder} holds no results; make some: {program()} run ID --out {folder}")
+        raise ResultsError(f"{folder} has no results; create some with: {program()} run ID --out {folder}")
     return sorted(found, key=natural)
 
 
@@ -89,13 +89,13 @@ def read(folder: Path, name: str) -> Entry:
     facts = results.read_json(path)
     if not isinstance(facts, dict) or any(key not in facts for key in NEEDED) or facts["format"] != results.FORMAT:
         other = facts.get("format", "none") if isinstance(facts, dict) else "none"
-        found = f"format {other}, this one reads {results.FORMAT}"
+        found = f"format {other}; this version reads format {results.FORMAT}"
         raise ResultsError(f"{path} was written by another version ({found}); run {name} again")
     pictures = []
     for suffix in facts.get("figures", [""]):
         path = folder / f"{name}{suffix}.png"
         if not path.exists():
-            raise ResultsError(f"{path} is not there; run {name} again")
+            raise ResultsError(f"{path} does not exist; run {name} again")
         with Image.open(path) as image:
             dots = image.info.get("dpi", (100.0, 100.0))[0]
             pictures.append(Picture(path.name, round(image.width / dots, 1)))
@@ -112,7 +112,7 @@ def read_all(folder: Path) -> tuple[list[Entry], list[str]]:
             wrong.append(str(error))
     for path in sorted(folder.glob("*.partial.jsonl")):
         seeds = max(len(path.read_text().splitlines()) - 1, 0)
-        wrong.append(f"{path.name.removesuffix('.partial.jsonl')} is not finished, {seeds} seeds are")
+        wrong.append(f"{path.name.removesuffix('.partial.jsonl')} is not finished: {seeds} seeds are done")
     order = {paper: i for i, paper in enumerate(PAPERS)}
     entries.sort(key=lambda entry: (order.get(entry.paper, len(order)), natural(entry.id)))
     return entries, wrong

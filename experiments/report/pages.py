@@ -37,7 +37,7 @@ def build(folder: Path) -> tuple[dict[str, str], list[str]]:
     if not entries:
         raise ResultsError("\n".join(wrong))
     unknown = [e.id for e in entries if e.id not in registry.MODULES and not e.id.startswith(registry.SCOREBOARDS)]
-    wrong += [f"{name} is shown, but is no experiment of this version" for name in unknown]
+    wrong += [f"{name} is shown, but this version has no such experiment" for name in unknown]
     pages = {f"{paper}.md": _paper(paper, own) for paper, own in by_paper(entries).items()}
     if advice := guide(entries):
         pages[GUIDE] = advice
@@ -67,7 +67,7 @@ def _index(entries: Sequence[Entry], links: Sequence[str]) -> str:
     run = f"{counted(len(entries), 'result')}, {in_words(seconds)} of processor time"
     run += f", run from {dates[0]} to {dates[-1]}" if dates[1:] else f", run on {dates[0]}" if dates else ""
     blocks = [
-        "# Four papers' figures and tables, run again",
+        "# The figures and tables of four papers, reproduced",
         "This library repeats every figure and table of four papers on optimization without gradients. Each claim of a "
         f"paper is judged over several seeds. These pages show {run}.",
         paper_table(entries),

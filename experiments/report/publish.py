@@ -83,7 +83,7 @@ def take_over(folder: Path, experiment: Experiment, target: Path) -> str:
     rows = results.read_rows(folder, name)
     settings, scale = settings_of(experiment, facts)
     if scale == "quick":
-        return "quick, only its cost is noted"
+        return "quick scale, only its cost was recorded"
     text = results.to_csv(rows).encode()
     plain, packed = (target / f"{name}.{suffix}" for suffix in ("csv", "csv.xz"))
     kept, dropped = (packed, plain) if len(text) >= PACKED_FROM else (plain, packed)
@@ -118,7 +118,7 @@ def settings_of(experiment: Experiment, facts: Mapping[str, Any]) -> tuple[Any, 
     rebuilt = _rebuilt(template, facts["settings"])
     if results.as_json(rebuilt) != facts["settings"]:
         fields = ", ".join(sorted(set(facts["settings"]) ^ set(results.as_json(template)))) or "values"
-        raise ResultsError(f"its settings are not this version's ({fields} differ); run it again")
+        raise ResultsError(f"its settings differ from this version's in {fields}; run it again")
     return rebuilt, named or "other"
 
 

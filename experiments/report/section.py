@@ -71,11 +71,11 @@ def _provenance(name: str, facts: Mapping[str, Any], reading: str) -> list[str]:
     versions = ", ".join(f"{library} {version}" for library, version in facts["versions"].items())
     blocks = []
     if reading:
-        scale = "The settings are those of the paper's scale."
+        scale = "This run uses the settings of the paper's scale."
         if differences := facts.get("differences"):
             items = "\n".join(f"- {text(difference)}" for difference in differences)
-            scale = f"The text describes the paper's scale. This run differs in:\n\n{items}"
-        blocks.append(folded("How it was read and run", scale, reading))
+            scale = f"The text below describes the paper's scale. This run differs in:\n\n{items}"
+        blocks.append(folded("Interpretation and settings", scale, reading))
     return [
         *blocks,
         f"Run {text('; '.join(run))}; {text(versions)}. [All settings]({name}.settings.json).",

@@ -11,12 +11,12 @@ RULE = (
     "A claim is judged over the seeds that all methods share, in each setting by the bootstrap 95% interval of its "
     "statistic. A setting holds if the interval lies wholly on the claimed side of the threshold, fails if it lies "
     "wholly on the other side, and is undecided if it contains the threshold. A claim is ``reproduced`` if every "
-    "setting holds and ``partly`` if some do. If none holds, it is ``undecided`` when all settings are undecided or "
-    "when the interval of the mean over settings contains the threshold: these seeds say neither yes nor no. Otherwise "
-    "it is ``not reproduced``. Controls are our own checks and are not counted among the paper's claims. A verdict on "
-    "a stand-in rests on data that replace the paper's, and says nothing about the paper's data. Scale ``paper`` is "
-    "what the paper ran; ``reduced`` fits in one night on two cores. Nothing was tuned to the claims, and what failed "
-    "is shown as it came out."
+    "setting holds and ``partly`` if some do. If none holds, it is ``undecided`` if all settings are undecided or "
+    "if the interval of the mean over settings contains the threshold: these seeds do not decide it. Otherwise it is "
+    "``not reproduced``. Controls are our own checks and are not counted among the paper's claims. A verdict on a "
+    "stand-in rests on data that replace the paper's, and says nothing about the paper's data. Scale ``paper`` repeats "
+    "the paper's run; ``reduced`` runs in one night on two cores. Nothing was tuned to the claims, and failures are "
+    "shown."
 )
 """The rule of judgement."""
 
@@ -52,9 +52,9 @@ SUMMARIES = {
                 ("zord-fig4", "zord-fig9", "zord-table1", "zord-table2", "zord-table3"),
             ),
         ),
-        "By default ZoRD ends virtual steps by another measure of uncertainty, which can fall with fewer queries than "
-        "variables, and fits the lengthscale. Active queries are an option, and a trust region is a method of its own. "
-        "The page ``ours`` compares them with the paper's rule.",
+        "By default ZoRD uses another measure of uncertainty to end virtual steps, which can fall with fewer queries "
+        "than variables, and fits the lengthscale. Active queries are an option, and a trust region is a separate "
+        "method. The page ``ours`` compares them with the paper's rule.",
     ),
     "fzoos": Summary(
         (
@@ -63,39 +63,39 @@ SUMMARIES = {
                 ("fzoos-fig3", "fourier-features"),
             ),
             Point(
-                "On functions that differ from client to client, FZooS needs fewer rounds and queries than FedZO, "
+                "If the clients' functions differ, FZooS needs fewer rounds and queries than FedZO, "
                 "FedProx and SCAFFOLD; more features and a falling γ help.",
                 ("fzoos-fig1", "fzoos-fig4", "fzoos-fig5a", "fzoos-fig5b"),
             ),
             Point("The same holds for federated attacks on images.", ("fzoos-fig2", "fzoos-fig6", "fzoos-fig7")),
             Point(
-                "The same holds for federated search on a classifier's metric.",
+                "The same holds for federated optimization of a classifier's metric.",
                 ("fzoos-fig8", "fzoos-fig9", "fzoos-fig10", "fzoos-fig11", "fzoos-fig12"),
             ),
         ),
-        "By default FZooS finds γ by least squares in each round instead of taking 1/t, and halves its rate when the "
-        "model turns back. Where rounds are expensive and queries cheap, the guide advises SCAFFOLD.",
+        "By default FZooS computes γ by least squares in each round instead of 1/t, and halves its rate when the "
+        "steps of a round reverse direction. If rounds are expensive and queries cheap, the guide recommends "
+        "SCAFFOLD.",
     ),
     "hiso": Summary(
         (
-            Point("A round is a few scalars, whatever the dimension.", ("hiso-bytes",)),
+            Point("A round sends a few scalars in any dimension.", ("hiso-bytes",)),
             Point(
                 "Whitening by the Hessian makes the rate independent of the dimension and of the condition number.",
                 ("hiso-fig4",),
             ),
             Point(
-                "A learned diagonal Hessian makes training faster than without one, and steadier in the number of "
-                "local steps.",
+                "A learned diagonal Hessian makes training faster, and less sensitive to the number of local steps.",
                 ("hiso-fig5", "hiso-fig8"),
             ),
             Point(
-                "Language models are tuned to better scores with less communication.",
+                "Fine-tuning of language models reaches better scores with less communication.",
                 ("hiso-table2", "hiso-table5", "hiso-fig6"),
             ),
         ),
-        "These runs show no gain of the learned diagonal over a single number. Where parameters differ in scale, "
-        "curvature that is measured group by group is an option; the page ``ours`` has it. The language "
-        "models themselves are run if ``--data`` provides them.",
+        "These runs show no gain of the learned diagonal over a single number. If parameters differ in scale, "
+        "curvature can be measured group by group; see the page ``ours``. The language models themselves run if "
+        "``--data`` provides them.",
     ),
     "katyusha": Summary(
         (
@@ -105,21 +105,21 @@ SUMMARIES = {
             ),
             Point("Accelerated two-point descent converges without a constraint, not with one.", ("katyusha-fig2",)),
         ),
-        "The guide advises ZO-L-Katyusha for convex sums with a constraint. Once every method's steps are tuned, its "
-        "lead over ZO-SVRG is small.",
+        "The guide recommends ZO-L-Katyusha for convex sums with a constraint. Once every method's steps are tuned, "
+        "its lead over ZO-SVRG is small.",
     ),
     "ours": Summary(
         (
             Point("Active queries and several queries at a time help ZoRD.", ("beyond-zord", "beyond-parallel")),
-            Point("A γ that is found in each round is close to the best fixed γ.", ("beyond-gamma",)),
-            Point("Local steps that shrink when the model turns back let the gap go on falling.", ("beyond-plateau",)),
+            Point("A γ that is computed in each round is close to the best fixed γ.", ("beyond-gamma",)),
+            Point("Local steps that shrink once they reverse direction keep reducing the gap.", ("beyond-plateau",)),
             Point(
                 "Curvature that is measured group by group speeds up descent on badly scaled problems.",
                 ("beyond-curvature",),
             ),
         ),
-        "These claims are our own, judged by the same rule. Rules that lost stay among these experiments "
-        "and can be run again.",
+        "These claims are our own, judged by the same rule. Rejected rules remain among these experiments and can be "
+        "run again.",
     ),
 }
 """The summary for each key of ``PAPERS``."""

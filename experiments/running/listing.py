@@ -94,14 +94,14 @@ def _shown(one: dict[str, Any], costs: Sequence[str]) -> str:
     if one["data"]:
         lines.append("data: " + ", ".join(f"{name} ({_whereabouts(name, at)})" for name, at in one["data"].items()))
     if one["stand_in"]:
-        lines.append(f"stand-in without them: {one['stand_in']}")
+        lines.append(f"stand-in without data: {one['stand_in']}")
     if one["missing"]:
         lines.append(one["missing"])
     return "\n".join(lines)
 
 
 def _whereabouts(name: str, here: bool | None) -> str:
-    return f"--data DIR, in DIR/{name}" if here is None else "here" if here else "not in the folder given"
+    return f"--data DIR, in DIR/{name}" if here is None else "here" if here else "not in the given folder"
 
 
 def _linked(text: str, path: Path) -> Text:

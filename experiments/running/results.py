@@ -41,7 +41,7 @@ _LIBRARIES = ("torch", "gpytorch", "linear_operator", "botorch", "numpy", "scipy
 PARTIAL = ".partial.jsonl"
 """Suffix of the files with the finished seeds of a run."""
 
-_OTHERWISE = "run without --resume to start over, or write elsewhere with --out"
+_OTHERWISE = "run without --resume to start over, or write to another folder with --out"
 
 
 class ResultsError(ValueError):
@@ -129,7 +129,7 @@ class PartialRun:
             return {}
         facts = read_json(path)
         if found := differences({key: facts.get(key) for key in self._header}, self._header):
-            raise ResultsError(f"{path} holds another run, which differs in {'; '.join(found)}; {_OTHERWISE}")
+            raise ResultsError(f"{path} belongs to a run that differs in {'; '.join(found)}; {_OTHERWISE}")
         rows = read_rows(self.path.parent, name)
         seeds = seeds_of(rows)
         each = facts.get("processor_seconds", 0.0) / len(seeds)
@@ -252,7 +252,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ResultsError(f"{path} cannot be read, {error}; run its experiment again") from error
+        raise ResultsError(f"{path} cannot be read ({error}); run its experiment again") from error
 
 
 def read_rows(folder: Path, name: str) -> Rows:
@@ -263,11 +263,11 @@ def read_rows(folder: Path, name: str) -> Rows:
     """
     plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.xz"
     if not plain.exists() and not packed.exists():
-        raise ResultsError(f"{plain} is not there; run {name} again")
+        raise ResultsError(f"{plain} does not exist; run {name} again")
     text = plain.read_text() if plain.exists() else lzma.decompress(packed.read_bytes()).decode()
     rows = from_csv(text)
     if not rows or any(not isinstance(row.get("seed"), int) for row in rows):
-        raise ResultsError(f"{plain} holds no records of seeds; run {name} again")
+        raise ResultsError(f"{plain} has no records with seeds; run {name} again")
     return rows
 
 
@@ -279,7 +279,7 @@ def read_verdicts(folder: Path, name: str) -> list[Verdict]:
     """
     path = folder / f"{name}.verdicts.json"
     if not path.exists():
-        raise ResultsError(f"{path} is not there; run {name} again")
+        raise ResultsError(f"{path} does not exist; run {name} again")
     try:
         pairs = [(found, {key: tuple(found[key]) for key in ("interval", "seeds")}) for found in read_json(path)]
         return [Verdict(**{**found, **tuples}) for found, tuples in pairs]

@@ -24,7 +24,7 @@ from experiments.running import results
 from optimizers.comparison.records import Rows
 from optimizers.running.pool import run_tasks
 
-DIED = "its process died: it ran out of memory, perhaps (fewer --jobs need less)"
+DIED = "its process died, perhaps because it ran out of memory; fewer --jobs need less"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -102,7 +102,7 @@ def run_experiments(
         Interrupted: on an interrupt; the finished seeds are on disk.
     """
     if seeds is not None and seeds < 2:
-        raise ValueError(f"a verdict's interval needs at least two seeds, got {seeds}")
+        raise ValueError(f"--seeds must be at least 2, since a verdict's interval needs two seeds; got {seeds}")
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     experiments = [available(name) for name in dict.fromkeys(names)]
@@ -168,7 +168,7 @@ def configured(experiment: Experiment, scale: str, device: str | None, data: Pat
             settings = dataclasses.replace(settings, device=device)
     if data is not None:
         if not data.is_dir():
-            raise ValueError(f"--data takes a folder with a folder for each data set; {data} is no folder")
+            raise ValueError(f"--data must be a folder with a subfolder for each data set; {data} is not a folder")
         if "data" in fields and any((data / name).exists() for name in experiment.data):
             settings = dataclasses.replace(settings, data=str(data))
     if experiment.check is not None:
@@ -184,7 +184,7 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
-        raise ValueError(f"device {device!r} cannot be used here: {first}; cpu always can") from error
+        raise ValueError(f"device {device!r} is not available here: {first}; use cpu") from error
 
 
 class _Run:

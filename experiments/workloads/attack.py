@@ -97,6 +97,6 @@ def chosen(images: Images, recognized: Tensor, count: int, seed: int) -> list[tu
     """
     rows = recognized.nonzero().flatten().numpy()
     if len(rows) < count:
-        raise ValueError(f"{count} images are to be attacked, {len(rows)} are recognized")
+        raise ValueError(f"count must be at most the {len(rows)} images that are recognized, got {count}")
     picked = np.random.default_rng([seed, 1]).choice(rows, size=count, replace=False)
     return [(images.test[i].double(), int(images.test_labels[i])) for i in picked.tolist()]

@@ -50,5 +50,5 @@ def cached(folder: str, name: str, make: Callable[[], Any]) -> Any:
     except OSError as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-        logger.warning("%s cannot be written (%s): what it is to hold is made again the next time", path, error)
+        logger.warning("%s cannot be written (%s); its content will be computed again", path, error)
     return made

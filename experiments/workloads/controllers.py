@@ -59,7 +59,7 @@ def make(name: str) -> Any:
         ValueError: for an unknown name.
     """
     if name not in ENVIRONMENTS:
-        raise ValueError(f"unknown environment {name!r}; known are {', '.join(ENVIRONMENTS)}")
+        raise ValueError(f"unknown environment {name!r}; choose from {', '.join(ENVIRONMENTS)}")
     import gymnasium
 
     with _quiet_mujoco():

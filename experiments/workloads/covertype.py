@@ -46,7 +46,7 @@ class Points:
         if classes:
             rows = rows[torch.isin(self.labels, torch.tensor(classes))]
         if len(rows) < count:
-            raise ValueError(f"{count} points of classes {classes or 'all'} are wanted, there are {len(rows)}")
+            raise ValueError(f"count must be at most the {len(rows)} points of classes {classes or 'all'}, got {count}")
         picked = rows[torch.from_numpy(np.random.default_rng([seed, 2]).permutation(len(rows))[:count])]
         return Points(self.inputs[picked], self.labels[picked])
 
@@ -73,12 +73,14 @@ def covertype(folder: Path) -> Points:
     """
     asked = f"python -c \"from sklearn.datasets import fetch_covtype; fetch_covtype(data_home='{folder}')\""
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; this fetches Covertype into it: {asked}")
-    with reading(f"{folder} has no Covertype as scikit-learn keeps it; this fetches it: {asked}; scikit-learn says"):
+        raise DataError(f"{folder} is not a folder; download Covertype into it with: {asked}")
+    with reading(
+        f"{folder} does not contain scikit-learn's copy of Covertype; download it with: {asked}; scikit-learn says"
+    ):
         found = fetch_covtype(data_home=folder, download_if_missing=False)
     inputs, labels = np.asarray(found.data, dtype=np.float64), np.asarray(found.target, dtype=np.int64) - 1
     if inputs.ndim != 2 or inputs.shape[1] != FEATURES or set(np.unique(labels)) - set(range(CLASSES)):
-        raise DataError(f"{folder} should hold n x {FEATURES} features and classes 1 to {CLASSES}, got {inputs.shape}")
+        raise DataError(f"{folder} must have n x {FEATURES} features and classes 1 to {CLASSES}, got {inputs.shape}")
     return _standardised(inputs, labels)
 
 

@@ -86,7 +86,7 @@ def load_images(name: str, data: str = "", side: int = 8) -> Images:
         DataError: if the folder is not as the loader expects.
     """
     if name not in TITLES:
-        raise ValueError(f"unknown images {name!r}; known are {', '.join(TITLES)}")
+        raise ValueError(f"unknown images {name!r}; choose from {', '.join(TITLES)}")
     if not data:
         return digits(side)
     return (mnist if name == "mnist" else cifar10)(Path(data) / name)
@@ -135,7 +135,7 @@ def mnist(folder: Path) -> Images:
 
 def _idx_path(folder: Path, name: str) -> Path:
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder: MNIST's four IDX files are looked for there")
+        raise DataError(f"{folder} is not a folder; it must contain MNIST's four IDX files")
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
@@ -156,7 +156,7 @@ def read_idx(path: Path) -> np.ndarray:
     shape = tuple(int(n) for n in np.frombuffer(content[4 : 4 + 4 * rank], dtype=">u4"))
     body = content[4 + 4 * rank :]
     if len(shape) != rank or len(body) != int(np.prod(shape)):
-        raise DataError(f"{path} should hold an array of shape {shape}, it has {len(body)} bytes for it")
+        raise DataError(f"{path} must have an array of shape {shape}, got {len(body)} bytes")
     return np.frombuffer(body, dtype=np.uint8).reshape(shape).copy()
 
 
@@ -177,7 +177,7 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _PICKLED:
-            raise pickle.UnpicklingError(f"a CIFAR-10 batch holds no {module}.{name}")
+            raise pickle.UnpicklingError(f"a CIFAR-10 batch must not contain {module}.{name}")
         return _RECONSTRUCT if name == "_reconstruct" else super().find_class(module, name)
 
 
@@ -204,5 +204,5 @@ def _cifar_batch(path: Path) -> tuple[Tensor, Tensor]:
         found = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         pixels, labels = np.asarray(found[b"data"]), np.asarray(found[b"labels"], dtype=np.int64)
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3 * 32 * 32) or not set(labels) <= set(range(10)):
-        raise DataError(f"{path} should hold n x 3072 bytes and n classes, got {pixels.dtype} {pixels.shape}")
+        raise DataError(f"{path} must have n x 3072 bytes and n classes, got {pixels.dtype} {pixels.shape}")
     return torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy()).float() / 255.0, torch.from_numpy(labels)

@@ -91,7 +91,7 @@ def load_model(folder: Path, device: str = "cpu") -> Pretrained:
     from transformers import AutoModelForCausalLM
 
     _check_model_folder(folder)
-    with reading(f"{folder} holds no causal language model"):
+    with reading(f"{folder} has no causal language model"):
         made: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32, local_files_only=True)
     return Pretrained(made.to(device).eval().requires_grad_(False))
 
@@ -102,10 +102,10 @@ def _tokenizer(folder: Path) -> Any:
 
     _check_model_folder(folder)
     sides = {"padding_side": "left", "truncation_side": "left"}
-    with reading(f"{folder} holds no tokenizer"):
+    with reading(f"{folder} has no tokenizer"):
         found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, **sides)
     if found.eos_token_id is None:
-        raise DataError(f"{folder}: its tokenizer has no token for the end of a text, which ends an answer")
+        raise DataError(f"{folder}: the tokenizer has no end-of-text token, which must end an answer")
     if found.pad_token_id is None:
         found.pad_token = found.eos_token
     return found
@@ -123,15 +123,17 @@ def load_task(folder: Path, split: str) -> Any:
     import datasets
 
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder; a data set is looked for there, as datasets' save_to_disk writes it")
-    with reading(f"{folder} is not what datasets' save_to_disk writes"):
+        raise DataError(f"{folder} is not a folder; it must contain a data set written by datasets' save_to_disk")
+    with reading(f"{folder} was not written by datasets' save_to_disk"):
         found = datasets.load_from_disk(str(folder))
     if not isinstance(found, datasets.DatasetDict) or set(SPLITS) - set(found):
         have = sorted(found) if isinstance(found, datasets.DatasetDict) else "one data set without splits"
-        raise DataError(f"{folder} should have the splits {' and '.join(SPLITS)}, it has {have}")
+        raise DataError(f"{folder} must have the splits {' and '.join(SPLITS)}, got {have}")
     wanted, have = COLUMNS[folder.name], found[split].column_names
     if missing := [name for name in wanted if name not in have]:
-        raise DataError(f"{folder}, split {split}, lacks the columns {', '.join(missing)}; it has {', '.join(have)}")
+        raise DataError(
+            f"{folder}, split {split}, must have the columns {', '.join(missing)}; it has {', '.join(have)}"
+        )
     return found[split]
 
 
@@ -144,7 +146,7 @@ def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed
     """
     rows, tokenizer = load_task(data / task, split), _tokenizer(data / model)
     if task != "squad" and (wrong := set(rows["label"]) - {0, 1}):  # GLUE's test splits have −1
-        raise DataError(f"{data / task}, split {split}: labels must be 0 and 1, it has {sorted(wrong)[0]} too")
+        raise DataError(f"{data / task}, split {split}: labels must be 0 or 1, got {sorted(wrong)[0]}")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count].tolist()
     picked = [rows[i] for i in order]
     longest = min(LONGEST, getattr(tokenizer, "model_max_length", LONGEST) - LONGEST_ANSWER)
@@ -159,7 +161,7 @@ def load_prompts(data: Path, task: str, model: str, split: str, count: int, seed
     if task != "squad":
         choices = tuple(tokenizer(word, add_special_tokens=False).input_ids[0] for word in CHOICES[task])
         if len(set(choices)) < len(choices):
-            raise DataError(f"{data / model}: its tokenizer does not tell {' and '.join(CHOICES[task])} apart")
+            raise DataError(f"{data / model}: the tokenizer gives {' and '.join(CHOICES[task])} the same first token")
         return Prompts(tokens, mask, torch.tensor([int(row["label"]) for row in picked]), choices)
     answers = [_answer(row, tokenizer) for row in picked]
     padded = pad_sequence([torch.tensor(answer) for answer in answers], batch_first=True, padding_value=IGNORED)
@@ -186,4 +188,6 @@ def there(data: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 def _check_model_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
-        raise DataError(f"{folder} holds no model as transformers' save_pretrained writes it: config.json is not there")
+        raise DataError(
+            f"{folder} has no config.json; it must contain a model written by transformers' save_pretrained"
+        )

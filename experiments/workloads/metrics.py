@@ -62,7 +62,7 @@ def metric(name: str, counts: Tensor) -> Tensor:
     counts = counts.double()
     hits, predicted, true = counts.diagonal(dim1=-2, dim2=-1), counts.sum(-2), counts.sum(-1)
     if name not in METRICS:
-        raise ValueError(f"unknown metric {name!r}; known are {', '.join(METRICS)}")
+        raise ValueError(f"unknown metric {name!r}; choose from {', '.join(METRICS)}")
     union = predicted + true - hits
     below = {"precision": predicted, "recall": true, "f1": (predicted + true) / 2.0, "jaccard": union}[name]
     present = (predicted + true) > 0

@@ -72,7 +72,7 @@ class Problem:
             ValueError: if the last dimension is not d.
         """
         if X.shape[-1] != self.dim:
-            raise ValueError(f"{self.name} takes points of dimension {self.dim}, got shape {tuple(X.shape)}")
+            raise ValueError(f"{self.name} needs points of dimension {self.dim}, got shape {tuple(X.shape)}")
         return self.function(X)
 
     def gradient(self, X: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def standard_problem(name: str, dim: int, bounds: tuple[float, float] | None = N
         ValueError: for an unknown name, too small a dimension, or empty bounds.
     """
     if name not in _STANDARD:
-        raise ValueError(f"unknown problem {name!r}; known are {', '.join(_STANDARD)}")
+        raise ValueError(f"unknown problem {name!r}; choose from {', '.join(_STANDARD)}")
     function, customary, minimizer, least = _STANDARD[name]
     if dim < least:
         raise ValueError(f"{name} needs at least {least} dimensions, got {dim}")

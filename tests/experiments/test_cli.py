@@ -47,7 +47,7 @@ def test_list_says_what_is_needed_and_whether_it_is_here(monkeypatch, tmp_path, 
     text = " ".join(capsys.readouterr().out.split())
     assert "toy-fig1 Toy, Fig. 1: numbers near their index see left – 3 h" in text and "quick: days on a GPU" in text
     assert "mnist (--data DIR, in DIR/mnist)" in text and "digits for MNIST" in text
-    assert "no_such_module, not installed here: pip install 'gradient-surrogates-experiments[absent]'" in text
+    assert "(no_such_module); run: pip install 'gradient-surrogates-experiments[absent]'" in text
     (found,) = listed(capsys)
     assert (found["paper"], found["source"], found["extra"]) == ("ours", "Toy, Fig. 1", "absent")
     assert found["cost"] == {"quick": "days on a GPU", "reduced": "", "paper": "3 h"}
@@ -60,7 +60,7 @@ def test_list_says_what_is_needed_and_whether_it_is_here(monkeypatch, tmp_path, 
     assert listed(capsys, "--paper", "zord") == []
     monkeypatch.setattr(registry, "MODULES", {"hiso-y": "cma_missing"})
     monkeypatch.setitem(registry.EXTRAS, "absent", ("cma_missing",))
-    assert "cma_missing, not installed here" in listed(capsys)[0]["missing"]
+    assert "(cma_missing); run" in listed(capsys)[0]["missing"]
     assert main(["list"]) == 0
     assert "'./experiments[absent]'" in " ".join(capsys.readouterr().out.split())
 
@@ -132,7 +132,7 @@ def test_a_missing_extra_is_answered_with_the_pip_command(monkeypatch, tmp_path,
     monkeypatch.setitem(registry.EXTRAS, "absent", ("no_such_module",))
     for name in ("hiso-x", "hiso-y"):
         assert main(["run", name, "--out", str(tmp_path)]) == 2
-        assert "no_such_module, not installed here: pip install 'gradient-surrogates-exp" in capsys.readouterr().err
+        assert "(no_such_module); run: pip install 'gradient-surrogates-exp" in capsys.readouterr().err
     run = ["--scale", "quick", "--jobs", "1", "--out", str(tmp_path)]
     assert main(["run", "--all", *run]) == 1
     assert capsys.readouterr().err.count("left out: ") == 2 and (tmp_path / "toy-fig1.csv").exists()
@@ -146,7 +146,7 @@ def test_data_that_are_not_there_are_named_with_what_is_used(toy_only, monkeypat
     assert main(["run", "toy-fig1", "--data", str(tmp_path), *out]) == 0
     assert f"toy-fig1: {tmp_path} has no mnist; a stand-in is used" in capsys.readouterr().err
     assert main(["run", "toy-fig1", "--data", str(tmp_path / "absent"), *out]) == 2
-    assert "absent is no folder" in capsys.readouterr().err
+    assert "absent is not a folder" in capsys.readouterr().err
 
 
 def test_run_takes_ids_or_a_paper_or_all(capsys):
@@ -163,12 +163,12 @@ def test_report_is_written_beside_the_results_and_read_in_a_terminal(toy_only, t
     assert main(["report", "--from", str(tmp_path)]) == 0
     assert "values are positive" in (tmp_path / "ours.md").read_text()
     said = capsys.readouterr()
-    assert "other is not finished, 1 seeds are" in said.err
+    assert "other is not finished: 1 seeds" in said.err
     command = shlex.split(said.out.rpartition(": ")[2])
     shown = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=True)
     assert command[0] == "python" and "How a claim is judged" in shown.stdout
     assert main(["report", "--from", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere is no folder" in capsys.readouterr().err
+    assert "nowhere is not a folder" in capsys.readouterr().err
 
 
 def test_publish_writes_to_the_folder_that_is_named_alone(toy_only, tmp_path, monkeypatch, capsys):
@@ -239,7 +239,7 @@ def test_a_name_near_nothing_is_answered_with_all_names():
 
 def test_an_unknown_command_is_answered_with_the_nearest(capsys):
     assert main(["rnu", "zord-fig1"]) == 2
-    assert capsys.readouterr().err == "error: unknown command 'rnu'; the nearest are run\n"
+    assert capsys.readouterr().err == "error: unknown command 'rnu'; the closest are run\n"
 
 
 def test_run_writes_to_out_and_closes_with_a_summary(toy_only, tmp_path, capsys):
@@ -278,7 +278,7 @@ def test_benchmark_passes_its_own_arguments_on(monkeypatch, capsys):
     assert main(["benchmark", "derived-gp", "--quick", "--out", "x"]) == 0
     assert seen == [["--quick", "--out", "x"]]
     assert main(["benchmark", "derived"]) == 2
-    assert "the nearest are derived-gp" in capsys.readouterr().err
+    assert "the closest are derived-gp" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_named(toy_only, tmp_path, capsys):

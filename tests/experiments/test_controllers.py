@@ -44,7 +44,7 @@ def test_the_network_is_torchs():
 
 
 def test_an_unknown_environment_is_refused():
-    with pytest.raises(ValueError, match="known are"):
+    with pytest.raises(ValueError, match="choose from"):
         controllers.make("cartpole")
 
 

@@ -261,5 +261,5 @@ def test_a_new_experiment_is_one_module_and_one_line(tmp_path, monkeypatch):
         assert [(v.claim, v.status) for v in outcome.verdicts] == [("random search ends above RGF", "reproduced")]
     made, wrong = pages.build(tmp_path / "out")
     assert not wrong and "A new contributor's figure: how it was read." in made["ours.md"]
-    with pytest.raises(registry.UnknownNameError, match="new_figures 'new-fig3'; the nearest are"):
+    with pytest.raises(registry.UnknownNameError, match="new_figures 'new-fig3'; the closest are"):
         registry.get("new-fig3")

@@ -171,7 +171,7 @@ def test_prompts_are_dealt_once():
     shares = [labels[rows].mean() for rows in dealt]
     assert max(shares) - min(shares) > 0.3
     assert [len(rows) for rows in language.deal(np.zeros(30), 3, 10, 0)] == [10] * 3
-    with pytest.raises(DataError, match="more than the 30 rows"):
+    with pytest.raises(DataError, match="more than the 30 available rows"):
         language.deal(np.zeros(30), 4, 10, 0)
 
 
@@ -391,14 +391,14 @@ def test_data_that_are_not_what_is_expected_are_refused_by_name(data, tmp_path):
     with pytest.raises(DataError, match="has no model: at least one of opt-125m is needed"):
         language.check(quick)
     (tmp_path / "opt-125m").mkdir()
-    with pytest.raises(DataError, match=r"opt-125m holds no model as .*: config\.json is not there"):
+    with pytest.raises(DataError, match=r"opt-125m has no config\.json"):
         language.check(quick)
     (tmp_path / "opt-125m" / "config.json").write_text("{}")
-    with pytest.raises(DataError, match="opt-125m holds no causal language model"):
+    with pytest.raises(DataError, match="opt-125m has no causal language model"):
         language.check(quick)
     with pytest.raises(DataError, match="sst2 is not what datasets' save_to_disk writes"):
         llm.load_task(tmp_path / "sst2", "train")
-    with pytest.raises(DataError, match="qqp is no folder"):
+    with pytest.raises(DataError, match="qqp is not a folder"):
         llm.load_task(tmp_path / "qqp", "train")
     datasets.Dataset.from_dict({"sentence": ["good"]}).save_to_disk(str(tmp_path / "one" / "sst2"))
     with pytest.raises(DataError, match="should have the splits train and validation"):

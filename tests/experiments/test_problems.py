@@ -68,7 +68,7 @@ def test_a_quadratic_is_its_formula_and_its_gradient_is_linear():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: standard_problem("sphere", 3), "known are ackley, levy, rosenbrock"),
+        (lambda: standard_problem("sphere", 3), "choose from ackley, levy, rosenbrock"),
         (lambda: standard_problem("rosenbrock", 1), "at least 2 dimensions, got 1"),
         (lambda: standard_problem("levy", 2, bounds=(1.0, 1.0)), "increasing"),
         (lambda: standard_problem("levy", 2)(torch.zeros(3, 4)), r"dimension 2, got shape \(3, 4\)"),

@@ -90,7 +90,7 @@ def test_the_pages_need_their_folder_alone_and_say_everything(folder):
         "<td>ours <b>|x|</td>",
         "queries & more",
         "1.1 (1 to 1.2)",
-        "The settings are those of the paper's scale",
+        "This run uses the settings of the paper's scale",
         '<img src="toy-fig1.png" alt="Toy, Fig. 1: numbers near their index" width="408">',
         "bands one standard error to either side. 3 seeds.",
         f'<code class="language-bash">{facts["command"]}',
@@ -125,11 +125,15 @@ def test_a_text_is_read_as_it_was_written(said):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("toy-fig1.settings.json", '{"format": 99}', "another version .format 99, this one reads 1.; run toy-fig1"),
+        (
+            "toy-fig1.settings.json",
+            '{"format": 99}',
+            "another version .format 99; this version reads format 1.; run toy-fig1",
+        ),
         ("toy-fig1.settings.json", '{"experiment": "toy', "cannot be read"),
         ("toy-fig1.verdicts.json", '[{"claim": "x"}]', "another version"),
-        ("toy-fig1.png", None, "toy-fig1.png is not there; run toy-fig1 again"),
-        ("toy-fig1.verdicts.json", None, "toy-fig1.verdicts.json is not there"),
+        ("toy-fig1.png", None, "toy-fig1.png does not exist; run toy-fig1 again"),
+        ("toy-fig1.verdicts.json", None, "toy-fig1.verdicts.json does not exist"),
     ],
 )
 def test_results_that_cannot_be_read_are_named(folder, name, content, message):
@@ -159,7 +163,7 @@ def test_publishing_keeps_the_records_and_makes_the_rest_anew(folder, tmp_path, 
     assert Image.open(target / "toy-fig1.png").mode == "P"
     assert {path.name: path.read_text() for path in target.glob("*.md")} == pages.build(target)[0]
     run_experiments(["toy-fig1"], tmp_path / "quick", scale="quick", jobs=1, show_progress=False)
-    assert publish(tmp_path / "quick", target)[0] == "toy-fig1: quick, only its cost is noted"
+    assert publish(tmp_path / "quick", target)[0] == "toy-fig1: quick scale, only its cost was recorded"
     assert (target / "toy-fig1.csv").read_bytes() == before
     monkeypatch.setattr("experiments.report.publish.PACKED_FROM", 10)
     publish(folder, target)
@@ -202,7 +206,7 @@ def test_settings_are_rebuilt_or_refused():
     changed = dataclasses.replace(experiment.settings("paper"), num_queries=(7, 8))
     assert settings_of(experiment, {"settings": results.as_json(changed)}) == (changed, "other")
     assert settings_of(experiment, {"settings": results.as_json(experiment.settings("quick"))})[1] == "quick"
-    with pytest.raises(ResultsError, match=r"\(gone differ\); run it again"):
+    with pytest.raises(ResultsError, match=r"settings differ .* in gone; run it again"):
         settings_of(experiment, {"settings": {**results.as_json(changed), "gone": 1}})
 
 

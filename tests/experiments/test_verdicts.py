@@ -79,7 +79,7 @@ def test_judge_moves_with_its_bar():
     assert judge("c", "s", cells, SEEDS, above=1.5).status == "not reproduced"
     assert judge("c", "s", cells, SEEDS, below=1.5).status == "reproduced"
     assert judge("c", "s", cells, SEEDS, above=0.5, below=0.9).status == "not reproduced"
-    with pytest.raises(ValueError, match="needs a bar"):
+    with pytest.raises(ValueError, match="needs a threshold"):
         judge("c", "s", cells, SEEDS)
 
 

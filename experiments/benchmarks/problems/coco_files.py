@@ -86,7 +86,7 @@ def progress_in(folder: Path) -> Progress:
     for kind in ("dat", "tdat"):
         files = list(folder.rglob(f"*.{kind}"))
         if len(files) > 1:
-            raise ValueError(f"{folder} holds files of several runs")
+            raise ValueError(f"{folder} must have the files of one run, got several")
         for file in files:
             rows |= _rows(file)
     counts = sorted(rows)

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             try:
                 make(runs, options.out, options.jobs, options.resume, told)
             except KeyboardInterrupt:
-                print(f"\ninterrupted; {len(made)} runs were made and are kept, --resume goes on", file=sys.stderr)
+                print(f"\ninterrupted; {len(made)} finished runs are kept, and --resume continues", file=sys.stderr)
                 return 130
     return _show(options.out, shlex.join(["python", "-m", "experiments", "benchmark", "problems", *arguments]))
 
@@ -55,15 +55,15 @@ def main(arguments: Sequence[str]) -> int:
 def _show(out: Path, command: str) -> int:
     records = page.by_name(read(out))
     if not records:
-        raise ValueError(f"{out} has no runs; make some without --tables")
+        raise ValueError(f"{out} has no runs; omit --tables to make some")
     for name, own in records.items():
         print(f"\n{name}\n")
         print("\n".join(page.write(name, own, out, command)))
     print(f"written: {', '.join(f'{out}/{name}.txt' for name in records)}")
-    print(f"one page: {program()} report --from {out}")
+    print(f"build a page with: {program()} report --from {out}")
     folders = sorted(path for path in (out / COCO).glob("*/*") if not path.parent.name.startswith("."))
     if folders:
-        print(f"COCO's runtime distributions: python -m cocopp {' '.join(map(str, folders))}")
+        print(f"plot COCO's runtime distributions with: python -m cocopp {' '.join(map(str, folders))}")
     return 0
 
 
@@ -73,7 +73,7 @@ def _runs(options: argparse.Namespace) -> list[Run]:
     here = [rival for rival in methods if not rival.missing]
     for rival in methods:
         if rival.missing:
-            print(f"left out: {rival.name} needs {', '.join(rival.missing)}, not installed here", file=sys.stderr)
+            print(f"left out: {rival.name} needs {', '.join(rival.missing)}, which is not installed", file=sys.stderr)
     found: list[Run] = []
     for name in options.suite:
         suite = SUITES[name]
@@ -87,7 +87,7 @@ def _runs(options: argparse.Namespace) -> list[Run]:
             taking = (r for r in here if options.anywhere or r.takes(problem, suite.functions, options.instances))
             found += [Run(rival.name, problem) for rival in taking]
     if not found:
-        raise ValueError("none of these methods is run on any of these problems, as --help says; --anywhere runs them")
+        raise ValueError("by default none of these methods runs on these problems (see --help); --anywhere runs them")
     return found
 
 
@@ -110,7 +110,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return list(range(int(first), int(last or first) + 1))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number and no range such as 11-15") from None
+        raise argparse.ArgumentTypeError(f"must be a number or a range such as 11-15, got {text!r}") from None
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -121,22 +121,26 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=f"{program()} benchmark problems",
         description=plain(__doc__),
-        epilog=f"suites, and the dimensions that they are run at by default:\n{suites}\n\n"
-        f"methods, and where they are run:\n{rows}",
+        epilog=f"suites and their default dimensions:\n{suites}\n\nmethods, and where they run:\n{rows}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--suite", nargs="+", choices=SUITES, default=["bbob"], metavar="SUITE", help="default: bbob")
-    add("--methods", nargs="+", choices=RIVALS, metavar="METHOD", help="default: all of those below")
-    add("--anywhere", action="store_true", help="run methods also where they are not by default; see below")
-    add("--dimensions", nargs="+", type=int, default=[], metavar="D", help="default: the suite's, below")
+    add("--methods", nargs="+", choices=RIVALS, metavar="METHOD", help="default: all, listed below")
+    add("--anywhere", action="store_true", help="run methods on problems where they do not run by default, see below")
+    add("--dimensions", nargs="+", type=int, default=[], metavar="D", help="default: the suite's, listed below")
     add("--functions", nargs="+", default=[], metavar="F", help="numbers, or names of black boxes; default: all")
-    instances = f"numbers or ranges from 4 on, seeds of the real ones; default: {PUBLISHED[0]}-{PUBLISHED[-1]}"
+    instances = f"numbers or ranges from 4 on, or seeds of black boxes; default: {PUBLISHED[0]}-{PUBLISHED[-1]}"
     add("--instances", nargs="+", type=_numbers, default=[list(PUBLISHED)], metavar="I", help=instances)
-    add("--budget", type=int, metavar="K", help="K d queries a run on COCO's suites; default: the suite's, below")
+    add(
+        "--budget",
+        type=int,
+        metavar="K",
+        help="K d queries per run on COCO's suites; default: the suite's, listed below",
+    )
     add("--jobs", type=int, default=1, metavar="J", help="processes, each with one thread; default: 1")
-    add("--resume", action="store_true", help="keep the runs that DIR has, or its tables")
-    add("--tables", action="store_true", help="make no runs: tables and page of those that DIR has")
+    add("--resume", action="store_true", help="keep the runs or the tables in DIR")
+    add("--tables", action="store_true", help="only build tables and page of the runs in DIR")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     options = parser.parse_args(arguments)
     options.instances = [number for numbers in options.instances for number in numbers]

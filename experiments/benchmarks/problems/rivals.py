@@ -91,7 +91,7 @@ class Rival:
         real = f"d ≤ {self.most_real:g} on real problems" if self.most_real else "no real problems"
         parts += [] if math.isinf(self.most_real) else [real]
         parts += [f"every {_ORDINALS[self.every]} function"] if self.every > 1 else []
-        parts += [f"the first {self.instances} instances asked for"] if self.instances else []
+        parts += [f"the first {self.instances} selected instances"] if self.instances else []
         return ", ".join([*parts, f"up to {self.factor} d queries"])
 
 
@@ -144,22 +144,22 @@ def _run_outside(name: str, options: Mapping[str, Any], queries: Queries, x0: np
 
 
 _TABLE = (
-    Rival("trust_region", _ours("trust_region"), factor=100, why="ours, the method that is tested"),
+    Rival("trust_region", _ours("trust_region"), factor=100, why="ours, the method under test"),
     Rival(
         "trust_region_8",
         _run_rounds,
         most=20,
         most_real=0,
         every=2,
-        why="ours with eight queries at a time, as eight workers ask",
+        why="ours with eight concurrent queries",
     ),
     Rival("zord", _ours("zord"), why="ours, the library's ZoRD with its defaults"),
-    Rival("zord_gated", _ours("zord", active="gated"), most=40, most_real=400, why="ours, with queries that teach"),
+    Rival("zord_gated", _ours("zord", active="gated"), most=40, most_real=400, why="ours, with active queries"),
     Rival("rgf", _ours("rgf"), factor=100, why="the papers' baseline"),
     Rival("prgf", _ours("prgf"), factor=100, why="the papers' baseline"),
     Rival("es", _ours("es"), factor=100, why="the papers' baseline"),
     Rival("gld", _ours("gld"), factor=100, why="the papers' baseline"),
-    Rival("least_squares", _ours("least_squares"), most=40, most_real=400, why="a line in the GP's place"),
+    Rival("least_squares", _ours("least_squares"), most=40, most_real=400, why="a linear model instead of the GP"),
     Rival(
         "cobyqa",
         _outside("cobyqa"),
@@ -167,7 +167,7 @@ _TABLE = (
         most_real=120,
         factor=100,
         asks_start=False,
-        why="SciPy's best method on values, with its own radius of 1",
+        why="SciPy's best derivative-free method, with its default radius of 1",
     ),
     Rival(
         "cobyqa_wide",
@@ -176,13 +176,15 @@ _TABLE = (
         most_real=120,
         factor=100,
         asks_start=False,
-        why="the same with the first radius that our trust region has up to d = 20, 0.2 of the box",
+        why="the same with our trust region's initial radius up to d = 20, 0.2 of the box",
     ),
-    Rival("cma", _outside("cma"), factor=100, asks_start=False, why="the standard of evolution strategies, IPOP"),
-    Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences, d + 1 queries a gradient"),
+    Rival(
+        "cma", _outside("cma"), factor=100, asks_start=False, why="the standard evolution strategy, with IPOP restarts"
+    ),
+    Rival("l_bfgs_b", _outside("l-bfgs-b"), factor=100, why="forward differences with d + 1 queries per gradient"),
     Rival("nelder_mead", _outside("nelder-mead"), factor=100, why="the classic, with SciPy's simplex"),
-    Rival("random", _outside("random"), factor=100, why="the floor"),
-    Rival("sobol", _outside("sobol"), factor=100, why="the even floor"),
+    Rival("random", _outside("random"), factor=100, why="the baseline"),
+    Rival("sobol", _outside("sobol"), factor=100, why="the baseline with evenly spread points"),
     Rival(
         "turbo", _ours("turbo"), most=10, most_real=120, every=2, why="the best known local Bayesian optimization; slow"
     ),
@@ -192,7 +194,7 @@ _TABLE = (
         most=10,
         most_real=18,
         every=2,
-        why="NeST-BO's rule: a GP's gradient and Hessian, as here, in local steps; slow",
+        why="NeST-BO's rule: local steps from a GP's gradient and Hessian; slow",
     ),
     Rival(
         "local_entropy",

@@ -160,7 +160,9 @@ def make(runs: Sequence[Run], out: Path, jobs: int, resume: bool, told: Callable
     with closing(_opened(out)) as finished:
         found = _read(finished)
         if found and not resume:
-            raise ValueError(f"{out / RECORDS} has runs already: resume them with --resume, or write elsewhere, --out")
+            raise ValueError(
+                f"{out / RECORDS} already has runs; continue with --resume, or write to another folder with --out"
+            )
         for path in sorted(out.glob(f"problems-*{PACKED}")) if resume and not found else ():
             for record in read_records(out, path.name.removesuffix(PACKED)):
                 finished.add(record.as_json())

@@ -159,8 +159,8 @@ def chosen(
         return [Problem("real", box.name, box.dimension, i, box.budget) for i in instances for box in here]
     if early := [instance for instance in instances if instance < FIRST_INSTANCE]:
         raise ValueError(
-            f"instance {early[0]} of {suite.name} is refused: nothing here is run or tuned on COCO's instances 1 to 3, "
-            f"so that whoever checks the results has them to do it with; give instances from {FIRST_INSTANCE} on"
+            f"instances must be at least {FIRST_INSTANCE}, got {early[0]}: COCO's instances 1 to 3 are reserved for "
+            "whoever checks the results"
         )
     if other := [d for d in dimensions if d not in suite.known]:
         raise ValueError(f"{suite.name} has no dimension {other[0]}; it has {_listed(suite.known)}")

@@ -50,7 +50,7 @@ def ranks(board: Board, columns: Sequence[Part], by: str = "dimension") -> Table
     methods = " / ".join(str(len(part.everywhere)) for part in main)
     problems = " / ".join(str(len(part.problems)) for part in main)
     caption = (
-        f"Mean rank by {by}, column by column among the methods that were run on all of its problems "
+        f"Mean rank by {by}; each column ranks the methods that ran on all of its problems "
         f"({methods} methods, {problems} problems). {_better(board)}{_asked(board)}"
     )
     return Table(("mean rank", *(name for name, _ in columns)), tuple(rows), caption)
@@ -88,8 +88,8 @@ def differences(board: Board, columns: Sequence[Part], by: str = "dimension") ->
         found = [board.where(chosen).difference(OURS, other) for _, chosen in columns]
         rows.append((f"to {label(other)}", *(str(one) if one.units else "" for one in found)))
     caption = (
-        f"{label(OURS)} less each rival by {by}: {_measure(board)}, mean of the differences problem by problem "
-        "with Student's 95% interval over the problems that both were run on; below 0 it is ahead."
+        f"{label(OURS)} minus each rival by {by}: {_measure(board)}, mean of the paired differences with Student's 95% "
+        "interval over the problems on which both ran; a negative value means that the first is ahead."
     )
     return Table(("difference", *(name for name, _ in columns)), tuple(rows), caption)
 
@@ -110,7 +110,7 @@ def on_fewer(board: Board) -> Table | None:
         where = f"{_listed(_dimensions(mine))}; {functions}, {counted(len(mine.problems), 'problem')}"
         rows.append((label(method), where, said))
     columns = ("method", "run at d =", f"mean rank / {_measure(board)} of all methods on these problems")
-    return Table(columns, tuple(rows), "The methods that were run on some problems of a dimension only.")
+    return Table(columns, tuple(rows), "Methods that ran on only some problems of a dimension.")
 
 
 def times(records: Sequence[Record]) -> Table:
@@ -123,9 +123,7 @@ def times(records: Sequence[Record]) -> Table:
         ]
         found[method] = [f"{np.mean(values):.2g}" if values else "" for values in own]
     rows = tuple((label(method), *cells) for method, cells in found.items())
-    caption = (
-        "Processor milliseconds that a method takes for a query, without the objective's, mean over runs, one thread."
-    )
+    caption = "Processor milliseconds of a method per query, without the objective, mean over runs, on one thread."
     return Table(("ms a query", *(f"d = {d}" for d in dims)), rows, caption)
 
 
@@ -154,7 +152,7 @@ def what_was_run(records: Sequence[Record]) -> Table:
         )
     columns = ("method", "functions", "d", "instances", "queries", "runs", "failed", "processor hours", "why")
     return Table(
-        columns, tuple(rows), "What was run, made from the records. A run that failed counts with what it had."
+        columns, tuple(rows), "The runs of each method. A failed run counts with its values until the failure."
     )
 
 
@@ -199,11 +197,11 @@ def _measure(board: Board) -> str:
 def _meaning(board: Board) -> str:
     if board.problems[0].suite == "real":
         return (
-            "Mean percentage of what could be gained that was left: 0 for the least value that any method found on "
-            "the problem and instance, 100 for no gain on the start."
+            "Mean percentage of the possible gain that was left: 0 for the least value that any method found on the "
+            "problem and instance, 100 for no gain over the start."
         )
-    noisy = " of the least value without noise among the queries" if board.problems[0].suite == "bbob-noisy" else ""
-    return f"Mean log10 gap{noisy}, from 1e-8 on, of the methods that were run on all problems of a column."
+    noisy = " of the smallest noise-free value among the queries" if board.problems[0].suite == "bbob-noisy" else ""
+    return f"Mean log10 gap{noisy}, bounded below by 1e-8, of the methods that ran on all problems of a column."
 
 
 def _better(board: Board) -> str:
@@ -218,7 +216,7 @@ def _asked(board: Board) -> str:
     problems = board.problems
     functions, instances = {p.function for p in problems}, sorted({p.instance for p in problems})
     budgets = sorted({p.queries // p.dimension for p in problems})
-    own = "each problem's own budget; over several black boxes each counts once, by its mean"
+    own = "each problem's own budget; each black box counts once, by its mean over instances"
     spent = own if problems[0].suite == "real" else f"{_listed(budgets)} d queries"
     return f"{counted(len(functions), 'function')}, instances {_listed(instances)}, {spent}."
 

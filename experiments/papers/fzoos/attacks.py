@@ -279,12 +279,12 @@ def said(settings: Settings) -> str:
     """Describes the figure by the values of P and T."""
     counts, steps = (sorted(set(values)) for values in zip(*settings.panels, strict=True))
     over = " and ".join(f"{name} = {', '.join(map(str, values))}" for name, values in (("P", counts), ("T", steps)))
-    per = f"{counted(settings.images, 'image')} a seed"
+    per = f"{counted(settings.images, 'image')} per seed"
     where = f"on {TITLES[settings.dataset]}"
     return f"success rate of federated attacks {where}, {over}, {per}, against rounds and total queries"
 
 
-def experiment(number: int, dataset: str, whatever: str, panels: Panels, quick: Panels) -> Experiment:
+def experiment(number: int, dataset: str, every: str, panels: Panels, quick: Panels) -> Experiment:
     """Returns one of the figures: its number, data set, varied quantity, and P and T of each column."""
     images, bound = IMAGES[dataset], round(REDUCED_BOUND * IMAGES[dataset]["bound"], 3)
     few = tuple((p, comparison.FEWER_STEPS[t]) for p, t in panels)
@@ -292,7 +292,7 @@ def experiment(number: int, dataset: str, whatever: str, panels: Panels, quick: 
         id=f"fzoos-fig{number}",
         source=f"FZooS, Fig. {number}",
         shows=said,
-        claim=f"FZooS succeeds with fewer rounds and queries than FedZO, FedProx and SCAFFOLD, whatever {whatever}.",
+        claim=f"FZooS succeeds with fewer rounds and queries than FedZO, FedProx and SCAFFOLD, for every {every}.",
         scales={
             "paper": Settings(panels=panels, **images),
             "reduced": Settings(panels=few, **images | REDUCED | {"bound": bound}),
@@ -300,8 +300,8 @@ def experiment(number: int, dataset: str, whatever: str, panels: Panels, quick: 
         },
         run_seed=run_seed,
         plot=plot,
-        caption="A dot is an attack that succeeded, of all seeds and images; dots at one place are stacked. At the "
-        "right the share of the attacks that succeeded. Queries are those of all clients until then.",
+        caption="Each dot is a successful attack, over all seeds and images; coinciding dots are stacked. The number "
+        "on the right is the share of attacks that succeeded. Queries are summed over all clients until the success.",
         claims=claims,
         seeds={"quick": 3, "reduced": 3, "paper": 5},
         data=(dataset,),
@@ -311,7 +311,7 @@ def experiment(number: int, dataset: str, whatever: str, panels: Panels, quick: 
 
 
 EXPERIMENTS = (
-    experiment(2, "cifar10", "P is", ((3, 10), (5, 10), (8, 10)), ((3, 2), (8, 2))),
-    experiment(6, "cifar10", "T is", ((5, 5), (5, 10), (5, 20)), ((8, 2), (8, 3))),
-    experiment(7, "mnist", "P and T are", ((3, 10), (5, 10), (8, 10), (5, 5), (5, 20)), ((8, 2),)),
+    experiment(2, "cifar10", "P", ((3, 10), (5, 10), (8, 10)), ((3, 2), (8, 2))),
+    experiment(6, "cifar10", "T", ((5, 5), (5, 10), (5, 20)), ((8, 2), (8, 3))),
+    experiment(7, "mnist", "P and T", ((3, 10), (5, 10), (8, 10), (5, 5), (5, 20)), ((8, 2),)),
 )

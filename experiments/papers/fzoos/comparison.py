@@ -231,11 +231,11 @@ def _drawn(
 
 def caption(settings: Settings) -> str:
     """Returns the caption of the figures."""
-    said = f"{MEANS} Queries are those of all clients"
+    said = f"{MEANS} Queries are summed over all clients"
     if any(method in BASELINES for method in settings.methods):
-        first = f"the baselines have Q = {settings.directions[0]} directions where no other Q is named"
-        return f"{said}, drawn to one and a half times FZooS's; {first}."
-    return f"{said}, as many in each round whatever the method."
+        first = f"The baselines use Q = {settings.directions[0]} directions unless another Q is given"
+        return f"{said}; their axis ends at one and a half times FZooS's total. {first}."
+    return f"{said} and are equal for all methods in every round."
 
 
 def log_gap(

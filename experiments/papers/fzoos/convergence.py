@@ -154,8 +154,10 @@ EXPERIMENTS = (
     Experiment(
         id="fzoos-fig4",
         source="FZooS, Fig. 4",
-        shows=lambda settings: f"gap of FZooS and its baselines for several local steps, {over(settings)}, {AGAINST}",
-        claim="FZooS leads whatever the number of local steps is.",
+        shows=lambda settings: (
+            f"gap of FZooS and its baselines for several numbers of local steps, {over(settings)}, {AGAINST}"
+        ),
+        claim="FZooS leads for every number of local steps.",
         scales=scales(Settings("local_steps", (5, 10, 20)), (2, 4), rounds=25),
         claims=claims_on_local_steps,
         seeds=SEEDS,
@@ -168,7 +170,7 @@ EXPERIMENTS = (
         shows=lambda settings: (
             f"gap of FZooS for several numbers of Fourier features, {over(settings)}, against rounds"
         ),
-        claim="More features are preferred where C is large; for C ≤ 5 a moderate number is competitive.",
+        claim="More features are preferred if C is large; for C ≤ 5 a moderate number is competitive.",
         scales=scales(Settings("num_features", (100, 300, 1000, 10_000), methods=THREE_GAMMAS), (20, 100), rounds=25),
         claims=claims_on_features,
         seeds=SEEDS,
@@ -178,8 +180,8 @@ EXPERIMENTS = (
     Experiment(
         id="fzoos-fig5b",
         source="FZooS, Fig. 5b",
-        shows=lambda settings: f"gap of FZooS with other γ and with corrections at other places, {over(settings)}",
-        claim="Corrections that adapt, in length and place, do better than fixed ones, but for C = 50.",
+        shows=lambda settings: f"gap of FZooS for different γ and different points of correction, {over(settings)}",
+        claim="Corrections with adaptive length and point are better than fixed ones, except at C = 50.",
         scales=scales(
             Settings("heterogeneity", (0.5, 5.0, 50.0), methods=tuple(FZOOS), num_features=1000), (0.5, 50.0), rounds=25
         ),

@@ -45,7 +45,7 @@ RATES = (0.001, 0.003, 0.01)
 RADII = (0.03, 0.1, 0.3, 0.8)
 LABELS = {"precision": "precision", "recall": "recall", "f1": "F1", "jaccard": "Jaccard"}
 VARIED = {
-    "classes": ((2, 4, 7), (2, 4, 7), "numbers of classes a client"),
+    "classes": ((2, 4, 7), (2, 4, 7), "numbers of classes per client"),
     "local_steps": ((5, 10, 20), tuple(FEWER_STEPS.values()), "numbers of local steps"),
 }
 """For each varied setting: its values, those at the reduced scale, and a description."""
@@ -179,11 +179,11 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
         id=f"fzoos-fig{number}",
         source=f"FZooS, Fig. {number}",
         shows=lambda settings: (
-            f"federated search on {LABELS[metric]} for several {over}, {comparison.over(settings)}, "
+            f"federated optimization of {LABELS[metric]} for several {over}, {comparison.over(settings)}, "
             "against rounds and total queries"
         ),
         claim="FZooS needs fewer rounds and queries than FedZO, FedProx and SCAFFOLD, "
-        f"whatever {comparison.SYMBOLS[varied]} is.",
+        f"for every {comparison.SYMBOLS[varied]}.",
         scales={
             "paper": Settings(varied, values, metric=metric),
             "reduced": Settings(varied, few, metric=metric, **REDUCED),

@@ -49,7 +49,7 @@ from federated import make_federation
 from optimizers.comparison.records import Row, Rows, by_seed, seeds_of
 from surrogates import plotting
 
-LAST_DIGIT = "miss in the last printed digit"
+LAST_DIGIT = "distance in units of the last printed digit"
 HALF = 0.5 + 1e-9
 """Largest distance of a rounded number."""
 
@@ -171,13 +171,13 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         (model, method): np.full(len(seeds), np.log10(ratio(model, "SST-2", method, "hiso")))
         for model, method in itertools.product(MODELS, savings.METHODS)
     }
-    flat_round = f"a round of HiSo or DeComFL is {flat} bytes a client, whatever d is"
+    flat_round = f"a round of HiSo or DeComFL costs {flat} bytes per client for every d"
     every = f"every number of HiSo and DeComFL in Table 2 and Table 5 is a whole number of rounds of {flat} bytes"
-    own = f"every number in Table 2 is that of its printed rounds of {flat} bytes"
+    own = f"every number of bytes in Table 2 is its printed rounds times {flat} bytes"
     fewer = "HiSo communicates less than DeComFL, by the paper's Table 5"
     return [
         measured(flat_round, f"measured bytes − {flat}", scalar_only=True),
-        measured("a round of a vector method is 8d bytes a client", "measured bytes − 8d", scalar_only=False),
+        measured("a round of a vector method costs 8d bytes per client", "measured bytes − 8d", scalar_only=False),
         printed(f"{every}, KB = 1024", LAST_DIGIT, whole, below=HALF),
         printed(f"{own}, KB = 1024", LAST_DIGIT, of_rounds, below=HALF),
         printed(fewer, "HiSo's bytes over DeComFL's", less, below=1.0),
@@ -200,14 +200,14 @@ def table(settings: Settings, rows: Rows) -> Table:
 EXPERIMENT = Experiment(
     id="hiso-bytes",
     source="HiSo, Tables 2 and 5, Fig. 6",
-    shows="bytes of a round and client: scalars against d-vectors, and the paper's numbers as whole rounds",
+    shows="bytes per round and client of scalars and of d-vectors, and the paper's numbers as whole rounds",
     claim="HiSo's communication is scalar-only and dimension-free: over 40 million times less than that of FedAvg, "
     "FedZO and FedAdam for the 125M and 350M models, and up to 90 million times for the 1.3B model.",
     scales={"paper": Settings(), "quick": Settings(dims=(3, 40), rounds=2)},
     run_seed=run_seed,
     plot=plot,
-    caption="Full marks are measured, hollow ones computed by the same rule at the sizes of the models that the paper "
-    "names. Marks of one d stand side by side.",
+    caption="Filled marks are measured; hollow marks are computed by the same rule at the nominal sizes of the paper's "
+    "models. Marks of the same d are shifted sideways.",
     claims=claims,
     table=table,
     seeds=2,

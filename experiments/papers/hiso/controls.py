@@ -15,7 +15,7 @@ from optimizers import Displacement
 from optimizers.methods.hiso.curvature import Step
 from optimizers.methods.hiso.displacement import LearnedDiagonal
 
-SCALAR = "one number in the place of H"
+SCALAR = "a scalar H"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,9 @@ class ScalarDisplacement(Displacement):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.initial, Tensor):
-            raise TypeError("initial must be a number, as H is one")
+            raise TypeError(
+                f"initial must be a single number, since H is a scalar; got shape {tuple(self.initial.shape)}"
+            )
 
     def step(self, learned: LearnedDiagonal, step: Step) -> LearnedDiagonal:
         """Moves along H^(−1/2)u and updates h from this step and the earlier steps of the round."""
@@ -75,7 +77,9 @@ def noise_hessian(server: ScalarOnlyServer, seed: int) -> Tensor:
     """
     algorithm = server.algorithm
     if server.state.log.first > 1 or seed == algorithm.seed:
-        raise ValueError("the log must hold every round, and the seed must be another one")
+        raise ValueError(
+            "the log must contain every round from the first on, and the seed must differ from the run's own"
+        )
     model = algorithm.model()
     model.method.seed = seed
     for entry in server.state.log.between(1, server.round):

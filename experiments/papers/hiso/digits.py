@@ -125,7 +125,9 @@ def federation_of(network: str, clients: int, alpha: float, seed: int, data: str
         if all(len(rows) for rows in dealt):
             break
     else:
-        raise ValueError(f"{clients} clients at Dirichlet({alpha:g}) leave some without an image")
+        raise ValueError(
+            f"with {clients} clients and Dirichlet({alpha:g}) some clients have no image; use fewer clients"
+        )
     return [Loss(network, train.inputs[rows], train.labels[rows]) for rows in dealt], train, test
 
 

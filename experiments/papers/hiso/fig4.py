@@ -90,10 +90,10 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     cells = {f"ε={e:g}": log("Lk") - log("zeta", e) for e in settings.epsilons}
     driven = log("zeta", smallest) - log("zeta", largest)
     return [
-        judge("Lκ is under a tenth of Ld", "log10 of Ld/(Lκ)", {"": log("Ld") - log("Lk")}, seeds, above=1.0),
-        judge("ζ is under a tenth of Lκ", "log10 of Lκ/ζ", cells, seeds, above=1.0),
+        judge("Lκ is below a tenth of Ld", "log10 of Ld/(Lκ)", {"": log("Ld") - log("Lk")}, seeds, above=1.0),
+        judge("ζ is below a tenth of Lκ", "log10 of Lκ/ζ", cells, seeds, above=1.0),
         judge(
-            f"ζ is set by ε: from ε = {smallest:g} to {largest:g} it falls by more than a factor of 2",
+            f"ζ depends mainly on ε: from ε = {smallest:g} to {largest:g} it falls by more than a factor of 2",
             "log10 of the factor",
             {"": driven},
             seeds,
@@ -107,11 +107,11 @@ EXPERIMENT = Experiment(
     id="hiso-fig4",
     source="HiSo, Fig. 4",
     shows="a synthetic spectrum before and after whitening, with Ld, Lκ and ζ",
-    claim="After whitening by an ideal H the rate depends on ζ, which is far under Lκ and Ld.",
+    claim="After whitening by an ideal H the rate depends on ζ, which is far below Lκ and Ld.",
     scales={"paper": Settings(), "quick": Settings(dim=50)},
     run_seed=run_seed,
     plot=plot,
-    caption="Left: the first seed's spectra. Right: dots are the seeds, bars their medians.",
+    caption="Left: spectra of the first seed. Right: each dot is a seed; bars are medians.",
     claims=claims,
     seeds=20,
 )

@@ -161,8 +161,8 @@ def claims_on_weights(settings: Weights, rows: Rows) -> list[Verdict]:
     fewer = f"HiSo needs fewer rounds than DeComFL to accuracy {settings.target:g}"
     rounds = log_rounds(**main) - log_rounds(method="decomfl")
     little = "ν up to 0.1 changes the loss by less than a tenth"
-    order, correlation = "H is in the order of the loss's squared gradient", "Spearman's rank correlation"
-    wider = "H is spread wider over coordinates than χ² noise is, by more than a tenth"
+    order, correlation = "H is ranked like the loss's squared gradient", "Spearman's rank correlation"
+    wider = "H varies more over coordinates than χ² noise, by more than a tenth"
     contrasts = "log10 of the ratio of their 95%/5% contrasts"
     spread = found("hessian_contrast") - found("chi2_contrast")
     scalar = loss_over(method="hiso_scalar")
@@ -256,7 +256,7 @@ EXPERIMENTS = (
         },
         run_seed=run_weights,
         plot=plot_weights,
-        caption=f"{MEANS} Right: H sorted, the mean of the seeds; χ² noise is the same scalars along "
+        caption=f"{MEANS} Right: sorted H, averaged over seeds; χ² noise is computed from the same scalars along "
         "unrelated directions.",
         claims=claims_on_weights,
         cost={"paper": "15 min", "reduced": "3 min"},
@@ -265,7 +265,7 @@ EXPERIMENTS = (
     Experiment(
         id="hiso-fig8",
         source="HiSo, Fig. 8",
-        shows="local steps τ of HiSo, DeComFL and a scalar H on MNIST, over rounds and bytes",
+        shows="accuracy of HiSo, DeComFL and a scalar H on MNIST for several local steps τ, against rounds and bytes",
         claim="HiSo is notably insensitive to the number of local steps τ, and DeComFL highly dependent on it.",
         scales={
             "paper": LocalSteps(),

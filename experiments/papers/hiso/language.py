@@ -180,7 +180,9 @@ def deal(labels: np.ndarray, clients: int, each: int, seed: int) -> list[np.ndar
         first = round(each * generator.dirichlet(np.ones(len(left)))[0])
         counts = (first, each - first)[: len(left)]
         if any(len(rows) < count for rows, count in zip(left, counts, strict=True)):
-            raise DataError(f"{clients} clients with {each} prompts each need more than the {len(labels)} rows there")
+            raise DataError(
+                f"{clients} clients with {each} prompts each need more than the {len(labels)} available rows"
+            )
         dealt.append(np.array([rows.pop() for rows, count in zip(left, counts, strict=True) for _ in range(count)]))
     return dealt
 
@@ -249,7 +251,7 @@ def confirmed_bytes(settings: Settings, method: str, federation: Federation) -> 
     """
     both = bytes_a_round(method, federation.algorithm.dimension, settings.perturbations)
     if wrong := {row["payload_up"] for row in federation.ledger.to_rows()} - {both // 2}:
-        raise RuntimeError(f"a round of {method} has {sorted(wrong)} bytes up, the rule says {both // 2}")
+        raise RuntimeError(f"a client of {method} must send {both // 2} bytes, the ledger has {sorted(wrong)}")
     return both
 
 
@@ -281,7 +283,7 @@ def check(settings: Settings) -> None:
     folder, (models, tasks) = Path(settings.data), there(settings)
     for kind, wanted, found in (("model", settings.models, models), ("data set", settings.tasks, tasks)):
         if not found:
-            raise DataError(f"{folder} has no {kind}: at least one of {', '.join(wanted)} is needed there")
+            raise DataError(f"{folder} has no {kind}; it must contain at least one of {', '.join(wanted)}")
     for model in models:
         llm.load_model(folder / model)
         for task, split in itertools.product(tasks, llm.SPLITS):

@@ -102,8 +102,8 @@ def table(settings: Settings, rows: Rows) -> Table:
             line += [printed(method, cell)] if method in papers else []
         lines.append(tuple(line))
     note = (
-        "Mean over seeds with its 95% interval; bytes of a client that takes part in every round, KB = 1024. "
-        "The paper's rounds and bytes are those of OPT itself."
+        "Mean over seeds with its 95% interval. Bytes are counted for a client that participates in every round, "
+        "KB = 1024. The paper measured OPT itself."
     ) + caption(settings)
     return Table(tuple(columns), tuple(lines), note)
 
@@ -111,8 +111,8 @@ def table(settings: Settings, rows: Rows) -> Table:
 EXPERIMENT = Experiment(
     id="hiso-table2",
     source="HiSo, Table 2",
-    shows=lambda settings: f"rounds and bytes of tuning until DeComFL's best score, {language.over(settings)}",
-    claim="HiSo needs fewer rounds than DeComFL to DeComFL's best accuracy, and bytes in proportion.",
+    shows=lambda settings: f"rounds and bytes until DeComFL's best score in fine-tuning {language.over(settings)}",
+    claim="HiSo needs fewer rounds than DeComFL to DeComFL's best accuracy, and proportionally fewer bytes.",
     scales={
         "paper": Settings(models=("opt-350m", "opt-1.3b"), methods=METHODS),
         "reduced": Settings(models=("opt-350m", "opt-1.3b"), methods=METHODS, **language.REDUCED),
@@ -120,7 +120,7 @@ EXPERIMENT = Experiment(
     },
     run_seed=language.run_seed,
     plot=plot,
-    caption=f"{MEANS} The dotted level is DeComFL's best score.",
+    caption=f"{MEANS} The dotted line is DeComFL's best score.",
     claims=claims,
     table=table,
     seeds={"quick": 3, "reduced": 5, "paper": 5},

@@ -133,7 +133,7 @@ def claims_on_scores(settings: Settings, rows: Rows) -> list[Verdict]:
         better("HiSo's best score is above DeComFL's", [("hiso", "decomfl")]),
         better("HiSo's best score is above FedZO's", [("hiso", "fedzo")]),
         fewer("DeComFL", ["decomfl"]),
-        fewer("every vector method, at the d that was tuned", vector_methods),
+        fewer("every vector method, at the d of the tuned model", vector_methods),
         better("every method with gradients has a best score above HiSo's", first_order, control=True),
     ]
 
@@ -156,10 +156,10 @@ def claims_on_bytes(settings: Settings, rows: Rows) -> list[Verdict]:
         for cell in cells.values()
         for method in savings.METHODS
     }
-    claim = f"a round of HiSo or DeComFL is {flat} bytes a client with every model"
+    claim = f"a round of HiSo or DeComFL costs {flat} bytes per client with every model"
     return [
         judge(claim, f"bytes − {flat}", scalar_only, seeds, above=-0.5, below=0.5),
-        *savings.claims(named, seeds, "until the best scores, at d as the models are named"),
+        *savings.claims(named, seeds, "until the best scores, at the models' nominal d"),
     ]
 
 
@@ -179,8 +179,8 @@ def table(settings: Settings, rows: Rows) -> Table:
             )
     columns = "model and task", "method", "best score", "rounds", "bytes, this d", "bytes, d as named", "paper"
     note = (
-        "Mean over seeds with its 95% interval. Bytes of a client that takes part in every round, until the method's "
-        "best score; KB = 1024. The paper's scores and bytes are those of OPT itself."
+        "Mean over seeds with its 95% interval. Bytes are counted for a client that participates in every round, until "
+        "the method's best score; KB = 1024. The paper measured OPT itself."
     ) + caption(settings)
     return Table(columns, tuple(lines), note)
 
@@ -200,13 +200,13 @@ EXPERIMENTS = (
         id="hiso-table5",
         source="HiSo, Table 5",
         shows=lambda settings: (
-            f"best score of {len(settings.methods)} algorithms that tune {language.over(settings)}, and its bytes"
+            f"best score of {len(settings.methods)} algorithms on {language.over(settings)}, and the bytes until it"
         ),
-        claim="HiSo is more accurate than all ZO baselines on all tasks, communicates less than DeComFL, and kilobytes "
-        "where vector methods have hundreds of gigabytes to terabytes.",
+        claim="HiSo is more accurate than all zeroth-order baselines on all tasks, communicates less than DeComFL, and "
+        "sends kilobytes where vector methods send hundreds of gigabytes to terabytes.",
         scales={"paper": Settings(), "reduced": dataclasses.replace(REDUCED, tasks=("sst2", "qqp")), "quick": QUICK},
         plot=plot_scores,
-        caption="Dots are the seeds, upright marks their means; bytes are those of a client until its method's "
+        caption="Each dot is a seed; vertical marks are means. Bytes are counted for one client until the method's "
         "best score.",
         claims=claims_on_scores,
         table=table,
@@ -226,8 +226,8 @@ EXPERIMENTS = (
             for scale, settings in (("paper", Settings()), ("reduced", REDUCED), ("quick", QUICK))
         },
         plot=plot_bytes,
-        caption="Bytes of a client until the best score. Bars are at the d of the model's name, with one standard "
-        "error over the seeds; white lines are at the d that was tuned.",
+        caption="Bytes of a client until the best score. Bars use the model's nominal d and show ± one standard error "
+        "over seeds; white lines use the d of the tuned model.",
         claims=claims_on_bytes,
         data=(*MODELS, "sst2"),
         **SHARED,

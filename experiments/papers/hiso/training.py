@@ -59,7 +59,7 @@ def check(settings: Digits) -> None:
     """Reads the data; raises ``DataError`` if they are not as expected."""
     images = load_images("mnist", settings.data)
     if settings.data and images.shape != (1, 28, 28):
-        raise DataError(f"{settings.data}/mnist should hold images of 1 x 28 x 28, it has {images.shape}")
+        raise DataError(f"{settings.data}/mnist must have images of shape (1, 28, 28), got {images.shape}")
 
 
 def train(settings: Digits, method: str, seed: int, key: Row, **options: Any) -> tuple[Rows, ScalarOnlyServer, Loss]:

@@ -175,7 +175,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     at, to = f"at {settings.compared_at:,} queries", f"queries to {settings.tolerance:g}"
     verdicts = judge_pairs(
         [(method, "zo_svrg", False) for method in PAPERS] + [("zo_svrg", "projected_zo", False)],
-        f"{{}} is nearer than {{}} {at}, by theory",
+        f"{{}} has a smaller gap than {{}} {at}, with steps by theory",
         "lead in log10 of the gap",
         lambda steps, method: -log_gap(steps, method),
         {"theory": "theory"},
@@ -188,12 +188,16 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     tuned, plain = ({f"{method} against {other}": ratio(method, other) for method in PAPERS} for other in others)
     alike = {steps: ratio("zo_l_katyusha_ii", "zo_l_katyusha", steps) for steps in STEPS}
     ours = {steps: ratio("zo_l_katyusha_full_ours", "zo_l_katyusha_full", steps) for steps in STEPS}
-    fewer, logs, log_ratio = f"tuned, ZO-L-Katyusha needs fewer {to}", "log10 of the last gap", "log10 of the ratio"
+    fewer, logs, log_ratio = (
+        f"with tuned steps ZO-L-Katyusha needs fewer {to}",
+        "log10 of the last gap",
+        "log10 of the ratio",
+    )
     linear = f"ZO-L-Katyusha converges linearly to {settings.reached:g}"
-    nearest = f"projected ZO does not come nearer than {settings.stuck:g} in the whole budget"
-    within = f"options I and II need as many {to}, within a factor of {settings.factor:g}"
+    nearest = f"projected ZO stays above a gap of {settings.stuck:g} for the whole budget"
+    within = f"options I and II need equally many {to}, within a factor of {settings.factor:g}"
     bar = float(np.log10(settings.factor))
-    differences = f"{fewer} than proximal gradient by differences"
+    differences = f"{fewer} than proximal gradient descent with differences"
     without = f"the (d+1)-point version needs fewer {to} without weight on w than with the printed one"
     return [
         *verdicts,

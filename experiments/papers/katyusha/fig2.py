@@ -111,7 +111,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     little = f"in the box the second half of the queries gains less than a factor of {settings.little:g}"
     below, above, less = (float(np.log10(bar)) for bar in (low, high, settings.little))
     beyond = f"ZO-L-Katyusha converges to {low:g} in the same box"
-    slower = "with the printed sign eq. 14 ends above what it reaches as read"
+    slower = "eq. 14 ends higher with the printed sign than with the opposite one"
     behind = "without a constraint eq. 14 ends below Nesterov and Spokoiny's method"
     return [
         judge(f"eq. 14 converges to {low:g} without a constraint", statistic, {"": free}, seeds, below=below),

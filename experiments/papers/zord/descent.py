@@ -32,9 +32,7 @@ from optimizers.first_order import adam
 from optimizers.registry import method_class, named_class
 
 RELATIVE = "log₁₀ of gap / first gap"
-CAPTION = (
-    "Lines are means over the seeds of the log₁₀ of the gap over that of x₀, bands one standard error to either side."
-)
+CAPTION = "Lines are means over seeds of log₁₀ of the gap relative to the gap at x₀; bands show ± one standard error."
 
 LENGTHSCALE = 0.67
 """ℓ/√d of the paper's ZoRD in [0, 10]^d."""

@@ -231,12 +231,12 @@ def claims_of_fig1(settings: Fig1, rows: Rows) -> list[Verdict]:
     shares = {f"n={n}": measured["coverage", n] for n in counts}
     rises = np.sum([measured["rises", n] for n in counts], axis=0) * settings.functions_per_seed
     trials = np.full(len(seeds), settings.functions_per_seed * settings.grid * len(steps))
-    band = "the 95% band of the derivative holds the true derivative as often as it says, to 5 points"
-    fall, share = "fall of the root mean square error", "share of x where it does"
+    band = "the 95% band contains the true derivative with its nominal frequency, to 5 points"
+    fall, share = "decrease of the root mean square error", "share of x where it does"
     return [
-        judge("the derivative's error falls as queries come", fall, falls, seeds, above=0.0),
+        judge("the derivative's error falls as queries are added", fall, falls, seeds, above=0.0),
         judge(band, share, shares, seeds, above=0.9, below=1.0),
-        never("the derivative's variance never rises as queries come", share, rises, trials, seeds),
+        never("the derivative's variance never rises as queries are added", share, rises, trials, seeds),
     ]
 
 
@@ -250,9 +250,9 @@ def claims_of_fig10(settings: Fig10, rows: Rows) -> list[Verdict]:
     )
     gaps = {f"n={n}": whole[n] - local[n] for n in settings.num_queries}
     twice = {f"n={few} against {n}": whole[n] - local[few] for n in settings.num_queries if n == 2 * few}
-    better = "the local derivative is nearer than the whole function from as many queries"
-    accurate = f"from {few} queries the local derivative is accurate: its error is under half of the prior's"
-    fewer = f"the local derivative from {few} queries is nearer than the whole function from {2 * few}"
+    better = "the local derivative is more accurate than the function from as many queries"
+    accurate = f"from {few} queries the local derivative is accurate: its error is below half of the prior's"
+    fewer = f"the local derivative from {few} queries is more accurate than the function from {2 * few}"
     verdicts = [
         judge(better, f"{error}, function minus derivative, {unit}", gaps, seeds, above=0.0),
         judge(accurate, f"{error} of the local derivative, {unit}", {"": local[few]}, seeds, below=0.5),
@@ -270,7 +270,8 @@ EXPERIMENTS = (
             "derived GP of a function in one dimension, with its band, for n = "
             + ", ".join(map(str, settings.num_queries))
         ),
-        claim="The derived GP estimates the derivative from values alone, with a band that shrinks as queries come.",
+        claim="The derived GP estimates the derivative from values alone, with a band that shrinks as queries are "
+        "added.",
         scales={"paper": Fig1(), "quick": Fig1(num_queries=(3, 6), grid=21, functions_per_seed=3)},
         run_seed=run_fig1,
         plot=plot_fig1,
@@ -281,15 +282,15 @@ EXPERIMENTS = (
         id="zord-fig10",
         source="ZoRD, Fig. 10",
         shows=lambda settings: (
-            "local derivative against the whole function from as many queries, n = "
+            "error of the local derivative and of the function from as many queries, n = "
             + ", ".join(map(str, settings.num_queries))
         ),
         claim="The derived GP estimates a local derivative from fewer queries than the GP needs for all of a function.",
         scales={"paper": Fig10(), "quick": Fig10(num_queries=(4, 8), grid=33, functions_per_seed=3)},
         run_seed=run_fig10,
         plot=plot_fig10,
-        caption="Left and middle: a function of the first seed, the posterior's mean and a band of two standard "
-        "deviations. Right: mean over the seeds, the band one standard error to either side.",
+        caption="Left and middle: a function of the first seed and its derivative, with the posterior's mean and a "
+        "band of two standard deviations. Right: means over seeds; bands show ± one standard error.",
         claims=claims_of_fig10,
     ),
 )

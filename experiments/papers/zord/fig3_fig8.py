@@ -153,7 +153,8 @@ def table(settings: Settings, rows: Rows) -> Table:
     return Table(
         ("method", *itertools.chain.from_iterable(headings)),
         tuple(lines),
-        f"log10 of the final gap, mean over seeds (95% interval); gain: that of “{label}” less the method's, paired",
+        f"log10 of the final gap, mean over seeds (95% interval). Gain: log10 gap of “{label}” minus the method's, "
+        "paired.",
     )
 
 

@@ -127,7 +127,7 @@ EXPERIMENT = Experiment(
     scales={"paper": Settings(), "quick": Settings(queries=25, grid=41)},
     run_seed=run_seed,
     plot=plot,
-    caption="Below, the square that is marked above, with the first seed's paths, best query after best query, from "
+    caption="The lower panels enlarge the marked squares. Lines connect the first seed's successive best queries, from "
     "the white disc.",
     claims=claims,
 )

@@ -130,7 +130,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 
     for threshold in thresholds[1:]:
         cells = {name: gaps[name, paper, threshold] - gaps[name, paper, thresholds[0]] for name, _ in settings.problems}
-        claim = f"virtual steps under c = {threshold:g} end lower than one step a query (c = {thresholds[0]:g})"
+        claim = f"virtual steps with c = {threshold:g} end lower than one step per query (c = {thresholds[0]:g})"
         verdicts.append(judge(claim, statistic, cells, seeds, below=0.0))
     for uncertainty, chosen in settings.thresholds[1:]:
         cells = {name: best(name, uncertainty, chosen) - best(name, paper, thresholds) for name, _ in settings.problems}
@@ -143,7 +143,7 @@ EXPERIMENT = Experiment(
     id="zord-fig7",
     source="ZoRD, Fig. 7",
     shows=lambda settings: f"thresholds c and measures of uncertainty that end virtual steps, d = {settings.dim}",
-    claim="Dynamic virtual steps (c > 0) are better than one step a query (c = 0).",
+    claim="Dynamic virtual steps (c > 0) are better than one step per query (c = 0).",
     scales={
         "paper": Settings(),
         "quick": Settings(descent.HALF_WIDTHS[:1], dim=4, queries=20, thresholds=FEWEST, start_queries=8, cache=""),

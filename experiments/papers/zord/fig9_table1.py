@@ -279,7 +279,7 @@ def table(settings: Settings, rows: Rows) -> Table:
 
 def per_seed(settings: Settings) -> str:
     """Formats the number of images."""
-    return f"{counted(settings.images, 'image')} a seed"
+    return f"{counted(settings.images, 'image')} per seed"
 
 
 def experiment(images: int, quick: Settings, **what: Any) -> Experiment:
@@ -304,8 +304,8 @@ EXPERIMENTS = (
         shows=lambda settings: f"queries to a successful black-box attack within an L∞ bound, {per_seed(settings)}",
         claim="RGF, PRGF, GLD, TuRBO-1 and TuRBO-10 need 1.7 to 10.8 times as many queries as ZoRD.",
         plot=plot_table1,
-        caption="Dots are the seeds, each the mean over its images, upright marks their medians; an attack that never "
-        "succeeded counts with its budget.",
+        caption="Each dot is a seed's mean over its images; vertical marks are medians. A failed attack counts as the "
+        "budget.",
         claims=claims_of_table1,
         table=table,
     ),

@@ -147,5 +147,5 @@ def judge_against(
     baseline: str, metric: str, control: bool, cells: Mapping[str, np.ndarray], seeds: Sequence[int], setting: str
 ) -> Verdict:
     """Judges "the derived GP is nearer to the true gradient than the baseline" in every cell of gains."""
-    claim = f"the derived GP is nearer than {plotting.METHODS[baseline].label} in {METRICS[metric]}, {setting}"
+    claim = f"the derived GP is more accurate than {plotting.METHODS[baseline].label} in {METRICS[metric]}, {setting}"
     return judge(claim, ADVANTAGES[metric], cells, seeds, above=0.0, control=control)

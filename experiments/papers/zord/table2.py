@@ -64,13 +64,21 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
         found, expected = (by_seed(rows, environment=name, quantity=q) for q in ("parameters", "expected"))
         wrong += found != expected
     trials = np.full(len(seeds), len(settings.environments))
-    claim = "controllers have the dimensions that are expected"
+    claim = "controllers have the expected dimensions"
     return [never(claim, "share of environments that differ", wrong, trials, seeds)]
 
 
 def table(settings: Settings, rows: Rows) -> Table:
     """Lists the sizes, and the reward of random controllers."""
-    columns = ("environment", "gymnasium", "observation", "action", "parameters", "expected", "reward of random ones")
+    columns = (
+        "environment",
+        "gymnasium",
+        "observation",
+        "action",
+        "parameters",
+        "expected",
+        "reward of random controllers",
+    )
     cells = []
     for name in settings.environments:
         own = where(rows, environment=name)
@@ -84,7 +92,7 @@ EXPERIMENT = Experiment(
     id="zord-table2",
     source="ZoRD, Table 2",
     shows="environments of reinforcement learning and the dimensions of their controllers",
-    claim="A controller's number of parameters is decided by the dimensions of the observation and of the action.",
+    claim="A controller's number of parameters is determined by the dimensions of the observation and of the action.",
     scales={
         "paper": Settings(),
         "reduced": Settings(controllers=3, episodes=1, horizon=200),

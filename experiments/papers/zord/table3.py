@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.harness.curves import grid_of_methods
-from experiments.harness.experiment import Experiment
+from experiments.harness.experiment import MEANS, Experiment
 from experiments.harness.records import checkpoints
 from experiments.harness.verdicts import Table, Verdict, judge_pairs, with_sd
 from experiments.papers.zord.descent import search
@@ -178,8 +178,8 @@ EXPERIMENT = Experiment(
     run_seed=run_seed,
     plot=plot,
     caption=lambda settings: (
-        f"Queries after the Latin hypercube of {settings.design:,}, at whose best all begin. "
-        "Lines are means over the seeds, bands one standard error to either side."
+        f"All methods start at the best of a Latin hypercube of {settings.design:,} controllers, whose queries are not "
+        f"counted. {MEANS}"
     ),
     claims=claims,
     table=table,
