@@ -92,7 +92,7 @@ def test_the_pages_need_their_folder_alone_and_say_everything(folder):
         "1.1 (1 to 1.2)",
         "This run uses the settings of the paper's scale",
         '<img src="toy-fig1.png" alt="Toy, Fig. 1: numbers near their index" width="408">',
-        "bands one standard error to either side. 3 seeds.",
+        "bands show ± one standard error. 3 seeds.",
         f'<code class="language-bash">{facts["command"]}',
         facts["machine"]["processor"],
         f"torch {facts['versions']['torch']}",
