@@ -310,16 +310,16 @@ def summary(
     lines = [
         f"A round, {options.steps} local steps, float64, one thread.",
         "",
-        "| algorithm | d | clients | in the round | server, ms | a client, µs | server, MB | up, bytes | down, bytes |"
-        " client, s |",
+        "| algorithm | d | clients | in the round | server, ms | per client, µs | server, MB | up, bytes | down, "
+        "bytes | client, s |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [_line(row, clients[row.case]) for row in rows]
-    lines += ["", "A round of the server by its parts, ms:", "", "| part | ms |", "|---|---|"]
+    lines += ["", "The parts of the server's round in ms:", "", "| part | ms |", "|---|---|"]
     lines += [f"| {part} | {milliseconds:,.1f} |" for part, milliseconds in profile.items()]
     if ray:
-        lines += ["", "Flower's simulation (Ray), clients that return what they are sent:", ""]
-        lines += ["| clients | d | seconds a round |", "|---|---|---|"]
+        lines += ["", "Flower's simulation (Ray) with clients that return what they receive:", ""]
+        lines += ["| clients | d | seconds per round |", "|---|---|---|"]
         lines += [f"| {n:,} | {d:,} | {seconds:.2f} |" for n, d, seconds in ray]
     return [*lines, "", *output.target_lines(targets(rows, share, options.entries))]
 

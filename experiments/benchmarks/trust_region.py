@@ -155,7 +155,7 @@ def _of_tensor(fun: Callable[[np.ndarray], float]) -> Callable[[torch.Tensor], f
 def summary(scores: Mapping[str, Sequence[float]], unit: str) -> list[str]:
     """The table."""
     whole = np.asarray(scores["all"])
-    lines = [f"mean {unit} of all ingredients: {whole.mean():.2f}, over {len(whole)} problems; the change without"]
+    lines = [f"mean {unit} with all components: {whole.mean():.2f}, over {len(whole)} problems; the change without:"]
     for name, found in scores.items():
         change = np.asarray(found) - whole
         with warnings.catch_warnings():

@@ -123,9 +123,9 @@ ADVICE = (
     _advice(
         "One machine, 5 to 20 variables, several queries at a time",
         "minimize(f, x0, workers=8, bounds=bounds, max_queries=20 * d)",
-        "Each step is evaluated along with points that improve the gradient estimate where it ends. Eight at a time "
-        "end somewhat higher at equal queries but take about an eighth of the time, and end lower than CMA-ES, which "
-        "may evaluate whole generations at once. Measured in rounds of eight.",
+        "Each step is evaluated together with points that improve the gradient estimate at its end. Eight concurrent "
+        "queries end slightly higher at equal queries but take about an eighth of the time, and end lower than CMA-ES, "
+        "which evaluates whole generations at once. They were measured in rounds of eight.",
         Ground("problems-bbob", "trust region on the GP with 8 queries at a time ends lower than CMA-ES"),
         Ground("problems-bbob-noisy", "trust region on the GP with 8 queries at a time ends lower than CMA-ES"),
         Ground("problems-bbob", "trust region on the GP with 8 queries at a time ends at most 0.3 above one"),
@@ -136,11 +136,15 @@ ADVICE = (
         "minimize(f, x0, bounds=bounds, max_queries=n)",
         "The default has the lowest mean rank among the methods that can run all of these black boxes. Up to 120 "
         "variables, COBYQA (first radius 0.2 of the box) is behind it and TuRBO ahead of it; both differences are "
-        "undecided. If values are rugged, as controllers' are, or have walls, as a wind farm's, try other methods "
-        "too: the verdicts say which is ahead on each black box.",
-        Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes, before"),
-        Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes that COBYQA takes"),
-        Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes that TuRBO-1 takes"),
+        "undecided. If values are rugged, like controllers' returns, or rise steeply, like a wind farm's penalty, try "
+        "other methods too; the verdicts show which is ahead on each black box.",
+        Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes, ahead of"),
+        Ground(
+            "problems-real", "trust region on the GP is first in mean rank over the black boxes on which COBYQA ran"
+        ),
+        Ground(
+            "problems-real", "trust region on the GP is first in mean rank over the black boxes on which TuRBO-1 ran"
+        ),
         Ground("problems-real", "trust region on the GP is ahead of the next in mean rank"),
         Ground("problems-real", "trust region on the GP ends lower than ZoRD, kept information"),
         Ground("problems-real", "trust region on the GP ends lower than TuRBO-1"),
@@ -161,8 +165,8 @@ ADVICE = (
     _advice(
         "One machine, SciPy only, no noise",
         'scipy.optimize.minimize(f, x0, method="COBYQA", options={"initial_tr_radius": 0.2 * width})',
-        "COBYQA fits quadratic models by Powell's rules. With this first radius, which is the default's up to d = "
-        "20, it ranks next to the default.",
+        "COBYQA fits quadratic models by Powell's rules. With this initial radius, which our default method uses up to "
+        "d = 20, it ranks next after that method.",
         Ground("problems-bbob", "trust region on the GP is ahead of the next in mean rank"),
         Ground("beyond-zord", "ZoRD, kept information ends lower than COBYQA"),
         Ground("zord-fig3", "ZoRD ends with a smaller gap than COBYQA"),
@@ -170,7 +174,7 @@ ADVICE = (
     _advice(
         "One machine, ZoRD itself, 10 to 100 variables, curved, ill-conditioned or noisy, a few hundred queries",
         'minimize(f, x0, "zord", active="gated", bounds=bounds, max_queries=200)',
-        "First in mean rank at 200 queries among nine methods, without the trust region.",
+        "It is first in mean rank at 200 queries among nine methods; the trust region was not one of them.",
         Ground("beyond-zord", "gated queries end lower than none on at least 3 of the 5 problems"),
         Ground("beyond-zord", "ZoRD, kept information, gated ends lower than RGF"),
         Ground("beyond-zord", "ZoRD, kept information, gated ends lower than TuRBO-1"),
@@ -189,8 +193,8 @@ ADVICE = (
     _advice(
         "One machine, ZoRD itself, about as many queries as variables, smooth, inside bounds (black-box attacks)",
         'minimize(f, x0, "zord", bounds=bounds, max_queries=500)',
-        "With fewer queries than variables the spectral norm cannot fall, while kept information can. Measured at d "
-        "= 64 without the trust region, which ends lower than ZoRD on two other attacks.",
+        "With fewer queries than variables the spectral norm cannot fall, but kept information can. The trust region "
+        "was not part of this comparison at d = 64; it ends lower than ZoRD on two other attacks.",
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than RGF"),
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than TuRBO-1"),
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
@@ -219,8 +223,8 @@ ADVICE = (
     _advice(
         "A network with many parameters, held in memory once",
         'minimize(objective, objective.x0(), "hiso", in_place=True, max_queries=...)',
-        "Use ``ModuleObjective``, which regenerates directions from their seeds. HiSo's H finds the scale of the "
-        "step, not the curvature; these runs do not distinguish it from a single number.",
+        "Use ``ModuleObjective``, which regenerates directions from their seeds. HiSo's H adapts the scale of the "
+        "step, not to the curvature; in these runs a single number does as well.",
         Ground("hiso-fig5", "HiSo ends with a lower loss than DeComFL"),
         Ground("hiso-fig5", "H is ranked like the loss's squared gradient"),
         Ground("hiso-fig5", "HiSo ends with a lower loss than a scalar H"),
@@ -228,7 +232,7 @@ ADVICE = (
     _advice(
         "Parameters or tensors in very different units, in groups that you know",
         'minimize(f, x0, "hiso", curvature=GroupProbe(groups=...), max_queries=...)',
-        "Curvature that is measured group by group is a preconditioner, unless the groups cut across the structure. "
+        "Curvature measured group by group is an effective preconditioner if the groups follow the structure. "
         "For a network, double the default rate.",
         Ground("beyond-curvature", "on the log-uniform spectrum group probes reach 1e-10"),
         Ground("beyond-curvature", "on the badly scaled MLP the loss is at most 0.75 times that of a scalar H"),

@@ -595,7 +595,7 @@ def test_verdicts_are_those_of_the_intervals():
     assert [v.status for c, v in found.items() if "better COBYQA" in c] == ["reproduced"]
     multimodal = next(v for c, v in found.items() if "multimodal" in c)
     assert multimodal.status == "undecided" and multimodal.seeds == (4, 5) and multimodal.control
-    first = next(v for c, v in found.items() if "is first in mean rank at d = 5, before COBYQA" in c)
+    first = next(v for c, v in found.items() if "is first in mean rank at d = 5, ahead of COBYQA" in c)
     # Instance 4: ranks 1 and 2.5, where CMA-ES has the same gap as COBYQA; instance 5: 1 and 2.
     assert first.status == "reproduced" and first.estimate == pytest.approx(-1.25)
     half = stats.t.ppf(0.975, 5) * np.std([-1.5, -1.0] * 3, ddof=1) / math.sqrt(6)

@@ -54,7 +54,7 @@ CLAIMS = {
         ("bbob", "bbob-noisy"), f"{FIRST} in each dimension, ahead of the better COBYQA, and {NOT_BEHIND}."
     ),
     "bbob-largescale": f"{FIRST} in each dimension, and {NOT_BEHIND}.",
-    "real": f"{FIRST} over the black boxes, each of which counts once.",
+    "real": f"{FIRST} over the black boxes.",
 }
 
 
@@ -166,7 +166,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
         return []
     found, suite = [], SUITES[board.problems[0].suite]
     if second := _next_to_ours(board, board.mean_ranks()):
-        found.append(_below(board, second, f"is ahead of the next in mean rank, {label(second)}"))
+        found.append(_below(board, second, f"is ahead of the next in mean rank ({label(second)})"))
     if suite.dimensions:
         for name, chosen in by_dimension(board):
             found += _first(board.where(chosen), f"at {name}")
@@ -174,7 +174,7 @@ def verdicts(records: Sequence[Record]) -> list[Verdict]:
         found += _first(board, "over the black boxes")
         for few in FEW:
             if _met(board, few):
-                found += _first(board.shared(OURS, few), f"over the black boxes that {label(few)} takes")
+                found += _first(board.shared(OURS, few), f"over the black boxes on which {label(few)} ran")
         for name, chosen in by_function(board):
             own = board.where(chosen)
             if best := _next_to_ours(own, own.mean_scores()):
@@ -199,7 +199,7 @@ def _first(board: Board, where: str) -> list[Verdict]:
     if second is None:
         return []
     found = board.rank_difference(OURS, second)
-    return [_verdict(board, found, "rank", f"is first in mean rank {where}, before {label(second)}")]
+    return [_verdict(board, found, "rank", f"is first in mean rank {where}, ahead of {label(second)}")]
 
 
 def _next_to_ours(board: Board, values: Mapping[str, float]) -> str | None:
