@@ -34,9 +34,6 @@ class BlackBox:
         draw: maps a seed to the objective f, to be minimized. f maps an array of shape ``d`` to its value, NaN if a
             simulation fails or a design is not allowed.
         budget: number of queries in the benchmark.
-        cost: the computation of a query and its duration.
-        noise: randomness and roughness of the values.
-        licence: licence of the program and of the data.
         needs: modules that it imports and the extra ``problems`` installs.
     """
 
@@ -46,9 +43,6 @@ class BlackBox:
     start: Callable[[int], np.ndarray]
     draw: Callable[[int], Objective]
     budget: int
-    cost: str
-    noise: str
-    licence: str
     needs: tuple[str, ...] = ()
 
     @property

@@ -3,6 +3,10 @@
 The twelve variables are the shape of four fins, ballast in the nose, the mass and burn time of the propellant, the tilt
 of the rail, and the two parachutes. All data are defined here; the standard atmosphere is part of rocketpy. The seed
 draws the target height and the wind profile.
+
+A query solves the differential equation of a flight to a relative error of 1e-6 in a few tenths of a second. f is
+deterministic. It has steps of some metres, because the parachutes are triggered ten times per second, and kinks at the
+target and at the pad. rocketpy: MIT.
 """
 
 from __future__ import annotations
@@ -183,17 +187,4 @@ def launch(seed: int) -> Launch:
 
 _BOX = cube(len(DESIGN), 0.5, 0.5)
 
-PROBLEMS = (
-    BlackBox(
-        "rocket",
-        *_BOX,
-        partial(central, *_BOX),
-        launch,
-        budget=240,
-        cost="a few tenths of a second: the differential equation of a flight, to a relative error of 1e-6",
-        noise="none between calls; parachutes are looked after ten times a second, which makes steps of some "
-        "metres, and f has kinks at the target and at the pad; NaN for an unstable design",
-        licence="rocketpy MIT; all data are ours",
-        needs=("rocketpy",),
-    ),
-)
+PROBLEMS = (BlackBox("rocket", *_BOX, partial(central, *_BOX), launch, budget=240, needs=("rocketpy",)),)

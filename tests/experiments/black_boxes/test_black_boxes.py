@@ -38,8 +38,6 @@ def test_starts_are_in_the_box_and_all_is_said(box):
         assert start.shape == (box.dimension,) and start.dtype == np.float64
         assert np.all((box.lower <= start) & (start <= box.upper)) and np.array_equal(start, box.start(seed))
     assert box.name == re.sub(r"\W", "", box.name) and box.budget >= 240 * (box.dimension > 11)
-    assert not any(re.search(r"\d+ ?m?s\b", said) for said in (box.cost, box.noise))
-    assert min(map(len, (box.cost, box.noise, box.licence))) > 10
 
 
 @BOXES
