@@ -1,1 +1,1 @@
-"""Our pieces against their peers, side by side in one process."""
+"""Benchmarks of the library against its alternatives."""

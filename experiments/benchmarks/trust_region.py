@@ -41,40 +41,40 @@ from surrogates.pinned.prior import PinnedPrior
 FUNCTIONS = (1, 2, 6, 7, 8, 10, 12, 13, 15, 17, 20, 22)
 
 LENGTHSCALES = (0.2, 0.35, 0.6, 1.0, 1.7, 3.0, 5.0)
-"""The lengthscales of which ``LikeliestLengthscale`` takes one."""
+"""The candidates of ``LikeliestLengthscale``."""
 
 
 class LikeliestLengthscale(ModelRule):
-    """A model of the most likely of ``LENGTHSCALES``, each with its own search for the other hyper-parameters."""
+    """A model with the most likely of ``LENGTHSCALES``; each is fitted with its own search."""
 
     def data(self, U: torch.Tensor, heights: torch.Tensor, variance: float) -> PinnedData:
-        """The data under the most likely lengthscale."""
+        """Returns the data under the most likely lengthscale."""
         priors = [replace(self.prior, lengthscale=lengthscale) for lengthscale in LENGTHSCALES]
         trials = [PinnedData.of(U, heights, variance, prior) for prior in priors]
         return min(trials, key=lambda trial: trial.loss(self.search.fitted(trial, None)))
 
 
 class VarianceRule(GeometryRule):
-    """Geometry-improving queries along the slope of most variance."""
+    """Geometry-improving queries along the direction of largest variance."""
 
     def weights(self, hessian: torch.Tensor, least: float) -> torch.Tensor:
-        """The identity."""
+        """Returns the identity."""
         return torch.eye(len(hessian), dtype=hessian.dtype)
 
 
 class NoiseAlone(NoiseRule):
-    """Noise is smoothed over, ripples are not."""
+    """Smooths noise but not ripples."""
 
     def smooths(self, noisy: bool | None) -> bool:
-        """Whether values are noisy."""
+        """Returns whether values are noisy."""
         return bool(noisy)
 
 
 class RandomPoints(RestartRule):
-    """New runs begin at the random point, whatever its value."""
+    """Restarts at the random point whatever its value."""
 
     def begins_at_best(self, value: float, start_value: float, spanning: bool) -> bool:
-        """Never."""
+        """Returns False."""
         return False
 
 
@@ -114,7 +114,7 @@ ROWS: dict[str, TrustRegionRules] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark."""
+    """Runs the benchmark."""
     options = output.options_of(
         "trust-region",
         __doc__,
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def record(row: str, problem: Problem) -> Record:
-    """A row's run on a problem; its method has the row's name."""
+    """Returns the record of a row's run on a problem; the method has the row's name."""
     with tempfile.TemporaryDirectory() as folder:
         with opened(problem, "trust_region", Path(folder)) as found:
             box = [(-SIDE, SIDE)] * problem.dimension
@@ -153,7 +153,7 @@ def _of_tensor(fun: Callable[[np.ndarray], float]) -> Callable[[torch.Tensor], f
 
 
 def summary(scores: Mapping[str, Sequence[float]], unit: str) -> list[str]:
-    """The table."""
+    """Formats the table."""
     whole = np.asarray(scores["all"])
     lines = [f"mean {unit} with all components: {whole.mean():.2f}, over {len(whole)} problems; the change without:"]
     for name, found in scores.items():

@@ -70,9 +70,23 @@ INTRODUCTION = (
     "possible gain. If a case names two methods, begin with the first."
 )
 
+
+def _ours(experiment: str, *claims: str) -> list[Ground]:
+    """Returns claims about the default method; ``claims`` begin after its name."""
+    return [Ground(experiment, f"trust region on the GP {claim}") for claim in claims]
+
+
+def _first(*dimensions: int) -> list[str]:
+    return [f"is first in mean rank at d = {d}," for d in dimensions]
+
+
+NEXT, COBYQA = "is ahead of the next in mean rank", "ends lower than the better COBYQA"
+CMA = "ends lower than CMA-ES on the multimodal groups"
+EIGHT = [f"with 8 queries at a time ends {how}" for how in ("lower than CMA-ES", "at most 0.3 above one")]
 DIMENSIONS = (2, 3, 5, 10, 20, 40)
 """Dimensions of COCO's problems on the scoreboard."""
 
+WHERE = (" on which COBYQA ran", " on which TuRBO-1 ran")
 BOXES = (
     *("kernel_ridge_diabetes", "perceptron_digits", "lightgbm_breast_cancer", "rocket", "wind_farm"),
     *("swimmer_linear", "swimmer", "half_cheetah_linear", "half_cheetah", "walker2d"),
@@ -87,38 +101,28 @@ ADVICE = (
         "The default is a trust region on the derived GP. On average it ends lower than COBYQA (most clearly on "
         "ill-conditioned functions), TuRBO, NeST-BO's rule and our other methods, and lower than CMA-ES on "
         "multimodal functions.",
-        Ground("problems-bbob", "trust region on the GP is ahead of the next in mean rank"),
-        Ground("problems-bbob", "trust region on the GP ends lower than the better COBYQA"),
-        Ground("problems-bbob", "trust region on the GP ends lower than ZoRD, kept information, gated"),
-        Ground("problems-bbob", "trust region on the GP ends lower than TuRBO-1"),
-        Ground("problems-bbob", "trust region on the GP ends lower than NeST-BO's rule"),
-        Ground("problems-bbob", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
-        *(Ground("problems-bbob", f"trust region on the GP is first in mean rank at d = {d},") for d in DIMENSIONS),
+        *_ours(
+            "problems-bbob",
+            NEXT,
+            COBYQA,
+            "ends lower than ZoRD, kept information, gated",
+            "ends lower than TuRBO-1",
+            "ends lower than NeST-BO's rule",
+            CMA,
+            *_first(*DIMENSIONS),
+        ),
     ),
     _advice(
         "One machine, 2 to 40 variables, about 100 queries per variable, no noise",
         "minimize(f, x0, bounds=bounds, max_queries=100 * d)",
         "The default again: after convergence it restarts elsewhere.",
-        Ground("problems-bbob-100d", "trust region on the GP is ahead of the next in mean rank"),
-        Ground("problems-bbob-100d", "trust region on the GP ends lower than the better COBYQA"),
-        Ground("problems-bbob-100d", "trust region on the GP ends lower than L-BFGS-B"),
-        Ground("problems-bbob-100d", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
-        *(
-            Ground("problems-bbob-100d", f"trust region on the GP is first in mean rank at d = {d},")
-            for d in DIMENSIONS
-        ),
+        *_ours("problems-bbob-100d", NEXT, COBYQA, "ends lower than L-BFGS-B", CMA, *_first(*DIMENSIONS)),
     ),
     _advice(
         "One machine, 5 to 20 variables, noisy values",
         "minimize(f, x0, bounds=bounds, max_queries=20 * d)",
         "The default again: it detects noise and estimates its variance. Pass a known variance as ``noise``.",
-        Ground("problems-bbob-noisy", "trust region on the GP is ahead of the next in mean rank"),
-        Ground("problems-bbob-noisy", "trust region on the GP ends lower than the better COBYQA"),
-        Ground("problems-bbob-noisy", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
-        *(
-            Ground("problems-bbob-noisy", f"trust region on the GP is first in mean rank at d = {d},")
-            for d in (5, 10, 20)
-        ),
+        *_ours("problems-bbob-noisy", NEXT, COBYQA, CMA, *_first(5, 10, 20)),
     ),
     _advice(
         "One machine, 5 to 20 variables, several queries at a time",
@@ -126,10 +130,7 @@ ADVICE = (
         "Each step is evaluated together with points that improve the gradient estimate at its end. Eight concurrent "
         "queries end slightly higher at equal queries but take about an eighth of the time, and end lower than CMA-ES, "
         "which evaluates whole generations at once. They were measured in rounds of eight.",
-        Ground("problems-bbob", "trust region on the GP with 8 queries at a time ends lower than CMA-ES"),
-        Ground("problems-bbob-noisy", "trust region on the GP with 8 queries at a time ends lower than CMA-ES"),
-        Ground("problems-bbob", "trust region on the GP with 8 queries at a time ends at most 0.3 above one"),
-        Ground("problems-bbob-noisy", "trust region on the GP with 8 queries at a time ends at most 0.3 above one"),
+        *(g for suite in ("bbob", "bbob-noisy") for g in _ours(f"problems-{suite}", *EIGHT)),
     ),
     _advice(
         "One machine, a program with 10 to 2,000 inputs: tuning, control, attacks",
@@ -138,36 +139,24 @@ ADVICE = (
         "variables, COBYQA (first radius 0.2 of the box) is behind it and TuRBO ahead of it; both differences are "
         "undecided. If values are rugged, like controllers' returns, or rise steeply, like a wind farm's penalty, try "
         "other methods too; the verdicts show which is ahead on each black box.",
-        Ground("problems-real", "trust region on the GP is first in mean rank over the black boxes, ahead of"),
-        Ground(
-            "problems-real", "trust region on the GP is first in mean rank over the black boxes on which COBYQA ran"
+        *_ours("problems-real", *(f"is first in mean rank over the black boxes{on}" for on in (", ahead of", *WHERE))),
+        *_ours(
+            "problems-real", NEXT, *(f"ends lower than {m}" for m in ("ZoRD, kept information", "TuRBO-1", "L-BFGS-B"))
         ),
-        Ground(
-            "problems-real", "trust region on the GP is first in mean rank over the black boxes on which TuRBO-1 ran"
-        ),
-        Ground("problems-real", "trust region on the GP is ahead of the next in mean rank"),
-        Ground("problems-real", "trust region on the GP ends lower than ZoRD, kept information"),
-        Ground("problems-real", "trust region on the GP ends lower than TuRBO-1"),
-        Ground("problems-real", "trust region on the GP ends lower than L-BFGS-B"),
-        *(Ground("problems-real", f"trust region on the GP on {box} ends lower than") for box in BOXES),
+        *_ours("problems-real", *(f"on {box} ends lower than" for box in BOXES)),
     ),
     _advice(
         "One machine, 80 to 640 variables, two queries per variable",
         "minimize(f, x0, bounds=bounds, max_queries=2 * d)",
         "The default models f on the span of its queries. It is ahead of ZoRD, which ranks next, and of CMA-ES.",
-        Ground("problems-bbob-largescale", "trust region on the GP is ahead of the next in mean rank"),
-        Ground("problems-bbob-largescale", "trust region on the GP ends lower than CMA-ES on the multimodal groups"),
-        *(
-            Ground("problems-bbob-largescale", f"trust region on the GP is first in mean rank at d = {d},")
-            for d in (80, 160, 320, 640)
-        ),
+        *_ours("problems-bbob-largescale", NEXT, CMA, *_first(80, 160, 320, 640)),
     ),
     _advice(
         "One machine, SciPy only, no noise",
         'scipy.optimize.minimize(f, x0, method="COBYQA", options={"initial_tr_radius": 0.2 * width})',
         "COBYQA fits quadratic models by Powell's rules. With this initial radius, which our default method uses up to "
         "d = 20, it ranks next after that method.",
-        Ground("problems-bbob", "trust region on the GP is ahead of the next in mean rank"),
+        *_ours("problems-bbob", NEXT),
         Ground("beyond-zord", "ZoRD, kept information ends lower than COBYQA"),
         Ground("zord-fig3", "ZoRD ends with a smaller gap than COBYQA"),
     ),
@@ -198,8 +187,7 @@ ADVICE = (
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than RGF"),
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than TuRBO-1"),
         Ground("zord-table1", "ZoRD, kept information needs fewer queries than ZoRD"),
-        Ground("problems-real", "trust region on the GP on attack_digits_64 ends lower than"),
-        Ground("problems-real", "trust region on the GP on attack_digits_784 ends lower than"),
+        *_ours("problems-real", "on attack_digits_64 ends lower than", "on attack_digits_784 ends lower than"),
     ),
     _advice(
         "One machine, ZoRD itself, piecewise constant values (a classifier's metric)",
@@ -209,7 +197,7 @@ ADVICE = (
         Ground("zord-fig4", "ZoRD improves the trained network"),
         Ground("zord-fig4", "ZoRD improves it more than ES"),
         Ground("zord-fig4", "ZoRD, kept information improves it more than ZoRD"),
-        Ground("problems-real", "trust region on the GP on metric_f1 ends lower than"),
+        *_ours("problems-real", "on metric_f1 ends lower than"),
     ),
     _advice(
         "A convex sum of smooth losses with a constraint or another prox",
