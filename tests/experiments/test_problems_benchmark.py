@@ -50,10 +50,6 @@ BOX = BlackBox(
     lambda seed: np.array([-1.0, 10.0 + seed]),
     bowl,
     24,
-    "",
-    "",
-    "",
-    (),
 )
 
 
@@ -226,7 +222,7 @@ def test_runtimes_are_the_share_of_pairs_reached():
 @pytest.mark.parametrize("suite", ["bbob", "bbob-noisy", "bbob-largescale"])
 def test_cocos_first_three_instances_are_refused(suite, instances, tmp_path, capsys):
     assert bench("--suite", suite, "--instances", *instances, "--out", tmp_path) == 2
-    assert "nothing here is run or tuned on COCO's instances 1 to 3" in capsys.readouterr().err
+    assert "COCO's instances 1 to 3 are reserved" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -471,7 +467,7 @@ def test_an_interrupt_keeps_what_was_made(box, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(runs, "run_one", stops)
     asked = ["--suite", "real", "--functions", "bowl", "--instances", "0", "--methods", "cma", "random", "gld"]
     assert bench(*asked, "--out", tmp_path) == 130
-    assert "2 runs were made and are kept" in capsys.readouterr().err and len(runs.read(tmp_path)) == 2
+    assert "2 finished runs are kept" in capsys.readouterr().err and len(runs.read(tmp_path)) == 2
 
 
 def _dies(run, out):
@@ -731,7 +727,7 @@ def test_files_of_several_runs_or_of_another_format_are_not_read(tmp_path):
     with pytest.raises(ValueError, match="COCO's format"):
         progress_in(tmp_path)
     (tmp_path / "y.dat").write_text(head)
-    with pytest.raises(ValueError, match="several runs"):
+    with pytest.raises(ValueError, match="got several"):
         progress_in(tmp_path)
 
 

@@ -155,7 +155,7 @@ def queries_until(found: np.ndarray, every: int, tolerance: float) -> int:
     return every * int(reached[0] if len(reached) else len(found) - 1)
 
 
-BANDS = "Lines are means over trials; bands span the 5% to 95% quantiles."
+BANDS = "Lines are means over trials; bands omit the largest and the smallest twentieth."
 """Caption of both figures."""
 
 
