@@ -51,8 +51,9 @@ def test_python_blocks_run(elsewhere):
 
 
 def test_the_other_objective_of_a_figure_runs(elsewhere):
+    names = {}
     for block in _blocks(ROOT / "docs" / "papers.md", "python"):
-        exec(compile(block, "papers.md", "exec"), {})
+        exec(compile(block, "papers.md", "exec"), names)
     assert (elsewhere / "rosenbrock.png").exists()
 
 
