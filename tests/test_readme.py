@@ -8,8 +8,10 @@ import types
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import matplotlib as mpl
 import pytest
 import torch
+from PIL import Image
 
 import optimizers
 from experiments import registry
@@ -18,6 +20,7 @@ from experiments.report.pages import with_counts
 from federated.registry import ALGORITHMS
 from optimizers import minimize
 from optimizers.registry import METHODS
+from surrogates import plotting
 from tests.experiments.committed import ENTRIES, HERE, needs_results
 
 ROOT = Path(__file__).parents[1]
@@ -50,11 +53,14 @@ def test_python_blocks_run(elsewhere):
     assert names["X"].shape == (16, 5) and len(names["clients"]) == 5
 
 
-def test_the_other_objective_of_a_figure_runs(elsewhere):
-    names = {}
+def test_the_figures_of_a_reader_s_own_are_drawn(elsewhere):
+    """The style of the figures ends with its block."""
+    before, names = dict(mpl.rcParams), {}
     for block in _blocks(ROOT / "docs" / "papers.md", "python"):
         exec(compile(block, "papers.md", "exec"), names)
-    assert (elsewhere / "rosenbrock.png").exists()
+    assert {path.name for path in elsewhere.glob("*.p*")} == {"valley.png", "rosenbrock.png", "methods.pdf"}
+    assert dict(mpl.rcParams) == before
+    assert Image.open("valley.png").width == round(plotting.PAGE * 200)
 
 
 @pytest.mark.parametrize("block", _blocks(ROOT / "docs" / "tutorials" / "black_box.md", "python"))

@@ -2,14 +2,10 @@
 
 import dataclasses
 import math
-import re
-from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from experiments import registry
 from experiments.harness.records import distinct, points
@@ -17,7 +13,7 @@ from experiments.papers.zord import fig1_fig10, fig2a_fig6, fig2b
 from experiments.papers.zord import gradient_error as errors
 from experiments.workloads.problems import ackley, standard_problem
 from optimizers.comparison.records import by_seed, where
-from surrogates import matern_kernel, plotting
+from surrogates import matern_kernel
 from tests.experiments import quick
 
 
@@ -100,18 +96,6 @@ def test_the_errors_are_to_the_gradient_of_the_function_that_is_given():
     assert all(row["value"] > 0.05 for row in where(rows, method="finite_differences"))
     drawn = figure.draw(settings, figure.run(settings, [0, 1]))
     assert drawn.axes[0].get_title() == "plane, d = 5, λ = 0.01"
-
-
-def test_the_page_draws_its_figures(tmp_path, monkeypatch):
-    """The code of ``docs/papers.md`` but for the block that takes half a minute; the figures' style does not stay."""
-    monkeypatch.chdir(tmp_path)
-    before = dict(mpl.rcParams)
-    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
-    exec("\n".join(block for block in blocks if "figure3" not in block), {})
-    assert {path.name for path in tmp_path.iterdir()} == {"valley.png", "methods.pdf"}
-    assert dict(mpl.rcParams) == before
-    assert Image.open("valley.png").width == round(plotting.PAGE * 200)
 
 
 def _posterior_mean(X, values, lengthscale, noise, profile):
