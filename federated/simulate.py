@@ -14,7 +14,7 @@ from federated.core.algorithm import Algorithm
 from federated.core.gate import UNMOVED
 from federated.engine.checkpoint import Checkpoint, check_path, load_checkpoint
 from federated.engine.federation import ClientHost, Federation, RoundRecord
-from federated.engine.host import Host, MadeWhenAsked, prepared
+from federated.engine.host import Host, LazyMapping, prepared
 from federated.engine.result import FederatedResult
 from federated.engine.workers import WorkerPool
 from federated.registry import algorithm_class
@@ -106,7 +106,7 @@ def simulate(
         check_path("checkpoint", checkpoint)
         if callback is not None:
             check_takes("callback", callback, "record", "x")
-        kept = None if checkpoint is None else going_on(federation, checkpoint)
+        kept = None if checkpoint is None else open_checkpoint(federation, checkpoint)
         told = (lambda record, x: callback(record, to_numpy(x))) if arrays and callback is not None else callback
         ending = run_rounds(federation, rounds, told, kept, every, progress)
     finally:
@@ -208,7 +208,7 @@ def _by_number(objectives: Sequence[Callable[[Any], Any]]) -> Mapping[int, Calla
         raise TypeError(f"objectives must be a sequence of functions, one for each client, got {objectives!r:.80}")
     if isinstance(objectives, list | tuple) or not isinstance(objectives, Sequence):
         return dict(enumerate(objectives))
-    return MadeWhenAsked(len(objectives), objectives.__getitem__)
+    return LazyMapping(len(objectives), objectives.__getitem__)
 
 
 def run_rounds(
@@ -267,7 +267,7 @@ def reports_of(history: Sequence[RoundRecord]) -> tuple[int, int]:
     return asked, asked - sum(len(record.accepted) for record in history)
 
 
-def going_on(federation: Federation, path: str | Path) -> Checkpoint:
+def open_checkpoint(federation: Federation, path: str | Path) -> Checkpoint:
     """Returns the checkpoint at a path, after resuming the federation from it if the file exists.
 
     Raises:

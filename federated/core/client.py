@@ -50,7 +50,7 @@ class Client(ABC):
         self.round = 0
         self._phase: int | None = None
         self._reported = True
-        self._began = Spent()
+        self._spent_before = Spent()
         self._start()
         options = algorithm.common_options(number)
         self._values = PointValues(algorithm.x0, **options) if algorithm.asks_acceptance else None
@@ -108,21 +108,21 @@ class Client(ABC):
         phases = self.algorithm.exchanges
         message = received(content, Broadcast, self.algorithm, phases, head=self._check_order)
         with refusing():
-            if (asked := self._accepting(message.phase)) is not None:
+            if (asked := self._acceptance_in(message.phase)) is not None:
                 asked.receive(message)
             else:
                 self._receive(message.phase, message)
         self.round, self._phase, self._reported = message.round, phases.index(message.phase), False
-        self._began = self.spent
+        self._spent_before = self.spent
 
     def ask(self) -> Batch | None:
         """Returns the batch to evaluate, the same one until its values are told; None at the end of the phase."""
         phase = self._present_phase()
-        return self._asking(phase).ask() if self._unfinished(phase) else None
+        return self._optimizer_in(phase).ask() if self._unfinished(phase) else None
 
     def tell(self, batch: Batch, values: Any, *, retries: int = 0) -> None:
         """Takes the values of the pending batch; see ``Optimizer.tell``."""
-        self._asking(self._present_phase()).tell(batch, values, retries=retries)
+        self._optimizer_in(self._present_phase()).tell(batch, values, retries=retries)
 
     def report(self) -> Report:
         """Returns the phase's report; repeated calls return the same report.
@@ -134,17 +134,17 @@ class Client(ABC):
         phase = self._present_phase()
         if self._unfinished(phase):
             raise RuntimeError(f"client {self.number} has queries left to ask in phase {phase!r}")
-        if (asked := self._accepting(phase)) is not None:
-            report = self._make(phase, asked.report(), {})
+        if (asked := self._acceptance_in(phase)) is not None:
+            report = self._message(phase, asked.report(), {})
         else:
-            report = self._make(phase, self._report(phase), self._report_values(phase))
+            report = self._message(phase, self._report(phase), self._report_values(phase))
         self._reported = True
         return report
 
     def position(self) -> Report:
         """Returns the message by which a client that is behind asks the server for what it missed."""
-        self._began = self.spent
-        return self._make("position", *self._position())
+        self._spent_before = self.spent
+        return self._message("position", *self._position())
 
     def catch_up(self, content: Content) -> None:
         """Catches up by the server's answer to ``position``; a refused answer changes nothing.
@@ -165,7 +165,7 @@ class Client(ABC):
             "round": self.round,
             "phase": self._phase,
             "reported": self._reported,
-            "marks": list(self._began),
+            "marks": list(self._spent_before),
             "state": None if self.state is None else save_fields(self.state),
             "optimizer": self.optimizer.state_dict(),
             "values": None if self._values is None else self._values.state_dict(),
@@ -199,7 +199,7 @@ class Client(ABC):
             for asked, saved in asking:
                 asked.load_state_dict(saved)
             self.state, self.round, self._phase = loaded, state["round"], state["phase"]
-            self._reported, self._began = state["reported"], Spent(*state["marks"])
+            self._reported, self._spent_before = state["reported"], Spent(*state["marks"])
             if self._reported and self._phase is not None:
                 report = self.report()
                 a.specification(Report, report.phase).check_layout(report.layout, report.values)
@@ -240,18 +240,18 @@ class Client(ABC):
             raise RuntimeError(f"client {self.number} has received nothing yet")
         return self.algorithm.exchanges[self._phase]
 
-    def _accepting(self, phase: str) -> PointValues | None:
+    def _acceptance_in(self, phase: str) -> PointValues | None:
         """Returns the acceptance phase's optimizer in that phase, otherwise None."""
         return self._values if phase == ACCEPT else None
 
-    def _asking(self, phase: str) -> Optimizer:
-        return self._accepting(phase) or self.optimizer
+    def _optimizer_in(self, phase: str) -> Optimizer:
+        return self._acceptance_in(phase) or self.optimizer
 
     def _unfinished(self, phase: str) -> bool:
-        if (asked := self._accepting(phase)) is not None:
+        if (asked := self._acceptance_in(phase)) is not None:
             return asked.busy
         return bool(self.optimizer.pending) or self._busy(phase)
 
-    def _make(self, phase: str, tensors: Mapping[str, Tensor], values: Mapping[str, Plain]) -> Report:
-        spent = self.spent.since(self._began)._asdict() | {"total_queries": self.spent.queries}
+    def _message(self, phase: str, tensors: Mapping[str, Tensor], values: Mapping[str, Plain]) -> Report:
+        spent = self.spent.since(self._spent_before)._asdict() | {"total_queries": self.spent.queries}
         return self.algorithm.message(Report, self.round, phase, tensors, values, client=self.number, **spent)

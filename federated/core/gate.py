@@ -4,7 +4,7 @@ The length of a tensor in a report is its Euclidean norm; the length of an itera
 model x_r. A report is excluded if one of its lengths exceeds ``gate`` times the larger of two reference values: the
 median of the phase's nonzero lengths, and the median of those medians over the last ``REMEMBERED`` rounds whose reports
 were used. The second one keeps a client that still moves if most clients are already at their optimum. No report is
-excluded if fewer than ``FEWEST`` lengths are nonzero.
+excluded if fewer than ``MIN_LENGTHS`` lengths are nonzero.
 
 This rule is ours. With the papers' plain mean one client can move the model arbitrarily far; with the gate, by at most
 ``gate`` reference lengths divided by the number of clients. ``federated.core.aggregation`` has means that also resist
@@ -25,7 +25,7 @@ from federated.core.messages import MessageError
 
 logger = logging.getLogger(__name__)
 
-FEWEST = 4
+MIN_LENGTHS = 4
 """Minimal number of nonzero lengths for the gate to apply."""
 
 REMEMBERED = 10
@@ -86,9 +86,9 @@ class Gate:
 
 
 def _medians(lengths: Lengths) -> dict[str, float]:
-    """The median of the nonzero lengths of each tensor that has ``FEWEST`` or more."""
+    """The median of the nonzero lengths of each tensor that has ``MIN_LENGTHS`` or more."""
     nonzero = {name: [length for length in given.values() if length > 0.0] for name, given in lengths.items()}
-    return {name: median(found) for name, found in nonzero.items() if len(found) >= FEWEST}
+    return {name: median(found) for name, found in nonzero.items() if len(found) >= MIN_LENGTHS}
 
 
 def lengths_of(vectors: Sequence[Tensor], about: Tensor | None = None) -> list[float]:

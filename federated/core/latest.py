@@ -70,7 +70,7 @@ class LatestVectors:
         """Returns a collection with new vectors of some clients."""
         made = copy.copy(self)
         if vectors:
-            made._root = self._made(self._root, 0, self._span, vectors)
+            made._root = self._rebuilt(self._root, 0, self._span, vectors)
         return made
 
     def mean(self) -> Tensor:
@@ -117,7 +117,7 @@ class LatestVectors:
             node, client, span = child, client % span, span // BRANCHES
         return None
 
-    def _made(self, node: _Node | None, first: int, span: int, vectors: Mapping[int, Tensor]) -> _Node:
+    def _rebuilt(self, node: _Node | None, first: int, span: int, vectors: Mapping[int, Tensor]) -> _Node:
         """Returns a node with new vectors: its first client is ``first``, and each child covers ``span`` clients."""
         children = [None] * BRANCHES if node is None else list(node.children)
         groups: dict[int, dict[int, Tensor]] = {}
@@ -125,10 +125,10 @@ class LatestVectors:
             groups.setdefault((client - first) // span, {})[client] = vector
         for i, below in groups.items():
             at = first + i * span
-            children[i] = below[at] if span == 1 else self._made(children[i], at, span // BRANCHES, below)
-        return self._summed(children, first, span)
+            children[i] = below[at] if span == 1 else self._rebuilt(children[i], at, span // BRANCHES, below)
+        return self._node_of(children, first, span)
 
-    def _summed(self, children: list[Any], first: int, span: int) -> _Node:
+    def _node_of(self, children: list[Any], first: int, span: int) -> _Node:
         there = [(first + i, child) for i, child in enumerate(children) if child is not None]
         leaf = there[0][1] if span == 1 else there[0][1].total
         total = torch.zeros_like(leaf, dtype=torch.promote_types(leaf.dtype, torch.float64))

@@ -75,7 +75,7 @@ class Entry:
     refused: str = ""
 
 
-MOST_NOTED = 2000
+MAX_REASON = 2000
 """Maximal number of characters of an entry's reasons."""
 
 COLUMNS = tuple(field.name for field in fields(Entry))
@@ -144,10 +144,10 @@ class Ledger:
     def refuse(self, round_number: int, client: int, reason: str) -> None:
         """Records in a client's entry of a round why a report was refused or is missing.
 
-        Reasons may come from another party, so that an entry keeps ``MOST_NOTED`` characters.
+        Reasons may come from another party, so that an entry keeps ``MAX_REASON`` characters.
         """
         row, reason = self._row(round_number, client), plain(reason)
-        if noted := plain("; ".join(filter(None, (self._refused.get(row, ""), reason))), MOST_NOTED):
+        if noted := plain("; ".join(filter(None, (self._refused.get(row, ""), reason))), MAX_REASON):
             self._refused[row] = noted
 
     def total(self, name: str, *, round: int | None = None, client: int | None = None) -> Any:
@@ -272,7 +272,7 @@ class Ledger:
         self._refused = {row: reason for row, reason in enumerate(state["refused"]) if reason}
         self._totals = {name: _sum(name, self._column(name)) for name in COUNTS}
         self._oldest_change, self._last = 0, max(state["round"], default=0)
-        self._go_to(self._last)
+        self._index_round(self._last)
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
@@ -284,7 +284,7 @@ class Ledger:
     def _row(self, round_number: int, client: int) -> int:
         """Returns the position of a client's entry of a round, which is created if it does not exist."""
         if round_number != self._present:
-            self._go_to(check_integer("round", round_number, 0))
+            self._index_round(check_integer("round", round_number, 0))
         row = self._at.get(client)
         if row is None:
             check_integer("client", client, 0)
@@ -297,7 +297,7 @@ class Ledger:
         self._oldest_change = min(self._oldest_change, row)
         return row
 
-    def _go_to(self, round_number: int) -> None:
+    def _index_round(self, round_number: int) -> None:
         """Indexes the entries of a round; a round later than all others has none."""
         self._present, self._at = round_number, {}
         if round_number <= self._last:

@@ -187,7 +187,7 @@ class Server(ABC):
         """
         phases = self.algorithm.exchanges
         return received(
-            content, Report, self.algorithm, phases, sender=sender, head=self._check_place, body=self._check_whole
+            content, Report, self.algorithm, phases, sender=sender, head=self._check_address, body=self._check_body
         )
 
     def aggregate(self, arrivals: Iterable[Arrival | Report]) -> Outcome:
@@ -221,7 +221,7 @@ class Server(ABC):
             lengths = {name: {c: n for c, n in given.items() if c != client} for name, given in lengths.items()}
         for refusal in refused:
             logger.warning("round %d, client %s: %s", number, refusal.client, refusal.reason)
-        skipped, rejected = self._use(phase, reports, lengths)
+        skipped, rejected = self._use_reports(phase, reports, lengths)
         everyone = len(reports) == len(self.participants)
         used = () if skipped is not None else self.participants if everyone else tuple(reports)
         ended = skipped is not None or self._phase + 1 == len(self.algorithm.exchanges)
@@ -336,7 +336,7 @@ class Server(ABC):
                 found[name] = dict(zip((c for c, r in reports.items() if name in r.tensors), lengths, strict=True))
         return found
 
-    def _use(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[str | None, bool]:
+    def _use_reports(self, phase: str, reports: Mapping[int, Report], lengths: Lengths) -> tuple[str | None, bool]:
         """Uses a phase's reports; returns why the round is skipped, or None, and whether the model was rejected."""
         needed, skipped = self.algorithm.needed, None
         if len(reports) < needed:
@@ -375,7 +375,7 @@ class Server(ABC):
         self.algorithm.specification(Broadcast, phase).check(message)
         return message
 
-    def _check_place(self, report: Report) -> None:
+    def _check_address(self, report: Report) -> None:
         """Raises ``MessageError`` unless the report belongs to the current phase and a participant."""
         if (report.round, report.phase) != (self.round, self.phase):
             late = "late: " if report.round < self.round else ""
@@ -385,7 +385,7 @@ class Server(ABC):
             )
         self._check_participant(report)
 
-    def _check_whole(self, report: Report) -> None:
+    def _check_body(self, report: Report) -> None:
         if self._acceptance is not None and self.phase == ACCEPT:
             looked = self._looked
             if looked is None or looked[0] is not self.participants or looked[1] is not self._acceptance.values:

@@ -20,13 +20,13 @@ Rate = Literal["constant", "settling"]
 RATES: tuple[Rate, ...] = ("constant", "settling")
 """Values of the option ``rate``."""
 
-BACK, ON = 0.0, 0.5
+REVERSED, ALIGNED = 0.0, 0.5
 """Cosines of successive moves below which the rate decreases, and above which it increases."""
 
-SHORTER, LONGER = 0.5, 1.25
+DECREASE, INCREASE = 0.5, 1.25
 """Factors of the rate in these two cases."""
 
-LEAST = 1e-8
+MIN_SCALE = 1e-8
 """Minimum of η/η₀."""
 
 
@@ -52,15 +52,15 @@ class Settling:
     def after(self, x: Tensor, rejected: bool) -> Settling:
         """Returns the state after a round that ended with the model x."""
         if rejected:
-            return replace(self, scale=max(LEAST, SHORTER * self.scale))
+            return replace(self, scale=max(MIN_SCALE, DECREASE * self.scale))
         move = x - self.x
         lengths = float(move.norm()) * float(self.move.norm())
         if not bool(move.any()):
             return self
-        cosine = float(move @ self.move) / lengths if lengths > 0.0 else BACK
-        if cosine < BACK:
-            return Settling(x, move, max(LEAST, SHORTER * self.scale))
-        return Settling(x, move, min(1.0, LONGER * self.scale) if cosine > ON else self.scale)
+        cosine = float(move @ self.move) / lengths if lengths > 0.0 else REVERSED
+        if cosine < REVERSED:
+            return Settling(x, move, max(MIN_SCALE, DECREASE * self.scale))
+        return Settling(x, move, min(1.0, INCREASE * self.scale) if cosine > ALIGNED else self.scale)
 
 
 def rate_in(message: Broadcast) -> float:

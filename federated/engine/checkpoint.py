@@ -27,7 +27,7 @@ from federated.core.ledger import COLUMNS, Entry, Ledger
 from federated.core.messages import plain
 from federated.core.reception import refusing
 from federated.engine.federation import Federation, History, RoundRecord
-from federated.engine.growing_rows import GrowingRows, put_back
+from federated.engine.growing_rows import GrowingRows, restore_rows
 from optimizers.core.files import GrowingFile, read_state, write_state
 
 FORMAT = 3
@@ -56,9 +56,9 @@ class Checkpoint:
             OSError: if a file cannot be written, with its path; the previous checkpoint is then kept.
         """
         state = federation.present_state()
-        going_on = self._goes_on(federation) and self._rows.still_stand(state["clients"])
-        if not going_on:
-            self._begin(federation)
+        appending = self._can_append(federation) and self._rows.begins(state["clients"])
+        if not appending:
+            self._choose_files(federation)
         try:
             clients, rows, written = self._rows.take(state["clients"])
             self._append(federation, rows)
@@ -66,12 +66,12 @@ class Checkpoint:
             files = {name: [f.path.name, f.size, f.sha256] for name, f in self._files.items() if f.size}
             write_state(self.path, state | {"clients": clients} | files, FORMAT)
         except BaseException:
-            if not going_on:
+            if not appending:
                 _remove(file.path for file in self._files.values())
                 self._files = {}
             raise
-        if not going_on:
-            _remove(self._older())
+        if not appending:
+            _remove(self._obsolete_files())
 
     def load(self, federation: Federation) -> None:
         """Restores a federation from the checkpoint; later saves append to its files.
@@ -83,15 +83,15 @@ class Checkpoint:
         federation.load_state_dict(state)
         self._files, self._ledger, self._history = files, federation.ledger, federation.history
         self._rows = rows
-        self._wrote_all()
+        self._mark_all_written()
 
-    def _goes_on(self, federation: Federation) -> bool:
+    def _can_append(self, federation: Federation) -> bool:
         """Whether the files contain the beginning of the federation's ledger and history."""
         same = self._ledger is federation.ledger and self._history is federation.history
         unchanged = same and self._ledger.is_written(self._mark, self._entries) and len(self._history) >= self._records
         return bool(self._files) and unchanged and all(file.there for file in self._files.values() if file.size)
 
-    def _begin(self, federation: Federation) -> None:
+    def _choose_files(self, federation: Federation) -> None:
         """Chooses names for new files that keep those of an existing checkpoint, until it is replaced."""
         number, self._files = 1, {}
         while not self._files or any(file.path.exists() for file in self._files.values()):
@@ -117,12 +117,12 @@ class Checkpoint:
         if rows:
             files["rows"].append(rows)
 
-    def _wrote_all(self) -> None:
+    def _mark_all_written(self) -> None:
         self._entries = len(self._ledger)
         self._ledger.mark_written(self._mark)
         self._records = len(self._history)
 
-    def _older(self) -> list[Path]:
+    def _obsolete_files(self) -> list[Path]:
         """Returns appended files with this checkpoint's name that no longer belong to it."""
         own = {file.path.name for file in self._files.values()}
         endings = "|".join(rf"{name}(-\d+)?\.{ending}" for name, ending in GROWING.items())
@@ -167,7 +167,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, GrowingFile], GrowingRo
     files = {"rows": GrowingFile(path.with_name(f"{path.name}.rows.{GROWING['rows']}"))}
     parts: dict[str, Callable[[bytes], Any]] = {"ledger": _ledger_of, "history": _history_of}
     if "rows" in state:
-        parts["rows"] = partial(put_back, state["clients"])
+        parts["rows"] = partial(restore_rows, state["clients"])
     for name, parse in parts.items():
         match state.get(name):
             case [str(file), int(size), str(sha256)] if Path(file).name == file and size >= 0:

@@ -24,7 +24,7 @@ from federated.engine.host import Request, Service
 from optimizers.core.options import check_boolean
 
 STATE_VERSION = 4
-FEW = 16
+MAX_COMPARED = 16
 """Maximal size of a tensor that is compared by value."""
 
 
@@ -206,7 +206,7 @@ class Federation:
 
     def _arrivals(self, number: int, services: Iterable[Service]) -> Iterator[Arrival]:
         """Yields the arrivals one by one, dropping a report's bytes as soon as the server has processed it."""
-        for service in map(partial(self._caught_up, number), services):
+        for service in map(partial(self._after_catch_up, number), services):
             self._count(number, service)
             yield Arrival(service.client, service.report, service.reason)
             del service
@@ -223,7 +223,7 @@ class Federation:
             requests.append(Request(client, self._sent(number, client, shared or self._personal(client, made))))
         return requests
 
-    def _caught_up(self, number: int, service: Service) -> Service:
+    def _after_catch_up(self, number: int, service: Service) -> Service:
         """Returns the service, or a new one after a client that was behind has caught up."""
         if service.position is None:
             return service
@@ -242,7 +242,10 @@ class Federation:
     def _personal(self, client: int, made: dict[Any, Any]) -> tuple[Broadcast | bytes, int]:
         """Returns a client's broadcast, encoded once for all clients that receive the same tensors and values."""
         message = self.server.broadcast(client)
-        tensors = [(name, id(t) if t.numel() > FEW else str(describe_tensor(t))) for name, t in message.tensors.items()]
+        tensors = [
+            (name, id(t) if t.numel() > MAX_COMPARED else str(describe_tensor(t)))
+            for name, t in message.tensors.items()
+        ]
         key = (tuple(tensors), tuple((name, repr(value)) for name, value in message.values.items()))
         if key not in made:
             made[key] = self._encoded(message), message  # keeping the message alive keeps its ids unique

@@ -28,29 +28,30 @@ class GrowingRows:
 
     written: Mapping[str, tuple[list[int], str]] = field(default_factory=dict)
 
-    def still_stand(self, state: Any) -> bool:
+    def begins(self, state: Any) -> bool:
         """Whether every trajectory still begins with the rows that were written."""
-        present = {place: trajectory for place, trajectory, _ in _found(state)}
+        present = {place: trajectory for place, trajectory, _ in _trajectories(state)}
         return all(
-            place in present and _mark(present[place], counts) == mark for place, (counts, mark) in self.written.items()
+            place in present and _digest_of(present[place], counts) == mark
+            for place, (counts, mark) in self.written.items()
         )
 
     def take(self, state: Any) -> tuple[Any, bytes, GrowingRows]:
         """Returns the state with numbers of rows instead of rows, the new records, and the new ``GrowingRows``."""
         data, written, without = bytearray(), {}, state
-        for place, trajectory, path in _found(state):
+        for place, trajectory, path in _trajectories(state):
             counts = [len(trajectory[name]) for name in NAMES]
             before, _ = self.written.get(place, ([0] * len(NAMES), ""))
             parts = [_bytes(trajectory[name][start:]) for name, start in zip(NAMES, before, strict=True)]
             if any(parts):
                 head = {"place": place, "bytes": list(map(len, parts)), "dtype": str(trajectory["X"].dtype)[6:]}
                 data += json.dumps(head).encode() + b"\n" + b"".join(parts)
-            written[place] = counts, _mark(trajectory, counts)
-            without = _with(without, path, {**trajectory, **dict(zip(NAMES, counts, strict=True))})
+            written[place] = counts, _digest_of(trajectory, counts)
+            without = _replaced_at(without, path, {**trajectory, **dict(zip(NAMES, counts, strict=True))})
         return without, bytes(data), GrowingRows(written)
 
 
-def put_back(state: Any, data: bytes) -> tuple[Any, GrowingRows]:
+def restore_rows(state: Any, data: bytes) -> tuple[Any, GrowingRows]:
     """Returns a state of ``GrowingRows.take`` with its rows restored from the records, and its ``GrowingRows``.
 
     Raises:
@@ -58,7 +59,7 @@ def put_back(state: Any, data: bytes) -> tuple[Any, GrowingRows]:
     """
     held, dtypes = _records(data)
     written = {}
-    for place, counts, path in _found(state):
+    for place, counts, path in _trajectories(state):
         rows = {}
         for name, part in zip(NAMES, held.get(place, [b""] * len(NAMES)), strict=True):
             kind = "float64" if name == "y" else dtypes.get(place, "float64")
@@ -67,8 +68,8 @@ def put_back(state: Any, data: bytes) -> tuple[Any, GrowingRows]:
                 raise ValueError(f"{name} of {place} has {len(array)} rows, expected {counts[name]}")
             rows[name] = torch.from_numpy(array.copy())
         numbers = [len(rows[name]) for name in NAMES]
-        written[place] = numbers, _mark(rows, numbers)
-        state = _with(state, path, {**counts, **rows})
+        written[place] = numbers, _digest_of(rows, numbers)
+        state = _replaced_at(state, path, {**counts, **rows})
     return state, GrowingRows(written)
 
 
@@ -87,21 +88,21 @@ def _records(data: bytes) -> tuple[dict[str, list[bytes]], dict[str, str]]:
     return {place: [b"".join(pieces) for pieces in held] for place, held in parts.items()}, dtypes
 
 
-def _found(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
+def _trajectories(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any], tuple[Any, ...]]]:
     """Yields the trajectories in nested mappings, with their places as text and as paths."""
     if isinstance(state, Mapping):
         if state.keys() == TRAJECTORY:
             yield "/".join(map(str, path)), state, path
         else:
             for key, value in state.items():
-                yield from _found(value, (*path, key))
+                yield from _trajectories(value, (*path, key))
 
 
-def _with(state: Any, path: tuple[Any, ...], value: Any) -> Any:
-    return {**state, path[0]: _with(state[path[0]], path[1:], value)} if path else value
+def _replaced_at(state: Any, path: tuple[Any, ...], value: Any) -> Any:
+    return {**state, path[0]: _replaced_at(state[path[0]], path[1:], value)} if path else value
 
 
-def _mark(trajectory: Mapping[str, Any], counts: list[int]) -> str:
+def _digest_of(trajectory: Mapping[str, Any], counts: list[int]) -> str:
     """Returns a digest of all values, the last point and all failed points, which identifies the rows."""
     (n, _, failed), digest = counts, hashlib.sha256()
     for part in (trajectory["y"][:n], trajectory["X"][max(n - 1, 0) : n], trajectory["failed_X"][:failed]):

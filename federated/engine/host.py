@@ -92,7 +92,7 @@ class Host:
     gradients: Mapping[int, Gradient] = field(default_factory=dict)
     timeout: float | None = None
     _clients: dict[int, Client] = field(default_factory=dict)
-    _held: dict[int, Client] = field(default_factory=dict)
+    _staged: dict[int, Client] = field(default_factory=dict)
     _traced: set[tuple[str, str, int]] = field(default_factory=set)
 
     def client(self, number: int) -> Client:
@@ -156,19 +156,19 @@ class Host:
 
     def load_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """See ``ClientHost.load_states``."""
-        self.hold_states(states)
-        self.take_held()
+        self.stage_states(states)
+        self.commit_states()
 
-    def hold_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Creates clients from states, by which ``take_held`` replaces the current ones."""
+    def stage_states(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """Creates clients from states, by which ``commit_states`` replaces the current ones."""
         loaded = Host(self.algorithm, self.evaluators, self.gradients)
         for number, state in states.items():
             loaded.client(number).load_state_dict(state)
-        self._held = loaded._clients
+        self._staged = loaded._clients
 
-    def take_held(self) -> None:
-        """Replaces the clients by those of ``hold_states``."""
-        self._clients, self._held = self._held, {}
+    def commit_states(self) -> None:
+        """Replaces the clients by those of ``stage_states``."""
+        self._clients, self._staged = self._staged, {}
 
     def close(self) -> None:
         """See ``ClientHost.close``."""
@@ -254,14 +254,14 @@ def timer(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def handed_over(services: Iterable[Service]) -> Iterator[Service]:
+def drained(services: Iterable[Service]) -> Iterator[Service]:
     """Yields services that are all available, dropping each one afterwards."""
     waiting = deque(services)
     while waiting:
         yield waiting.popleft()
 
 
-class MadeWhenAsked(Mapping[int, T]):
+class LazyMapping(Mapping[int, T]):
     """A mapping from 0 … count − 1 to values that a function creates at first use."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
@@ -289,7 +289,7 @@ def prepared(
 
     Args:
         algorithm: the options; there are no gradients unless it needs them.
-        objectives: the clients' functions, by number; items of a ``MadeWhenAsked`` are checked at first use.
+        objectives: the clients' functions, by number; items of a ``LazyMapping`` are checked at first use.
         **evaluation: options of ``Evaluator``.
 
     Raises:
@@ -309,8 +309,8 @@ def prepared(
         return NamedGradient(f"the gradient of client {number}'s objective", autograd(objectives[number]))
 
     count = len(objectives) if algorithm.needs_gradient else 0
-    if isinstance(objectives, MadeWhenAsked):
-        return MadeWhenAsked(len(objectives), evaluator), MadeWhenAsked(count, gradient)
+    if isinstance(objectives, LazyMapping):
+        return LazyMapping(len(objectives), evaluator), LazyMapping(count, gradient)
     evaluators = {number: evaluator(number) for number in objectives}
     return evaluators, {number: gradient(number) for number in objectives if count}
 

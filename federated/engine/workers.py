@@ -13,7 +13,7 @@ import torch
 
 from federated.core.algorithm import Algorithm, Gradient
 from federated.core.reception import Content
-from federated.engine.host import Host, MadeWhenAsked, Request, Service, handed_over
+from federated.engine.host import Host, LazyMapping, Request, Service, drained
 from optimizers.core.options import check_choice
 from optimizers.evaluation import Evaluator
 from optimizers.running.interrupts import follow_parent
@@ -65,9 +65,9 @@ class WorkerPool:
             host = Host(algorithm, ChainMap({}, evaluators), ChainMap({}, gradients), timeout)  # type: ignore[arg-type]
         else:
             host = Host(algorithm, {}, {}, timeout)
-            _picklable((host, *(() if isinstance(evaluators, MadeWhenAsked) else self._given)))
+            _picklable((host, *(() if isinstance(evaluators, LazyMapping) else self._given)))
         self._homes: dict[int, int] = {}
-        self._bound: set[int] = set()
+        self._unpicklable: set[int] = set()
         context: Any = multiprocessing.get_context(start_method)
         self._links, self._processes = [], []
         for _ in range(min(workers, len(evaluators))):
@@ -90,7 +90,7 @@ class WorkerPool:
         errors: dict[int, BaseException] = {}
         while running or (waiting and not errors):
             idle = [worker for worker in range(len(self._links)) if worker not in running]
-            for worker, request in self._shared_out(waiting, idle) if not errors else ():
+            for worker, request in self._assignments(waiting, idle) if not errors else ():
                 waiting.remove(request)
                 try:
                     self._send(worker, "serve", request)
@@ -111,11 +111,11 @@ class WorkerPool:
         for request in requests:
             if request.client in errors:
                 raise errors[request.client]
-        return handed_over(found.pop(request.client) for request in requests)
+        return drained(found.pop(request.client) for request in requests)
 
     def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
-        answer: str = self._call("catch_up", {self._home(number): (number, message)})[self._home(number)]
+        answer: str = self._call("catch_up", {self._worker_of(number): (number, message)})[self._worker_of(number)]
         return answer
 
     def restart(self, number: int) -> None:
@@ -132,9 +132,9 @@ class WorkerPool:
         """See ``ClientHost.load_states``."""
         shares: dict[int, dict[int, Any]] = {worker: {} for worker in range(len(self._links))}
         for number, state in states.items():
-            shares[self._home(number)][number] = state
-        self._call("hold_states", {w: (share,) for w, share in shares.items()})
-        self._call("take_held", dict.fromkeys(shares, ()))
+            shares[self._worker_of(number)][number] = state
+        self._call("stage_states", {w: (share,) for w, share in shares.items()})
+        self._call("commit_states", dict.fromkeys(shares, ()))
 
     def close(self) -> None:
         """See ``ClientHost.close``; the workers end."""
@@ -152,7 +152,7 @@ class WorkerPool:
                 process.join()
         self._links, self._processes = [], []
 
-    def _shared_out(self, waiting: Sequence[Request], idle: Sequence[int]) -> Iterator[tuple[int, Request]]:
+    def _assignments(self, waiting: Sequence[Request], idle: Sequence[int]) -> Iterator[tuple[int, Request]]:
         """Assigns requests to idle workers: first their own clients, then new ones, then clients that move."""
         left, given = list(waiting), dict[int, Request]()
         for own in (True, False):
@@ -162,18 +162,18 @@ class WorkerPool:
                 if worker not in given and request is not None:
                     left.remove(request)
                     given[worker] = request
-                    self._home(request.client, worker)
+                    self._worker_of(request.client, worker)
         for worker in idle:
-            there = [r for r in left if self._homes.get(r.client) in given and r.client not in self._bound]
+            there = [r for r in left if self._homes.get(r.client) in given and r.client not in self._unpicklable]
             if worker not in given and there:
                 crowds = Counter(self._homes[r.client] for r in there)
                 request = max(there, key=lambda r: crowds[self._homes[r.client]])
-                if self._moved(request.client, worker):
+                if self._move(request.client, worker):
                     left.remove(request)
                     given[worker] = request
         yield from given.items()
 
-    def _home(self, number: int, worker: int | None = None) -> int:
+    def _worker_of(self, number: int, worker: int | None = None) -> int:
         """Returns a client's worker; a new client is assigned to ``worker``, or to the one with the fewest clients."""
         if number not in self._homes:
             if worker is None:
@@ -186,12 +186,12 @@ class WorkerPool:
             self._homes[number] = worker
         return self._homes[number]
 
-    def _moved(self, number: int, worker: int) -> bool:
+    def _move(self, number: int, worker: int) -> bool:
         """Moves a client between two idle workers; False if its objective cannot be pickled."""
         home = self._homes[number]
         client = self._call("hand_over", {home: (number,)})[home]
         if client is None:
-            self._bound.add(number)
+            self._unpicklable.add(number)
             return False
         self._call("take_over", {worker: (number, *pickle.loads(client))})
         self._homes[number] = worker

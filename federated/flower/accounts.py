@@ -15,15 +15,15 @@ from federated.core.messages import plain
 from federated.engine.host import Service
 from federated.flower.records import ACCOUNT, size_of
 
-PASSED = ("wire-up", "wire-down")
+WIRE_TOTALS = ("wire-up", "wire-down")
 """Names of a byte meter's totals in an account."""
 
-MOST_REMARKS = 4
+MAX_REMARKS = 4
 """Maximal number of remarks on a client between two services."""
 
 
 @dataclass
-class Asked:
+class PendingMessage:
     """A message to a node and its reply.
 
     Attributes:
@@ -70,7 +70,7 @@ class ClientAccount:
 
     def greet(self, given: Mapping[str, Any]) -> None:
         """Records a new node's meter, so that bytes before this run are not booked."""
-        for name in PASSED:
+        for name in WIRE_TOTALS:
             self._added(str(given.get("wire", "")), name, given)
 
     def carry(self, service: Service) -> None:
@@ -79,9 +79,9 @@ class ClientAccount:
 
     def remark(self, text: str) -> None:
         """Keeps a remark for the ledger, to be added to the next service; later ones beyond a limit are dropped."""
-        self._remarks = [*self._remarks, text][:MOST_REMARKS]
+        self._remarks = [*self._remarks, text][:MAX_REMARKS]
 
-    def service(self, client: int, sent: RecordDict, entry: Asked) -> Service:
+    def service(self, client: int, sent: RecordDict, entry: PendingMessage) -> Service:
         """Returns the costs of a message and its reply, with the reason for a missing report.
 
         Args:
@@ -96,7 +96,7 @@ class ClientAccount:
             given = account_in(entry.reply.content)
             traffic["message_up"] = size_of(entry.reply.content)
             if (meter := str(given.get("wire", ""))) != "":
-                traffic["wire_up"], traffic["wire_down"] = (self._added(meter, name, given) for name in PASSED)
+                traffic["wire_up"], traffic["wire_down"] = (self._added(meter, name, given) for name in WIRE_TOTALS)
             spent = Counter({name: self._added(str(given.get("book", "")), name, given) for name in Spent._fields})
             possible, claimed, self._messages = self._most * self._messages, max(spent.values()), 0
             lost = spent["queries"] - _count(given, "now")

@@ -17,8 +17,8 @@ from flwr.serverapp import Grid
 from federated.core.algorithm import Algorithm
 from federated.core.messages import Message, MessageError, plain
 from federated.core.reception import Content
-from federated.engine.host import Request, Service, handed_over
-from federated.flower.accounts import Asked, ClientAccount, account_in
+from federated.engine.host import Request, Service, drained
+from federated.flower.accounts import ClientAccount, PendingMessage, account_in
 from federated.flower.keys import client_of
 from federated.flower.records import HEADER, HELLO, frame_in, records_of
 from federated.flower.waiting import Patience, Waiting
@@ -75,11 +75,11 @@ class GridHost:
         self._nodes: dict[int, int] = {}
         self._greeted: set[int] = set()
         self._owners: dict[int, int] = {}
-        self._claimed: dict[int, int] = {}
-        self._asked: dict[str, Asked] = {}
+        self._claims: dict[int, int] = {}
+        self._pending: dict[str, PendingMessage] = {}
         self._accounts = {c: ClientAccount(timeout, algorithm.most_queries) for c in range(algorithm.clients)}
         self._strict = False
-        self._looked = -math.inf
+        self._refreshed_at = -math.inf
 
     # For a server app.
 
@@ -110,7 +110,7 @@ class GridHost:
         Raises:
             NoClientError: if there is none after ``wait`` seconds.
         """
-        self._look()
+        self._refresh_nodes()
         self._wait_for(set(clients), lambda: not self._nodes.keys().isdisjoint(clients))
         if self._nodes.keys().isdisjoint(clients):
             raise NoClientError(f"none of the clients {list(clients)} has been connected for {self.wait:g} s")
@@ -122,7 +122,7 @@ class GridHost:
         contents = {client: RecordDict(records_of(message)) for client, message in messages.items()}
         round_number = max((message.round for message in messages.values()), default=0)
         asked = self._ask("train.phase", contents, round_number)
-        return handed_over(self._served(client, contents[client], asked.pop(client)) for client in messages)
+        return drained(self._served(client, contents[client], asked.pop(client)) for client in messages)
 
     def catch_up(self, number: int, message: Content) -> str:
         """See ``ClientHost.catch_up``."""
@@ -148,16 +148,16 @@ class GridHost:
 
     def close(self) -> None:
         """See ``ClientHost.close``; pending replies are dropped."""
-        self._asked = {}
+        self._pending = {}
 
     # Parts.
 
-    def _ask(self, kind: str, contents: Mapping[int, RecordDict], round_number: int) -> dict[int, Asked]:
+    def _ask(self, kind: str, contents: Mapping[int, RecordDict], round_number: int) -> dict[int, PendingMessage]:
         """Sends each client its records, and waits for replies or reasons for missing ones."""
         asked, limit = {}, self._patience.limit(kind)
         for client, content in contents.items():
             node = self._nodes.get(client)
-            asked[client] = Asked(node or 0, client, reason="" if node else "the client has disconnected")
+            asked[client] = PendingMessage(node or 0, client, reason="" if node else "the client has disconnected")
             self._accounts[client].longest = limit
             if node:
                 self._push(asked[client], kind, content, round_number, limit)
@@ -172,32 +172,32 @@ class GridHost:
         for entry in asked.values():
             if entry.open:
                 entry.reason = f"no reply within {limit:g} s"
-        self._asked = {i: entry for i, entry in self._asked.items() if entry.open}
+        self._pending = {i: entry for i, entry in self._pending.items() if entry.open}
         return asked
 
-    def _push(self, entry: Asked, kind: str, content: RecordDict, round_number: int, limit: float) -> None:
+    def _push(self, entry: PendingMessage, kind: str, content: RecordDict, round_number: int, limit: float) -> None:
         group = str(round_number) if round_number else ""
         message = FlowerMessage(content, entry.node, kind, ttl=limit, group_id=group)
         pushed = list(self.grid.push_messages([message]))
         if pushed and pushed[0]:
-            self._asked[pushed[0]] = entry
+            self._pending[pushed[0]] = entry
         else:
             entry.reason = "Flower did not accept the message: it is too large, or the node has disconnected"
 
     def _poll(self) -> None:
         """Receives replies, looks for new nodes from time to time, and sleeps if there was no reply."""
-        awaited = [i for i, entry in self._asked.items() if entry.open]
+        awaited = [i for i, entry in self._pending.items() if entry.open]
         replies = list(self.grid.pull_messages(awaited)) if awaited else []
         for reply in replies:
-            entry = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            entry = self._pending.pop(reply.metadata.reply_to_message_id, None)
             if entry is not None:
                 self._take(entry, reply)
-        if time.monotonic() - self._looked >= LOOK:
-            self._look()
+        if time.monotonic() - self._refreshed_at >= LOOK:
+            self._refresh_nodes()
         if not replies:
             time.sleep(POLL)
 
-    def _take(self, entry: Asked, reply: FlowerMessage) -> None:
+    def _take(self, entry: PendingMessage, reply: FlowerMessage) -> None:
         if not reply.has_error():
             entry.reply = reply
         else:
@@ -206,11 +206,11 @@ class GridHost:
             if entry.code == UNAVAILABLE:
                 self._forget(entry.node)
         if entry.client is None:
-            self._met(entry)
+            self._identify(entry)
 
-    def _look(self) -> None:
+    def _refresh_nodes(self) -> None:
         """Asks new nodes for their clients, and forgets disconnected ones."""
-        self._looked = time.monotonic()
+        self._refreshed_at = time.monotonic()
         present = {info.node_id: info.public_key for info in self.grid.get_nodes()}
         for node in (self._greeted | set(self._nodes.values())) - set(present):
             self._forget(node)
@@ -222,9 +222,15 @@ class GridHost:
                     continue
                 self._owners[node] = owner
             text, limit = json.dumps(self.algorithm.configuration), self._patience.timeout
-            self._push(Asked(node), "query.hello", RecordDict({HELLO: ConfigRecord({"configuration": text})}), 0, limit)
+            self._push(
+                PendingMessage(node),
+                "query.hello",
+                RecordDict({HELLO: ConfigRecord({"configuration": text})}),
+                0,
+                limit,
+            )
 
-    def _met(self, entry: Asked) -> None:
+    def _identify(self, entry: PendingMessage) -> None:
         """Processes a new node's answer: its client, or why it cannot be one."""
         given = {} if entry.reply is None else account_in(entry.reply.content)
         reason, client = entry.reason or plain(given.get("reason", "")), given.get("client")
@@ -239,11 +245,13 @@ class GridHost:
         assert isinstance(client, int)
         before, owner = self._nodes.get(client), self._owners.get(entry.node, client)
         if owner != client:
-            self._claim(client, f"node {entry.node} claims to be client {client}, its key belongs to client {owner}")
+            self._refuse_claim(
+                client, f"node {entry.node} claims to be client {client}, its key belongs to client {owner}"
+            )
             return
         if before is not None:
-            self._claimed[entry.node] = client
-            self._claim(
+            self._claims[entry.node] = client
+            self._refuse_claim(
                 client, f"nodes {before} and {entry.node} both claim to be client {client}: the first one is used", True
             )
             return
@@ -251,7 +259,7 @@ class GridHost:
         self._accounts[client].greet(given)
         logger.info("client %d is on node %d", client, entry.node)
 
-    def _claim(self, client: int, reason: str, fatal: bool = False) -> None:
+    def _refuse_claim(self, client: int, reason: str, fatal: bool = False) -> None:
         """Refuses a node that claims to be a client, with a remark in the client's ledger entry."""
         self._refuse(reason, fatal)
         self._accounts[client].remark(reason)
@@ -265,9 +273,9 @@ class GridHost:
         self._greeted.discard(node)
         freed = {client for client, n in self._nodes.items() if n == node}
         self._nodes = {client: n for client, n in self._nodes.items() if n != node}
-        self._claimed.pop(node, None)
-        again = {n for n, client in self._claimed.items() if client in freed}
-        self._claimed = {n: client for n, client in self._claimed.items() if n not in again}
+        self._claims.pop(node, None)
+        again = {n for n, client in self._claims.items() if client in freed}
+        self._claims = {n: client for n, client in self._claims.items() if n not in again}
         self._greeted -= again
 
     def _wait_for(self, clients: set[int], done: Callable[[], bool]) -> None:
@@ -281,7 +289,7 @@ class GridHost:
             seconds = time.monotonic() - start
             waiting.passed(seconds)
 
-    def _served(self, client: int, content: RecordDict, entry: Asked) -> Service:
+    def _served(self, client: int, content: RecordDict, entry: PendingMessage) -> Service:
         """Returns a client's service from its reply to a phase's broadcast."""
         service = self._accounts[client].service(client, content, entry)
         if entry.reply is None or HEADER not in entry.reply.content:

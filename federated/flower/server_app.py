@@ -26,7 +26,7 @@ from optimizers.core.files import replacing, save_tensors
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 2000
+MAX_FAILURE = 2000
 """Maximal length in characters of the message about a run's failure."""
 
 CHECKPOINT = "federation.pt"
@@ -53,7 +53,7 @@ def main(grid: Grid, context: Context) -> None:
             )
         run(grid, config)
     except Exception as error:
-        logger.error("the run failed: %s", plain(f"{type(error).__name__}: {error}", LONGEST))
+        logger.error("the run failed: %s", plain(f"{type(error).__name__}: {error}", MAX_FAILURE))
         raise
 
 
@@ -71,7 +71,7 @@ def run(grid: Grid, config: RunConfig) -> Federation:
         status.waiting(line)
 
     def told(record: RoundRecord, x: Tensor) -> None:
-        _say(record)
+        _log_round(record)
         status.round(record)
 
     host = GridHost(algorithm, grid, timeout=config.timeout, wait=config.wait, keys=keys, say=waiting)
@@ -80,7 +80,7 @@ def run(grid: Grid, config: RunConfig) -> Federation:
     folder = Path(config.output).expanduser().resolve() if config.output else None
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = None if folder is None else _kept_in(folder / CHECKPOINT, resumed)
+    checkpoint = None if folder is None else _checkpoint_in(folder / CHECKPOINT, resumed)
     status = Status(folder, config, federation.rounds)
     with status:
         host.connect()
@@ -112,7 +112,7 @@ def _write_model(x: Tensor, path: Path) -> None:
         save_tensors(x, file)
 
 
-def _kept_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:
+def _checkpoint_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:
     """Returns the run's checkpoint: a new one, or the one that is resumed. Other checkpoints are not overwritten."""
     if resumed is not None and resumed.path.absolute() == path:
         return resumed
@@ -124,7 +124,7 @@ def _kept_in(path: Path, resumed: Checkpoint | None) -> Checkpoint:
     return Checkpoint(path)
 
 
-def _say(record: RoundRecord) -> None:
+def _log_round(record: RoundRecord) -> None:
     said = [f"{record.queries} queries", f"{len(record.accepted)} clients"]
     if not math.isnan(record.fun):
         said.insert(0, f"F {record.fun:.6g}")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from federated.core.messages import plain
 from federated.engine.federation import RoundRecord
 from federated.flower.configuration import RunConfig
-from federated.flower.waiting import SAYS
+from federated.flower.waiting import REPORT_INTERVAL
 from optimizers.core.files import replacing
 
 try:
@@ -131,6 +131,6 @@ def text(state: Mapping[str, Any], now: float) -> str:
     lines += [*filter(None, [state.get("waiting")]), *state.get("refused", [])]
     if state["state"].startswith(("stopped", "killed")):
         lines.append('To resume it, run the same run config with resume="FOLDER/federation.pt".')
-    if state["state"] in UNDER_WAY and age > 10 * SAYS:
+    if state["state"] in UNDER_WAY and age > 10 * REPORT_INTERVAL:
         lines.append("The server's process may have ended, as it has written nothing since: see superlink.log.")
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-SAYS = 30.0
+REPORT_INTERVAL = 30.0
 """Seconds between progress messages."""
 
 SLACK, MOST = 3.0, 10.0
@@ -51,12 +51,12 @@ class Waiting:
         self, awaited: Callable[[], Sequence[int]], limit: float, say: Callable[[str], object], then: str = ""
     ) -> None:
         self._awaited, self._limit, self._say, self._then = awaited, limit, say, then
-        self._next = SAYS
+        self._next = REPORT_INTERVAL
 
     def passed(self, seconds: float) -> None:
         """Reports if a message is due after these seconds."""
         if seconds >= self._next:
-            self._next = seconds - seconds % SAYS + SAYS
+            self._next = seconds - seconds % REPORT_INTERVAL + REPORT_INTERVAL
             clients = self._awaited()
             shown = ", ".join(map(str, clients[:10])) + (f" and {len(clients) - 10} more" if len(clients) > 10 else "")
             noun = "client" if len(clients) == 1 else "clients"

@@ -78,7 +78,7 @@ def test_any_worker_gives_the_same_bits(name, own, make):
     moves = []
 
     def move_all(host):
-        moves.extend(host._moved(client, (home + 1) % 3) for client, home in list(host._homes.items()))
+        moves.extend(host._move(client, (home + 1) % 3) for client, home in list(host._homes.items()))
 
     both(name, make, 12, 5, 3, move_all, local_steps=1, participation=5, seed=2, **own)
     assert len(moves) >= 25 and set(moves) == {make is Drifting}

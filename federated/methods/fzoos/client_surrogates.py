@@ -16,36 +16,36 @@ from surrogates.threads import small_algebra
 from surrogates.window.local_options import LocalSurrogateOptions
 from surrogates.window.window_surrogate import LEAST_FACTORED
 
-KEPT_BYTES = 2 << 30
+CACHE_BYTES = 2 << 30
 """Total size limit, in bytes, of the Fourier surrogates that a process caches between rounds."""
 
-_kept: weakref.WeakKeyDictionary[ClientSurrogates, int] = weakref.WeakKeyDictionary()
+_cached: weakref.WeakKeyDictionary[ClientSurrogates, int] = weakref.WeakKeyDictionary()
 """Sizes of cached Fourier surrogates in bytes, in order of last use."""
 
 
-def keep(asked: ClientSurrogates, size: int) -> None:
-    """Caches the Fourier surrogate just used, and evicts others while their total exceeds ``KEPT_BYTES``.
+def cache(asked: ClientSurrogates, size: int) -> None:
+    """Caches the Fourier surrogate just used, and evicts others while their total exceeds ``CACHE_BYTES``.
 
     Other federations' surrogates are evicted first, as these may have ended. Within a federation clients take turns, so
     that the most recently used surrogate is needed last and is evicted first. A surrogate above the limit is not
     cached.
     """
-    _kept.pop(asked, None)
-    if size <= KEPT_BYTES:
-        own = [other for other in _kept if other.features is asked.features]
-        for other in [other for other in _kept if other.features is not asked.features] + own[::-1]:
-            if sum(_kept.values()) + size <= KEPT_BYTES:
+    _cached.pop(asked, None)
+    if size <= CACHE_BYTES:
+        own = [other for other in _cached if other.features is asked.features]
+        for other in [other for other in _cached if other.features is not asked.features] + own[::-1]:
+            if sum(_cached.values()) + size <= CACHE_BYTES:
                 break
             other.forget()
-        _kept[asked] = size
+        _cached[asked] = size
     else:
         asked.forget()
 
 
-SUMMED = 10.0
+SUM_FACTOR = 10.0
 """Factor of the minimal nugget for n > M queries: a sum of n outer products loses more digits to rounding."""
 
-WIDEST = 500
+MAX_WINDOW = 500
 """Maximal number of queries in a window widened by settling."""
 
 
@@ -57,7 +57,7 @@ class ClientSurrogates:
     of the nearest ``feature_window``, refitted each time. Both are in f's units.
 
     The Fourier surrogate stores n·M numbers of features and n² of their factor while n ≤ M, then 2M²: 80 KB per query
-    for M = 10,000. All clients of a process cache ``KEPT_BYTES`` of them, and rebuild evicted ones. The last bits of wᵢ
+    for M = 10,000. A process caches ``CACHE_BYTES`` of them, and rebuilds evicted ones. The last bits of wᵢ
     depend on the sizes of the blocks appended together; therefore the state stores these sizes instead of the
     surrogate.
 
@@ -90,7 +90,7 @@ class ClientSurrogates:
         """Adapts the surrogates to the queries nearest to x, shape ``d``; returns whether their values are noisy.
 
         Both use the nugget from ``WindowSurrogate.fit_noise``, the Fourier surrogate at least its minimal one. A wider
-        window has 3d/2 queries, at most ``WIDEST``; the Fourier surrogate's window follows if it equals that of
+        window has 3d/2 queries, at most ``MAX_WINDOW``; the Fourier surrogate's window follows if it equals that of
         ``options``.
         """
         if not len(self.local):
@@ -101,7 +101,7 @@ class ClientSurrogates:
             self.local.begin(x)
             noisy = self.local.fit_noise(self.nugget)
         rows = self.feature_window or len(self.local)
-        least = LEAST_FACTORED * rows * (SUMMED if rows > self.features.num_features else 1.0)
+        least = LEAST_FACTORED * rows * (SUM_FACTOR if rows > self.features.num_features else 1.0)
         self.feature_nugget = max(self.local.hyperparameters.noise_ratio, least)
         return noisy
 
@@ -154,7 +154,7 @@ class ClientSurrogates:
                     fourier.append(X[start : start + size], y[start : start + size])
                 start += size
         self._fourier = fourier
-        keep(self, fourier.nbytes)
+        cache(self, fourier.nbytes)
         return fourier.weights
 
     def small(self, columns: int = 1) -> AbstractContextManager[None]:
@@ -170,7 +170,7 @@ class ClientSurrogates:
     def forget(self) -> None:
         """Drops the Fourier surrogate, which is rebuilt when needed."""
         self._fourier = None
-        _kept.pop(self, None)
+        _cached.pop(self, None)
 
     def mark(self) -> tuple[Any, ...]:
         """Returns a mark for ``roll_back``, without copying queries."""
@@ -216,7 +216,7 @@ class ClientSurrogates:
         return copied
 
     def _widen(self) -> None:
-        size = min(WIDEST, 3 * self.features.d // 2)
+        size = min(MAX_WINDOW, 3 * self.features.d // 2)
         if self.local.size < size:
             self.local.widen(size)
             if self.feature_window == self._size:

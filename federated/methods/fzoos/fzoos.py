@@ -25,7 +25,7 @@ from federated.core.server import Server
 from federated.core.settling import rate_in
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from federated.methods.fzoos.exchange import ClientState, ServerState
-from federated.methods.fzoos.gamma import CLIENTS_AT_ONCE, SharedGamma
+from federated.methods.fzoos.gamma import CLIENT_BLOCK, SharedGamma
 from federated.methods.fzoos.options import SEARCH_WIDTH, FZooSOptions
 from optimizers.core.batch import Batch
 from optimizers.core.optimizer import Optimizer
@@ -35,7 +35,7 @@ from surrogates.window.local_options import LEAST_DATA
 
 logger = logging.getLogger(__name__)
 
-SETTLED = 3.0
+RADIUS_FACTOR = 3.0
 """c of the radius of active queries with a settling rate: active_radius · min(1, c η/η₀)."""
 
 
@@ -99,7 +99,9 @@ class SurrogateDescent(Optimizer):
         if rate is not None:
             self.state.rule.rescale(rate)
             noisy = self.state.models.settle(self._x, rate < 1.0)
-            self.state = replace(self.state, radius=a.active_radius * (1.0 if noisy else min(1.0, SETTLED * rate)))
+            self.state = replace(
+                self.state, radius=a.active_radius * (1.0 if noisy else min(1.0, RADIUS_FACTOR * rate))
+            )
         difference = None if w is None or own is None else w - own
         self.state = replace(self.state, gammas=gammas, difference=difference, correction=None)
         if a.correction_at == "start":
@@ -348,10 +350,10 @@ class FZooSServer(Server):
         a = self.algorithm
         made = s.x.new_empty(len(points), len(s.present), a.dimension)
         for i, x in enumerate(points):
-            for start in range(0, len(s.present), CLIENTS_AT_ONCE):
-                rows = torch.stack([s.surrogates[client] for client in s.present[start : start + CLIENTS_AT_ONCE]])
+            for start in range(0, len(s.present), CLIENT_BLOCK):
+                rows = torch.stack([s.surrogates[client] for client in s.present[start : start + CLIENT_BLOCK]])
                 product = a.features.jacobian_product(a.search(x)[None], rows)
-                made[i, start : start + CLIENTS_AT_ONCE] = product
+                made[i, start : start + CLIENT_BLOCK] = product
         return made
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from optimizers.core.options import check_choice
 
-CLIENTS_AT_ONCE = 256
+CLIENT_BLOCK = 256
 """Number of clients whose gradients are processed together, which bounds the temporary memory."""
 
-NOTHING_TO_CORRECT = 1e-12
+NEGLIGIBLE = 1e-12
 """Share of the clients' squared gradients below which corrections are rounding errors."""
 
 
@@ -206,12 +206,12 @@ def squared_corrections(gradients: Tensor, shares: Tensor) -> float:
         shares: pᵢ, ``N``.
     """
     p = (shares / shares.sum()).double()
-    blocks = list(zip(gradients.split(CLIENTS_AT_ONCE, -2), p.split(CLIENTS_AT_ONCE), strict=True))
+    blocks = list(zip(gradients.split(CLIENT_BLOCK, -2), p.split(CLIENT_BLOCK), strict=True))
     mean = sum((part[:, None] * g).sum(-2, keepdim=True) for g, part in blocks)
     squares, scale = (
         sum(float(((g.double() - about).square().sum(-1) * part).sum()) for g, part in blocks) for about in (mean, 0.0)
     )
-    return 0.0 if squares <= NOTHING_TO_CORRECT * scale else squares
+    return 0.0 if squares <= NEGLIGIBLE * scale else squares
 
 
 def clipped(gamma: float) -> float:

@@ -118,7 +118,7 @@ def test_a_client_that_returns_on_another_node_is_new(name, tmp_path):
     xs += run(over, 1)
     assert over.history[-1].refused == ((1, over.algorithm.exchanges[0], "the client is not connected"),)
     grid.add(20, node_config(1, tmp_path), config)
-    over.host._look()
+    over.host._refresh_nodes()
     over.host._poll()
     xs += run(over, 3)
     assert over.history[-1].accepted == (0, 1, 2) and not over.history[-1].refused
@@ -137,10 +137,10 @@ def test_hisos_bounded_log_gives_way_to_the_whole_state(tmp_path):
     over = federation_over(grid, config)
     over.host.connect()
     node = grid.nodes.pop(11)
-    over.host._look()
+    over.host._refresh_nodes()
     run(over, 5)
     grid.nodes[11] = node
-    over.host._look()
+    over.host._refresh_nodes()
     over.host._poll()
     run(over, 1)
     assert over.history[-1].accepted == (0, 1, 2)
@@ -422,8 +422,8 @@ def test_a_client_keeps_its_number_until_it_is_gone(tmp_path, caplog):
     assert noted[1].startswith("nodes 11 and 20 both claim to be client 1: the first one is used; no reply")
     grid.nodes[20].act = lambda message: None
     del grid.nodes[11]
-    over.host._look()
-    over.host._look()
+    over.host._refresh_nodes()
+    over.host._refresh_nodes()
     over.host._poll()
     assert over.run_round().accepted == (0, 1, 2) and over.host._nodes[1] == 20
     assert grid.kinds["query.hello"] == 5

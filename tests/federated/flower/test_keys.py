@@ -87,13 +87,13 @@ def test_a_claim_to_anothers_number_is_refused_ledgered_and_the_round_goes_on(tm
     away = grid.nodes.pop(11)
     grid.nodes[12].config |= {"client": 1, "arguments": "number = 1, dimension = 5"}
     grid.nodes[22] = grid.nodes.pop(12)
-    over.host._look()
+    over.host._refresh_nodes()
     over.host._poll()
     record = over.run_round()
     assert record.accepted == (0,) and "claims to be client 1, its key belongs to client 2" in caplog.text
     assert over.host._nodes == {0: 10}
     grid.nodes[11] = away
-    over.host._look()
+    over.host._refresh_nodes()
     over.host._poll()
     assert over.run_round().accepted == (0, 1)
     rows = {(row["round"], row["client"]): row["refused"] for row in over.ledger.to_rows()}

@@ -88,9 +88,7 @@ def test_a_run_goes_on_from_a_checkpoint_with_clients_that_begin_anew(tmp_path):
     for _ in range(5):
         whole.run_round()
     assert torch.equal(federation.server.x, whole.server.x)
-    with pytest.raises(
-        ValueError, match=r"federation\.pt is the checkpoint of a run, .* resume it by resume="
-    ):
+    with pytest.raises(ValueError, match=r"federation\.pt is the checkpoint of a run, .* resume it by resume="):
         server_app.run(grid_of(config, tmp_path / "again"), RunConfig.of(config | {"rounds": 9}))
     assert read_state(tmp_path / "out" / "federation.pt", FORMAT)["server"]["round"] == 6
     other = resumed | {"seed": 9}

@@ -9,7 +9,7 @@ import torch
 
 from federated import make_federation
 from federated.core.messages import MessageError
-from federated.core.settling import LEAST, Settling
+from federated.core.settling import MIN_SCALE, Settling
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
 from surrogates import FourierFeatures
 from surrogates.window.local_options import KERNELS, LocalSurrogateOptions
@@ -49,7 +49,7 @@ def test_the_rate_is_halved_where_the_model_turns_back_and_grows_where_it_goes_o
     assert rule.after(at(9.0, 9.0), True).scale == 0.09765625
     for _ in range(60):
         rule = rule.after(rule.x, True)
-    assert rule.scale == LEAST
+    assert rule.scale == MIN_SCALE
 
 
 def round_of(server, clients, functions):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from federated.methods.fzoos.client_surrogates import ClientSurrogates
-from federated.methods.fzoos.gamma import CLIENTS_AT_ONCE, Adaptive, clipped, corrections, squared_corrections
+from federated.methods.fzoos.gamma import CLIENT_BLOCK, Adaptive, clipped, corrections, squared_corrections
 from surrogates import FourierFeatures, rbf_kernel
 from surrogates.window.local_options import LocalSurrogateOptions
 from tests.federated.methods.fzoos.checks import disparity, vertex
@@ -129,7 +129,7 @@ def test_corrections_sum_to_zero_and_change_with_their_mean():
     torch.testing.assert_close(c[0], (shares / shares.sum()) @ gradients - gradients[0])
 
 
-@pytest.mark.parametrize("count", [3, CLIENTS_AT_ONCE, 2 * CLIENTS_AT_ONCE + 7])
+@pytest.mark.parametrize("count", [3, CLIENT_BLOCK, 2 * CLIENT_BLOCK + 7])
 def test_squared_corrections_are_those_of_all_clients_at_once(count):
     """NumPy's, from the definition: the blocks in which clients are worked on do not show."""
     gradients = random(2, count, 4, seed=count)
@@ -144,5 +144,5 @@ def test_squared_corrections_are_those_of_all_clients_at_once(count):
 
 
 def test_corrections_that_are_rounding_errors_are_none():
-    gradients = random(4, seed=1).expand(CLIENTS_AT_ONCE + 5, 4) + 1e-9 * random(CLIENTS_AT_ONCE + 5, 4, seed=2)
+    gradients = random(4, seed=1).expand(CLIENT_BLOCK + 5, 4) + 1e-9 * random(CLIENT_BLOCK + 5, 4, seed=2)
     assert squared_corrections(gradients, torch.ones(len(gradients), dtype=F64)) == 0.0

@@ -29,7 +29,7 @@ def made_again(monkeypatch, cap, rounds=5):
         return new(self, X, y)
 
     with monkeypatch.context() as patch:
-        patch.setattr(client_surrogates, "KEPT_BYTES", cap)
+        patch.setattr(client_surrogates, "CACHE_BYTES", cap)
         patch.setattr(client_surrogates.FourierSurrogate, "append", append)
         federation, kept = make(gamma=1.0), []
         for _ in range(rounds):
@@ -66,7 +66,7 @@ def test_what_clients_keep_is_counted_as_the_tensors_have_it(monkeypatch):
 def test_a_federation_that_has_ended_keeps_nothing_from_one_that_runs(monkeypatch):
     """As in a notebook, where the first is still held."""
     ended, kept, made = made_again(monkeypatch, 1 << 30)
-    monkeypatch.setattr(client_surrogates, "KEPT_BYTES", kept[-1])
+    monkeypatch.setattr(client_surrogates, "CACHE_BYTES", kept[-1])
     running, kept, again = made_again(monkeypatch, kept[-1])
     assert kept[-1] == sum(s._fourier.nbytes for s in surrogates_of(running)) and again == made
     assert all(s._fourier is None for s in surrogates_of(ended))
