@@ -147,11 +147,7 @@ class Server(ABC):
         return self.algorithm.exchanges[self._phase]
 
     def broadcast(self, client: int | None = None) -> Broadcast:
-        """Returns the broadcast of the current phase without changing the state.
-
-        Args:
-            client: the recipient, if ``algorithm.personal``.
-        """
+        """Returns the current phase's broadcast (to ``client`` if ``algorithm.personal``); changes no state."""
         if self._acceptance is not None and self.phase == ACCEPT:
             return self._message(ACCEPT, self._acceptance.broadcast(self.x, self.participants), {})
         tensors, values = self._broadcast(self.phase, client), self._broadcast_values(self.phase, client)
@@ -160,11 +156,7 @@ class Server(ABC):
         return self._message(self.phase, tensors, values)
 
     def catch_up(self, content: Content, sender: int) -> Broadcast:
-        """Returns the message that lets a client that is behind follow the current broadcast.
-
-        Args:
-            content: the client's position (``Client.position``), possibly encoded.
-            sender: the client at the other end of the connection.
+        """Returns the message that lets client ``sender`` follow the current broadcast, given its position.
 
         Raises:
             MessageError: if the position is refused.
@@ -176,11 +168,7 @@ class Server(ABC):
             return self._message("catch_up", *self._catch_up(report))
 
     def check(self, content: Content, sender: int) -> Report:
-        """Validates and returns a report of the current phase without changing the state.
-
-        Args:
-            content: the report as received.
-            sender: the client at the other end of the connection.
+        """Validates and returns client ``sender``'s report of the current phase without changing the state.
 
         Raises:
             MessageError: if the report is refused, with the reason.

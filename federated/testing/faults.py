@@ -94,7 +94,7 @@ class FaultPlan:
 class FaultyHost:
     """A wrapper of a host that applies a plan's faults to its clients.
 
-    Costs are those of the wrapped host, except that a late report costs nothing when it arrives.
+    Costs equal the wrapped host's, except that a late report costs nothing when it arrives.
 
     Args:
         federation: a federation with a ``Host`` or ``WorkerPool``, which is wrapped.

@@ -51,8 +51,7 @@ class DescentState:
         difference: w − wᵢ of the round, shape ``M``; None without a correction, or if ``correction`` replaces it.
         correction: ∇φ(x_{r−1})ᵀ(w − wᵢ), shape ``d``, if all steps use this correction.
         address: address of the phase's first candidates.
-        planned: number of batches of the phase.
-        told: number of evaluated batches of the phase.
+        planned, told: numbers of planned and of evaluated batches of the phase.
         succeeded: number of successful queries of the phase.
         weights: the last fitted wᵢ, shape ``M``.
         scalars: the last measurements of the γ rule.
@@ -88,10 +87,7 @@ class SurrogateDescent(Optimizer):
     def begin(
         self, x: Tensor, w: Tensor | None, gammas: list[float], round_number: int, rate: float | None = None
     ) -> None:
-        """Line 3: starts steps with these γ_t at x_{r−1}, in user units, corrected by w − wᵢ if both exist.
-
-        A rate, relative to the rule's own, is used in this round and also adapts surrogates and active queries.
-        """
+        """Line 3: starts steps with these γ_t at x_{r−1}, in user units, corrected by w − wᵢ if both exist."""
         a, own = self.algorithm, self.state.weights
         self._begin_phase(x, a.address(round_number), len(gammas))
         if a.reset_rule:
@@ -168,8 +164,6 @@ class SurrogateDescent(Optimizer):
     def busy(self) -> bool:
         """Whether batches of the phase remain."""
         return self.state.told < self.state.planned
-
-    # Methods of ``Optimizer``, and query points.
 
     def _start(self) -> None:
         a = self.algorithm
@@ -335,15 +329,13 @@ class FZooSServer(Server):
             assert s.w_present is not None
             about = a.features.gradient(torch.stack([a.search(x) for x in points]), s.w_present)
             squares = (about[:, None] - gradients).double().square().sum((0, 2))
-            gamma = rule.robust_estimate(scalars, squares, self._mean_of_numbers)
+            gamma = rule.robust_estimate(
+                scalars, squares, lambda n: float(self.mean_of(dict(zip(s.present, n[:, None], strict=True))))
+            )
         if math.isfinite(gamma):
             return replace(s, gamma=gamma)
         logger.warning("round %d: the estimate of gamma is not finite, using 0", self.round)
         return replace(s, gamma=0.0, fallbacks=s.fallbacks + 1)
-
-    def _mean_of_numbers(self, numbers: Tensor) -> float:
-        """Returns the mean of one number per present client, ``N``."""
-        return float(self.mean_of(dict(zip(self.state.present, numbers[:, None], strict=True))))
 
     def _gradients(self, points: list[Tensor], s: ServerState) -> Tensor:
         """Returns ∇μ̂ᵢ of the present clients at points in user units, ``points x N x d``, a few clients at a time."""
@@ -352,8 +344,7 @@ class FZooSServer(Server):
         for i, x in enumerate(points):
             for start in range(0, len(s.present), CLIENT_BLOCK):
                 rows = torch.stack([s.surrogates[client] for client in s.present[start : start + CLIENT_BLOCK]])
-                product = a.features.jacobian_product(a.search(x)[None], rows)
-                made[i, start : start + CLIENT_BLOCK] = product
+                made[i, start : start + CLIENT_BLOCK] = a.features.jacobian_product(a.search(x)[None], rows)
         return made
 
 
@@ -368,38 +359,36 @@ class FZooS(FZooSOptions):
     where ∇μᵢ is the mean gradient of a Gaussian process conditioned on the client's own queries nearest to x (eq. 8
     uses all of them), and μ̂ᵢ = φᵀwᵢ is the Fourier surrogate of the client's queries up to its previous round (eq. 3).
     The server sets x_r = Σ pᵢ xᵢ and μ̂ = φᵀw with w = Σ pᵢ wᵢ (eq. 4), a sum over the latest wᵢ of all clients that
-    have sent one; it stores N·M numbers, and a round's cost depends only on what the round's clients sent. Both sides
-    construct the features φ from a few numbers and compare fingerprints. A client that has not sent a wᵢ, as in round
-    1, takes no correction.
+    have sent one (N·M stored numbers); a round costs only what its clients sent. Both sides construct the features φ
+    from a few numbers. A client that has not sent a wᵢ, as in round 1, takes no correction.
 
     **Queries.** Each step queries f at its starting point, and active queries are added: T (1 + 5) queries per client
     and round with ``active="step"`` (Appx. G), T + 5 with ``"round"`` (Alg. 2, line 7), and T with None. The first
-    batch has at least 5 active queries. (Alg. 2 prints no query of a step; by Sec. 3.1's count of D_{r,t−1} the paper's
-    steps query their end point, which is the same number of queries, one step later.)
+    batch has at least 5 active queries. (Alg. 2 prints no query of a step; by Sec. 3.1's count of D_{r,t−1}, its steps
+    query their end point.)
 
-    **γ.** By default the server computes one γ_r for all clients at x_r, which is used in round r + 1
-    (``federated.methods.fzoos.gamma.Adaptive``). ``gamma="inverse"`` is the paper's 1/t, which also damps accurate
-    corrections, and γ = 1 also applies corrections where the features are no longer accurate; ``beyond-gamma`` and
-    ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS is FedZO with a better estimate.
+    **γ.** By default the server computes one γ_r for all clients at x_r, used in round r + 1 (``gamma.Adaptive``).
+    ``gamma="inverse"`` is the paper's 1/t, which also damps accurate corrections, and γ = 1 also applies corrections of
+    inaccurate features; ``beyond-gamma`` and ``fzoos-fig1`` compare them. With ``gamma=0.0`` FZooS is FedZO with a
+    better estimate.
 
     **Communication** per client and round, each way: x and w together, d + M, if queries are made per step and γ is
     known in advance. Otherwise x goes up and x_r down; after the active queries wᵢ goes up, and w comes with the next
-    round: also d + M. The adaptive γ needs d + M + 1: w comes first, the client answers by one number, and γ comes with
-    the next round. A client that was absent receives what it lacks. With partial participation γ_r is computed among
-    the round's clients, whose mean wᵢ is sent in addition.
+    round: also d + M. The adaptive γ needs one number more: w comes first, the client answers, and γ comes with the
+    next round. An absent client later receives what it lacks. With partial participation γ_r is computed among the
+    round's clients, whose mean wᵢ is also sent.
 
     **Where the paper is silent, or its code differs.** Inputs are scaled to [0, 1]^d (Appx. G) if all bounds are finite
     and there is no prox; ℓ = 1 and ±0.01 are in these units. Both kernels are squared exponential (Appx. D; the
     authors' code uses Matérn 5/2 locally). Values are standardised, with means from generalised least squares. The
     rule's moments are reset in every round, as in their code. A round that does not lower F is kept, as in Alg. 2;
-    their code rejects it without counting the queries for that, and ``accept="monotone"`` rejects it and counts them.
-    If a round ends before its wᵢ arrive, the previous w is kept, and also x_r unless ``accept="monotone"``.
+    their code rejects it, as ``accept="monotone"`` does, but does not count the queries. If a round ends before its wᵢ
+    arrive, the previous w is kept, and also x_r unless ``accept="monotone"``.
 
-    **Settling rate** (ours, the default). With the paper's ``rate="constant"`` x stays on a plateau given by the steps'
-    length. If x_r reverses direction, the rate and the radius of active queries are halved. Both surrogates use the
-    window's queries, and their nugget decreases with the squared distances in the window. From the first halving on the
-    window has at least 3d/2 queries (at most 500). If values are noisy, the radius is constant and the nugget is its
-    maximum-likelihood estimate. ``beyond-plateau`` compares.
+    **Settling rate** (ours, the default; see ``beyond-plateau``). With the paper's ``rate="constant"`` x stays on a
+    plateau given by the steps' length. If x_r reverses direction, the rate and the radius of active queries are halved.
+    Both surrogates use the window's queries (from the first halving on, 3d/2 or more, at most 500), and their nugget
+    decreases with its squared distances. With noisy values the radius is fixed and the nugget maximizes the likelihood.
 
     Args: see ``FZooSOptions``.
     """
