@@ -129,11 +129,6 @@ class Checkpoint:
         before, asked = self._journalled
         self._journalled = before + queries, asked
 
-    @property
-    def _between(self) -> bool:
-        """Whether an interrupt or error came between journal and optimizer, so that their events differ."""
-        return self._journalled != (self._optimizer.queries, self._optimizer.number)
-
     def stopped(self) -> None:
         """Records that the callback ended the run."""
         self._journal.write("stopped")
@@ -145,7 +140,9 @@ class Checkpoint:
 
     def save(self) -> None:
         """Saves the state; the old file stays if it cannot be written or a step was interrupted."""
-        if self._saved_events == self._journal.count or not self._optimizer.intact or self._between:
+        optimizer = self._optimizer
+        torn = self._journalled != (optimizer.queries, optimizer.number)  # an error came between journal and optimizer
+        if self._saved_events == self._journal.count or not optimizer.intact or torn:
             return
         begun = time.monotonic()
         state = {
@@ -305,20 +302,16 @@ class Checkpoint:
 
 def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:
     """What two calls must share to be the same run: everything that determines it except budget and stopping rules."""
-    fun = evaluator.fun
+    fun, kept = evaluator.fun, optimizer.track_best
+    # Without track_best, x is x0 before the first query, unless the user's own tensor is moved.
+    known = kept or not (optimizer.queries or optimizer._moves_in_place)
+    x0 = optimizer.x0 if kept else optimizer.x
     return optimizer.description() | {
         "fun": getattr(fun, "__qualname__", type(fun).__qualname__),
-        "x0": None if (x0 := _x0(optimizer)) is None else _sha256(x0),
+        "x0": hashlib.sha256(_bytes(x0)).hexdigest() if known else None,
         "batched": evaluator.batched,
         "on_failure": evaluator.on_failure,
     }
-
-
-def _x0(optimizer: Optimizer) -> Tensor | None:
-    """The initial point; None if it is not kept and the run has begun, or if the user's own tensor is moved."""
-    if optimizer.track_best:
-        return optimizer.x0
-    return None if optimizer.queries or optimizer._moves_in_place else optimizer.x
 
 
 def digest(batch: Batch) -> str:
@@ -329,10 +322,6 @@ def digest(batch: Batch) -> str:
     for value in (batch.scales, batch.base, batch.explicit, *metric.values()):
         found.update(_bytes(value) if isinstance(value, Tensor) else repr(value).encode())
     return found.hexdigest()[:16]
-
-
-def _sha256(x: Tensor) -> str:
-    return hashlib.sha256(_bytes(x)).hexdigest()
 
 
 def _bytes(x: Tensor) -> Any:

@@ -38,7 +38,8 @@ class Version:
         if code is None:
             return cls(None, None)
         node = _parsed(code)
-        return cls(None if node is None else _digest(_text(node)), _code_digest(code))
+        compiled = f"{sys.version_info.major}.{sys.version_info.minor} {_digest(repr([*_parts(code)]))}"
+        return cls(None if node is None else _digest(_text(node)), compiled)
 
     def differs(self, other: Version) -> bool | None:
         """Whether two functions differ; None if only their compiled code differs, which is weaker evidence."""
@@ -105,10 +106,6 @@ def _text(node: Any) -> str:
         fields["body"] = node.body[1:]
     parts = [f"{name}={_text(v)}" for name, v in fields.items() if name not in _UNSEEN and v not in (None, [])]
     return f"{type(node).__name__}({','.join(parts)})"
-
-
-def _code_digest(code: CodeType) -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor} {_digest(repr([*_parts(code)]))}"
 
 
 def _parts(code: CodeType) -> Iterator[str]:

@@ -122,14 +122,9 @@ class TuRBO(Optimizer):
         check_prox_value(self.prox, "TuRBO")
         self.box = UnitBox.of(self.domain, "TuRBO")
         d = self.box.dimension
-        self.rule = TrustRegionRule(
-            failure_tolerance=self.failure_tolerance or max(d, 4),
-            success_tolerance=self.success_tolerance,
-            length_init=self.length_init,
-            length_min=self.length_min,
-            length_max=self.length_max,
-            improvement=self.improvement,
-        )
+        names = ("success_tolerance", "length_init", "length_min", "length_max", "improvement")
+        options = {name: getattr(self, name) for name in names}
+        self.rule = TrustRegionRule(failure_tolerance=self.failure_tolerance or max(d, 4), **options)
         self._design_size = self.initial_points or max(2 * d, 4)
         self._num_candidates = self.candidates or max(min(100 * d, 5000), 500)
         self._fitted: dict[int, tuple[TrustRegion, LocalGP]] = {}

@@ -13,7 +13,7 @@ from optimizers.core.options import check_boolean, check_choice, optional, posit
 from optimizers.directions.directions import Directions
 from optimizers.directions.groups import GroupDiagonal
 from optimizers.directions.metric import dense
-from optimizers.methods.hiso.update import Learning, Term, learn, stays_finite, update
+from optimizers.methods.hiso.update import Learning, Term, stays_finite, update
 
 logger = logging.getLogger(__name__)
 
@@ -125,11 +125,6 @@ class Step:
         update(self.x, self.directions, self.terms, self.rate, hessian=hessian, learning=learning, **moved)
         if self.prox is not None:
             self.prox(self.x, steps)
-
-    def learn(self, hessian: Tensor, lessons: list[list[Term]], learning: Learning) -> None:
-        """H ← eq. 12 of each displacement in turn, all computed with the given H."""
-        if lessons:
-            learn(hessian, self.directions, lessons, learning)
 
 
 @dataclass(frozen=True)

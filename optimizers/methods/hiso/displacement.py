@@ -13,7 +13,7 @@ from torch import Tensor
 from optimizers.core.options import check_choice, optional, positive_integer
 from optimizers.directions.metric import compute_dtype
 from optimizers.methods.hiso.curvature import Curvature, Learned, Step, StepOptions, fraction
-from optimizers.methods.hiso.update import Learning, Term
+from optimizers.methods.hiso.update import Learning, Term, learn
 
 Update = Literal["per_step", "per_round", "printed", "last_step"]
 
@@ -121,8 +121,8 @@ class Displacement(Curvature):
         lessons = [terms for terms in now if terms]
         at_once, floor = lessons == [step.terms], learned.floor
         step.move(H, self.eq12 if at_once else None)  # line 5 and Alg. 2, line 9; and line 6 in the same pass
-        if not at_once:
-            step.learn(H, lessons, self.eq12)  # line 6 (eq. 12)
+        if lessons and not at_once:
+            learn(H, step.directions, lessons, self.eq12)  # line 6 (eq. 12)
         for _ in lessons:
             floor = min(max((1.0 - self.weight) * floor + self.weight * self.epsilon, self.lower), self.upper)
         if self.reset and step.ends and step.ends % self.reset == 0:

@@ -79,13 +79,26 @@ def update(
     nu, *others = learning or (0.0, 0.0, 0.0, math.inf)
     dtype = compute_dtype(x.dtype)
     numbers = _rounded((rate, decay, 1.0 - decay, 1.0 - nu, nu, *others), dtype)
-    apply_to = _update_compiled if _compiled is not None and x.device.type == "cpu" else _update
+    kind, compiled = type(numbers[0]), _compiled if x.device.type == "cpu" else None
 
     def apply(low: int, high: int) -> None:
         target = x[low:high].detach()
         wide = target.to(dtype)
         h, m = (None if t is None else dense(t[low:high]).detach() for t in (hessian, momentum))
-        apply_to(wide, h, m, directions, terms, numbers, learning is not None, low, high)
+        if compiled is not None:
+            arrays = [np.empty(0, kind) if t is None else t.numpy() for t in (wide, h, m)]
+            compiled.update(*_addressed(directions, terms, kind), low, high, *arrays, learning is not None, numbers)
+        else:
+            eta, beta, gain, *eq12 = map(float, numbers)
+            delta = _combined(wide, directions, terms, kind, low, high)
+            if h is not None:
+                delta = over_root(delta, h)
+                if learning is not None:
+                    _learn_from(h, delta, eq12)
+            if m is not None:
+                delta = m * beta + delta * gain
+                m.copy_(delta)
+            wide.copy_(wide - delta * eta)
         if target.dtype != dtype:
             target.copy_(wide)
 
@@ -124,10 +137,18 @@ def learn(
     _check(directions, lessons, None, hessian)
     nu, *others = learning
     numbers = _rounded((1.0 - nu, nu, *others), hessian.dtype)
-    apply_to = _learn_compiled if _compiled is not None and hessian.device.type == "cpu" else _learn
+    kind, compiled = type(numbers[0]), _compiled if hessian.device.type == "cpu" else None
+    ends = np.cumsum([len(terms) for terms in lessons])
 
     def apply(low: int, high: int) -> None:
-        apply_to(hessian[low:high].detach(), directions, lessons, numbers, low, high)
+        h = hessian[low:high].detach()
+        if compiled is not None:
+            terms = [*itertools.chain(*lessons)]
+            compiled.learn(*_addressed(directions, terms, kind), ends, low, high, h.numpy(), numbers)
+            return
+        eq12, before = [*map(float, numbers)], h.clone()
+        for terms in lessons:
+            _learn_from(h, over_root(_combined(h, directions, terms, kind, low, high), before), eq12)
 
     in_chunks(apply, directions.d, chunk, hessian.device, _compiled is not None)
     torch.autograd.graph.increment_version(hessian)
@@ -171,63 +192,6 @@ def _addressed(directions: Directions, terms: Sequence[Term], kind: Any) -> tupl
     coefficients = np.array([c for _, _, c in terms], dtype=kind)
     (k0, k1), (s0, s1) = addresses[0, :2].tolist(), np.ascontiguousarray(addresses[:, 2:].T)
     return directions.distribution == "rademacher", k0, k1, rows, s0, s1, coefficients
-
-
-def _update_compiled(
-    x: Tensor,
-    h: Tensor | None,
-    m: Tensor | None,
-    directions: Directions,
-    terms: Sequence[Term],
-    numbers: Numbers,
-    learns: bool,
-    low: int,
-    high: int,
-) -> None:
-    assert _compiled is not None
-    kind = type(numbers[0])
-    arrays = [np.empty(0, kind) if t is None else t.numpy() for t in (x, h, m)]
-    _compiled.update(*_addressed(directions, terms, kind), low, high, *arrays, learns, numbers)
-
-
-def _update(
-    x: Tensor,
-    h: Tensor | None,
-    m: Tensor | None,
-    directions: Directions,
-    terms: Sequence[Term],
-    numbers: Numbers,
-    learns: bool,
-    low: int,
-    high: int,
-) -> None:
-    rate, decay, gain, *eq12 = map(float, numbers)
-    delta = _combined(x, directions, terms, type(numbers[0]), low, high)
-    if h is not None:
-        delta = over_root(delta, h)
-        if learns:
-            _learn_from(h, delta, eq12)
-    if m is not None:
-        delta = m * decay + delta * gain
-        m.copy_(delta)
-    x.copy_(x - delta * rate)
-
-
-def _learn_compiled(
-    h: Tensor, directions: Directions, lessons: Sequence[Sequence[Term]], numbers: Numbers, low: int, high: int
-) -> None:
-    assert _compiled is not None
-    ends = np.cumsum([len(terms) for terms in lessons])
-    terms = [*itertools.chain(*lessons)]
-    _compiled.learn(*_addressed(directions, terms, type(numbers[0])), ends, low, high, h.numpy(), numbers)
-
-
-def _learn(
-    h: Tensor, directions: Directions, lessons: Sequence[Sequence[Term]], numbers: Numbers, low: int, high: int
-) -> None:
-    eq12, before = [*map(float, numbers)], h.clone()
-    for terms in lessons:
-        _learn_from(h, over_root(_combined(h, directions, terms, type(numbers[0]), low, high), before), eq12)
 
 
 def _combined(like: Tensor, directions: Directions, terms: Sequence[Term], kind: Any, low: int, high: int) -> Tensor:

@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_refused():
     for message, call in {
         "torch.bfloat16": lambda: learn(hessian.bfloat16(), u, [TERMS], RULE),
         "'sphere'": lambda: update(x, Directions(7, D, "sphere"), TERMS, 0.1),
-        "no vector of it": lambda: update(x, u, TERMS, 0.1, learning=RULE),
+        "learning needs hessian": lambda: update(x, u, TERMS, 0.1, learning=RULE),
         "torch.float64": lambda: update(x, u, TERMS, 0.1, hessian=hessian.double()),
         "got 1499": lambda: update(x, u, TERMS, 0.1, hessian=hessian[1:]),
         "got 1498": lambda: learn(hessian[2:], u, [TERMS], RULE),
