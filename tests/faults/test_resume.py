@@ -162,7 +162,7 @@ def test_a_function_without_source_goes_on_with_a_warning_where_its_code_has_cha
         begin(path, fun=made["x * x"])
         caplog.clear()
         begin(path, fun=made[name], max_queries=30)
-        assert ("the code of loss has changed since the run began" in caplog.text) == warns, name
+        assert ("the compiled code of loss has changed since the run began" in caplog.text) == warns, name
 
 
 def test_an_optimizer_that_has_begun_without_its_x0_goes_on(tmp_path):

@@ -219,7 +219,7 @@ def test_an_interrupt_ends_the_run_after_its_round_and_the_same_call_goes_on(tmp
     cut = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, checkpoint_every=5, **OPTIONS)
     assert cut.nit == 3 and not cut.success and objectives[1].queries == 24
     assert cut.message == "Interrupted after 3 rounds. The same call with the same checkpoint resumes the run."
-    assert "the round that is running has 5 s to end" in caplog.text
+    assert "the round that is running has 5 s to finish" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     result = simulate("scaffold2", objectives, X0, rounds=5, checkpoint=path, **OPTIONS)
     assert torch.equal(result.x, whole.x) and result.success and objectives[1].queries == 40
