@@ -143,8 +143,8 @@ def learn(
     def apply(low: int, high: int) -> None:
         h = hessian[low:high].detach()
         if compiled is not None:
-            terms = [*itertools.chain(*lessons)]
-            compiled.learn(*_addressed(directions, terms, kind), ends, low, high, h.numpy(), numbers)
+            chained = [*itertools.chain(*lessons)]
+            compiled.learn(*_addressed(directions, chained, kind), ends, low, high, h.numpy(), numbers)
             return
         eq12, before = [*map(float, numbers)], h.clone()
         for terms in lessons:
