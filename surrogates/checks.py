@@ -23,6 +23,7 @@ def check_data(
     train_Yvar: Tensor | None = None,
     prefix: str = "train_",
     num_outputs: int | None = 1,
+    unobserved: bool = False,
 ) -> None:
     """Raises for data that a GP cannot be conditioned on.
 
@@ -32,11 +33,12 @@ def check_data(
         train_Yvar: The noise variances, ``batch x n x m``, non-negative, or None.
         prefix: A prefix of the names X, Y and Yvar in messages.
         num_outputs: m, the number of outcomes, or None for any number.
+        unobserved: Whether an outcome may be NaN, which means that it was not observed.
 
     Raises:
         TypeError: If an argument is not a floating point tensor.
-        ValueError: If shapes do not match, there are no data, an entry is NaN or infinite, dtypes or devices are mixed,
-            or a variance is negative.
+        ValueError: If shapes do not match, there are no data, an entry is infinite, or NaN where it may not be, dtypes
+            or devices are mixed, or a variance is negative.
     """
     X, Y, Yvar = (f"{prefix}{name}" for name in ("X", "Y", "Yvar"))
     named = {X: train_X, Y: train_Y}
@@ -57,9 +59,39 @@ def check_data(
             )
     for name, tensor in named.items():
         check_same_kind(name, tensor, X, train_X)
-        check_finite(name, tensor)
-    if train_Yvar is not None:
+        if name == X or not unobserved:
+            check_finite(name, tensor)
+    if unobserved:
+        check_observed(Y, train_Y, Yvar, train_Yvar)
+    elif train_Yvar is not None:
         check_nonnegative(Yvar, train_Yvar)
+
+
+def check_observed(name: str, observed: Tensor, noise_name: str, noise: Tensor | None) -> None:
+    """Refuses observations, NaN where there was none, and their noise variances, which may be NaN there too.
+
+    Raises:
+        ValueError: If an observation is infinite, or a noise variance of an observation is not finite or is negative.
+    """
+    if bad := int(observed.isinf().sum()):
+        raise ValueError(f"{name} holds {bad} infinite entries; an entry that was not observed is NaN.")
+    if noise is None:
+        return
+    if bad := int((noise.isinf() | noise.isnan() & ~observed.isnan()).sum()):
+        raise ValueError(
+            f"{noise_name} holds {bad} entries that are inf, or NaN where {name} is observed; an entry may be NaN only "
+            f"where {name} is NaN."
+        )
+    check_nonnegative(noise_name, noise[~noise.isnan()])
+
+
+def check_every_outcome(Y: Tensor) -> None:
+    """Raises a ValueError if an outcome, ``batch x n x m``, was never observed, that is, if it is NaN in every row."""
+    if bool((never := Y.isnan().all(-2)).any()):
+        raise ValueError(
+            f"train_Y has no observed value of the outcomes {never.nonzero()[:, -1].unique().tolist()}, only NaN; each "
+            "outcome needs at least one value, or must be left out."
+        )
 
 
 def check_points(X: Tensor, d: int, like: Tensor, name: str = "X") -> None:

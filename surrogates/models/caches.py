@@ -11,6 +11,7 @@ from typing import Any
 
 import gpytorch
 import torch
+from gpytorch.distributions import MultivariateNormal
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from gpytorch.models import ExactGP
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
@@ -22,6 +23,7 @@ from torch import Tensor
 from surrogates.conditioning import Conditioning
 from surrogates.kernels.registry import copied
 from surrogates.linalg.growing import GrowingCholesky, GrowingRows
+from surrogates.models.unobserved import silenced
 
 SMALL = 4096
 """Tensors up to so many numbers are compared by value, larger ones by their version."""
@@ -156,19 +158,27 @@ class CachedConditioning:
     growing: GrowingData | None = None
 
 
-def make_prediction_strategy(model: ExactGP, conditioning: Conditioning) -> DefaultPredictionStrategy:
-    """GPyTorch's caches filled from L and α, so that nothing is factorised twice.
+def make_prediction_strategy(
+    model: ExactGP, conditioning: Conditioning | None, missing: Tensor | None
+) -> DefaultPredictionStrategy:
+    """GPyTorch's caches, filled from L and α so that nothing is factorised twice.
 
     Args:
         model: A model in evaluation mode.
-        conditioning: The conditioning of the model's data.
+        conditioning: The conditioning of the model's data, or None to let GPyTorch factorise the covariance.
+        missing: Which targets were not observed, ``batch x n``, or None where all were.
     """
     inputs, dtype = list(model.train_inputs), model.train_targets.dtype
+    prior = model.forward(*inputs)
+    if missing is not None:
+        prior = MultivariateNormal(prior.mean, silenced(prior.lazy_covariance_matrix.to_dense(), missing))
+    if conditioning is None:
+        return DefaultPredictionStrategy(inputs, prior, model.train_targets, model.likelihood)
     eye = torch.eye(conditioning.factor.shape[-1], dtype=torch.float64, device=conditioning.factor.device)
     inverse_root = torch.linalg.solve_triangular(conditioning.factor, eye, upper=False).mT
     strategy = DefaultPredictionStrategy(
         inputs,
-        model.forward(*inputs),
+        prior,
         model.train_targets,
         model.likelihood,
         root=conditioning.factor.to(dtype),

@@ -9,17 +9,23 @@ import gpytorch
 import torch
 from botorch import settings as botorch_settings
 from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors import GPyTorchPosterior
+from botorch.sampling.pathwise.update_strategies import GaussianUpdate
+from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, _GaussianLikelihoodBase
+from gpytorch.likelihoods.likelihood import Likelihood
 from gpytorch.means import Mean
 from gpytorch.models import ExactGP
 from gpytorch.models.exact_prediction_strategies import DefaultPredictionStrategy
+from linear_operator import to_linear_operator
 from linear_operator.operators import ZeroLinearOperator
 from torch import Tensor
 
-from surrogates.checks import check_data, check_finite, check_floating, check_points, check_same_kind
+from surrogates.checks import check_data, check_floating, check_observed, check_points, check_same_kind
 from surrogates.conditioning import Conditioning
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import check_kernel, kernel_values, snapshot
@@ -34,29 +40,68 @@ from surrogates.models.caches import (
     make_prediction_strategy,
     prior_mean,
 )
-from surrogates.models.transforms import input_slope, is_affine_input, is_affine_outcome, outcome_scale
+from surrogates.models.transforms import (
+    freeze_input_bounds,
+    input_slope,
+    is_affine_input,
+    is_affine_outcome,
+    outcome_scale,
+    standardize,
+)
+from surrogates.models.unobserved import SILENT, apart, filled_noise, observed_rows, silenced
 from surrogates.moving import move_module_attributes
 from surrogates.normal import UnitFreeNormal, unit_free
 from surrogates.stationary_conditioning import make_conditioning
 
 
 class CholeskyGP(SingleTaskGP):
-    """``SingleTaskGP`` by Cholesky at any n: what ``DerivedGP`` is beside its gradients.
+    """``SingleTaskGP`` by Cholesky at any n: ``DerivedGP`` without its gradients.
 
-    The factor L and α are computed once for the data and hyper-parameters of the moment, and GPyTorch's caches are
-    filled from them. The arguments are ``SingleTaskGP``'s.
+    The factor L and α are computed once for the present data and hyper-parameters, and GPyTorch's caches are filled
+    from them. The arguments are ``SingleTaskGP``'s; an outcome that is NaN was not observed.
     """
 
     prediction_strategy: DefaultPredictionStrategy | None
     covar_module: Kernel
     mean_module: Mean
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        likelihood: Likelihood | None = None,
+        covar_module: Kernel | None = None,
+        mean_module: Mean | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
+    ) -> None:
         self._cached: CachedConditioning | None = None
         self._snapshot: ModelSnapshot | None = None
         # L of the data that a fantasy shares with the model that it was made from.
         self._leading_factor: Tensor | None = None
-        super().__init__(*args, **kwargs)
+        # Which targets were not observed, ``batch (x m) x n``, or None where all were.
+        self._missing: Tensor | None = None
+        Y, Yvar, missing = train_Y, train_Yvar, train_Y.isnan()
+        ragged = bool(missing.any())
+        given = cast(OutcomeTransform | None, None if outcome_transform is DEFAULT else outcome_transform)
+        learned = standardize(Y) if outcome_transform is DEFAULT else None
+        if ragged and given is not None:
+            learned, given = given.train(), None
+        if learned is not None:
+            with torch.no_grad():
+                Y, Yvar = learned(Y, Yvar, X=self.transform_inputs(train_X, input_transform) if ragged else None)
+        validated = botorch_settings.validate_input_scaling.on()
+        if ragged:
+            Y, validated = Y.masked_fill(missing, 0.0), False
+            Yvar = None if Yvar is None else filled_noise(Yvar, missing)
+        with NOISE_AS_GIVEN, botorch_settings.validate_input_scaling(validated):
+            super().__init__(train_X, Y, Yvar, likelihood, covar_module, mean_module, given, input_transform)
+        if learned is not None:
+            self.outcome_transform = learned
+        if ragged:
+            self._missing = missing.squeeze(-1) if self.num_outputs == 1 else missing.mT
+        freeze_input_bounds(input_transform)
         # d as the user has it, which an input transform may change.
         self.num_inputs = self.train_inputs[0].shape[-1]
 
@@ -82,29 +127,30 @@ class CholeskyGP(SingleTaskGP):
             return self._noise(self.train_inputs[0], self.train_targets.shape).mean(-1)
 
     def add_observations(self, X: Tensor, Y: Tensor, Yvar: Tensor | None = None) -> None:
-        """Conditions on more observations, in place, in O(n²) for each, in amortised storage.
+        """Conditions the model on more observations in place, in O(n²) for each one.
 
-        Hyper-parameters and the statistics of the transforms stay as they are. A model with batches or more than one
-        outcome is factorised anew.
+        Hyper-parameters and the statistics of the transforms stay as they are. A model with batches or several
+        outcomes is factorised anew. If an error is raised, the model is unchanged.
         BoTorch's ``condition_on_observations`` returns a copy instead, and takes its ``noise`` in transformed units.
-        Where an error is raised, the model is as it was.
 
         Args:
             X: The new inputs, ``batch x n' x d``.
-            Y: The new outcomes, ``batch x n' x m``.
-            Yvar: Their noise variances in the user's units, ``batch x n' x m``, needed where the model was made with
-                ``train_Yvar`` and refused where it was not.
+            Y: The new outcomes, ``batch x n' x m``, NaN where an outcome was not observed.
+            Yvar: Their noise variances in the user's units, ``batch x n' x m``. They are required if the model was
+                made with ``train_Yvar``, and not accepted otherwise.
 
         Raises:
-            TypeError: If something is no floating point tensor.
-            ValueError: If shapes, dtypes or devices do not fit, an entry is NaN or infinite, or Yvar is missing or
-                given against the model.
-            NotPositiveDefiniteError: If a new point cannot be told from an old one.
+            TypeError: If an argument is not a floating point tensor.
+            ValueError: If shapes, dtypes or devices do not fit, an entry is infinite, or NaN where it may not be,
+                nothing was observed, or Yvar is missing or not accepted.
+            NotPositiveDefiniteError: If a new point cannot be distinguished from an old one.
         """
         cached: CachedConditioning | None = None
         with suppress(OpaqueKernelError):
             cached = self._current()
-        check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs)
+        check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs, unobserved=True)
+        if bool(Y.isnan().all()):
+            raise ValueError("Y holds no observation, only NaN; at least one outcome must be observed.")
         check_same_kind("X", X, "the model", self.train_inputs[0])
         if X.shape[:-2] != self.batch_shape or X.shape[-1] != self.num_inputs:
             accepted = " x ".join(str(size) for size in (*self.batch_shape, "n'", self.num_inputs))
@@ -117,12 +163,13 @@ class CholeskyGP(SingleTaskGP):
                 else "The model infers its noise: new observations take no Yvar (make it with train_Yvar instead)."
             )
         with torch.no_grad():
+            X, Y, Yvar = cast(tuple[Tensor, Tensor, Tensor | None], observed_rows(X, Y, Yvar))
             z = self._transformed_data(X)
             if hasattr(self, "outcome_transform"):
                 Y, Yvar = self.outcome_transform(Y, Yvar, X=z)
             original = (X if self.num_outputs == 1 else X.unsqueeze(-3)).expand(self._aug_batch_shape + X.shape[-2:])
             z, targets, noise = self._transform_tensor_args(z, Y, Yvar)
-            if cached is not None and z.dim() == 2:
+            if cached is not None and z.dim() == 2 and self._missing is None:
                 self._append(cached, X, z, targets, noise)
             else:
                 self._concatenate(original, z, targets, noise)
@@ -153,11 +200,14 @@ class CholeskyGP(SingleTaskGP):
         self._cached, self._snapshot = CachedConditioning(updated, cached.outcome_scale, data), ModelSnapshot(self)
 
     def _concatenate(self, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
-        """Appends to the data of another model, whose factor is made anew when it is next asked for."""
+        """Appends to the data of a model with batches or outcomes; its factor is computed at the next request."""
+        missing = targets.isnan()
         if noise is not None:
             covariance = self.likelihood.noise_covar
-            covariance.noise = torch.cat([covariance.noise, noise], dim=-1)
-        original = self._original_train_inputs
+            known = covariance.noise.mean(-1, keepdim=True)
+            covariance.noise = torch.cat([covariance.noise, torch.where(missing, known, noise)], dim=-1)
+        self._missing = self._missing_and(missing)
+        targets, original = targets.masked_fill(missing, 0.0), self._original_train_inputs
         inputs, targets = torch.cat([self.train_inputs[0], z], dim=-2), torch.cat([self.train_targets, targets], dim=-1)
         ExactGP.set_train_data(self, inputs, targets, strict=False)
         if original is not None:
@@ -191,9 +241,12 @@ class CholeskyGP(SingleTaskGP):
         BoTorch's ``propagate_grads``), GPyTorch computes its caches itself.
         """
         if self.training or gpytorch.settings.prior_mode.on():
-            return super().__call__(*args, **kwargs)
+            prior = super().__call__(*args, **kwargs)
+            return self._prior_of_observed(prior) if self.training and self._missing is not None else prior
         if not derivatives_are_asked_for():
             self._prepare_prediction()
+        elif self._missing is not None and self.prediction_strategy is None:
+            self.prediction_strategy = make_prediction_strategy(self, None, self._missing)
         with gpytorch.settings.max_cholesky_size(torch.iinfo(torch.int64).max):
             predicted = super().__call__(*args, **kwargs)
         return UnitFreeNormal(predicted.mean, predicted.lazy_covariance_matrix)
@@ -203,15 +256,15 @@ class CholeskyGP(SingleTaskGP):
 
         Args:
             X: The new inputs, ``batch x n' x d``.
-            Y: The new outcomes in the user's units, ``batch x n' x m``.
-            noise: Their noise variances in *transformed* units, as BoTorch has it, ``batch x n' x m``, needed where
-                the model was made with ``train_Yvar``.
-            **kwargs: As GPyTorch takes them.
+            Y: The new outcomes in the user's units, ``batch x n' x m``, NaN where an outcome was not observed.
+            noise: Their noise variances in *transformed* units, as in BoTorch, ``batch x n' x m``, required if the
+                model was made with ``train_Yvar``.
+            **kwargs: Passed to GPyTorch.
 
         Raises:
-            TypeError: If X or Y is no floating point tensor.
-            ValueError: If X has another d, dtype or device than the data, Y has another n' or m, X or Y holds NaN or
-                inf, or there is no noise where it is needed.
+            TypeError: If X or Y is not a floating point tensor.
+            ValueError: If X has another d, dtype or device than the data, Y has another n' or m, X holds NaN, X or Y
+                holds inf, or a required noise is missing.
         """
         check_points(X, self.num_inputs, self.train_inputs[0])
         check_floating("Y", Y)
@@ -220,7 +273,7 @@ class CholeskyGP(SingleTaskGP):
                 f"Y must be of shape batch x {X.shape[-2]} x {self.num_outputs} for X of shape {tuple(X.shape)}, got "
                 f"{tuple(Y.shape)}."
             )
-        check_finite("Y", Y)
+        check_observed("Y", Y, "noise", noise)
         if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
             raise ValueError(
                 "The model was made with train_Yvar: new observations need noise= (here in transformed units; "
@@ -234,7 +287,13 @@ class CholeskyGP(SingleTaskGP):
         return model
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
-        """GPyTorch's ``get_fantasy_model``; here it needs no prediction beforehand."""
+        """GPyTorch's ``get_fantasy_model``; it needs no prediction beforehand, and a target may be NaN."""
+        missing = targets.isnan()
+        if new := bool(missing.any()):
+            targets = targets.masked_fill(missing, 0.0)
+            if kwargs.get("noise") is not None:
+                known = self.likelihood.noise.mean(-1, keepdim=True)
+                kwargs["noise"] = torch.where(kwargs["noise"].isnan(), known, kwargs["noise"])
         self._prepare_prediction()
         if self.prediction_strategy is None:
             self(*self.train_inputs)
@@ -246,7 +305,10 @@ class CholeskyGP(SingleTaskGP):
                 model = cast(Self, super().get_fantasy_model(inputs, targets, **kwargs))
         finally:
             self._cached, self._snapshot, self._leading_factor = cached, snapshot, leading
-        if not (inputs.requires_grad or targets.requires_grad):
+        model._missing = self._missing_and(missing, model.train_targets.shape[:-1])
+        if new:
+            model._clear_cache()
+        elif not (inputs.requires_grad or targets.requires_grad):
             keep_updated_mean_cache(model.prediction_strategy)
         model._snapshot = ModelSnapshot(model)
         model._leading_factor = leading if cached is None else cached.conditioning.factor
@@ -258,6 +320,8 @@ class CholeskyGP(SingleTaskGP):
         original = model._original_train_inputs
         if original is not None and model.num_outputs < self.num_outputs:
             model._original_train_inputs = original[..., idcs if len(idcs) > 1 else idcs[0], :, :]
+        if self._missing is not None and model.num_outputs < self.num_outputs:
+            model._missing = self._missing[..., idcs if len(idcs) > 1 else idcs[0], :]
         return model
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -271,8 +335,14 @@ class CholeskyGP(SingleTaskGP):
             self._clear_cache()
 
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """GPyTorch's ``set_train_data``, in any mode; it takes inputs in the user's units, targets in transformed."""
-        targets = None if targets is None else targets.clone()
+        """GPyTorch's ``set_train_data``, in any mode, with inputs in the user's units.
+
+        Targets are in transformed units, and NaN where they were not observed.
+        """
+        if targets is not None:
+            missing = targets.isnan()
+            self._missing = missing if bool(missing.any()) else None
+            targets = targets.masked_fill(missing, 0.0)
         if inputs is not None:
             self._leading_factor = None
             inputs = tuple(t.clone() for t in ((inputs,) if isinstance(inputs, Tensor) else inputs))
@@ -343,10 +413,12 @@ class CholeskyGP(SingleTaskGP):
             X = self.input_transform.preprocess_transform(self._original_train_inputs)
         check_kernel(self.covar_module, X.shape[-1])
         kernel = snapshot(self.covar_module, detach)
-        known = 0 if leading is None else leading.shape[-1]
+        known = 0 if leading is None or self._missing is not None else leading.shape[-1]
         noise = torch.diag_embed(self._noise(X, self.train_targets.shape))[..., known:, :]
-        if leading is None:
-            factor = jittered_factor(kernel_values(kernel, X, X) + noise)
+        if leading is None or self._missing is not None:
+            covariance = kernel_values(kernel, X, X)
+            covariance = covariance + noise
+            factor = jittered_factor(silenced(covariance, self._missing), torch.diagonal(covariance, dim1=-2, dim2=-1))
         else:
             factor = extended_factor(leading, kernel_values(kernel, X[..., known:, :], X) + noise)
         residuals = (self.train_targets - self.mean_module(X)).double()
@@ -376,9 +448,42 @@ class CholeskyGP(SingleTaskGP):
         if self.prediction_strategy is None:
             # What only GPyTorch can compute it predicts with by its own caches.
             with suppress(OpaqueKernelError):
-                self.prediction_strategy = make_prediction_strategy(self, self.conditioning)
+                self.prediction_strategy = make_prediction_strategy(self, self.conditioning, self._missing)
+
+    def _prior_of_observed(self, prior: MultivariateNormal) -> MultivariateNormal:
+        """The prior of the targets, to whose likelihood those that were not observed contribute a factor of 1."""
+        missing = cast(Tensor, self._missing)
+        variance = SILENT - self._noise(self.train_inputs[0], missing.shape).to(prior.mean)
+        covariance = apart(prior.lazy_covariance_matrix.to_dense(), missing, variance)
+        return MultivariateNormal(torch.where(missing, self.train_targets, prior.mean), to_linear_operator(covariance))
+
+    def _missing_and(self, new: Tensor, batch: torch.Size | None = None) -> Tensor | None:
+        """Which targets are not observed when new ones, ``batch x n'``, follow the present ones."""
+        if self._missing is None and not bool(new.any()):
+            return None
+        old = torch.zeros_like(self.train_targets, dtype=torch.bool) if self._missing is None else self._missing
+        batch = new.shape[:-1] if batch is None else batch
+        return torch.cat([part.expand(*batch, part.shape[-1]) for part in (old, new)], dim=-1)
+
+    def _extract_targets_and_noise(self) -> tuple[Tensor, Tensor | None]:
+        Y, Yvar = super()._extract_targets_and_noise()
+        if self._missing is not None:
+            Y = Y.masked_fill(self._missing.mT if self.num_outputs > 1 else self._missing.unsqueeze(-1), torch.nan)
+        return Y, Yvar
 
 
 def derivatives_are_asked_for() -> bool:
     """Whether derivatives in data and hyper-parameters are: BoTorch's ``propagate_grads``, GPyTorch's caches kept."""
     return botorch_settings.propagate_grads.on() or gpytorch.settings.detach_test_caches.off()
+
+
+@GaussianUpdate.register(CholeskyGP, _GaussianLikelihoodBase)
+def _update_paths(model: CholeskyGP, likelihood: _GaussianLikelihoodBase, **options: Any) -> Any:
+    """BoTorch's pathwise update of prior samples, to which outcomes that were not observed contribute nothing."""
+    if model._missing is not None:
+        (X,) = model.train_inputs
+        noise = torch.diag_embed(model._noise(X, model.train_targets.shape))
+        prior = torch.diagonal(kernel_values(model.covar_module, X, X), dim1=-2, dim2=-1)
+        loud = silenced(torch.diag_embed(prior), model._missing) - torch.diag_embed(prior)
+        options["noise_covariance"] = to_linear_operator((noise + loud).to(X))
+    return GaussianUpdate.dispatch(ExactGP, _GaussianLikelihoodBase)(model, likelihood, **options)

@@ -20,27 +20,25 @@ from gpytorch.likelihoods.likelihood import Likelihood
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates.checks import check_data, check_not_traced, check_points
+from surrogates.checks import check_data, check_every_outcome, check_not_traced, check_points
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import GradientPosterior
 from surrogates.hessian_posterior import HessianPosterior
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import check_kernel, kernel_values
 from surrogates.kernels.errors import OpaqueKernelError
-from surrogates.kernels.makers import NOISE_AS_GIVEN
 from surrogates.models.cholesky_gp import CholeskyGP, derivatives_are_asked_for
 from surrogates.models.gradient_observations import GradientObservationGP
 from surrogates.models.transforms import (
     check_input_slope,
-    freeze_input_bounds,
     is_affine_input,
     is_affine_outcome,
     keeps_inputs,
     outcome_scale,
     outcome_shift,
-    standardize,
     transformed_with_slope,
 )
+from surrogates.models.unobserved import observed_rows
 from surrogates.normal import UnitFreeMultitaskNormal
 from surrogates.transformed_gradient_posterior import TransformedGradientPosterior
 
@@ -120,7 +118,8 @@ class DerivedGP(CholeskyGP):
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
     ) -> None:
-        check_data(train_X, train_Y, train_Yvar, num_outputs=None)
+        check_data(train_X, train_Y, train_Yvar, num_outputs=None, unobserved=True)
+        check_every_outcome(train_Y)
         if likelihood is not None and not isinstance(likelihood, Likelihood):
             raise TypeError(
                 f"likelihood must be a likelihood of GPyTorch, got {type(likelihood).__name__}; "
@@ -129,17 +128,9 @@ class DerivedGP(CholeskyGP):
         if covar_module is not None and keeps_inputs(input_transform):
             with suppress(OpaqueKernelError):
                 check_kernel(covar_module, train_X.shape[-1])
-        # What is given stays the user's own: nothing here shares storage with it.
-        X, Y, Yvar = (None if t is None else t.clone() for t in (train_X, train_Y, train_Yvar))
-        learned = standardize(train_Y) if outcome_transform is DEFAULT else None
-        if learned is not None:
-            Y, Yvar = learned(Y, Yvar)
-        given = None if learned is not None else outcome_transform
-        with NOISE_AS_GIVEN:
-            super().__init__(X, Y, Yvar, likelihood, covar_module, mean_module, given, input_transform)
-        if learned is not None:
-            self.outcome_transform = learned
-        freeze_input_bounds(input_transform)
+        # Copies, so that the model shares no storage with what it was given.
+        X, Y, Yvar = cast(tuple[Tensor, Tensor, Tensor | None], observed_rows(train_X, train_Y, train_Yvar))
+        super().__init__(X, Y, Yvar, likelihood, covar_module, mean_module, outcome_transform, input_transform)
 
     @staticmethod
     def with_gradients(train_X: Tensor, train_Y: Tensor, train_G: Tensor, **options: Any) -> GradientObservationGP:

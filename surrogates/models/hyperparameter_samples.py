@@ -19,6 +19,7 @@ from surrogates.checks import positive_integer
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.fully_bayesian import FullyBayesianDerivedGP
 from surrogates.models.slice_sampling import slice_sample
+from surrogates.models.unobserved import SILENT, apart
 
 
 def sample_hyperparameters(
@@ -152,6 +153,7 @@ class HyperparameterDensity:
         self._batch = copied.train_targets.shape[:-1]
         self._X = copied.train_inputs[0].reshape(-1, *copied.train_inputs[0].shape[-2:])
         self._targets = copied.train_targets.reshape(len(self._X), -1)
+        self._missing = None if copied._missing is None else copied._missing.reshape(self._targets.shape)
         self._fixed_noise = isinstance(copied.likelihood, FixedNoiseGaussianLikelihood)
         noise = copied.likelihood.noise_covar.noise if self._fixed_noise else self._targets
         self._noise = noise.reshape(self._targets.shape)
@@ -163,7 +165,8 @@ class HyperparameterDensity:
             prior._validate_args = False  # outside of its support a prior's density is 0, not an error
         means = copied.mean_module.modules()
         self._constants = {id(mean.raw_constant) for mean in means if isinstance(mean, ConstantMean)}
-        deviation = float((self._targets - self._targets.mean(-1, keepdim=True)).square().mean().sqrt())
+        observed = self._targets if self._missing is None else self._targets.masked_fill(self._missing, torch.nan)
+        deviation = float((observed - observed.nanmean(-1, keepdim=True)).square().nanmean().sqrt())
         self._deviation = 2.0 ** round(log2(deviation)) if deviation > 0 else 1.0
         self._parts = self._made_parts()
         self.start = torch.cat([part.coordinates() for part in self._parts if part.sampled], -1)
@@ -178,8 +181,12 @@ class HyperparameterDensity:
         log_slope = self._set(u, which)
         X, y = self._X[which], self._targets[which]
         observed = self._model.likelihood(self._model.forward(X), [X])
-        factor, failed = torch.linalg.cholesky_ex(observed.covariance_matrix)
-        whitened = torch.linalg.solve_triangular(factor, (y - observed.mean).unsqueeze(-1), upper=False)
+        covariance, residuals = observed.lazy_covariance_matrix.to_dense(), y - observed.mean
+        if self._missing is not None:
+            missing = self._missing[which]
+            covariance, residuals = apart(covariance, missing, SILENT), residuals.masked_fill(missing, 0.0)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        whitened = torch.linalg.solve_triangular(factor, residuals.unsqueeze(-1), upper=False)
         log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         found = -0.5 * (whitened.square().sum((-2, -1)) + log_determinant + y.shape[-1] * log(2 * pi)) + log_slope
         for module, prior, closure in self._priors:
@@ -217,6 +224,8 @@ class HyperparameterDensity:
                 outcome_transform=None,
                 input_transform=transforms["input_transform"],
             )
+        if copied._missing is not None:
+            made._missing = copied._missing.unsqueeze(-2).expand(made.train_targets.shape)
         if transforms["outcome_transform"] is not None:
             made.outcome_transform = transforms["outcome_transform"].to(X)
         return made.requires_grad_(False).eval()

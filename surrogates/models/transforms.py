@@ -71,15 +71,17 @@ def freeze_input_bounds(transform: InputTransform | None) -> None:
 
 
 def standardize(Y: Tensor) -> Standardize:
-    """BoTorch's ``Standardize`` of the outcomes, ``batch x n x m``, which has learned their mean and deviation.
+    """BoTorch's ``Standardize``, which has learned the mean and deviation of the outcomes, ``batch x n x m``.
 
-    It divides by every deviation, where ``Standardize(m)`` takes one under 1e-8 for 1. Outcomes that are all the same
-    have none, and keep their unit.
+    Outcomes that are NaN were not observed and do not count. Every deviation is divided by, where ``Standardize(m)``
+    replaces one under 1e-8 by 1. Outcomes that are all equal keep their unit.
     """
-    constant = Y.amax(-2, keepdim=True) == Y.amin(-2, keepdim=True)
+    largest, least = (torch.where(Y.isnan(), end, Y) for end in (-torch.inf, torch.inf))
+    largest, least = largest.amax(-2, keepdim=True), least.amin(-2, keepdim=True)
+    constant = largest == least
     transform = Standardize(Y.shape[-1], batch_shape=Y.shape[:-2], min_stdv=torch.finfo(Y.dtype).tiny)
     transform(torch.where(constant, 0.0, Y))
-    transform.means = torch.where(constant, Y[..., :1, :], transform.means)
+    transform.means = torch.where(constant, largest, transform.means)
     return transform.eval()
 
 
