@@ -29,6 +29,8 @@ from surrogates.kernels.blocks import (
     prior_gradient_covariance,
     prior_gradient_variance,
 )
+from surrogates.kernels.hessians import Hessian, kernel_hessian
+from surrogates.kernels.jets import data_jets
 from surrogates.kernels.one_pass import Pass
 from surrogates.kernels.stationary import StationaryKernel
 from surrogates.linalg.rounding import remaining, remaining_covariance
@@ -71,6 +73,11 @@ class Conditioning:
         """The number of inputs."""
         return self.X.shape[-1]
 
+    @property
+    def num_observations(self) -> int:
+        """The number of observations that f is conditioned on."""
+        return self.alpha.shape[-1]
+
     @cached_with_graph
     def prior_variance(self) -> Tensor | None:
         """The prior variance of every partial derivative where it is the same at every point, ``batch x d``, float64.
@@ -87,6 +94,18 @@ class Conditioning:
         """The sum of ``prior_variance``, ``batch x 1``, float64; it is not there where that is None."""
         assert self.prior_variance is not None
         return self.prior_variance.sum(-1, keepdim=True)
+
+    def across(self, x: Tensor) -> Tensor:
+        """The prior covariance of f(x) with the observations, ``... x q x n``, float64."""
+        return kernel_values(self.kernel, x, self.X)
+
+    def hessian(self, x: Tensor) -> Hessian:
+        """The Hessian in z of the posterior mean less the prior's, at the points, ``... x q x d``."""
+        return kernel_hessian(self.kernel, self.X, x, self.alpha)
+
+    def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
+        """The prior covariance of the jet along U at one point, ``... x 1 x d``, with the data, ``... x N x n``."""
+        return data_jets(self.kernel, x, self.X, U)
 
     def prior_trace_at(self, x: Tensor) -> Tensor:
         """The prior trace of the gradient covariance at x, ``... x q`` or ``batch x 1`` where it is the same."""
@@ -169,14 +188,14 @@ class Conditioning:
         """
         _ = self.prior_variance_at(x2)  # which may not exist
         prior = self._per_user_unit(kernel_blocks(self.kernel, x2, x1).first).transpose(-3, -2).double()
-        solved = torch.cholesky_solve(kernel_values(self.kernel, x1, self.X).mT, self.factor)
+        solved = torch.cholesky_solve(self.across(x1).mT, self.factor)
         explained = torch.einsum("...nq,...pnd->...qpd", solved, self.jacobian(x2).double())
         return prior - explained
 
     def value_covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The covariance of f(x) and f(x') for every pair, ``... x q x q'``, float64."""
-        solved = torch.cholesky_solve(kernel_values(self.kernel, x2, self.X).mT, self.factor)
-        return kernel_values(self.kernel, x1, x2) - kernel_values(self.kernel, x1, self.X) @ solved
+        solved = torch.cholesky_solve(self.across(x2).mT, self.factor)
+        return kernel_values(self.kernel, x1, x2) - self.across(x1) @ solved
 
     def joint_covariance(self, x: Tensor) -> Tensor:
         """The covariance of (f, ∇f) at q points, ``... x q(d+1) x q(d+1)``, float64, point by point as GPyTorch's."""
@@ -237,7 +256,8 @@ class Conditioning:
         ranges = (self.X.amax(-2) - self.X.amin(-2)).double()
         ranges = ranges if self.slope is None else ranges / self.slope[..., 0, :].double()
         inverse = torch.where(ranges != 0, ranges, torch.inf) ** -2
-        return self.factor.square().sum(-1).mean(-1, keepdim=True) * inverse.sum(-1, keepdim=True)
+        variance = torch.diagonal(kernel_values(self.kernel, self.X, self.X), dim1=-2, dim2=-1)
+        return variance.mean(-1, keepdim=True) * inverse.sum(-1, keepdim=True)
 
     def _explained_variance(self, x: Tensor) -> Tensor:
         """The diagonal of Jᵀ A⁻¹ J, ``... x q x d``."""

@@ -65,7 +65,7 @@ class GradientPosterior(Posterior):
         shape = " x ".join(map(str, self._extended_shape()))
         return (
             f"GradientPosterior({shape}, {self.dtype}, {self.device}; outcome per unit of input; "
-            f"given n = {self._conditioning.X.shape[-2]} values)"
+            f"given n = {self._conditioning.num_observations} values)"
         )
 
     @cached_with_graph
@@ -118,7 +118,7 @@ class GradientPosterior(Posterior):
         if prior is None or self._slope is not None:
             return self._scaled(self._largest_dense_eigenvalue(), 2)
         largest = prior.amax(-1, keepdim=True)
-        if bool(((prior == largest).sum(-1) > self._conditioning.X.shape[-2]).all()):
+        if bool(((prior == largest).sum(-1) > self._conditioning.num_observations).all()):
             return self._scaled(largest.expand(*self._shape[:-1]), 2)
         if self._shape[-1] <= _DENSE or self._x.requires_grad or self._conditioning.requires_grad:
             return self._scaled(self._largest_dense_eigenvalue(), 2)
@@ -201,7 +201,9 @@ class GradientPosterior(Posterior):
     def base_sample_shape(self) -> torch.Size:
         """``batch x q x d``, or ``batch x 1 x (d + n)`` where ``rsample`` uses Matheron's rule."""
         if self._by_matheron:
-            return self._in_order(torch.Size([*self._shape[:-1], self._shape[-1] + self._conditioning.X.shape[-2]]))
+            return self._in_order(
+                torch.Size([*self._shape[:-1], self._shape[-1] + self._conditioning.num_observations])
+            )
         return self._in_order(self._shape)
 
     @property
@@ -255,7 +257,11 @@ class GradientPosterior(Posterior):
     @property
     def _by_matheron(self) -> bool:
         conditioning = self._conditioning
-        if self._shape[-2] > 1 or conditioning.X.shape[-2] >= self._shape[-1] or not is_uniform(conditioning.kernel):
+        if (
+            self._shape[-2] > 1
+            or conditioning.num_observations >= self._shape[-1]
+            or not is_uniform(conditioning.kernel)
+        ):
             return False
         return conditioning.prior_variance is not None and not bool(conditioning.prior_variance.isnan().any())
 

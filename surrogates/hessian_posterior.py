@@ -1,12 +1,15 @@
-"""The Gaussian posterior of a Hessian given values only, which never forms d x d unless asked."""
+"""The Gaussian posterior of a Hessian."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.get_sampler import GetSampler
 from torch import Tensor
 
+from surrogates.base_samples import make_sampler, rsample_by_generator
 from surrogates.checks import expanded, nonnegative
 from surrogates.conditioning import Conditioning
 from surrogates.gradient_posterior import outputs_last
@@ -15,38 +18,40 @@ from surrogates.kernels.hessians import (
     AutomaticHessian,
     StationaryHessian,
     check_has_hessian,
-    kernel_hessian,
     mean_hessian,
 )
-from surrogates.kernels.jets import data_jets, prior_jets, upper_triangle
-from surrogates.linalg.rounding import remaining_covariance
+from surrogates.kernels.jets import upper_triangle
+from surrogates.linalg.cholesky import covariance_root
+from surrogates.subspace_derivatives import SubspaceDerivatives, square_of_entries
 
 
-class HessianPosterior:
-    """The Gaussian posterior of ∇²f at ``batch x q`` points given values of f only, and of (∇f, ∇²f) along directions.
+class HessianPosterior(Posterior):
+    """The Gaussian posterior of ∇²f at ``batch x q`` points, and of (∇f, ∇²f) along directions.
 
-    The shapes given are those of one outcome; of m > 1 independent ones all have m after q: the mean, for example, is
+    Shapes are given for one outcome. With m > 1 independent outcomes all have m after q: the mean, for example, is
     ``batch x q x m x d x d``.
 
-    Second derivatives D²f are linear in f. With A = K + diag(s²) their mean is D²m(x) + D²k(x, X) A⁻¹ (y − m(X)),
-    their covariance D²D'²k(x, x') − D²k(x, X) A⁻¹ D'²k(X, x') at x' = x.
+    Second derivatives D²f are linear in f. With A = K + diag(s²) their mean is D²m(x) + D²k(x, X) A⁻¹ (y − m(X)), and
+    their covariance is D²D'²k(x, x') − D²k(x, X) A⁻¹ D'²k(X, x').
 
-    Everything is lazy and in the user's own units, outcome per squared unit of input. All is differentiable in the
-    points and directions, and, where the posterior was made under ``botorch.settings.propagate_grads``, in the data,
-    the noise and the hyper-parameters. What happens to the model or to the points after it was made does not reach it.
-    ``surrogates.DerivedGP.hessian_posterior`` makes one.
+    Everything is lazy and in the user's units, outcome per squared unit of input. ``mean_times``, ``along``,
+    ``directional_variance`` and ``newton_direction`` form no ``d x d`` under a stationary kernel. ``variance``,
+    ``joint_covariance`` and ``rsample`` are dense: they work with the D = d(d+1)/2 entries ∂ᵢ∂ⱼf, i ≤ j, row by row,
+    and are meant for small d. All results are differentiable in the points and directions and, if the posterior was
+    made under ``botorch.settings.propagate_grads``, in the data, the noise and the hyper-parameters. The posterior
+    shares no storage with the model or the points. ``surrogates.DerivedGP.hessian_posterior`` makes one.
 
-    Variances exist where k has four derivatives at x = x': RBF, RQ, Matérn 5/2, their sums and products, and further
-    kernels that are smooth there. Under Matérn 3/2 the mean alone does; on a datum too, as a limit.
+    Variances exist if k has four derivatives at x = x': RBF, RQ, Matérn 5/2, their sums and products, and other
+    kernels that are smooth there. Under Matérn 3/2 only the mean exists; at a data point it is the limit.
 
     Args:
         conditioning: The GP conditioned on the data.
         x: The transformed points, ``batch x q x d``.
-        scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
-        several_outputs: Whether the last dimension of the conditioning's batch is that of m > 1 outcomes, and the
-            points have a 1 there.
-        chain: dz/dx and d²z/dx² of the input transform at the points, each ``batch x q x d``, where dz/dx is not the
-            same everywhere and the conditioning therefore does not have it; else None.
+        scale: dy/dy' of the outcome transform, ``batch x 1``, or None if it is 1.
+        several_outputs: Whether the last dimension of the conditioning's batch counts m > 1 outcomes, and the points
+            have size 1 there.
+        chain: dz/dx and d²z/dx² of the input transform at the points, each ``batch x q x d``, if dz/dx depends on the
+            point; None if dz/dx is constant, in which case the conditioning has it.
 
     Raises:
         ValueError: For Matérn 1/2, alone or in a sum or product.
@@ -75,7 +80,7 @@ class HessianPosterior:
         shape = " x ".join(map(str, (*self._shape, self._shape[-1])))
         return (
             f"HessianPosterior({shape}, {self._x.dtype}, {self._x.device}; outcome per squared unit of input; "
-            f"given n = {self._conditioning.X.shape[-2]} values)"
+            f"given n = {self._conditioning.num_observations} values)"
         )
 
     @cached_with_graph
@@ -83,6 +88,88 @@ class HessianPosterior:
     def mean(self) -> Tensor:
         """E ∇²f(x), dense, ``batch x q x d x d``."""
         return outputs_last(self._dense, 2, self._several_outputs)
+
+    @cached_with_graph
+    @outside_inference_mode
+    def variance(self) -> Tensor:
+        """The variance of every entry of ∇²f(x), ``batch x q x d x d``.
+
+        Raises:
+            ValueError: If k does not have four derivatives at x = x'.
+        """
+        d = self._x.shape[-1]
+        diagonal = torch.diagonal(self._along_inputs.covariance_matrix, dim1=-2, dim2=-1)
+        return diagonal[..., d:][..., square_of_entries(d, self._x.device)]
+
+    @outside_inference_mode
+    def joint_covariance(self) -> Tensor:
+        """The dense covariance of the entries ∂ᵢ∂ⱼf, i ≤ j, at all q points, ``batch (x m) x qD x qD``, point by point.
+
+        Raises:
+            ValueError: If k does not have four derivatives at x = x'.
+        """
+        q, d = self._x.shape[-2:]
+        joint = self._along_inputs.joint_covariance().unflatten(-1, (q, -1)).unflatten(-3, (q, -1))
+        return joint[..., d:, :, d:].flatten(-2).flatten(-3, -2)
+
+    def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Joint samples of the Hessians at the q points, symmetric, ``sample_shape x batch x q x d x d``.
+
+        Args:
+            sample_shape: The shape of the samples. None means one sample.
+            generator: The generator of the base samples. None means the device's global one, as in BoTorch.
+
+        Raises:
+            ValueError: If k does not have four derivatives at x = x'.
+        """
+        return rsample_by_generator(self, sample_shape, generator)
+
+    @outside_inference_mode
+    def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
+        """Samples from standard normal base samples, ``sample_shape x base_sample_shape``.
+
+        Raises:
+            ValueError: If the base samples have another shape, or k does not have four derivatives at x = x'.
+        """
+        if base_samples.shape[len(sample_shape) :] != self.base_sample_shape:
+            accepted = (*sample_shape, *self.base_sample_shape)
+            raise ValueError(f"base_samples must be of shape {accepted}, got {tuple(base_samples.shape)}.")
+        base = outputs_last(base_samples.double(), 1, self._several_outputs)
+        drawn = (self._root @ base.flatten(-2).unsqueeze(-1)).squeeze(-1).reshape(base.shape)
+        drawn = outputs_last(drawn.to(self.dtype), 1, self._several_outputs)
+        return self.mean + drawn[..., square_of_entries(self._x.shape[-1], self._x.device)]
+
+    @property
+    def device(self) -> torch.device:
+        """The points' device."""
+        return self._x.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The points' dtype, which all results have."""
+        return self._x.dtype
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        """``batch x q x D``: a normal number for each entry ∂ᵢ∂ⱼf, i ≤ j."""
+        *shape, d = self._shape
+        return torch.Size([*shape, d * (d + 1) // 2])
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """The t-batch dimensions of ``base_sample_shape``."""
+        return 0, -3 if self._several_outputs else -2
+
+    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
+        return sample_shape + self._shape + self._shape[-1:]
+
+    @cached_with_graph
+    def _root(self) -> Tensor:
+        return covariance_root(self.joint_covariance())
+
+    @cached_with_graph
+    def _along_inputs(self) -> SubspaceDerivatives:
+        return self.along(torch.eye(self._x.shape[-1], dtype=self._x.dtype, device=self._x.device))
 
     @outside_inference_mode
     def mean_times(self, v: Tensor) -> Tensor:
@@ -180,8 +267,7 @@ class HessianPosterior:
 
     @cached_with_graph
     def _of_kernel(self) -> StationaryHessian | AutomaticHessian:
-        conditioning = self._conditioning
-        return kernel_hessian(conditioning.kernel, conditioning.X, self._x, conditioning.alpha)
+        return self._conditioning.hessian(self._x)
 
     @cached_with_graph
     def _of_prior_mean(self) -> AutomaticHessian | None:
@@ -243,137 +329,10 @@ class HessianPosterior:
         return value if self._scale is None else value * self._scale.to(value)[(..., *(None,) * trailing)]
 
 
-class SubspaceDerivatives:
-    """The joint Gaussian posterior of Uᵀ∇f(x) and Uᵀ∇²f(x)U at ``batch x q`` points, in the user's units.
-
-    Along p directions it has N = p + p(p+1)/2 entries: u₁ᵀ∇f, …, u_pᵀ∇f, and then uᵢᵀ∇²f uⱼ for i ≤ j, row by row:
-    (1,1), (1,2), …, (1,p), (2,2), …, (p,p). It is lazy. Of m > 1 outcomes all shapes have m after q.
-    ``HessianPosterior.along`` makes one.
-
-    Args:
-        conditioning: The GP conditioned on the data.
-        x: The transformed points, ``batch x q x d``.
-        U: The directions in transformed units, dz/dx ∘ u, ``batch x q x d x p``.
-        bends: d²z/dx² ∘ uᵢ ∘ uⱼ for i ≤ j, ``batch x q x d x p(p+1)/2``: the directions whose first derivatives second
-            ones have in them beside; None where d²z/dx² is 0.
-        of_prior_mean: The gradient and Hessian of the prior mean at the points, or None where they vanish.
-        scale: dy/dy' of the outcome transform, ``batch x 1``, or None where it is 1.
-        several_outputs: Whether the last dimension of the batch is that of m > 1 outcomes.
-    """
-
-    def __init__(
-        self,
-        conditioning: Conditioning,
-        x: Tensor,
-        U: Tensor,
-        bends: Tensor | None = None,
-        of_prior_mean: AutomaticHessian | None = None,
-        scale: Tensor | None = None,
-        several_outputs: bool = False,
-    ) -> None:
-        self._conditioning, self._x, self._scale, self._of_prior_mean = conditioning, x, scale, of_prior_mean
-        self._several_outputs = several_outputs
-        self._U = U
-        # With bends the entries are sums of two entries of the jet along U and the bends.
-        self._directions = U if bends is None else torch.cat([U, bends], dim=-1)
-
-    def __repr__(self) -> str:
-        """The number of points, directions and entries, their units, and the data that they are conditioned on."""
-        *points, d, p = outputs_last(self._U, 2, self._several_outputs).shape
-        shape = " x ".join(map(str, points))
-        return (
-            f"SubspaceDerivatives({shape} points, {p} of {d} directions, {self._entries} entries, "
-            f"{self._x.dtype}, {self._x.device}; outcome per unit of input and per its square; "
-            f"given n = {self._conditioning.X.shape[-2]} values)"
-        )
-
-    @cached_with_graph
-    @outside_inference_mode
-    def mean(self) -> Tensor:
-        """The mean of all entries, ``batch x q x N``."""
-        mean = (self._jets @ self._conditioning.alpha[..., None, :, None]).squeeze(-1)
-        if self._of_prior_mean is not None:
-            mean = mean + self._prior_mean(self._of_prior_mean)
-        return self._scaled(mean, 1, trailing=1)
-
-    @property
-    def gradient_mean(self) -> Tensor:
-        """E Uᵀ∇f(x), ``batch x q x p``."""
-        return self.mean[..., : self._U.shape[-1]]
-
-    @property
-    def hessian_mean(self) -> Tensor:
-        """E Uᵀ∇²f(x)U, ``batch x q x p x p``."""
-        p, device = self._U.shape[-1], self._x.device
-        i, j = upper_triangle(p, device)
-        at = torch.zeros(p, p, dtype=torch.long, device=device)
-        at[i, j] = at[j, i] = torch.arange(p, self._entries, device=device)
-        return self.mean[..., at]
-
-    @cached_with_graph
-    @outside_inference_mode
-    def covariance_matrix(self) -> Tensor:
-        """The covariance of all entries, ``batch x q x N x N``.
-
-        Raises:
-            ValueError: If k has not four derivatives at x = x', as Matérn 3/2: sample paths have no Hessian.
-        """
-        conditioning = self._conditioning
-        prior = [prior_jets(conditioning.kernel, x, U, conditioning.X) for x, U in self._points]
-        prior = [self._entries_of(self._entries_of(jets).mT) for jets in prior]
-        whitened = torch.linalg.solve_triangular(conditioning.factor.unsqueeze(-3), self._jets.mT, upper=False)
-        covariance = remaining_covariance(self._stacked(prior, self._entries), whitened.mT @ whitened)
-        return self._scaled(covariance, 2, trailing=2)
-
-    @cached_with_graph
-    def _jets(self) -> Tensor:
-        """The covariance of the entries with the values at the data, in the model's units of outcome, float64."""
-        kernel, X = self._conditioning.kernel, self._conditioning.X
-        with torch.enable_grad():
-            return self._stacked([self._entries_of(data_jets(kernel, x, X, U)) for x, U in self._points], X.shape[-2])
-
-    def _stacked(self, of_points: list[Tensor], width: int) -> Tensor:
-        """What every point has, ``batch x N x width``, as one tensor of ``batch x q x N x width``, float64."""
-        if of_points:
-            return torch.stack(of_points, dim=-3)
-        return torch.zeros(*self._x.shape[:-1], self._entries, width, dtype=torch.float64, device=self._x.device)
-
-    @property
-    def _entries(self) -> int:
-        p = self._U.shape[-1]
-        return p + p * (p + 1) // 2
-
-    @property
-    def _points(self) -> list[tuple[Tensor, Tensor]]:
-        """Each point, ``batch x 1 x d``, and its directions, ``batch x d x p``."""
-        return [(self._x[..., j : j + 1, :], self._directions[..., j, :, :]) for j in range(self._x.shape[-2])]
-
-    def _entries_of(self, jets: Tensor) -> Tensor:
-        """The entries, ``... x N x l``, of the rows of a jet along all directions, ``... x l`` each."""
-        p, P = self._U.shape[-1], self._directions.shape[-1]
-        if p == P:
-            return jets[..., 1:, :]
-        among_U = (upper_triangle(P, jets.device)[1] < p).nonzero().squeeze(-1)
-        first, second = jets[..., 1 : 1 + p, :], jets[..., 1 + P :, :][..., among_U, :]
-        return torch.cat([first, second + jets[..., 1 + p : 1 + P, :]], dim=-2)
-
-    def _prior_mean(self, of_prior_mean: AutomaticHessian) -> Tensor:
-        p, device = self._U.shape[-1], self._x.device
-        first = (of_prior_mean.gradient.unsqueeze(-2) @ self._directions).squeeze(-2)
-        second = of_prior_mean.times(self._U.movedim(-1, 0)).movedim(0, -1)
-        i, j = upper_triangle(p, device)
-        second = (self._U.mT @ second)[..., i, j]
-        mean = torch.cat([first[..., :p], second if self._directions is self._U else second + first[..., p:]], dim=-1)
-        return mean if self._conditioning.requires_grad or self._x.requires_grad else mean.detach()
-
-    def _scaled(self, value: Tensor, power: int, trailing: int) -> Tensor:
-        value = value.to(self._x.dtype)
-        if self._scale is not None:
-            value = value * self._scale.to(value).pow(power)[(..., *(None,) * trailing)]
-        return outputs_last(value, trailing, self._several_outputs)
-
-
 def _bends(U: Tensor, bend: Tensor) -> Tensor:
     """d²z/dx² ∘ uᵢ ∘ uⱼ for i ≤ j, row by row, ``... x d x p(p+1)/2``."""
     i, j = upper_triangle(U.shape[-1], U.device)
     return bend.unsqueeze(-1) * U[..., i] * U[..., j]
+
+
+GetSampler.register(HessianPosterior)(make_sampler)

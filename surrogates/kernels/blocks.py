@@ -154,12 +154,14 @@ def _refusal(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, mixed: bool) -> Val
     return _refusal(lacking[0], z1, z2, mixed)
 
 
-def check_kernel(kernel: Kernel, d: int) -> None:
-    """Refuses a kernel that values alone cannot be modelled with, or bad hyper-parameters.
+def check_kernel(kernel: Kernel, d: int, of_derivatives: bool = False) -> None:
+    """Refuses a kernel that cannot be the covariance of the values, or bad hyper-parameters.
 
     Args:
         kernel: The covariance of the values.
         d: The number of inputs.
+        of_derivatives: Whether derivatives are observed too: then GPyTorch's kernels of values and gradients are
+            accepted, each for its value part.
 
     Raises:
         UnsupportedKernelError: If a kernel of the tree is no function of two points; the message names it.
@@ -177,9 +179,9 @@ def check_kernel(kernel: Kernel, d: int) -> None:
         check_positive("The kernel's outputscale", outputscale)
     if type(kernel) in (AdditiveKernel, ProductKernel):
         for part in kernel.kernels:
-            check_kernel(part, d)
+            check_kernel(part, d, of_derivatives)
         return
-    if type(kernel) in (RBFKernelGrad, Matern52KernelGrad):
+    if not of_derivatives and type(kernel) in (RBFKernelGrad, Matern52KernelGrad):
         raise TypeError(
             f"{type(kernel).__name__} is the covariance of values and gradients together. Where only values are "
             "observed, give RBFKernel or MaternKernel(nu=2.5): the gradient posterior is the same. Observed gradients "

@@ -17,6 +17,7 @@ from torch import Tensor
 from surrogates.kernels import one_pass
 from surrogates.kernels.blocks import CompositeKernel, KernelSnapshot, kernel_blocks
 from surrogates.kernels.errors import no_hessian
+from surrogates.kernels.radial_jets import check_four_derivatives
 from surrogates.kernels.stationary import StationaryKernel
 
 try:
@@ -27,13 +28,22 @@ except ImportError:  # numba is the optional extra `fast`
 _BLOCK_ELEMENTS = 1 << 19
 
 
-def check_has_hessian(kernel: KernelSnapshot) -> None:
-    """Raises a ValueError if a part of the kernel is known to have sample paths without a gradient, as Matérn 1/2."""
+def check_has_hessian(kernel: KernelSnapshot, covariance: bool = False) -> None:
+    """Raises a ValueError if second derivatives are known not to exist under a part of the kernel.
+
+    Args:
+        kernel: The kernel.
+        covariance: Whether their covariance is needed, which Matérn 3/2 does not have, or only their mean, which does
+            not exist under Matérn 1/2.
+    """
     if isinstance(kernel, CompositeKernel):
         for part in kernel.parts:
-            check_has_hessian(part)
-    elif isinstance(kernel, StationaryKernel) and not kernel.profile.has_gradient:
-        raise no_hessian(kernel.profile.title)
+            check_has_hessian(part, covariance)
+    elif isinstance(kernel, StationaryKernel):
+        if not kernel.profile.has_gradient:
+            raise no_hessian(kernel.profile.title)
+        if covariance:
+            check_four_derivatives(kernel)
 
 
 class StationaryHessian:

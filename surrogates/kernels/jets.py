@@ -23,6 +23,7 @@ from torch.nn.functional import one_hot, pad
 from surrogates.kernels import one_pass
 from surrogates.kernels.blocks import CompositeKernel, GeneralKernel, KernelSnapshot
 from surrogates.kernels.errors import no_gradient, no_hessian_covariance
+from surrogates.kernels.radial_jets import check_four_derivatives, stationary_cross_jets
 from surrogates.kernels.registry import KernelFunctions
 from surrogates.kernels.stationary import StationaryKernel
 
@@ -74,6 +75,36 @@ def prior_jets(kernel: KernelSnapshot, x: Tensor, U: Tensor, X: Tensor) -> Tenso
     return _scaled(kernel.outputscales, _general_prior_jets(kernel, x, U, X))
 
 
+def cross_jets(kernel: KernelSnapshot, x1: Tensor, U1: Tensor, x2: Tensor, U2: Tensor) -> Tensor:
+    """The covariance of the jets at x with the jets at x', for all pairs of points, ``... x q x n x N x N'``, float64.
+
+    Args:
+        kernel: The kernel.
+        x1: The points x, ``... x q x d``.
+        U1: The directions at them, ``... x q x d x p``.
+        x2: The points x', ``... x n x d``.
+        U2: The directions at them, ``... x n x d x p'``.
+
+    Raises:
+        ValueError: If a stationary kernel does not have four derivatives at x = x'. For the others ``prior_jets``
+            checks this at a given point.
+    """
+    if kernel.active_dims is not None:
+        seen = kernel.active_dims
+        x1, U1, x2, U2 = x1[..., seen], U1[..., seen, :], x2[..., seen], U2[..., seen, :]
+    if isinstance(kernel, StationaryKernel):
+        return stationary_cross_jets(kernel, x1, U1, x2, U2)
+    if isinstance(kernel, CompositeKernel):
+        parts = [cross_jets(part, x1, U1, x2, U2) for part in kernel.parts]
+        product = _Product(U1.shape[-1], U2.shape[-1]).covariance
+        found = reduce(product if kernel.is_product else torch.add, parts)
+    else:
+        found = _general_cross_jets(kernel.functions, x1, U1, x2, U2)
+    for outputscale in kernel.outputscales:
+        found = outputscale.double()[..., None, None, None, None] * found
+    return found
+
+
 def upper_triangle(p: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The indices i ≤ j of the second derivatives in a jet, row by row."""
     i, j = torch.triu_indices(p, p, device=device)
@@ -99,16 +130,12 @@ class _Product:
 
     Args:
         p: The number of directions.
+        p2: The number of directions of the other jet in a covariance, or None if it is p too.
     """
 
-    def __init__(self, p: int) -> None:
-        pairs = [(i, j) for i in range(1, p + 1) for j in range(i, p + 1)]
-        sums = [[(0, 0)]]
-        sums += [[(i, 0), (0, i)] for i in range(1, p + 1)]
-        sums += [[(at, 0), (0, at), (i, j), (j, i)] for at, (i, j) in enumerate(pairs, start=p + 1)]
-        zeros = [(len(sums), len(sums))]
-        filled = [terms + zeros * (4 - len(terms)) for terms in sums]
-        self._terms = [tuple(map(list, zip(*terms, strict=True))) for terms in zip(*filled, strict=True)]
+    def __init__(self, p: int, p2: int | None = None) -> None:
+        self._terms = _terms(p)
+        self._others = self._terms if p2 is None else _terms(p2)
 
     def rows(self, a: Tensor, b: Tensor) -> Tensor:
         """The data's jets under the product, ``... x N x n``, of those under its factors."""
@@ -119,8 +146,19 @@ class _Product:
         """The covariance of the product's jet, ``... x N x N``, of those of its factors' jets."""
         a, b = (pad(factor, (0, 1, 0, 1)) for factor in (a, b))
         return torch.stack(
-            [a[..., i, :][..., k] * b[..., j, :][..., l] for i, j in self._terms for k, l in self._terms]
+            [a[..., i, :][..., k] * b[..., j, :][..., l] for i, j in self._terms for k, l in self._others]
         ).sum(0)
+
+
+def _terms(p: int) -> list[tuple[list[int], ...]]:
+    """The entries of the factors' jets whose products are summed, four for each entry of the product's jet."""
+    pairs = [(i, j) for i in range(1, p + 1) for j in range(i, p + 1)]
+    sums = [[(0, 0)]]
+    sums += [[(i, 0), (0, i)] for i in range(1, p + 1)]
+    sums += [[(at, 0), (0, at), (i, j), (j, i)] for at, (i, j) in enumerate(pairs, start=p + 1)]
+    zeros = [(len(sums), len(sums))]
+    filled = [terms + zeros * (4 - len(terms)) for terms in sums]
+    return [tuple(map(list, zip(*terms, strict=True))) for terms in zip(*filled, strict=True)]
 
 
 def _stationary_data_jets(kernel: StationaryKernel, x: Tensor, X: Tensor, U: Tensor) -> Tensor:
@@ -136,9 +174,8 @@ def _stationary_data_jets(kernel: StationaryKernel, x: Tensor, X: Tensor, U: Ten
 
 def _stationary_prior_jets(kernel: StationaryKernel, U: Tensor) -> Tensor:
     o, G = kernel.outputscale.double(), _metric(kernel, U)
+    check_four_derivatives(kernel)
     h, h1, h2 = (f(torch.zeros_like(o)) for f in (kernel.profile.h, kernel.profile.h1, kernel.profile.h2))
-    if not bool((h2.isfinite() & (h2 > 0)).all()):
-        raise no_hessian_covariance(kernel.profile.title)
     i, j = upper_triangle(U.shape[-1], U.device)
     k, l = i.unsqueeze(-1), j.unsqueeze(-1)
     outer = G[..., k, l] * G[..., i, j].unsqueeze(-2) + G[..., k, i] * G[..., l, j] + G[..., k, j] * G[..., l, i]
@@ -179,26 +216,48 @@ def _general_prior_jets(kernel: GeneralKernel, x: Tensor, U: Tensor, X: Tensor) 
     Raises:
         ValueError: If they are not the covariances of the limits of second differences.
     """
-    functions, z, U = kernel.functions, x.double(), U.double()
-    carries = _carries(functions, z, U)
-    z1, z2 = (z.clone() if z.requires_grad else z.detach().clone().requires_grad_(True) for _ in range(2))
+    z, U, p = x.double(), U.double(), U.shape[-1]
+    jets = _general_jets(kernel.functions, z, U, z, U)
+    jets = 0.5 * (jets + jets.mT)
+    ranges = (X.amax(-2) - X.amin(-2)).detach().double()
+    HH = jets[..., 1 + p :, 1 + p :].detach()
+    _check_second_differences(kernel.functions, z.detach(), U.detach(), HH, ranges)
+    return jets
+
+
+def _general_jets(functions: KernelFunctions, x1: Tensor, U1: Tensor, x2: Tensor, U2: Tensor) -> Tensor:
+    """The covariance of the jets at two points, each ``... x 1 x d``, ``... x N x N'``, float64."""
+    carries = _carries(functions, x1, U1) or _carries(functions, x2, U2)
+    z1, z2 = (z.clone() if z.requires_grad else z.detach().clone().requires_grad_(True) for z in (x1, x2))
+    (i, j), (k, l) = (upper_triangle(U.shape[-1], U.device) for U in (U1, U2))
     with torch.enable_grad():
         blocks = functions.blocks(z1, z2, True)
         assert blocks.mixed is not None
-        out = (U == 0).all(-1)
+        out1, out2 = ((U == 0).all(-1) for U in (U1, U2))
         mixed = blocks.mixed[..., 0, 0, :, :]
-        gg = (U.mT @ _existing(functions, mixed, out.unsqueeze(-1) | out.unsqueeze(-2))) @ U
-        gH = _derivatives_along(gg, z2, U)
-        HH = _derivatives_along(gH, z1, U).movedim(-1, -3)
-        fg = _existing(functions, blocks.second[..., 0, :, :], out.unsqueeze(-2)) @ U
-        fH = _derivatives_along(fg, z2, U)
-    i, j = upper_triangle(U.shape[-1], U.device)
-    HH = HH[..., i, j, :, :][..., i, j]
-    jets = _assembled(blocks.value, fg, fH[..., i, j], gg, gH[..., i, j], HH)
-    jets = 0.5 * (jets + jets.mT)
-    ranges = (X.amax(-2) - X.amin(-2)).detach().double()
-    _check_second_differences(functions, z.detach(), U.detach(), HH.detach(), ranges)
+        gg = (U1.mT @ _existing(functions, mixed, out1.unsqueeze(-1) | out2.unsqueeze(-2))) @ U2
+        gH = _derivatives_along(gg, z2, U2)[..., k, l]
+        Hg = _derivatives_along(gg, z1, U1).movedim(-1, -2)[..., i, j, :]
+        HH = _derivatives_along(gH, z1, U1).movedim(-1, -2)[..., i, j, :]
+        fg = _existing(functions, blocks.second[..., 0, :, :], out2.unsqueeze(-2)) @ U2
+        fH = _derivatives_along(fg, z2, U2)[..., k, l]
+        gf = (_existing(functions, blocks.first[..., 0, :, :], out1.unsqueeze(-2)) @ U1).mT
+        Hf = _derivatives_along(gf, z1, U1).movedim(-1, -2)[..., i, j, :]
+        rows = [[blocks.value, fg, fH], [gf, gg, gH], [Hf, Hg, HH]]
+        jets = torch.cat([torch.cat(row, dim=-1) for row in rows], dim=-2)
     return jets if carries else jets.detach()
+
+
+def _general_cross_jets(functions: KernelFunctions, x1: Tensor, U1: Tensor, x2: Tensor, U2: Tensor) -> Tensor:
+    """As ``cross_jets``; all pairs are differentiated at once, as a leading dimension."""
+    q, n = x1.shape[-2], x2.shape[-2]
+    batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2], U1.shape[:-3], U2.shape[:-3])
+    x1, U1 = x1.double().unsqueeze(-2), U1.double().unsqueeze(-3)
+    x2, U2 = x2.double().unsqueeze(-3), U2.double().unsqueeze(-4)
+    points = [x.expand(*batch, q, n, x.shape[-1]).flatten(-3, -2).movedim(-2, 0).unsqueeze(-2) for x in (x1, x2)]
+    along = [U.expand(*batch, q, n, *U.shape[-2:]).flatten(-4, -3).movedim(-3, 0) for U in (U1, U2)]
+    jets = _general_jets(functions, points[0], along[0], points[1], along[1])
+    return jets.movedim(0, -3).unflatten(-3, (q, n))
 
 
 def _existing(functions: KernelFunctions, derivatives: Tensor, out: Tensor) -> Tensor:

@@ -57,7 +57,11 @@ def rbf_kernel(
     return _scaled(RBFKernel(ard_num_dims=ard), scales, outputscale, dtype)
 
 
-def gaussian_likelihood(noise: float, dtype: torch.dtype = torch.float64) -> GaussianLikelihood:
+def gaussian_likelihood(
+    noise: float,
+    dtype: torch.dtype = torch.float64,
+    batch_shape: torch.Size = torch.Size(),  # noqa: B008
+) -> GaussianLikelihood:
     """GaussianLikelihood of the given noise variance, without a prior, with a floor of 1e-4 times that variance.
 
     ``SingleTaskGP``'s own has a floor of 1e-4 in the model's units, far above the nugget of 1e-6 that gradient
@@ -66,6 +70,7 @@ def gaussian_likelihood(noise: float, dtype: torch.dtype = torch.float64) -> Gau
     Args:
         noise: s², in the model's units, which are standardised ones by default.
         dtype: The dtype of the parameter.
+        batch_shape: The batch shape of the model, with m behind it for m > 1 outcomes.
 
     Raises:
         TypeError: If the noise is no number.
@@ -75,8 +80,9 @@ def gaussian_likelihood(noise: float, dtype: torch.dtype = torch.float64) -> Gau
     if value.numel() != 1:
         raise ValueError(f"noise must be one number, got {noise!r}.")
     check_positive("noise", value)
-    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(NOISE_FLOOR * value.item())).to(dtype)
-    likelihood.noise = value.reshape(1)
+    constraint = GreaterThan(NOISE_FLOOR * value.item())
+    likelihood = GaussianLikelihood(noise_constraint=constraint, batch_shape=batch_shape).to(dtype)
+    likelihood.noise = value.expand(*batch_shape, 1)
     return likelihood
 
 

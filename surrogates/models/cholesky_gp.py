@@ -90,7 +90,8 @@ class CholeskyGP(SingleTaskGP):
             learned, given = given.train(), None
         if learned is not None:
             with torch.no_grad():
-                Y, Yvar = learned(Y, Yvar, X=self.transform_inputs(train_X, input_transform) if ragged else None)
+                z = self.transform_inputs(train_X, input_transform) if ragged else None
+            Y, Yvar = learned(Y, Yvar, X=z)
         validated = botorch_settings.validate_input_scaling.on()
         if ragged:
             Y, validated = Y.masked_fill(missing, 0.0), False
@@ -152,16 +153,7 @@ class CholeskyGP(SingleTaskGP):
         if bool(Y.isnan().all()):
             raise ValueError("Y holds no observation, only NaN; at least one outcome must be observed.")
         check_same_kind("X", X, "the model", self.train_inputs[0])
-        if X.shape[:-2] != self.batch_shape or X.shape[-1] != self.num_inputs:
-            accepted = " x ".join(str(size) for size in (*self.batch_shape, "n'", self.num_inputs))
-            raise ValueError(f"X must be of shape {accepted}, got {tuple(X.shape)}.")
-        fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-        if fixed != (Yvar is not None):
-            raise ValueError(
-                "The model was made with train_Yvar: new observations need Yvar."
-                if fixed
-                else "The model infers its noise: new observations take no Yvar (make it with train_Yvar instead)."
-            )
+        self._check_new(X, Yvar)
         with torch.no_grad():
             X, Y, Yvar = cast(tuple[Tensor, Tensor, Tensor | None], observed_rows(X, Y, Yvar))
             z = self._transformed_data(X)
@@ -173,6 +165,19 @@ class CholeskyGP(SingleTaskGP):
                 self._append(cached, X, z, targets, noise)
             else:
                 self._concatenate(original, z, targets, noise)
+
+    def _check_new(self, X: Tensor, Yvar: Tensor | None) -> None:
+        """Refuses new inputs of another shape, and noise variances that are missing or not accepted."""
+        if X.shape[:-2] != self.batch_shape or X.shape[-1] != self.num_inputs:
+            accepted = " x ".join(str(size) for size in (*self.batch_shape, "n'", self.num_inputs))
+            raise ValueError(f"X must be of shape {accepted}, got {tuple(X.shape)}.")
+        fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if fixed != (Yvar is not None):
+            raise ValueError(
+                "The model was made with train_Yvar: new observations need Yvar."
+                if fixed
+                else "The model infers its noise: new observations take no Yvar (make it with train_Yvar instead)."
+            )
 
     def _append(self, cached: CachedConditioning, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
         """Appends to the data and the factor of a model without batch, of one outcome."""
@@ -273,7 +278,10 @@ class CholeskyGP(SingleTaskGP):
                 f"Y must be of shape batch x {X.shape[-2]} x {self.num_outputs} for X of shape {tuple(X.shape)}, got "
                 f"{tuple(Y.shape)}."
             )
+        check_same_kind("Y", Y, "X", X)
         check_observed("Y", Y, "noise", noise)
+        if Y.numel() and bool(Y.isnan().all()):
+            raise ValueError("Y holds no observation, only NaN; at least one outcome must be observed.")
         if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
             raise ValueError(
                 "The model was made with train_Yvar: new observations need noise= (here in transformed units; "

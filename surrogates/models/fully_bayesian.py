@@ -30,7 +30,7 @@ class GradientMixturePosterior(GradientPosterior):
         shape = " x ".join(map(str, [*batch, q, d]))
         return (
             f"GradientMixturePosterior({samples} samples of {shape}, {self.dtype}, {self.device}; outcome per unit of "
-            f"input; given n = {self._conditioning.X.shape[-2]} values)"
+            f"input; given n = {self._conditioning.num_observations} values)"
         )
 
     @cached_with_graph

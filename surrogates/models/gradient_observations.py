@@ -1,4 +1,4 @@
-"""A GP conditioned on function values and on observed gradients, in GPyTorch's KernelGrad order.
+"""A GP conditioned on function values and on observed derivatives.
 
 References:
     D. Eriksson, K. Dong, E. Lee, D. Bindel and A. G. Wilson, Scaling Gaussian process regression with
@@ -12,76 +12,78 @@ from collections.abc import Mapping
 from typing import Any, Self, cast
 
 import torch
-from botorch import settings as botorch_settings
 from botorch.exceptions import UnsupportedError
-from botorch.models.gpytorch import GPyTorchModel
-from botorch.models.model import FantasizeMixin
-from botorch.posteriors import GPyTorchPosterior
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import Kernel, ScaleKernel
-from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
+from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.means import ConstantMeanGrad, Mean
+from gpytorch.likelihoods.likelihood import Likelihood
+from gpytorch.means import Mean
 from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from surrogates.checks import check_points
-from surrogates.kernels.blocks import snapshot
+from surrogates.checks import check_data, check_every_outcome, check_same_kind, is_traced
+from surrogates.derivative_conditioning import DerivativeConditioning, Observations, jet_width, unit_jets
+from surrogates.inference import outside_inference_mode
+from surrogates.kernels.blocks import KernelSnapshot, check_kernel, is_uniform, kernel_values, snapshot
+from surrogates.kernels.jets import prior_jets
 from surrogates.kernels.makers import NOISE_AS_GIVEN, gaussian_likelihood
-from surrogates.models.caches import ModelSnapshot, prior_mean
-from surrogates.models.gradient_data import (
-    broadcast_batches,
-    check_gradient_data,
-    check_gradient_kernel,
-    check_noise,
-    check_values,
-    observed_targets,
-)
-from surrogates.models.interleaved import InterleavedNoise, gradients_of, values_among
-from surrogates.models.joint_conditioning import JointConditioning
-from surrogates.models.transforms import standardize
-from surrogates.moving import move_module_attributes
-from surrogates.normal import UnitFreeMultitaskNormal, UnitFreeNormal
+from surrogates.linalg.cholesky import extended_factor, jittered_factor
+from surrogates.models.caches import CachedConditioning, ModelSnapshot, prior_mean
+from surrogates.models.derivative_data import DerivativeNoise, check_derivatives, joined_entries
+from surrogates.models.gradient_model import GradientModel
+from surrogates.models.transforms import check_input_slope, input_chain, is_affine_input
+from surrogates.models.unobserved import filled_noise, observed_rows, silenced
+from surrogates.normal import UnitFreeNormal
 
 
-class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
-    """A GP on the value at every one of n points and on what was observed of the gradient there.
+class GradientObservationGP(GradientModel):
+    """A GP on values and on what was observed of the gradient, and of the Hessian, at n points.
 
-    Of the n(d+1) entries y₁, ∂₁y₁, …, ∂_d y₁, y₂, … it is conditioned on the N observed ones, by Cholesky in float64.
-    The others have no row in any matrix, in the marginal likelihood neither. Where gradients can be observed they are
-    worth d values each; where only values can, ``surrogates.DerivedGP`` gives the same posterior in O(n³) instead of
-    O(n³d³). Targets are standardised: y' = (y − mean)/scale and ∇y' = ∇y/scale, as a gradient has no offset.
-    Variances, given noise and samples have no floor, in whatever units.
+    Every entry may be NaN, which means that it was not observed: a row may have a gradient and no value. Only observed
+    entries have a row in a matrix. With N of them conditioning takes O(N³), by Cholesky in float64. If only values can
+    be observed, ``surrogates.DerivedGP`` gives the same posterior. All posteriors are ``DerivedGP``'s, in the user's
+    units. Values are standardised as y' = (y − mean)/scale, derivatives are divided by the scale.
 
-    Data have no batches. Fantasies, as ``qKnowledgeGradient`` makes them, are models of a batch shape, which have the
-    n points that they come from in common and factorise these once.
+    ``posterior``, ``condition_on_observations`` and ``fantasize`` are about values: no derivative is observed at the
+    new points. ``add_observations`` takes derivatives too.
 
     Args:
-        train_X: The inputs, ``n x d``.
-        train_Y: The outcomes, ``n x 1``.
-        train_G: The gradients in outcome units per unit of input, ``n x d``, NaN where a partial derivative was not
-            observed.
-        train_Yvar: The noise variances of the values, ``n x 1``, or None to infer one noise for all observations: one
-            number for values and for partial derivatives, which fits inputs of about unit range.
-        train_Gvar: The noise variances of the partial derivatives, ``n x d``, given with ``train_Yvar`` or not at all.
-            They may be NaN where ``train_G`` is.
-        covar_module: ``RBFKernelGrad`` or ``Matern52KernelGrad``, in any number of ``ScaleKernel``s. The default is a
-            scaled ARD ``Matern52KernelGrad``.
+        train_X: The inputs, ``batch x n x d``.
+        train_Y: The outcomes, ``batch x n x m``, which are modelled independently of each other.
+        train_G: The gradients in outcome units per unit of input, ``batch x n x d``, or ``batch x n x m x d`` with
+            m > 1 outcomes.
+        train_Yvar: The noise variances of the values, ``batch x n x m``, or None to infer one noise variance for all
+            observations of an outcome, which fits inputs of about unit range. A variance may be NaN where its
+            observation is.
+        train_Gvar: The noise variances of the partial derivatives, shaped as ``train_G``, given with ``train_Yvar`` or
+            not at all.
+        covar_module: Any kernel that ``DerivedGP`` takes and that has two mixed derivatives ∂²k/∂x∂x', or
+            ``RBFKernelGrad`` or ``Matern52KernelGrad``, which are taken for their value parts. The default is a scaled
+            ARD ``MaternKernel(nu=2.5)``.
+        train_H: The Hessians in outcome units per squared unit of input, ``batch x n x d x d``, or
+            ``batch x n x m x d x d``, or None. They are symmetric; of the two equal entries one may be NaN. They need
+            a kernel with four derivatives, such as RBF or Matérn 5/2.
+        train_Hvar: The noise variances of the Hessians' entries, shaped as ``train_H``, given with ``train_Yvar`` or
+            not at all. For i < j the variance at (i, j) is used, or that at (j, i) where (i, j) is NaN.
+        mean_module: Any GPyTorch mean.
+        likelihood: A Gaussian likelihood with one noise variance, or None.
+        outcome_transform: ``Standardize`` (the default), chains of it, or None.
+        input_transform: An elementwise, differentiable input transform that is applied in training and evaluation, as
+            ``DerivedGP`` takes it.
 
     Raises:
-        TypeError: If data are not floating point tensors, or the kernel is another.
-        ValueError: If shapes do not fit, there are no data, an entry is infinite, or NaN where it may not be, dtypes
-            or devices are mixed, a variance is negative or given without the other, or the kernel sees some inputs
-            only.
+        TypeError: If data are not floating point tensors, or the kernel is of another type.
+        ValueError: If shapes do not fit, an outcome has no observed value, an entry is infinite, or NaN where it may
+            not be, dtypes or devices are mixed, a variance is negative or missing, the outcome transform is not linear,
+            or the kernel or the input transform does not have the derivatives.
     """
 
-    _num_outputs = 1
     likelihood: Any
-    _mean: Tensor
-    _scale: Tensor
-    _observed: Tensor
 
     def __init__(
         self,
@@ -91,312 +93,367 @@ class GradientObservationGP(ExactGP, GPyTorchModel, FantasizeMixin):
         train_Yvar: Tensor | None = None,
         train_Gvar: Tensor | None = None,
         covar_module: Kernel | None = None,
+        *,
+        train_H: Tensor | None = None,
+        train_Hvar: Tensor | None = None,
+        mean_module: Mean | None = None,
+        likelihood: Likelihood | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
     ) -> None:
-        check_gradient_data(train_X, train_Y, train_G, train_Yvar, train_Gvar)
+        check_data(train_X, train_Y, train_Yvar, num_outputs=None, unobserved=True)
+        check_every_outcome(train_Y)
+        self._check_derivatives("train_", train_X, train_Y, train_Yvar, train_G, train_Gvar, train_H, train_Hvar)
+        check_input_slope(input_transform)
+        d, m = train_X.shape[-1], train_Y.shape[-1]
         if covar_module is not None:
-            check_gradient_kernel(covar_module, train_X.shape[-1])
-        (n, d), dtype = train_X.shape, train_X.dtype
-        transform = standardize(train_Y)
-        mean, scale = transform.means.squeeze(), transform.stdvs.squeeze()
-        # Point by point: y₁, ∂₁y₁, …, ∂_d y₁, y₂, …
-        targets = torch.cat([train_Y - mean, train_G], dim=-1).flatten()
-        (observed,) = torch.where(~targets.isnan())
-        if train_Yvar is None or train_Gvar is None:
-            likelihood = gaussian_likelihood(1e-4, dtype)
-        else:
-            noise = torch.cat([train_Yvar, train_Gvar], dim=-1).flatten()
-            with NOISE_AS_GIVEN:
-                likelihood = InterleavedNoise(noise[observed] / scale**2)
-        super().__init__(train_X.clone(), targets[observed] / scale, likelihood)
-        self._cached: JointConditioning | None = None
-        self._snapshot: ModelSnapshot | None = None
-        # The elements of a batch have so many leading points, with their targets and noise, in common.
-        self._num_shared = n
-        self.register_buffer("_mean", mean)
-        self.register_buffer("_scale", scale)
-        self.register_buffer("_observed", observed, persistent=False)
-        self.mean_module = ConstantMeanGrad()
-        self.covar_module = covar_module or ScaleKernel(Matern52KernelGrad(ard_num_dims=d))
-        self.to(train_X)
+            check_kernel(covar_module, d, of_derivatives=True)
+        batch = torch.Size([*train_X.shape[:-2], *((m,) if m > 1 else ())])
+        if likelihood is None and train_Yvar is None:
+            likelihood = gaussian_likelihood(1e-4, train_X.dtype, batch)
+        kernel = covar_module or ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=d, batch_shape=batch), batch_shape=batch)
+        self._order = 1 if train_H is None else 2
+        X, Y, Yvar, *derivatives = self._rows(train_X, train_Y, train_Yvar, train_G, train_Gvar, train_H, train_Hvar)
+        super().__init__(X, Y, Yvar, likelihood, kernel, mean_module, outcome_transform, input_transform)
+        if covar_module is None:
+            self._subset_batch_dict = {
+                "mean_module.raw_constant": -1,
+                "covar_module.raw_outputscale": -1,
+                "covar_module.base_kernel.raw_lengthscale": -3,
+                "likelihood.noise_covar.raw_noise": -2,
+            }
+        values, noise = self.train_targets, self.likelihood.noise if self._fixed_noise else None
+        if self._missing is not None:
+            values = values.masked_fill(self._missing, torch.nan)
+        with torch.no_grad():
+            z = self.transform_inputs(self.train_inputs[0])[..., :1, :]
+            unit_jets(snapshot(kernel), z, z, self._order, self._order)
+        self._observe(*self._entries_of(values, noise, *derivatives))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What copies and pickles take: they factorise anew."""
-        return {**vars(self), "_cached": None, "_snapshot": None}
+    @property
+    def _fixed_noise(self) -> bool:
+        return isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
 
-    def _apply(self, fn: Any, *args: Any) -> Self:
-        self._cached = self._snapshot = None
-        super()._apply(fn, *args)
-        move_module_attributes(self, fn)
-        return self
+    @property
+    def _width(self) -> int:
+        """The number of entries at each point."""
+        return jet_width(self.num_inputs, self._order)
 
     def forward(self, x: Tensor) -> MultivariateNormal:
-        """The prior of the q(d+1) values and partial derivatives at x, ``batch x q x d``.
+        """The prior: in training of the observed entries, ``batch x N``, in evaluation of the values at x.
 
         Raises:
             UnsupportedError: If x is the model's own ``train_inputs[0]``, as in BoTorch's ``loo_cv``.
         """
-        if x is self._inputs:
+        if x is self.train_inputs[0]:
             raise UnsupportedError(
                 "loo_cv takes a model for one of n values, and this one is of values and partial derivatives: make a "
                 "model without the point, GradientObservationGP(X[others], Y[others], G[others]), for each point."
             )
-        return MultivariateNormal(self.mean_module(x).flatten(-2), self.covar_module(x))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> MultivariateNormal:
-        """GPyTorch's call, in standardised units.
-
-        In training mode it gives the prior of the N observed entries, of which the marginal likelihood is; in
-        evaluation mode the posterior of all q(d+1) entries at the points.
-        """
+        kernel = snapshot(self.covar_module, detach=False)
         if self.training:
-            # Views, as the prior of the data's own tensor is what loo_cv asks for.
-            prior, kept = super().__call__(*(x.view_as(x) for x in args), **kwargs), self._observed
-            covariance = prior.lazy_covariance_matrix.to_dense()[..., kept, :][..., kept]
-            return MultivariateNormal(prior.mean[..., kept], to_linear_operator(covariance))
-        if settings.prior_mode.on():
-            return cast(MultivariateNormal, super().__call__(*args, **kwargs))
-        (X,) = args
-        mean, covariance = self._conditioned(X, gradients=True)
-        return UnitFreeNormal(mean.to(X), covariance.to(X))
+            observations = self._observations(x, *input_chain(getattr(self, "input_transform", None), x, True))
+            mean, covariance = observations.mean(self.mean_module, True), observations.covariance(kernel)
+            return MultivariateNormal(mean.to(x), to_linear_operator(covariance.to(x)))
+        return MultivariateNormal(self.mean_module(x), to_linear_operator(kernel_values(kernel, x, x).to(x)))
 
-    def posterior(  # type: ignore[override]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """GPyTorch's call, in transformed units: the prior of the observed entries in training, else the values'.
+
+        In evaluation mode it is the posterior of the values at the points, ``batch x q``.
+        """
+        if self.training or settings.prior_mode.on():
+            # Views, as the data's own tensor is what loo_cv takes the prior of.
+            return super().__call__(*(x.view_as(x) for x in args), **kwargs)
+        (x,), conditioning = args, self.conditioning
+        other = x.clone() if is_traced(x) else x
+        return UnitFreeNormal(self._mean(conditioning, x), conditioning.value_covariance(x, other).to(x))
+
+    def add_observations(  # type: ignore[override]
         self,
         X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: Any = None,
-    ) -> Any:
-        """The posterior of the values, event shape ``q x 1``, for acquisition functions.
+        Y: Tensor,
+        Yvar: Tensor | None = None,
+        G: Tensor | None = None,
+        Gvar: Tensor | None = None,
+        H: Tensor | None = None,
+        Hvar: Tensor | None = None,
+    ) -> None:
+        """Conditions the model on more observations in place; the factor is computed anew at the next request.
+
+        Hyper-parameters and the statistics of the transforms stay as they are. If an error is raised, the model is
+        unchanged.
 
         Args:
-            X: The points, ``batch x q x d``.
-            output_indices: None or [0], as there is one outcome.
-            observation_noise: Whether it is the posterior of observations of the value. Their noise is the inferred
-                one, or the mean of ``train_Yvar`` as in BoTorch, or that of a tensor of variances in the user's units,
-                which broadcasts to ``batch x q x 1``.
-            posterior_transform: A posterior transform of BoTorch, or None.
+            X: The new inputs, ``batch x n' x d``.
+            Y: The new outcomes, ``batch x n' x m``. This and all else may be NaN where nothing was observed.
+            Yvar: Their noise variances in the user's units, required if the model was made with ``train_Yvar``, and
+                not accepted otherwise.
+            G: The new gradients, shaped as ``train_G``, or None if none was observed.
+            Gvar: Their noise variances, given with ``Yvar``.
+            H: The new Hessians, shaped as ``train_H``, accepted if the model was made with ``train_H``.
+            Hvar: Their noise variances, given with ``Yvar``.
 
         Raises:
-            TypeError: If X or a noise that is no bool is no floating point tensor.
-            ValueError: If the points or the noise do not fit, a variance is negative, or another outcome is asked for.
+            TypeError: If an argument is not a floating point tensor.
+            ValueError: If shapes, dtypes or devices do not fit, an entry is infinite, or NaN where it may not be, or
+                a variance is missing, negative or not accepted.
         """
-        if output_indices not in (None, [0]):
-            raise ValueError(f"There is one outcome: output_indices must be None or [0], got {output_indices!r}.")
-        mean, covariance = self._scaled(X, gradients=False)
-        if observation_noise is not False:
-            if observation_noise is not True:
-                check_noise("observation_noise", observation_noise, mean.unsqueeze(-1))
-            noise = self._value_noise() if observation_noise is True else observation_noise
-            covariance = covariance + torch.diag_embed(noise.squeeze(-1).expand(mean.shape))
-        posterior = GPyTorchPosterior(UnitFreeNormal(mean + self._mean, covariance))
-        return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
+        check_data(X, Y, Yvar, prefix="", num_outputs=self.num_outputs, unobserved=True)
+        check_same_kind("X", X, "the model", self.train_inputs[0])
+        self._check_new(X, Yvar)
+        if H is not None and self._order == 1:
+            raise ValueError("The model was made without train_H, so that H is not accepted; make a new model.")
+        shape = (*X.shape[:-1], *((self.num_outputs,) if self.num_outputs > 1 else ()), self.num_inputs)
+        G = X.new_full(shape, torch.nan) if G is None else G
+        H = X.new_full((*shape, self.num_inputs), torch.nan) if H is None and self._order == 2 else H
+        if Yvar is not None:
+            Gvar, Hvar = (
+                torch.full_like(t, torch.nan) if t is not None and v is None and bool(t.isnan().all()) else v
+                for t, v in ((G, Gvar), (H, Hvar))
+            )
+        self._check_derivatives("", X, Y, Yvar, G, Gvar, H, Hvar)
+        X, Y, Yvar, *derivatives = self._rows(X, Y, Yvar, G, Gvar, H, Hvar)
+        self.eval()
+        with torch.no_grad():
+            z = self._transformed_data(X)
+            if hasattr(self, "outcome_transform"):
+                Y, Yvar = self.outcome_transform(Y, Yvar, X=z)
+            original = (X if self.num_outputs == 1 else X.unsqueeze(-3)).expand(self._aug_batch_shape + X.shape[-2:])
+            z, values, noise = self._transform_tensor_args(z, Y, Yvar)
+            targets, variances = self._entries_of(values, noise, *derivatives)
+            known, before = self._all_entries(self._seen_targets), None
+            if variances is not None:
+                before = torch.cat([self._all_entries(self.likelihood.noise_covar.noise), variances], dim=-1)
+            if self._original_train_inputs is not None:
+                self._original_train_inputs = torch.cat([self._original_train_inputs, original], dim=-2)
+            ExactGP.set_train_data(self, torch.cat([self.train_inputs[0], z], dim=-2), strict=False)
+            self._observe(torch.cat([known, targets], dim=-1), before)
 
-    def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
-        """The joint posterior of the gradients at X, ``batch x q x d``, dense, with event shape ``q x d``."""
-        mean, covariance = self._scaled(X, gradients=True)
-        mean, covariance = gradients_of(mean, covariance, X.shape[-1])
-        return GPyTorchPosterior(UnitFreeMultitaskNormal(mean, covariance))
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
+        """A copy that is conditioned on more values too: GPyTorch's ``get_fantasy_model``.
 
-    def joint_posterior(self, X: Tensor) -> GPyTorchPosterior:
-        """The joint posterior of (f, ∇f) at X, ``batch x q x d``, with event shape ``q x (d+1)``, as GPyTorch's."""
-        mean, covariance = self._scaled(X, gradients=True)
-        mean = mean.unflatten(-1, (X.shape[-2], X.shape[-1] + 1))
-        mean = torch.cat([mean[..., :1] + self._mean, mean[..., 1:]], dim=-1)
-        return GPyTorchPosterior(UnitFreeMultitaskNormal(mean, covariance))
-
-    def condition_on_observations(  # type: ignore[override]
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None
-    ) -> Self:
-        """A copy that is conditioned on more values too; the gradients at the new points are not observed.
-
-        Hyper-parameters and the standardisation stay as they are. Shapes broadcast: from Y of
-        ``fantasies x batch x m x 1`` comes a model of the batch shape ``fantasies x batch``.
+        The factor of the model's own data is shared by all elements of the fantasies' batch.
 
         Args:
-            X: The new inputs, ``batch x m x d``.
-            Y: The new outcomes in the user's units, ``batch x m x 1``.
-            noise: Their noise variances in the user's units, ``batch x m x 1``, needed where the model was made with
-                ``train_Yvar``. If it is given where the noise is inferred, all noise of the copy is fixed.
-
-        Raises:
-            TypeError: If something is no floating point tensor.
-            ValueError: If shapes, dtypes or devices do not fit, an entry is NaN or infinite, a variance is negative,
-                or there is no noise where it is needed.
+            inputs: The new inputs in transformed units, ``batch x n' x d``.
+            targets: The new values in transformed units, ``batch x n'``.
+            **kwargs: ``noise``, their variances, ``batch x n'``, required if the model was made with ``train_Yvar``. If
+                it is given where the noise is inferred, all noise of the copy is fixed.
         """
-        self._check_points(X)
-        check_values(X, Y)
-        if noise is not None:
-            check_noise("noise", noise, Y)
-            noise = noise.expand(*noise.shape[:-2], X.shape[-2], 1).squeeze(-1) / self._scale**2
-        return self.get_fantasy_model(X, (Y.squeeze(-1) - self._mean) / self._scale, noise)
-
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, noise: Tensor | None = None) -> Self:
-        """GPyTorch's ``get_fantasy_model``: ``condition_on_observations`` in standardised units, without its checks.
-
-        Args:
-            inputs: The new inputs, ``batch x m x d``.
-            targets: The new values, ``batch x m``.
-            noise: Their noise variances, ``batch x m``, or None.
-
-        Raises:
-            ValueError: If there is no noise where it is needed, or batch shapes do not broadcast.
-        """
-        if self._fixed_noise and noise is None:
-            raise ValueError("The model was made with train_Yvar: new observations need noise=, in the user's units.")
-        batch = broadcast_batches(self.batch_shape, X=inputs.shape[:-2], Y=targets.shape[:-1])
-        n, (m, d) = self._inputs.shape[-2], inputs.shape[-2:]
+        noise, (z,) = kwargs.get("noise"), self.train_inputs
+        shapes = (z.shape[:-2], inputs.shape[:-2], targets.shape[:-1])
+        try:
+            batch = torch.broadcast_shapes(*shapes)
+        except RuntimeError:
+            own, X, Y = map(tuple, shapes)
+            raise ValueError(f"Batch shapes must broadcast; the model has {own}, X has {X} and Y has {Y}.") from None
+        conditioning = self._current().conditioning
 
         def joined(old: Tensor, new: Tensor, dims: int) -> Tensor:
             return torch.cat([t.expand(*batch, *t.shape[t.dim() - dims :]) for t in (old, new)], dim=-dims)
 
-        tensors = [self._inputs, self._targets, self._mean, self._scale]
+        missing = targets.isnan()
+        tensors = [z, self.train_targets, self._original_train_inputs]
         tensors += [self.likelihood.noise_covar.noise] if self._fixed_noise else []
-        # What has a history can be cloned but not copied.
-        model = copy.deepcopy(self, {id(t): t.clone() for t in tensors})
-        ExactGP.set_train_data(model, joined(self._inputs, inputs, 2), joined(self._targets, targets, 1), False)
-        entries = (n + torch.arange(m, device=inputs.device)) * (d + 1)
-        model._observed = torch.cat([self._observed, entries])
+        # A tensor with a history can be cloned but not copied.
+        model = copy.deepcopy(self, {id(t): t.clone() for t in tensors if t is not None})
+        new = (z.shape[-2] + torch.arange(inputs.shape[-2], device=z.device)) * self._width
+        ExactGP.set_train_data(
+            model, joined(z, inputs, 2), joined(self.train_targets, targets.masked_fill(missing, 0.0), 1), strict=False
+        )
+        model._entries = torch.cat([self._entries, new])
+        model._missing = self._missing_and(missing, batch)
         if noise is not None:
-            variances = joined(self._noise().to(noise), noise, 1)
-            with NOISE_AS_GIVEN:
-                model.likelihood = InterleavedNoise(variances)
-        if not batch:
-            model._num_shared = n + m
-        elif self._snapshot is not None and self._snapshot.matches(self):
-            model._cached, model._snapshot = self._cached, ModelSnapshot(model)
+            known = self._noise(z, self.train_targets.shape).to(noise)
+            model._set_noise(joined(known, filled_noise(noise.mT, missing.mT).mT if bool(missing.any()) else noise, 1))
+        model._leading_factor = conditioning.factor.detach() if self._leading_factor is None else self._leading_factor
+        model._snapshot = ModelSnapshot(model)
         return model
 
-    def fantasize(self, X: Tensor, sampler: Any, observation_noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """BoTorch's ``fantasize``: models that are conditioned on values drawn at X from ``posterior``, with noise.
-
-        The batch shape of the fantasies is ``sampler.sample_shape x batch``. Gradients at X are not observed.
-
-        Args:
-            X: The points, ``batch x q x d``.
-            sampler: A sampler of BoTorch.
-            observation_noise: The noise variances of the values in the user's units, ``batch x q x 1`` or
-                ``batch x 1 x 1``, or None for the inferred noise or the mean of ``train_Yvar``.
-            **kwargs: ``propagate_grads``, as BoTorch takes it.
-
-        Raises:
-            TypeError: If X or the noise is no floating point tensor.
-            ValueError: If the points or the noise do not fit, or a variance is negative.
-        """
-        self._check_points(X)
-        if observation_noise is None and self._fixed_noise:
-            # BoTorch's mean is over the noise of the partial derivatives, too.
-            observation_noise = self._value_noise()
-        return super().fantasize(X, sampler, observation_noise, **kwargs)
-
     def set_train_data(self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True) -> None:
-        """GPyTorch's ``set_train_data``, in standardised units and without batches.
+        """GPyTorch's ``set_train_data``, with inputs in the user's units and targets in transformed units.
 
         Args:
-            inputs: The inputs, ``n x d``, or None to keep them.
-            targets: All n(d+1) entries, NaN where there was no observation, or only the N observed ones where these
-                are the same as before, or None to keep them.
+            inputs: The inputs, ``batch x n x d``, or None to keep them.
+            targets: All entries of the n points, NaN where there was no observation, or only the N observed ones if
+                these are the same as before, or None to keep them.
             strict: Whether shape, dtype and device must be as before.
 
         Raises:
             RuntimeError: If something is not as before and must be.
             ValueError: If inputs, targets and fixed noise do not fit.
         """
-        X = self._inputs if inputs is None else (inputs if isinstance(inputs, Tensor) else inputs[0]).clone()
-        y = self._targets if targets is None else targets
-        y, observed = observed_targets(X, y, (self._inputs.shape, self._targets, self._observed))
-        if self._fixed_noise and y.shape != self.likelihood.noise.shape:
+        X = self.train_inputs[0] if inputs is None else (inputs if isinstance(inputs, Tensor) else inputs[0])
+        given, entries = self.train_targets if targets is None else targets, self._entries
+        every = X.shape[-2] * self._width
+        if targets is not None and targets.shape[-1] == every:
+            entries = _observed_somewhere(targets)
+            targets = targets[..., entries]
+        elif X.shape[-2] != self.train_inputs[0].shape[-2] or given.shape[-1] != len(entries):
+            raise ValueError(
+                f"For inputs of shape {tuple(X.shape)} targets must be all {every} entries, NaN where there was no "
+                f"observation, got {given.shape[-1]}."
+            )
+        if self._fixed_noise and len(entries) != self.likelihood.noise_covar.noise.shape[-1]:
             raise ValueError("The fixed noise is that of other observations: make a new model.")
-        super().set_train_data(None if inputs is None else X, None if targets is None else y.clone(), strict)
-        self._observed, self._num_shared = observed, X.shape[0]
+        super().set_train_data(inputs, targets, strict)
+        self._entries = entries
 
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True, keep_transforms: bool = True, **assign: bool
+    ) -> Any:
+        """BoTorch's ``load_state_dict``.
+
+        The data stay what they are in the user's units, or in transformed units if ``keep_transforms`` is False.
+        """
+        scale, shift = (None if t is None else t.clone() for t in (self.outcome_scale, self.outcome_shift))
+        result = super().load_state_dict(state_dict, strict, False, **assign)
+        if keep_transforms and scale is not None and shift is not None:
+            values = self._are_values
+            new_scale, new_shift = cast(Tensor, self.outcome_scale), cast(Tensor, self.outcome_shift)
+            targets = (self._seen_targets * scale + torch.where(values, shift - new_shift, 0.0)) / new_scale
+            self._missing = None
+            if self._fixed_noise:
+                self._set_noise(self.likelihood.noise_covar.noise * (scale / new_scale) ** 2)
+            self.set_train_data(targets=targets)
+        return result
+
+    @property
+    def _are_values(self) -> Tensor:
+        """Which of the N targets are values."""
+        return self._entries % self._width == 0
+
+    @property
+    def _seen_targets(self) -> Tensor:
+        """The targets, ``batch (x m) x N``, NaN where an element of the batch has no observation."""
+        return self.train_targets if self._missing is None else self.train_targets.masked_fill(self._missing, torch.nan)
+
+    def _observations(self, x: Tensor, z: Tensor, slope: Tensor | None, bend: Tensor | None) -> Observations:
+        if slope is not None and slope.dim() == x.dim() - 1 + (self.num_outputs == 1) and self.num_outputs > 1:
+            slope = slope.unsqueeze(-3)
+        return Observations(z, self._order, self._entries, slope, bend)
+
+    def _made(self, detach: bool) -> CachedConditioning:
+        """The conditioning of the present data, from a new factor or one that extends the leading factor."""
+        (X,), transform = self.train_inputs, getattr(self, "input_transform", None)
+        check_kernel(self.covar_module, X.shape[-1], of_derivatives=True)
+        original = X if self._original_train_inputs is None else self._original_train_inputs
+        z, slope, bend = input_chain(transform, original, not detach)
+        if transform is None or not any(p.requires_grad for p in transform.parameters()):
+            z = X  # which fantasies may have derivatives in
+        z = z.detach().clone() if detach else z
+        observations, kernel = self._observations(original, z, slope, bend), snapshot(self.covar_module, detach)
+        self._check_second_derivatives(kernel, z)
+        noise = torch.diag_embed(self._noise(X, self.train_targets.shape))
+        leading = self._leading_factor if detach and self._missing is None else None
+        if leading is None:
+            factor = self._factor(observations.covariance(kernel) + noise)
+        else:
+            known = leading.shape[-1]
+            new = observations.after(int(self._entries[known - 1]) // self._width + 1)
+            factor = extended_factor(leading, new.covariance(kernel, observations) + noise[..., known:, :])
+        residuals = (self.train_targets - observations.mean(self.mean_module, not detach)).double()
+        alpha = torch.cholesky_solve(residuals.unsqueeze(-1), factor).squeeze(-1)
+        mean, scale = prior_mean(self.mean_module, detach), self.outcome_scale
+        constant = observations.slope if is_affine_input(transform) else None
+        made = DerivativeConditioning(kernel, mean, z, factor, alpha, constant, observations)
+        return CachedConditioning(made, None if scale is None else scale.clone())
+
+    def _factor(self, covariance: Tensor) -> Tensor:
+        """The factor of the observations' covariance.
+
+        Values and derivatives have units of their own, a jitter does not. Powers of two round nothing.
+        """
+        diagonal = torch.diagonal(covariance, dim1=-2, dim2=-1)
+        if bool(diagonal.isnan().any()):
+            raise ValueError(
+                "A derivative was observed in an input in which the kernel has none, such as a category; make it NaN."
+            )
+        units = torch.exp2(diagonal.detach().log2().div(2.0).round())
+        scaled = covariance / units.unsqueeze(-1) / units.unsqueeze(-2)
+        own = torch.diagonal(scaled, dim1=-2, dim2=-1)
+        return units.unsqueeze(-1) * jittered_factor(silenced(scaled, self._missing), own)
+
+    def _check_second_derivatives(self, kernel: KernelSnapshot, z: Tensor) -> None:
+        """Raises a ValueError if second derivatives were observed that an automatic derivative is wrong about."""
+        if self._order == 2 and not is_uniform(kernel):
+            eye = torch.eye(z.shape[-1], dtype=torch.float64, device=z.device)
+            for j in range(z.shape[-2]):
+                prior_jets(kernel, z[..., j : j + 1, :].detach(), eye, z.detach())
+
+    @outside_inference_mode
+    def _prepare_prediction(self) -> None:
+        """GPyTorch's caches are not used."""
+
+    def _observe(self, targets: Tensor, noise: Tensor | None) -> None:
+        """Takes all n·e entries for the targets, ``batch (x m) x n·e``, NaN where there is no observation."""
+        self._entries = _observed_somewhere(targets)
+        missing = targets[..., self._entries].isnan()
+        self._missing = missing if bool(missing.any()) else None
+        ExactGP.set_train_data(self, targets=targets[..., self._entries].masked_fill(missing, 0.0), strict=False)
+        if noise is not None:
+            kept, values = noise[..., self._entries], self._are_values
+            mean = kept.masked_fill(missing, torch.nan)[..., values].nanmean(-1, keepdim=True)
+            self._set_noise(torch.where(missing, mean, kept))
+        self._clear_cache()
+
+    def _set_noise(self, noise: Tensor) -> None:
+        with NOISE_AS_GIVEN:
+            self.likelihood = DerivativeNoise(noise, self._are_values)
+
+    def _all_entries(self, kept: Tensor) -> Tensor:
+        """What the N targets have, ``batch x N``, for all n·e entries, NaN for the others."""
+        every = self.train_inputs[0].shape[-2] * self._width
+        return kept.new_full((*kept.shape[:-1], every), torch.nan).index_copy(-1, self._entries, kept)
+
+    def _entries_of(
+        self, values: Tensor, noise: Tensor | None, *derivatives: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """All entries in transformed units, ``batch (x m) x n·e``, and their noise variances."""
+        scale = self.outcome_scale
+        unit = values.new_ones(1) if scale is None else scale
+        G, Gvar, H, Hvar = (
+            t if t is None or self.num_outputs == 1 else t.movedim(values.dim() - 1, values.dim() - 2)
+            for t in derivatives
+        )
+        G, H = (t if t is None else t / unit[(..., *(None,) * order)] for t, order in ((G, 1), (H, 2)))
+        if noise is None:
+            return joined_entries(values, G, H), None
+        Gvar, Hvar = (
+            t if t is None else t / unit.square()[(..., *(None,) * order)] for t, order in ((Gvar, 1), (Hvar, 2))
+        )
+        return joined_entries(values, G, H), joined_entries(noise, Gvar, Hvar)
+
+    @staticmethod
+    def _rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Any]:
+        """Copies of the data without the rows in which nothing was observed."""
+        _, G, _, H, _ = others
+        parts = [Y, *(t.flatten(X.dim() - 1) for t in (G, H) if t is not None)]
+        found = observed_rows(X, torch.cat(parts, dim=-1), Y, *others)
+        return [found[0], *found[2:]]
+
+    @staticmethod
+    def _check_derivatives(
+        prefix: str,
+        X: Tensor,
+        Y: Tensor,
+        Yvar: Tensor | None,
+        G: Tensor | None,
+        Gvar: Tensor | None,
+        H: Tensor | None,
+        Hvar: Tensor | None,
     ) -> None:
-        """BoTorch's ``load_state_dict``: the standardisation is loaded, too.
+        for order, name, given, noise in ((1, "G", G, Gvar), (2, "H", H, Hvar)):
+            if given is None:
+                if noise is not None:
+                    raise ValueError(f"{prefix}{name}var is given without {prefix}{name}.")
+                continue
+            if (noise is None) != (Yvar is None):
+                raise ValueError(f"{prefix}Yvar and {prefix}{name}var are given together, or neither is.")
+            check_derivatives(f"{prefix}{name}", given, noise, Y, X, order)
 
-        The data stay what they are in the user's units, or in standardised units if ``keep_transforms`` is False.
-        ``assign`` is for versions of BoTorch that have it (0.18).
-        """
-        mean, scale = self._mean.clone(), self._scale.clone()
-        super().load_state_dict(state_dict, strict, keep_transforms, **assign)
-        if not keep_transforms or (torch.equal(mean, self._mean) and torch.equal(scale, self._scale)):
-            return
-        offsets = torch.where(values_among(self._observed, self._inputs.shape[-1]), mean - self._mean, 0)
-        ExactGP.set_train_data(self, targets=(self._targets * scale + offsets) / self._scale)
-        if self._fixed_noise:
-            self.likelihood.noise_covar.noise = self.likelihood.noise_covar.noise * (scale / self._scale) ** 2
 
-    @property
-    def _inputs(self) -> Tensor:
-        (inputs,) = cast(tuple[Tensor], self.train_inputs)
-        return inputs
-
-    @property
-    def _targets(self) -> Tensor:
-        return cast(Tensor, self.train_targets)
-
-    @property
-    def _fixed_noise(self) -> bool:
-        return isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-
-    def _noise(self) -> Tensor:
-        """The noise variances of the observed entries in standardised units, ``batch x N``, float64."""
-        noise = self.likelihood.noise.double().expand(self._targets.shape)
-        return noise if botorch_settings.propagate_grads.on() else noise.detach()
-
-    def _value_noise(self) -> Tensor:
-        """The mean noise variance of the values in the user's units, ``batch x 1 x 1``."""
-        values = values_among(self._observed, self._inputs.shape[-1])
-        return (self._noise()[..., values].mean(-1) * self._scale**2).to(self._scale)[..., None, None]
-
-    def _check_points(self, X: Tensor) -> torch.Size:
-        """The batch shape of the model and the points together."""
-        check_points(X, self._inputs.shape[-1], self._inputs)
-        return broadcast_batches(self.batch_shape, X=X.shape[:-2])
-
-    def _scaled(self, X: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """``_conditioned`` in the user's units, without the values' offset."""
-        mean, covariance = self._conditioned(X, gradients)
-        return (mean * self._scale).to(X), (covariance * self._scale**2).to(X)
-
-    def _conditioned(self, X: Tensor, gradients: bool) -> tuple[Tensor, Tensor]:
-        """Posterior mean and covariance in standardised units, float64.
-
-        It is conditioned on the points that the elements of the batch have in common, by their factor, and then on
-        the values that each has of its own.
-
-        Args:
-            X: The points, ``batch x q x d``.
-            gradients: Whether they are of the q(d+1) values and partial derivatives, or of the q values.
-        """
-        batch, (q, d) = self._check_points(X), X.shape[-2:]
-        self.eval()
-        if not torch.Size([*batch, q]).numel():
-            mean = torch.zeros(*batch, q * (d + 1 if gradients else 1), dtype=torch.float64, device=X.device)
-            return mean, mean.unsqueeze(-1) * mean.unsqueeze(-2)
-        shared = self._conditioning()
-        own, known = self._inputs[..., len(shared.X) :, :], len(shared.alpha)
-        if own.shape[-2]:
-            values, noise = self._targets[..., known:], self._noise()[..., known:]
-            return shared.posterior_with(own, values, noise, X, gradients)
-        mean, covariance, _ = shared.posterior(X, gradients)
-        return mean.expand(*batch, -1), covariance.expand(*batch, -1, -1)
-
-    def _conditioning(self) -> JointConditioning:
-        """It is kept as long as it holds, and made with its derivatives under BoTorch's ``propagate_grads``."""
-        if botorch_settings.propagate_grads.on():
-            return self._made(detach=False)
-        if self._cached is None or self._snapshot is None or not self._snapshot.matches(self):
-            with torch.no_grad():
-                self._cached, self._snapshot = self._made(detach=True), ModelSnapshot(self)
-        return self._cached
-
-    def _made(self, detach: bool) -> JointConditioning:
-        first = (0,) * len(self.batch_shape)
-        X = self._inputs[first][: self._num_shared]
-        X = X.detach().clone() if detach else X
-        check_gradient_kernel(self.covar_module, X.shape[-1])
-        kernel, mean = snapshot(self.covar_module, detach), cast(Mean, prior_mean(self.mean_module, detach))
-        observed = self._observed[self._observed < X.shape[0] * (X.shape[1] + 1)]
-        targets, noise = (t[first][: len(observed)] for t in (self._targets, self._noise()))
-        return JointConditioning.of(kernel, mean, X, observed, targets, noise)
+def _observed_somewhere(targets: Tensor) -> Tensor:
+    """The numbers of the targets, ``batch x N``, that some element of the batch has an observation of."""
+    return (~targets.isnan()).reshape(-1, targets.shape[-1]).any(0).nonzero().squeeze(-1)

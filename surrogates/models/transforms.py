@@ -104,13 +104,13 @@ def input_slope(transform: InputTransform | None, X: Tensor) -> Tensor | None:
     return None if slope is None else slope.expand(*slope.shape[:-1], X.shape[-1])
 
 
-def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
-    """z and dzᵢ/dxᵢ of an elementwise transform at the points, both ``batch x q x d``, by automatic differentiation.
+def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns z, dzᵢ/dxᵢ and d²zᵢ/dxᵢ² of an elementwise transform at the points, each ``batch x q x d``.
 
     Args:
         transform: A transform that ``check_input_slope`` accepts, in evaluation mode.
         X: The points, ``batch x q x d``.
-        create_graph: Whether the two carry derivatives in X and in the transform's parameters.
+        create_graph: Whether the results carry derivatives in X and in the transform's parameters.
     """
     with torch.enable_grad():
         # A copy, as X may have been made in inference mode.
@@ -120,8 +120,28 @@ def transformed_with_slope(transform: InputTransform, X: Tensor, create_graph: b
             # A batch of warps: each has a copy of the points.
             x = x.expand(z.shape)
             z = transform(x)
-        (slope,) = torch.autograd.grad(z.sum(), x, create_graph=create_graph)
-    return (z, slope) if create_graph else (z.detach(), slope)
+        (slope,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+        bend = torch.zeros_like(slope)
+        if slope.requires_grad:
+            (bend,) = torch.autograd.grad(slope.sum(), x, create_graph=create_graph, materialize_grads=True)
+    return (z, slope, bend) if create_graph else (z.detach(), slope.detach(), bend)
+
+
+def input_chain(
+    transform: InputTransform | None, X: Tensor, create_graph: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Returns z, dz/dx and d²z/dx² at the points, with None for a slope of 1 and for a second derivative of 0.
+
+    Args:
+        transform: An input transform that ``check_input_slope`` accepts, or None.
+        X: The points, ``batch x q x d``.
+        create_graph: As ``transformed_with_slope`` takes it.
+    """
+    if transform is None:
+        return X, None, None
+    if is_affine_input(transform):
+        return transform(X), input_slope(transform, X), None
+    return transformed_with_slope(transform, X, create_graph)
 
 
 def outcome_scale(transform: OutcomeTransform | None) -> Tensor | None:

@@ -100,7 +100,7 @@ def test_every_deviation_is_standardised_but_none(unit):
     assert torch.equal(gp.train_targets[1], torch.zeros(6, dtype=torch.float64))
     given = DerivedGP(X, unit * outcomes(X), outcome_transform=Standardize(1))
     assert (given.outcome_transform.stdvs == 1.0).all() == (unit < 1e-8)
-    assert GradientObservationGP(X, constant, torch.zeros_like(X))._scale == 1.0
+    assert GradientObservationGP(X, constant, torch.zeros_like(X)).outcome_scale == 1.0
 
 
 def test_differences_that_rounding_makes_negative_are_rounding_of_the_prior():

@@ -1,0 +1,172 @@
+"""Conditioning on derivatives of f beside its values (Eriksson et al., NeurIPS 2018; Rasmussen and Williams, Sec. 9.4).
+
+Every observation is an entry of the jet (f, ∂₁f, …, ∂_d f, ∂₁∂₁f, ∂₁∂₂f, …, ∂_d∂_d f) at a point, whose covariances are
+derivatives of k. With those in the place of k(x, X) all formulas of ``surrogates.conditioning`` hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from gpytorch.means import ConstantMean, Mean, ZeroMean
+from torch import Tensor
+
+from surrogates.conditioning import Conditioning
+from surrogates.kernels.blocks import KernelSnapshot, kernel_blocks
+from surrogates.kernels.hessians import AutomaticHessian, Hessian, check_has_hessian, mean_hessian
+from surrogates.kernels.jets import cross_jets, upper_triangle
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """Which entries of the jets at n points were observed, point by point, e for each point, per unit of user inputs.
+
+    Attributes:
+        X: The transformed points z, ``batch x n x d``.
+        order: The highest order of a derivative, 1 or 2: e is 1 + d or 1 + d + d(d+1)/2.
+        entries: The numbers of the observed entries among all n·e, ``N``.
+        slope: dz/dx at the points, ``batch x n x d`` or ``batch x 1 x d``, or None where it is 1.
+        bend: d²z/dx² at the points, ``batch x n x d``, or None where it is 0.
+    """
+
+    X: Tensor
+    order: int
+    entries: Tensor
+    slope: Tensor | None = None
+    bend: Tensor | None = None
+
+    @cached_property
+    def width(self) -> int:
+        """The number of entries at each point."""
+        return jet_width(self.X.shape[-1], self.order)
+
+    def after(self, points: int) -> Observations:
+        """The observations at the points after the first ones."""
+        entries = self.entries[self.entries >= points * self.width] - points * self.width
+        slope, bend = (t if t is None or t.shape[-2] == 1 else t[..., points:, :] for t in (self.slope, self.bend))
+        return Observations(self.X[..., points:, :], self.order, entries, slope, bend)
+
+    def covariance(self, kernel: KernelSnapshot, others: Observations | None = None) -> Tensor:
+        """The prior covariance of the observations with others, or with themselves, ``batch x N x N'``, float64."""
+        others = self if others is None else others
+        blocks = unit_jets(kernel, self.X, others.X, self.order, others.order)
+        rows = self._per_user_unit(blocks.transpose(-4, -3).mT).transpose(-4, -3).mT
+        return others.among_columns(rows).flatten(-3, -2)[..., self.entries, :]
+
+    def among_columns(self, blocks: Tensor) -> Tensor:
+        """Covariances with all entries per unit of z, ``... x q x n x r x e``, as ``... x q x r x N``."""
+        return self._per_user_unit(blocks).transpose(-3, -2).flatten(-2)[..., self.entries]
+
+    def mean(self, mean: Mean, further: bool) -> Tensor:
+        """The prior mean of the observations, ``batch x N``; ``further`` keeps derivatives in the hyper-parameters."""
+        X, d = self.X, self.X.shape[-1]
+        values = mean(X).unsqueeze(-1)
+        if type(mean) in (ConstantMean, ZeroMean):
+            jets = torch.cat([values, values.new_zeros(*values.shape[:-1], self.width - 1)], dim=-1)
+        else:
+            derivatives = mean_hessian(mean, X, True)
+            parts = [values, derivatives.gradient]
+            if self.order == 2:
+                i, j = upper_triangle(d, X.device)
+                parts.append(derivatives.dense()[..., i, j])
+            batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+            jets = torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], dim=-1)
+        found = self.among_columns(jets.unsqueeze(-2).unsqueeze(-4)).flatten(-3)
+        return found if further else found.detach()
+
+    def _per_user_unit(self, blocks: Tensor) -> Tensor:
+        """Covariances with all entries, ``... x q x n x r x e``, per unit of z, as those per unit of x."""
+        if self.slope is None:
+            return blocks
+        d, slope = self.X.shape[-1], self.slope.to(blocks)
+        i, j = upper_triangle(d, blocks.device)
+        units = [torch.ones_like(slope[..., :1]), slope]
+        units += [slope[..., i] * slope[..., j]] if self.order == 2 else []
+        result = blocks * torch.cat(units, dim=-1).unsqueeze(-3).unsqueeze(-2)
+        if self.bend is None or self.order == 1:
+            return result
+        bent = blocks[..., 1 : d + 1] * self.bend.to(blocks).unsqueeze(-3).unsqueeze(-2)
+        return result.index_add(-1, 1 + d + (i == j).nonzero().squeeze(-1), bent.expand(*result.shape[:-1], d))
+
+
+@dataclass(eq=False)
+class DerivativeConditioning(Conditioning):
+    """One data set of values and derivatives under one kernel, factorised.
+
+    Attributes:
+        observations: What was observed; L is ``batch x N x N`` and α ``batch x N``.
+    """
+
+    observations: Observations | None = None
+
+    def across(self, x: Tensor) -> Tensor:
+        """The prior covariance of f(x) with the observations, ``... x q x N``, float64."""
+        return self._with_observations(x, 0).squeeze(-2)
+
+    def jacobian(self, x: Tensor) -> Tensor:
+        """The prior covariance of the observations with ∇f(x), ``... x q x N x d``."""
+        return self._per_user_unit(self._with_observations(x, 1)[..., 1:, :].mT.to(x.dtype))
+
+    def hessian(self, x: Tensor) -> Hessian:
+        """The Hessian in z of the posterior mean less the prior's, at the points, ``... x q x d``.
+
+        Raises:
+            ValueError: If k does not have four derivatives at x = x'.
+        """
+        check_has_hessian(self.kernel, covariance=True)
+
+        def gradient(z: Tensor) -> Tensor:
+            across = self._with_observations(z.double(), 1)[..., 1:, :]
+            return (across @ self.alpha[..., None, :, None]).squeeze(-1)
+
+        return AutomaticHessian(gradient, x, x.requires_grad or self.requires_grad)
+
+    def data_jets(self, x: Tensor, U: Tensor) -> Tensor:
+        """The prior covariance of the jet along U at one point, ``... x 1 x d``, with the data, ``... x N' x N``."""
+        observed = self._observed
+        eye = torch.eye(self.d, dtype=torch.float64, device=x.device).expand(*observed.X.shape, self.d)
+        blocks = cross_jets(self.kernel, x, U.unsqueeze(-3), observed.X, eye)[..., : observed.width]
+        return observed.among_columns(blocks).squeeze(-3)
+
+    @property
+    def _observed(self) -> Observations:
+        assert self.observations is not None
+        return self.observations
+
+    def _with_observations(self, x: Tensor, order: int) -> Tensor:
+        """The prior covariance of the jets at x, per unit of z, with the observations, ``... x q x e x N``, float64."""
+        observed = self._observed
+        return observed.among_columns(unit_jets(self.kernel, x, observed.X, order, observed.order))
+
+
+def jet_width(d: int, order: int) -> int:
+    """The number of entries of a jet: the value, d first and d(d+1)/2 second derivatives up to the order."""
+    return (1, 1 + d, 1 + d + d * (d + 1) // 2)[order]
+
+
+def unit_jets(kernel: KernelSnapshot, x1: Tensor, x2: Tensor, order1: int, order2: int) -> Tensor:
+    """The prior covariance of the jets at x with the jets at x' along all inputs, ``... x q x n x e x e'``, float64.
+
+    Args:
+        kernel: The kernel.
+        x1: The points x, ``... x q x d``.
+        x2: The points x', ``... x n x d``.
+        order1: The order of the jets at x: 0, 1 or 2.
+        order2: The order of the jets at x'.
+    """
+    x1, x2, d = x1.double(), x2.double(), x1.shape[-1]
+    if max(order1, order2) == 2:
+        eye = torch.eye(d, dtype=torch.float64, device=x1.device)
+        jets = cross_jets(kernel, x1, eye.expand(*x1.shape, d), x2, eye.expand(*x2.shape, d))
+        return jets[..., : jet_width(d, order1), : jet_width(d, order2)]
+    blocks = kernel_blocks(kernel, x1, x2, mixed=order1 == order2 == 1)
+    rows = blocks.value.unsqueeze(-1)
+    if order2:
+        rows = torch.cat([rows, blocks.second], dim=-1)
+    rows = rows.unsqueeze(-2)
+    if order1:
+        below = blocks.first.unsqueeze(-1)
+        rows = torch.cat([rows, below if blocks.mixed is None else torch.cat([below, blocks.mixed], dim=-1)], dim=-2)
+    return rows
