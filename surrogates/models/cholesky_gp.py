@@ -85,7 +85,7 @@ class CholeskyGP(SingleTaskGP):
         Y, Yvar, missing = train_Y, train_Yvar, train_Y.isnan()
         ragged = bool(missing.any())
         given = cast(OutcomeTransform | None, None if outcome_transform is DEFAULT else outcome_transform)
-        learned = standardize(Y) if outcome_transform is DEFAULT else None
+        learned: OutcomeTransform | None = standardize(Y) if outcome_transform is DEFAULT else None
         if ragged and given is not None:
             learned, given = given.train(), None
         if learned is not None:
@@ -95,7 +95,7 @@ class CholeskyGP(SingleTaskGP):
         validated = botorch_settings.validate_input_scaling.on()
         if ragged:
             Y, validated = Y.masked_fill(missing, 0.0), False
-            Yvar = None if Yvar is None else filled_noise(Yvar, missing)
+            Yvar = None if Yvar is None else filled_noise(Yvar.mT, missing.mT).mT
         with NOISE_AS_GIVEN, botorch_settings.validate_input_scaling(validated):
             super().__init__(train_X, Y, Yvar, likelihood, covar_module, mean_module, given, input_transform)
         if learned is not None:
@@ -207,11 +207,11 @@ class CholeskyGP(SingleTaskGP):
     def _concatenate(self, X: Tensor, z: Tensor, targets: Tensor, noise: Tensor | None) -> None:
         """Appends to the data of a model with batches or outcomes; its factor is computed at the next request."""
         missing = targets.isnan()
+        self._missing = self._missing_and(missing)
         if noise is not None:
             covariance = self.likelihood.noise_covar
-            known = covariance.noise.mean(-1, keepdim=True)
-            covariance.noise = torch.cat([covariance.noise, torch.where(missing, known, noise)], dim=-1)
-        self._missing = self._missing_and(missing)
+            both = torch.cat([covariance.noise, noise], dim=-1)
+            covariance.noise = both if self._missing is None else filled_noise(both, self._missing)
         targets, original = targets.masked_fill(missing, 0.0), self._original_train_inputs
         inputs, targets = torch.cat([self.train_inputs[0], z], dim=-2), torch.cat([self.train_targets, targets], dim=-1)
         ExactGP.set_train_data(self, inputs, targets, strict=False)
@@ -300,8 +300,7 @@ class CholeskyGP(SingleTaskGP):
         if new := bool(missing.any()):
             targets = targets.masked_fill(missing, 0.0)
             if kwargs.get("noise") is not None:
-                known = self.likelihood.noise.mean(-1, keepdim=True)
-                kwargs["noise"] = torch.where(kwargs["noise"].isnan(), known, kwargs["noise"])
+                kwargs["noise"] = kwargs["noise"].masked_fill(missing, 1.0)  # until the mean is known
         self._prepare_prediction()
         if self.prediction_strategy is None:
             self(*self.train_inputs)
@@ -315,6 +314,9 @@ class CholeskyGP(SingleTaskGP):
             self._cached, self._snapshot, self._leading_factor = cached, snapshot, leading
         model._missing = self._missing_and(missing, model.train_targets.shape[:-1])
         if new:
+            if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+                noise = model.likelihood.noise_covar
+                noise.noise = filled_noise(noise.noise, cast(Tensor, model._missing))
             model._clear_cache()
         elif not (inputs.requires_grad or targets.requires_grad):
             keep_updated_mean_cache(model.prediction_strategy)

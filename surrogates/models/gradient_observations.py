@@ -26,7 +26,7 @@ from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from surrogates.checks import check_data, check_every_outcome, check_same_kind, is_traced
+from surrogates.checks import check_data, check_every_outcome, check_same_kind
 from surrogates.derivative_conditioning import DerivativeConditioning, Observations, jet_width, unit_jets
 from surrogates.inference import outside_inference_mode
 from surrogates.kernels.blocks import KernelSnapshot, check_kernel, is_uniform, kernel_values, snapshot
@@ -37,7 +37,7 @@ from surrogates.models.caches import CachedConditioning, ModelSnapshot, prior_me
 from surrogates.models.derivative_data import DerivativeNoise, check_derivatives, joined_entries
 from surrogates.models.gradient_model import GradientModel
 from surrogates.models.transforms import check_input_slope, input_chain, is_affine_input
-from surrogates.models.unobserved import filled_noise, observed_rows, silenced
+from surrogates.models.unobserved import observed_rows, silenced
 from surrogates.normal import UnitFreeNormal
 
 
@@ -84,6 +84,7 @@ class GradientObservationGP(GradientModel):
     """
 
     likelihood: Any
+    _entries: Tensor
 
     def __init__(
         self,
@@ -166,10 +167,9 @@ class GradientObservationGP(GradientModel):
             # Views, as the data's own tensor is what loo_cv takes the prior of.
             return super().__call__(*(x.view_as(x) for x in args), **kwargs)
         (x,), conditioning = args, self.conditioning
-        other = x.clone() if is_traced(x) else x
-        return UnitFreeNormal(self._mean(conditioning, x), conditioning.value_covariance(x, other).to(x))
+        return UnitFreeNormal(self._mean(conditioning, x), conditioning.value_covariance(x, x).to(x))
 
-    def add_observations(  # type: ignore[override]
+    def add_observations(
         self,
         X: Tensor,
         Y: Tensor,
@@ -265,8 +265,7 @@ class GradientObservationGP(GradientModel):
         model._entries = torch.cat([self._entries, new])
         model._missing = self._missing_and(missing, batch)
         if noise is not None:
-            known = self._noise(z, self.train_targets.shape).to(noise)
-            model._set_noise(joined(known, filled_noise(noise.mT, missing.mT).mT if bool(missing.any()) else noise, 1))
+            model._set_noise(joined(self._noise(z, self.train_targets.shape).to(noise), noise, 1))
         model._leading_factor = conditioning.factor.detach() if self._leading_factor is None else self._leading_factor
         model._snapshot = ModelSnapshot(model)
         return model
@@ -393,12 +392,14 @@ class GradientObservationGP(GradientModel):
         self._missing = missing if bool(missing.any()) else None
         ExactGP.set_train_data(self, targets=targets[..., self._entries].masked_fill(missing, 0.0), strict=False)
         if noise is not None:
-            kept, values = noise[..., self._entries], self._are_values
-            mean = kept.masked_fill(missing, torch.nan)[..., values].nanmean(-1, keepdim=True)
-            self._set_noise(torch.where(missing, mean, kept))
+            self._set_noise(noise[..., self._entries])
         self._clear_cache()
 
     def _set_noise(self, noise: Tensor) -> None:
+        """Fixes the noise variances of the targets, ``batch (x m) x N``; those of missing ones are the values' mean."""
+        if self._missing is not None:
+            known = noise.masked_fill(self._missing, torch.nan)[..., self._are_values]
+            noise = torch.where(self._missing, known.nanmean(-1, keepdim=True), noise)
         with NOISE_AS_GIVEN:
             self.likelihood = DerivativeNoise(noise, self._are_values)
 

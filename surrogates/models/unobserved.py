@@ -33,9 +33,8 @@ def observed_rows(X: Tensor, Y: Tensor, *others: Tensor | None) -> list[Tensor |
 
 
 def filled_noise(noise: Tensor, missing: Tensor) -> Tensor:
-    """Noise variances, ``... x n x m``, with the mean of those that were observed where nothing was observed."""
-    known = noise.masked_fill(missing, torch.nan)
-    return torch.where(missing, known.nanmean(-2, keepdim=True), noise)
+    """Noise variances, ``... x n``, with the mean of those that were observed where nothing was observed."""
+    return torch.where(missing, noise.masked_fill(missing, torch.nan).nanmean(-1, keepdim=True), noise)
 
 
 def silenced(covariance: Tensor, missing: Tensor | None) -> Tensor:
