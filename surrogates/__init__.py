@@ -15,6 +15,7 @@ from surrogates.kernels.registry import Blocks, KernelFunctions, RadialFunctions
 from surrogates.kernels.stationary import RadialProfile, radial_profile
 from surrogates.linalg.cholesky import NotPositiveDefiniteError
 from surrogates.linalg.growing import GrowingCholesky
+from surrogates.model_lists import gradient_posterior, of_each_outcome
 from surrogates.models.derived_gp import DerivedGP
 from surrogates.models.fully_bayesian import FullyBayesianDerivedGP, GradientMixturePosterior
 from surrogates.models.gradient_observations import GradientObservationGP
@@ -67,8 +68,10 @@ __all__ = [
     "TransformedGradientPosterior",
     "UnsupportedKernelError",
     "gaussian_likelihood",
+    "gradient_posterior",
     "kernel_blocks",
     "matern_kernel",
+    "of_each_outcome",
     "partial_dependence",
     "plot_gradient_arrows",
     "plot_partial_dependence",

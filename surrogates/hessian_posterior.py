@@ -108,9 +108,7 @@ class HessianPosterior(Posterior):
         Raises:
             ValueError: If k does not have four derivatives at x = x'.
         """
-        q, d = self._x.shape[-2:]
-        joint = self._along_inputs.joint_covariance().unflatten(-1, (q, -1)).unflatten(-3, (q, -1))
-        return joint[..., d:, :, d:].flatten(-2).flatten(-3, -2)
+        return self._hessians_among(self._along_inputs.joint_covariance())
 
     def rsample(self, sample_shape: torch.Size | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Joint samples of the Hessians at the q points, symmetric, ``sample_shape x batch x q x d x d``.
@@ -136,7 +134,7 @@ class HessianPosterior(Posterior):
             raise ValueError(f"base_samples must be of shape {accepted}, got {tuple(base_samples.shape)}.")
         base = outputs_last(base_samples.double(), 1, self._several_outputs)
         drawn = (self._root @ base.flatten(-2).unsqueeze(-1)).squeeze(-1).reshape(base.shape)
-        drawn = outputs_last(drawn.to(self.dtype), 1, self._several_outputs)
+        drawn = outputs_last(self._scaled(drawn, trailing=1).to(self.dtype), 1, self._several_outputs)
         return self.mean + drawn[..., square_of_entries(self._x.shape[-1], self._x.device)]
 
     @property
@@ -165,7 +163,14 @@ class HessianPosterior(Posterior):
 
     @cached_with_graph
     def _root(self) -> Tensor:
-        return covariance_root(self.joint_covariance())
+        """A root of the joint covariance in the model's units of outcome, float64."""
+        return covariance_root(self._hessians_among(self._along_inputs.unscaled_joint_covariance()))
+
+    def _hessians_among(self, joint: Tensor) -> Tensor:
+        """The covariance of the second derivatives, ``... x qD x qD``, among that of all entries along the inputs."""
+        q, d = self._x.shape[-2:]
+        joint = joint.unflatten(-1, (q, -1)).unflatten(-3, (q, -1))
+        return joint[..., d:, :, d:].flatten(-2).flatten(-3, -2)
 
     @cached_with_graph
     def _along_inputs(self) -> SubspaceDerivatives:

@@ -85,12 +85,7 @@ class SubspaceDerivatives:
         Raises:
             ValueError: If k does not have four derivatives at x = x', which Matérn 3/2 does not.
         """
-        conditioning = self._conditioning
-        prior = [prior_jets(conditioning.kernel, x, U, conditioning.X) for x, U in self._points]
-        prior = [self._entries_of(self._entries_of(jets).mT) for jets in prior]
-        whitened = torch.linalg.solve_triangular(conditioning.factor.unsqueeze(-3), self._jets.mT, upper=False)
-        covariance = remaining_covariance(self._stacked(prior, self._entries), whitened.mT @ whitened)
-        return self._scaled(covariance, 2, trailing=2)
+        return self._scaled(self._covariance, 2, trailing=2)
 
     @outside_inference_mode
     def joint_covariance(self) -> Tensor:
@@ -99,18 +94,33 @@ class SubspaceDerivatives:
         Raises:
             ValueError: As ``covariance_matrix``.
         """
-        own, (q, N) = self.covariance_matrix, (self._x.shape[-2], self._entries)
+        joint = self.unscaled_joint_covariance()
+        joint = joint if self._scale is None else joint * self._scale.double().square().unsqueeze(-1)
+        return joint.to(self._x.dtype)
+
+    def unscaled_joint_covariance(self) -> Tensor:
+        """``joint_covariance`` in the model's units of outcome, float64."""
+        own, q = self._covariance, self._x.shape[-2]
         if q == 1:
-            return outputs_last(own, 2, self._several_outputs).squeeze(-3)
+            return own.squeeze(-3)
         conditioning, U = self._conditioning, self._directions
         with torch.enable_grad():
             rows = self._entries_of(cross_jets(conditioning.kernel, self._x, U, self._x, U))
-            prior = self._entries_of(rows.mT).mT.transpose(-3, -2).reshape(*rows.shape[:-4], q * N, q * N)
+            prior = self._entries_of(rows.mT).mT.transpose(-3, -2)
+        prior = prior.reshape(*prior.shape[:-4], q * self._entries, q * self._entries)
         across = self._jets.flatten(-3, -2)
         whitened = torch.linalg.solve_triangular(conditioning.factor, across.mT, upper=False)
         joint = remaining_covariance(prior, whitened.mT @ whitened)
-        joint = (0.5 * (joint + joint.mT)).to(self._x.dtype)
-        return joint if self._scale is None else joint * self._scale.to(joint).square().unsqueeze(-1)
+        return 0.5 * (joint + joint.mT)
+
+    @cached_with_graph
+    def _covariance(self) -> Tensor:
+        """``covariance_matrix`` in the model's units of outcome, ``batch x q x N x N``, float64."""
+        conditioning = self._conditioning
+        prior = [prior_jets(conditioning.kernel, x, U, conditioning.X) for x, U in self._points]
+        prior = [self._entries_of(self._entries_of(jets).mT) for jets in prior]
+        whitened = torch.linalg.solve_triangular(conditioning.factor.unsqueeze(-3), self._jets.mT, upper=False)
+        return remaining_covariance(self._stacked(prior, self._entries), whitened.mT @ whitened)
 
     @cached_with_graph
     def _jets(self) -> Tensor:

@@ -14,9 +14,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import log10
 
 import pytest
 import torch
+from botorch.models import ModelListGP
 from botorch.models.transforms.input import InputStandardize, Log10, Normalize
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
 from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
@@ -31,7 +33,9 @@ from surrogates import (
     GradientObservationGP,
     GradientSensitivity,
     gaussian_likelihood,
+    gradient_posterior,
     matern_kernel,
+    of_each_outcome,
     partial_dependence,
     rbf_kernel,
     sample_hyperparameters,
@@ -130,6 +134,10 @@ def of_hessians(posterior, units) -> Numbers:
     u = torch.tensor([0.6, 0.8], dtype=units.dtype)
     along = posterior.along(torch.tensor([[1.0], [1.0]], dtype=units.dtype))
     return {
+        "hessian entries": (posterior.variance, 2, 4),
+        "joint hessians": (posterior.joint_covariance(), 2, 4),
+        "hessian samples": (posterior.rsample(torch.Size([3]), generator=generator(1)), 1, 2),
+        "joint gradients and hessians along": (along.joint_covariance()[..., 0::2, 1::2], 2, 3),
         "hessian": (posterior.mean, 1, 2),
         "hessian variance": (posterior.directional_variance(u), 2, 4),
         "hessian times": (posterior.mean_times(u), 1, 2),
@@ -235,6 +243,28 @@ def two_outcomes(units) -> Numbers:
     return found | of_values(model.posterior(at), units) | of_averages(model, units)
 
 
+def unobserved(units) -> Numbers:
+    """Two outcomes that were observed at different points, in a list with a third."""
+    X, Y = observed(units)
+    Y = torch.cat([Y, units.outcomes(data()[1].flip(0))], -1)
+    Y[1, 0] = Y[4:6, 1] = Y[7] = torch.nan
+    at, likelihood = units.inputs(places()), gaussian_likelihood(NOISE[units.dtype], units.dtype, torch.Size([2]))
+    model = DerivedGP(X, Y, likelihood=likelihood, covar_module=kernel_in(units))
+    likelihood = gaussian_likelihood(NOISE[units.dtype], units.dtype)
+    third = DerivedGP(X[2:7], Y[2:7, :1], covar_module=kernel_in(units), likelihood=likelihood)
+    slopes = gradient_posterior(ModelListGP(model, third), at)
+    found = of_gradients(model.gradient_posterior(at), units) | of_joint(model.joint_posterior(at), units)
+    model.add_observations(at[:1], units.outcomes(torch.tensor([[torch.nan, 3.1]], dtype=torch.float64)))
+    return (
+        found
+        | of_values(model.posterior(at), units)
+        | {
+            "list: mean": (of_each_outcome(lambda gradient: gradient.mean, slopes), 1, 1),
+            "list: trace": (of_each_outcome(lambda gradient: gradient.trace, slopes), 2, 2),
+        }
+    )
+
+
 def automatic(units) -> Numbers:
     class OwnKernel(Kernel):
         has_lengthscale = True
@@ -338,10 +368,10 @@ def mixture(units) -> Numbers:
     )
 
 
-def observed_gradients(units, given=True) -> Numbers:
+def observed_gradients(units, given=True, hessians=False) -> Numbers:
     X, Y = observed(units)
     G = (data()[2] * units.y / units.x).to(X)
-    G[0, 1] = torch.nan
+    G[0, 1] = Y[2] = torch.nan
     kernel = ScaleKernel(RBFKernelGrad()).to(X)
     kernel.base_kernel.lengthscale = torch.tensor(units.x * 0.7, dtype=units.dtype)
     kernel.outputscale = torch.tensor(1.0, dtype=units.dtype)
@@ -349,24 +379,23 @@ def observed_gradients(units, given=True) -> Numbers:
     if given:
         variance = NOISE[units.dtype] * units.y**2
         noise = {"train_Yvar": torch.full_like(Y, variance), "train_Gvar": torch.full_like(X, variance / units.x**2)}
+    if hessians:
+        noise["train_H"] = (-2.0 * units.y / units.x**2 * torch.eye(D).expand(9, D, D)).to(X)
+        noise["train_Hvar"] = torch.full_like(noise["train_H"], NOISE[units.dtype] * (units.y / units.x**2) ** 2)
     model = GradientObservationGP(X, Y, G, covar_module=kernel, **noise)
     at = units.inputs(places())
     found = of_values(model.posterior(at), units) | of_joint(model.joint_posterior(at), units)
-    gradient = model.gradient_posterior(at)
-    more = {"noise": torch.full((1, 1), 1e-3 * units.y**2, dtype=units.dtype)} if given else {}
+    found |= of_gradients(model.gradient_posterior(at), units) | of_hessians(model.hessian_posterior(at), units)
+    more = {"noise": torch.full((1, 1), 1e-3, dtype=units.dtype)} if given else {}
     later = model.condition_on_observations(
         at[:1], units.outcomes(torch.full((1, 1), 3.2, dtype=torch.float64)), **more
     )
-    return (
-        found
-        | of_averages(model, units)
-        | {
-            "gradient": (gradient.mean, 1, 1),
-            "gradient variance": (gradient.variance, 2, 2),
-            "gradient samples": (gradient.rsample(torch.Size([3])), 1, 1),
-            "mean of a fantasy": (later.posterior(at).mean - units.y_offset, 1, 0),
-        }
-    )
+    fantasy = {"mean of a fantasy": (later.posterior(at).mean - units.y_offset, 1, 0)}
+    return found | of_averages(model, units) | fantasy
+
+
+def observed_hessians(units) -> Numbers:
+    return observed_gradients(units, hessians=True)
 
 
 def observed_gradients_inferred(units) -> Numbers:
@@ -416,6 +445,7 @@ SURROGATES: dict[str, Callable[[Units], Numbers]] = {
     "DerivedGP, Normalize, defaults": normalised,
     "DerivedGP, InputStandardize, defaults": input_standardised,
     "DerivedGP, two outcomes": two_outcomes,
+    "DerivedGP, outcomes not observed, ModelListGP": unobserved,
     "DerivedGP, automatic kernel": automatic,
     "DerivedGP, sum and product": product,
     "DerivedGP, fantasies": fantasies,
@@ -425,6 +455,7 @@ SURROGATES: dict[str, Callable[[Units], Numbers]] = {
     "FullyBayesianDerivedGP": mixture,
     "GradientObservationGP": observed_gradients,
     "GradientObservationGP, inferred noise": observed_gradients_inferred,
+    "GradientObservationGP, Hessians": observed_hessians,
     "FourierSurrogate": fourier,
     "WindowSurrogate": window,
 }
@@ -464,6 +495,8 @@ def test_other_units_give_the_same_numbers(name, unit, dtype):
         units = Units(**{**vars(units), **shrunk, "dtype": dtype})
     if name in NO_X_UNIT and units.x != 1.0:
         pytest.skip("one noise for values and partial derivatives: it follows the unit of y alone")
+    if name == "GradientObservationGP, Hessians" and dtype == torch.float32 and abs(log10(units.y / units.x**2)) > 12:
+        pytest.skip("the given variances of second derivatives leave the range of float32")
     if (name in NO_X_OFFSET and units.x_offset) or (name in NO_Y_OFFSET and units.y_offset):
         pytest.skip("a logarithm has no offset")
     plain, found = numbers(name, Units(dtype=dtype)), numbers(name, units)
