@@ -31,7 +31,7 @@ def scipy_method(method: str | type[Optimizer] = "trust_region", **defaults: Any
     methods it warns if ``jac`` is given and not used. The result has NumPy arrays. Unlike in scipy, x0 must be within
     the bounds. The callable can be pickled if the values in ``defaults`` can.
 
-    ``options`` are those of ``optimizers.minimize`` and of the method, and scipy's own:
+    ``options`` may be options of ``optimizers.minimize``, of the method, and scipy's own:
 
     - ``maxfev`` and ``maxfun`` are other names of ``max_queries``, which is 100 (d + 1) by default.
     - ``maxiter`` ends the run after this many batches, unless the budget ends it first. The status is then 1 as for a

@@ -43,7 +43,7 @@ def _bootstrap(values: np.ndarray, method: str) -> tuple[float, float]:
     scale = np.abs(values).max()
 
     def mean(sample: np.ndarray, axis: int) -> np.ndarray:
-        # Of few seeds many samples are the same values in another order: BCa counts ties, which rounding would break.
+        # With few seeds many samples are permutations of each other: BCa counts ties, which rounding would break.
         return scale * np.round(np.mean(sample / scale, axis=axis), 12)
 
     result = stats.bootstrap(

@@ -1,4 +1,4 @@
-"""What a method must implement, and the tools it may use.
+"""The interface that a method implements, and the tools it may use.
 
 **A new method** is a subclass in a file of its own and a line in ``optimizers/registry.py``::
 
@@ -153,7 +153,7 @@ class MethodTools(ABC):
         }
 
     def description(self) -> dict[str, Any]:
-        """What determines the run except x0, the objective and the stopping rules: plain values by name."""
+        """The plain values that determine the run, by name, without x0, objective and stopping rules."""
         about = {"method": self.method, "version": self.version, "dimension": self.dimension}
         return about | {"dtype": str(self._x.dtype), "seed": self.seed} | self._options()
 

@@ -27,11 +27,11 @@ from optimizers.running.version import Version, file_of
 logger = logging.getLogger(__name__)
 
 Resume = Literal["check", "anyway", "restart"]
-"""What to do with values of another version of the function: raise, keep them, or (always) discard all values."""
+"""How values of another version of the function are treated: raise, keep them, or (always) discard all values."""
 
 FORMAT = 1
 LEAST_BETWEEN, MOST_SHARE = 5.0, 0.05
-"""A state is saved after so many seconds at the earliest, and takes at most this share of the time."""
+"""The least number of seconds between saves, and the largest share of the time that saving takes."""
 
 
 class Checkpoint:
@@ -301,7 +301,7 @@ class Checkpoint:
 
 
 def identity(optimizer: Optimizer, evaluator: Evaluator) -> dict[str, Any]:
-    """What two calls must share to be the same run: everything that determines it except budget and stopping rules."""
+    """The values that two calls must share to be the same run; budget and stopping rules may differ."""
     fun, kept = evaluator.fun, optimizer.track_best
     # Without track_best, x is x0 before the first query, unless the user's own tensor is moved.
     known = kept or not (optimizer.queries or optimizer._moves_in_place)

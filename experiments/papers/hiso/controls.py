@@ -42,9 +42,9 @@ class ScalarDisplacement(Displacement):
         together = [*itertools.chain(*learned.round)] if self.update == "per_round" else []
         if not step.fits(learned.floor, together):
             step = replace(step, terms=[])
-        lessons, held = self._lessons([*learned.round, step.terms], bool(step.ends))
+        displacements, held = self._displacements([*learned.round, step.terms], bool(step.ends))
         h = float(learned.hessian[0])
-        for terms in filter(None, lessons):
+        for terms in filter(None, displacements):
             displacement = torch.zeros_like(learned.hessian)
             alone = replace(step, x=displacement, terms=terms, momentum=None, rate=-1.0, prox=None)
             alone.move(learned.hessian)

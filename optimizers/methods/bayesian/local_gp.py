@@ -47,7 +47,7 @@ SAMPLES = 128
 """The number of base samples of qLogEI."""
 
 RAW_SAMPLES, RESTARTS, ITERATIONS = 128, 4, 50
-"""A maximization's Sobol' points, the number of them that it starts from, and its most L-BFGS-B iterations."""
+"""The Sobol' points of a maximization, the number of starts among them, and the limit of L-BFGS-B iterations."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class StepOptions:
 
     Attributes:
         perturbations: P, directions of a step (5 for the paper's language models, 1 in its authors' program).
-        smoothing_radius: μ, in x's units; the default is that of the authors' program.
+        smoothing_radius: μ, in x's units; the default is from the authors' program.
         rate: η (the authors' program: 1e-4). None: a ``GroupProbe`` has its own; otherwise it is found in the first
             step (``first_rate.found_rate``) or, over clients, 0.01: a quadratic Σ aⱼxⱼ² needs η ≈ 1/(2 Σ aⱼ/P).
         scheme: ``"forward"``, g_p = (f(x + μw_p) − f(x))/μ, P + 1 queries per step; or ``"central"``, g_p = (f(x +
@@ -72,7 +72,7 @@ class StepOptions:
 
 @dataclass
 class Learned:
-    """What a curvature has learned in a run; subclasses add tensors.
+    """The state of a curvature in a run; subclasses add tensors.
 
     Attributes:
         floor: a lower bound of all coordinates of H.
@@ -143,7 +143,7 @@ class Curvature:
         return self, replace(options, scheme=options.scheme or "forward")
 
     def start(self, x: Tensor, max_queries: int) -> Any:
-        """What is known before the first step, at x; ``ValueError`` if the budget is too small for a first step."""
+        """The state before the first step, at x; ``ValueError`` if the budget is too small for a first step."""
         return Learned()
 
     def with_rate(
@@ -174,5 +174,5 @@ class Curvature:
         return None
 
     def learn(self, learned: Any, probe: Any, second: float, x: Tensor) -> tuple[Any, float]:
-        """What is known after a probe with second difference c at x, and the curvature for x's step along z, or 0."""
+        """The state after a probe with second difference c at x, and the curvature for x's step along z, or 0."""
         raise NotImplementedError(f"{type(self).__name__} has no probes")

@@ -117,19 +117,19 @@ class Displacement(Curvature):
         together = [*itertools.chain(*learned.round)] if self.update == "per_round" else []
         if not step.fits(learned.floor, together):
             step = replace(step, terms=[])
-        now, held = self._lessons([*learned.round, step.terms], bool(step.ends))
-        lessons = [terms for terms in now if terms]
-        at_once, floor = lessons == [step.terms], learned.floor
+        now, held = self._displacements([*learned.round, step.terms], bool(step.ends))
+        displacements = [terms for terms in now if terms]
+        at_once, floor = displacements == [step.terms], learned.floor
         step.move(H, self.eq12 if at_once else None)  # line 5 and Alg. 2, line 9; and line 6 in the same pass
-        if lessons and not at_once:
-            learn(H, step.directions, lessons, self.eq12)  # line 6 (eq. 12)
-        for _ in lessons:
+        if displacements and not at_once:
+            learn(H, step.directions, displacements, self.eq12)  # line 6 (eq. 12)
+        for _ in displacements:
             floor = min(max((1.0 - self.weight) * floor + self.weight * self.epsilon, self.lower), self.upper)
         if self.reset and step.ends and step.ends % self.reset == 0:
             return self._started(H)
         return LearnedDiagonal(floor, held, hessian=H)
 
-    def _lessons(self, steps: list[list[Term]], ends: bool) -> tuple[list[list[Term]], list[list[Term]]]:
+    def _displacements(self, steps: list[list[Term]], ends: bool) -> tuple[list[list[Term]], list[list[Term]]]:
         """The displacements that H learns from now, and the steps of the round that it will learn from later.
 
         Args:

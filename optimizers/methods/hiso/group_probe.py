@@ -102,7 +102,7 @@ class LearnedGroups(Learned):
 class GroupProbe(Curvature):
     """A measured H, one number h for each group of coordinates; ours, not a paper's.
 
-    What eq. 12 learns is hardly curvature (see ``Displacement``). Here second differences measure it, for one more
+    Eq. 12 hardly learns curvature (see ``Displacement``). Here second differences measure it, for one more
     scalar in some rounds. Groups are, for example, the tensors of a module, or single coordinates; coordinates of a
     group should have a common scale.
 

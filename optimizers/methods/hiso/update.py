@@ -111,7 +111,7 @@ def update(
 def learn(
     hessian: Tensor,
     directions: Directions,
-    lessons: Sequence[Sequence[Term]],
+    displacements: Sequence[Sequence[Term]],
     learning: Learning,
     *,
     chunk: int = CHUNK,
@@ -127,27 +127,27 @@ def learn(
     Args:
         hessian: H > 0, float64 or float32, shape ``d``.
         directions: as in ``update``.
-        lessons: the terms of each displacement; at least one each.
+        displacements: the terms of each displacement; at least one each.
         learning: (ν, ε, β_l, β_u).
         chunk: as in ``update``.
 
     Raises:
         ValueError: as in ``update``.
     """
-    _check(directions, lessons, None, hessian)
+    _check(directions, displacements, None, hessian)
     nu, *others = learning
     numbers = _rounded((1.0 - nu, nu, *others), hessian.dtype)
     kind, compiled = type(numbers[0]), _compiled if hessian.device.type == "cpu" else None
-    ends = np.cumsum([len(terms) for terms in lessons])
+    ends = np.cumsum([len(terms) for terms in displacements])
 
     def apply(low: int, high: int) -> None:
         h = hessian[low:high].detach()
         if compiled is not None:
-            chained = [*itertools.chain(*lessons)]
+            chained = [*itertools.chain(*displacements)]
             compiled.learn(*_addressed(directions, chained, kind), ends, low, high, h.numpy(), numbers)
             return
         eq12, before = [*map(float, numbers)], h.clone()
-        for terms in lessons:
+        for terms in displacements:
             _learn_from(h, over_root(_combined(h, directions, terms, kind, low, high), before), eq12)
 
     in_chunks(apply, directions.d, chunk, hessian.device, _compiled is not None)
@@ -155,10 +155,13 @@ def learn(
 
 
 def _check(
-    directions: Directions, lessons: Sequence[Sequence[Term]], x: Tensor | None, *others: Tensor | GroupDiagonal | None
+    directions: Directions,
+    displacements: Sequence[Sequence[Term]],
+    x: Tensor | None,
+    *others: Tensor | GroupDiagonal | None,
 ) -> None:
     """Raises for no term, other directions, or vectors that do not match in length, device and dtype."""
-    if not lessons or not all(lessons) or directions.distribution not in ("normal", "rademacher"):
+    if not displacements or not all(displacements) or directions.distribution not in ("normal", "rademacher"):
         raise ValueError(f"an update needs a term, and normal or rademacher directions, got {directions}")
     held = [t for t in (x, *others) if t is not None]
     dtype, device = compute_dtype(held[0].dtype), held[0].device

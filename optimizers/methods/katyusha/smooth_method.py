@@ -18,10 +18,10 @@ from optimizers.estimators.coordinate_differences import CoordinateDifferences
 from optimizers.estimators.estimator import GradientEstimator
 
 PROBES = 5
-"""Directions along which curvature is measured."""
+"""The number of directions along which curvature is measured."""
 
 LARGEST = 1e150
-"""Of a smoothness; a larger one is a failed measurement."""
+"""The largest smoothness; a larger one is a failed measurement."""
 
 
 class SmoothOptions(CommonOptions, total=False):

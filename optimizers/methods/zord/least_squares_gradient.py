@@ -47,7 +47,7 @@ class LeastSquaresGradient(TrajectoryDescent[LinearSurrogate]):
         g = argmin Σᵢ (yᵢ − y₁ − g·(xᵢ − x₁))² + r s²‖g‖²,   s = ‖(xᵢ − x₁)ᵢ‖₂,
 
     the least-norm minimizer if there are several (r = 0 and n ≤ d), which is ∇f's projection onto the span of the
-    differences for linear f. Queries, initial design, start and update rule are those of ``TrajectoryDescent``.
+    differences for linear f. Queries, initial design, start and update rule: see ``TrajectoryDescent``.
 
     Args:
         x0: initial point, shape ``d``.

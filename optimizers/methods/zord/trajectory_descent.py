@@ -305,7 +305,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
             return points
         return torch.clamp(points, self.domain.search_lower, self.domain.search_upper)
 
-    # What a value changes.
+    # Updates with a value.
 
     def _tell(self, batch: Batch, values: Tensor) -> None:
         assert batch.explicit is not None
@@ -354,7 +354,7 @@ class TrajectoryDescent(Optimizer, Generic[S]):
             state.rule.reset(state.step_scale)
             state.without_gain = 0
 
-    # What ``_iterate`` uses.
+    # Tools of ``_iterate``.
 
     def _halved_after_failures(self, most: int) -> int:
         """The limit of an iteration's steps, halved for each consecutive failed iterate, at least 1."""
