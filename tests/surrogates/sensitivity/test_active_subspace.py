@@ -51,6 +51,12 @@ def subspace(d=5, samples=6):
     return ActiveSubspace(matrices[0], matrices[1:], torch.ones(d, dtype=torch.float64))
 
 
+@pytest.mark.slip(
+    "surrogates/sensitivity/active_subspace.py",
+    "torch.linalg.svdvals(shared)",
+    "torch.linalg.svdvals(shared).square()",
+    "squared cosines (Björck and Golub 1973)",
+)
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_angles_are_scipys(k):
     found, basis = subspace(), torch.randn(5, k, generator=generator(3), dtype=torch.float64)

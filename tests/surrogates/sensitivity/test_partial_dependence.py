@@ -34,6 +34,12 @@ def test_a_quadratic_function_is_exact():
     assert bool((found.slope.positive_probability() == (2 * found.grid + mean[1] > 0)).all())
 
 
+@pytest.mark.slip(
+    "surrogates/sensitivity/partial_dependence.py",
+    "covariance[..., entry, :, entry].mean((-2, -1))",
+    "covariance[..., entry, :, entry].diagonal(dim1=-2, dim2=-1).mean(-1)",
+    "the mean of variances for the variance of a mean",
+)
 @pytest.mark.parametrize("transform", [None, Normalize(D)])
 def test_variances_are_sums_of_the_posteriors_covariances(transform):
     model, sample = derived_gp(n=5, input_transform=transform), points(6, seed=3)
