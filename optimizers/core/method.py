@@ -128,6 +128,13 @@ class MethodTools(ABC):
         if self.state is not None:
             self.state = load_fields(self.state, state, self._x.device)
 
+    def _estimate(self) -> tuple[Tensor, float, float] | None:
+        """For noisy values the queried point of least posterior mean of f + ψ, that mean and its standard deviation.
+
+        The point is in search coordinates, shape ``d``. None, the default, stands for the best query.
+        """
+        return None
+
     @property
     def _moves_in_place(self) -> bool:
         """Whether ``_tell`` changes the iterate or state in place, so that it cannot be undone."""

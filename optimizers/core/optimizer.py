@@ -315,7 +315,11 @@ class Optimizer(MethodTools):
             history.x = self._x.new_empty(0, self.dimension)
         limits = {name: getattr(self, name) for name in ("target", "max_queries", "max_failures")}
         ending = describe(reason, record, **limits, follows_estimates=self._must_move)
-        return Result(self.intermediate_result() | ending | {"history": history})
+        best = self.intermediate_result()
+        found = {"fun_std": 0.0, "best_x": best.x, "best_fun": best.fun}
+        if (estimate := self._estimate()) is not None:
+            found |= {"x": self._to_user(estimate[0]), "fun": estimate[1], "fun_std": estimate[2]}
+        return Result(best | found | ending | {"history": history})
 
     def state_dict(self) -> dict[str, Any]:
         """The state that determines the rest of the run: tensors and plain values that ``torch.save`` takes.

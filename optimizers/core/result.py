@@ -24,9 +24,19 @@ class Result(OptimizeResult):
     It is made from a mapping of its entries. Its arrays are NumPy's if the run was made with NumPy arrays, tensors
     otherwise.
 
+    **Noisy values.** If values are noisy, the query of the least value is a lucky one. A method with a Gaussian
+    process then gives as ``x`` the query of least posterior mean in its last window, as ``fun`` that mean, and as
+    ``fun_std`` its standard deviation, which ignores the uncertainty of hyperparameters. Values are noisy for
+    ``SurrogateTrustRegion`` and ``ZoRD`` if ``noise`` is positive, for ``TuRBO`` with ``noisy=True``, and if
+    ``SurrogateTrustRegion`` has found it out. In every other run ``x`` and ``fun`` are the best query and its value,
+    and ``fun_std`` is 0. Callbacks, ``target``, ``history.best_y`` and comparisons of methods use the values as told.
+
     Attributes:
-        x: the best point, shape ``d``; x0 before the first success.
-        fun: f + ψ at x.
+        x: the best point, shape ``d``, or for noisy values that of least posterior mean; x0 before the first success.
+        fun: f + ψ at x, or its posterior mean.
+        fun_std: the standard deviation of ``fun``; 0 if it is a value.
+        best_x: the query of the least value, shape ``d``; x0 before the first success.
+        best_fun: f + ψ there.
         nfev: the number of queries, failed ones and retries included.
         nit: the number of batches whose values are all told.
         nfail: the number of failed queries.
@@ -42,6 +52,9 @@ class Result(OptimizeResult):
 
     x: Any
     fun: float
+    fun_std: float
+    best_x: Any
+    best_fun: float
     nfev: int
     nit: int
     nfail: int
@@ -58,7 +71,7 @@ class Result(OptimizeResult):
             [
                 f" message: {shown['message']}",
                 f" success: {shown['success']}, status: {shown['status']}",
-                f"     fun: {shown['fun']}",
+                f"     fun: {shown['fun']}" + (f" ± {self.fun_std:.3g}" if self.get("fun_std") else ""),
                 f"       x: {shown['x']}",
                 f"    nfev: {self.get('nfev')}, {counts}",
             ]

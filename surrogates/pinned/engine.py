@@ -229,6 +229,20 @@ class PinnedModel:
         """μ at the data's points, shape ``n``: their values less the part of them that is noise."""
         return self.data.unit * (self.data.y - self.params.noise * (self._alpha - self._weights[-1]))
 
+    def noise_posterior(self) -> tuple[Tensor, Tensor]:
+        """The posterior mean and standard deviation of the noise in the data's values and, last, in the pin's.
+
+        With the pin's noise e and those of the other values eᵢ, the data are f(uᵢ) − f(pin) + eᵢ − e, so that
+        E eᵢ = s²αᵢ, E e = −s² Σα, and their variances are s²(1 − s²(k⁻¹)ᵢᵢ) and s²(1 − s² 1ᵀk⁻¹1) times σ².
+
+        Returns:
+            Two tensors of shape ``n + 1``.
+        """
+        inverse_factor = self._given.white(torch.eye(len(self._alpha), dtype=self._alpha.dtype))
+        columns = torch.cat([inverse_factor, inverse_factor.sum(1, keepdim=True)], dim=1)
+        left = (1.0 - self.params.noise * columns.square().sum(0)).clamp_min(0.0)
+        return self.data.unit * self.params.noise * self._weights, (self.noise * left).sqrt()
+
     @property
     def noise(self) -> float:
         """The variance of a value's noise."""

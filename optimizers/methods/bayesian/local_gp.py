@@ -83,6 +83,12 @@ class LocalGP:
             mean: Tensor = self.model.posterior(X).mean[..., 0]
         return self.shift - self.scale * mean
 
+    def std(self, X: Tensor) -> Tensor:
+        """The posterior standard deviation of y without its noise at points of shape ``n x d``, shape ``n``."""
+        with torch.no_grad(), exact_solves(max(len(X), _count(self.model))):
+            variance: Tensor = self.model.posterior(X).variance[..., 0]
+        return self.scale * variance.sqrt()
+
     def draw(self, X: Tensor, normals: Tensor) -> Tensor:
         """Samples μ + L z of the joint posterior of y, L Lᵀ = Σ, ``q x n``.
 

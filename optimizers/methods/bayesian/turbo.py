@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal, Unpack
 
 import torch
@@ -189,6 +190,17 @@ class TuRBO(Optimizer):
             fitted = self._fitted[region.number] = (region, fit_local_gp(X, y, self.fit_steps))
         gp = fitted[1]
         return gp, X[int((gp.mean(X) if self.noisy else y).argmin())]
+
+    def _estimate(self) -> tuple[Tensor, float, float] | None:
+        found = []
+        for region in self.state.regions if self.noisy else ():
+            X, y = self._data(region)
+            if len(y) >= LEAST_DATA:
+                gp, _ = self._model(region)
+                least = int((means := gp.mean(X)).argmin())
+                point = self.state.data.points[self.state.owner == region.number][least]
+                found.append((point, float(means[least]), float(gp.std(X[least][None])[0])))
+        return min(found, key=itemgetter(1), default=None)
 
     def _thompson(self, count: int, slots: Sequence[int]) -> tuple[Tensor, list[int]]:
         """q minimizers of posterior samples in the unit cube, ``q x d``, and the region index of each."""

@@ -24,6 +24,12 @@ from surrogates.pinned.prior import Hyperparameters
 WINDOW, SPANNED_WINDOW, NOISY_WINDOW = 1000, 100, 300
 """Limits of a window: where all variables are modelled, for more than ``DesignRule.whole``, and for noisy values."""
 
+ONE_VARIABLE = 40
+"""The window of one variable. With the formula's 5 queries a run forgets what earlier runs found on its way."""
+
+RIPPLES = 100.0
+"""The model's noise is mostly ripples if its deviation is this many times the gap of two values at one point."""
+
 MEMORY = 3
 """In a span, at most this many windows of queries are kept."""
 
@@ -171,6 +177,11 @@ class LocalModel:
     region: RegionModel
     composite: CompositeModel | None
 
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of a value's noise, in f's units."""
+        return self.region.unit * math.sqrt(self.region.pinned.noise)
+
 
 class ModelBuilder:
     """Makes models of a state's queries, and fits the hyper-parameters that the state holds.
@@ -178,7 +189,7 @@ class ModelBuilder:
     Args:
         box: the free variables.
         rules: the rules.
-        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000, and 100 for d > 60.
+        window: the most queries in a model; None: (d + 1)(d + 2)/2 + 2d, at most 1000; 40 for d = 1, 100 for d > 60.
         noise: the variance of a value's noise; None: estimated.
         psi: ψ and its prox, or None.
     """
@@ -188,7 +199,8 @@ class ModelBuilder:
     ) -> None:
         self.box, self._rules, self._noise, self._psi, self._given = box, rules, noise, psi, window is not None
         limit = WINDOW if box.d <= rules.design.whole else SPANNED_WINDOW
-        self.size = window or min((box.d + 1) * (box.d + 2) // 2 + 2 * box.d, limit)
+        number = (box.d + 1) * (box.d + 2) // 2 + 2 * box.d
+        self.size = window or (min(number, limit) if box.d > 1 else ONE_VARIABLE)
         self.flops = self.size * min(self.size, box.d) ** 2
 
     def totals(self, data: Data, numbers: Tensor) -> Tensor:
@@ -305,6 +317,33 @@ class ModelBuilder:
         exact, part = self.box.exact, self.box.part
         value = lambda s: float(psi.value(exact(center + s)))  # noqa: E731
         return CompositeModel(region, value, lambda s, size: part(psi(exact(center + s), size)) - center)
+
+    def least_mean(self, state: TrustRegionState, normal: Tensor) -> tuple[Tensor, float, float] | None:
+        """The query of least posterior mean of f + ψ, for noisy values; None without a model whose noise is theirs.
+
+        It is in the window about the run's center, or in the window about the query of least value if its mean plus its
+        standard deviation is lower: an earlier run may have ended at a better place.
+
+        Args:
+            state: the state, which does not change.
+            normal: as for ``model``.
+
+        Returns:
+            The point, ``1 x d_free``, the mean and the standard deviation of f there.
+        """
+        found = []
+        for center in {state.run.center_index, self.best(state.data)} if len(state.data.values) else ():
+            copied = state.copied()
+            if center != state.run.center_index:
+                copied.fit.params = None
+            model = self.model(copied, center, normal)
+            if model is not None and model.noise_std <= RIPPLES * state.run.repeated_gap:
+                numbers = torch.cat([model.numbers, torch.tensor([center])])
+                noise, std = (model.region.unit * part for part in model.region.pinned.noise_posterior())
+                means = self.totals(state.data, numbers) - noise
+                least = int(means.argmin())
+                found.append((state.data.points[numbers[least]][None], float(means[least]), float(std[least])))
+        return min(found, key=lambda estimate: estimate[1] + estimate[2], default=None)
 
     def informative_points(self, state: TrustRegionState, pending: Tensor, random: np.random.Generator) -> Tensor:
         """Finds points beside where the planned step ends, sorted by what they teach about the gradient there.

@@ -204,12 +204,15 @@ class NoiseRule:
         early: queries a variable, at most half of the budget, in which smoothing goes on where ρ has reached the scale
             of the ripples but values are still much less likely without noise.
         seen: the mean's change over a step must exceed this many noise standard deviations to count as visible.
+        averaging: the queries a variable of a run after noise has first hidden what f does within ρ. Noise averages out
+            meanwhile; then a new run begins.
         needed: noise is needed if removing it raises −2 log likelihood by more than this per value.
     """
 
     early: float = 10
     seen: float = 1.0
     needed: float = 0.2
+    averaging: float = 20
 
     def smooths(self, noisy: bool | None) -> bool:
         """Whether the model has noise: once it is known whether values have. If not, it stands for ripples."""

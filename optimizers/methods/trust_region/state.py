@@ -103,6 +103,8 @@ class Run:
         model_queries: the number of queries in a row that only improved the model: geometry-improving queries, and
             steps whose shortfall was attributed to chance.
         start_value: f + ψ at x0; inf where it failed.
+        repeated_gap: how far the two values at a point that was evaluated twice are apart; inf where noise is given.
+        hidden_since: how many queries had been told when noise first hid what f does within ρ; None: it has not.
     """
 
     radius: Radius
@@ -113,6 +115,8 @@ class Run:
     center_index: int = 0
     model_queries: int = 0
     start_value: float = math.inf
+    repeated_gap: float = math.inf
+    hidden_since: int | None = None
 
 
 @dataclass

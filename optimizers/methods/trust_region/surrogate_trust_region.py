@@ -78,7 +78,8 @@ class SurrogateTrustRegion(Optimizer):
     **Noise.** If a fit suggests noise, the center is evaluated a second time. If the two values differ, or the second
     evaluation fails, the function is treated as noisy. If they agree, it has ripples, which the model smooths over
     until the search reaches their scale. While the model smooths, ``x`` is the query of least posterior mean;
-    ``best_x`` is always the query of the least value.
+    ``best_x`` is always the query of the least value. When noise hides what f does within the scale of the search, the
+    run goes on for 20 queries a variable, which averages noise out, and then a new run begins elsewhere.
 
     **A prox** of ψ makes it minimize f + ψ; steps are in ψ's domain.
 
@@ -99,8 +100,8 @@ class SurrogateTrustRegion(Optimizer):
         radius: the first Δ in units of the variables' scales. At most half of the largest side (more for d > 20). None:
             2 in a finite box, times √(d/20) for d > 20; 1 with ``x_scale`` or where a side is infinite. With
             ``rescale=False`` it is in x's units, by default a fifth of the least side.
-        window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, and 100 for more than 60
-            variables; where values are noisy at least half of all queries, up to 300.
+        window: the most queries in a model. None: (d + 1)(d + 2)/2 + 2d, at most 1,000, 40 for one variable and 100 for
+            more than 60; where values are noisy at least half of all queries, up to 300.
         noise: the variance of a value's noise, in f's units squared; None: estimated.
         x_scale: for each variable, or for all, a change of x that matters; rounded to a power of two. None: see above.
         rules: the rules and their options, for experiments with the method; None: ``TrustRegionRules()``.
@@ -202,6 +203,13 @@ class SurrogateTrustRegion(Optimizer):
         scale = None if self.x_scale is None else self.x_scale.tolist()
         return super()._options() | {"rules": repr(self.rules), "x_scale": scale}
 
+    def _estimate(self) -> tuple[Tensor, float, float] | None:
+        if not self.state.run.noisy:
+            return None
+        with small_algebra(self._models.flops):
+            found = self._models.least_mean(self.state, self._outside_direction())
+        return None if found is None else (self._box.whole(found[0])[0], *found[1:])
+
     # Asking.
 
     def _planned(self) -> Plan:
@@ -284,6 +292,7 @@ class SurrogateTrustRegion(Optimizer):
                 self._begin(state, plan, values)
             case Repeat():
                 run.noisy = not succeeded or bool(values[0] != data.values[run.center_index])
+                run.repeated_gap = float((values[0] - data.values[run.center_index]).abs()) if succeeded else math.inf
                 run.smoothing, state.fit.fitted_at = self.rules.noise.smooths(run.noisy), 0  # a fit is due
                 if not run.noisy:
                     state.data = replace(data, points=data.points[:-1], values=data.values[:-1])
@@ -300,7 +309,7 @@ class SurrogateTrustRegion(Optimizer):
         """Begins a run at the first point of a design, or at a random one."""
         run, data = state.run, state.data
         run.run_start = len(data.values) - int(torch.isfinite(values).sum())
-        run.radius, run.model_queries, state.fit.params = self._opening, 0, None
+        run.radius, run.model_queries, run.hidden_since, state.fit.params = self._opening, 0, None, None
         run.smoothing, value_at_start = self.rules.noise.smooths(run.noisy), math.inf
         if bool(torch.isfinite(values[0])):
             value_at_start = float(self._models.totals(data, torch.tensor([run.run_start])))
@@ -362,7 +371,7 @@ class SurrogateTrustRegion(Optimizer):
         if isinstance(told, Restart):
             self._center(state, models.center(state))
             return Design(self._design(run.center, run.radius.delta)[1:], begins=False)
-        outside_direction = torch.from_numpy(self._generator(4).standard_normal(self._box.d))
+        outside_direction = self._outside_direction()
         while True:
             center = models.center(state)
             model = models.model(state, center, outside_direction)
@@ -402,6 +411,9 @@ class SurrogateTrustRegion(Optimizer):
             if not_worthwhile or at_rho:
                 # A finer scale would only fit the noise: the query is made at this one.
                 if self._noise_hides_rho(state, model):
+                    run.hidden_since = self.queries if run.hidden_since is None else run.hidden_since
+                    if run.noisy and self.queries - run.hidden_since >= rules.noise.averaging * box.d:
+                        return self._plan_restart(state)
                     return self._at_noise(state, model, point)
                 run.radius = rules.radius.lowered(run.radius)
                 if rules.radius.ends(run.radius, box.resolution(run.center)):
@@ -432,6 +444,9 @@ class SurrogateTrustRegion(Optimizer):
             return None
         run.model_queries += 1
         return GeometryQuery(point)
+
+    def _outside_direction(self) -> Tensor:
+        return torch.from_numpy(self._generator(4).standard_normal(self._box.d))
 
     def _random_query(self, state: TrustRegionState) -> GeometryQuery:
         direction = torch.from_numpy(self._generator(1).standard_normal(self._box.d))

@@ -194,6 +194,23 @@ class ZoRD(TrajectoryDescent[WindowSurrogate]):
             return math.inf
         return float(torch.minimum(x - self.domain.search_lower, self.domain.search_upper - x).min())
 
+    def _estimate(self) -> tuple[Tensor, float, float] | None:
+        if (
+            not self.noise
+            or len(self.trajectory) < LEAST_DATA
+            or (self.prox is not None and not hasattr(self.prox, "value"))
+        ):
+            return None
+        model = self.model()
+        points = self.trajectory.X[self.trajectory.nearest(self._x, self.window)]
+        with torch.no_grad():
+            posterior = model.posterior(self._to_user(points))
+            means, stds = posterior.mean[:, 0].double(), posterior.variance[:, 0].sqrt()
+        if self.prox is not None:
+            means = means + torch.stack([torch.as_tensor(self.prox.value(x)) for x in points]).to(means)
+        least = int(means.argmin())
+        return points[least], float(means[least]), float(stds[least])
+
     def model(self) -> DerivedGP:
         """The surrogate around the current iterate as a new ``DerivedGP`` in user units, e.g. for acquisitions.
 
