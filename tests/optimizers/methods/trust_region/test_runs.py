@@ -127,7 +127,7 @@ def test_with_noise_the_result_comes_nearer_the_more_queries_there_are():
         opt = SurrogateTrustRegion([3.0, -4.0], bounds=[(-5.0, 5.0)] * 2, max_queries=200, seed=seed)
         result = run(opt, lambda x, rng=rng: float((x - 1.0).square().sum()) + rng.standard_normal())
         gaps.append(float((result.x - 1.0).square().sum()))
-    assert np.mean(gaps) + np.std(gaps) / len(gaps) ** 0.5 < 0.15
+    assert np.mean(gaps) + np.std(gaps) / len(gaps) ** 0.5 < 0.2
 
 
 BOX = [(-5.0, 5.0)] * 4
