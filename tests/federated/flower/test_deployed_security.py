@@ -133,7 +133,7 @@ def test_nodes_join_by_certificate_and_key_alone(tmp_path):
         deployment.run("swapped", *trust, **RUN | {"keys": str(own / "swapped.keys"), "wait": 60.0})
         process = deployment.processes["swapped"]
         wait_for(lambda: process.poll() is not None, "the run with a wrong list to end")
-        assert "says that it is client 0, its key is that of client 1" in deployment.log("swapped")
+        assert "claims to be client 0, its key belongs to client 1" in deployment.log("swapped")
         assert "clients [0, 1] of 2 have not connected" in deployment.log("swapped")
 
 
