@@ -48,9 +48,6 @@ APP, PROGRAM, SUPERLINK = Path(__file__).parent / "app", "python -m federated.fl
 STARTED = re.compile(r"(?:Successfully started run |\"run-id\": \")(\d+)")
 """Output of ``flwr run`` once the SuperLink has accepted the run."""
 
-WIDE = "200"
-"""Default ``COLUMNS`` of ``flwr list``, whose table omits how a run ended if it is narrow."""
-
 PATIENCE, QUIET = 120.0, 10.0
 """Seconds to wait for a SuperLink to listen, and seconds until a message says so."""
 
@@ -65,6 +62,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--json": {"action": "store_true", "help": "print the state of FOLDER as JSON"},
 }  # fmt: skip
 DIAL = ("--superlink", "--root-certificates", "--insecure")
+NODE = """--insecure --node-config 'client=0 objective="federated.flower.example:quadratic" arguments="center=0.2"'"""
+RUN = """--insecure --run-config 'algorithm="hiso" dimension=20 clients=2 rounds=4 output="first"'"""
 
 PARSER = argparse.ArgumentParser(PROGRAM, description="Flower's commands with safe defaults.", allow_abbrev=False)
 PARSER.add_argument("--version", action="version", version=f"gradient-surrogates {__version__}")
@@ -103,9 +102,6 @@ def superlink(given: Namespace) -> int:
     return _flower("flower-superlink", given.arguments)
 
 
-NODE = """--insecure --node-config 'client=0 objective="federated.flower.example:quadratic" arguments="center=0.2"'"""
-
-
 @command("flower-supernode", "", NODE, *DIAL, "--node-config", config=NodeConfig)
 def supernode(given: Namespace) -> int:
     """Runs flower-supernode, the node of one client, and counts its bytes.
@@ -129,9 +125,6 @@ def register(given: Namespace) -> int:
     if not (key := _operand(given)):
         raise ValueError("register needs the file of a node's public key as its first argument")
     return _flwr(given, ["supernode", "register", key, "given", *given.others]).status
-
-
-RUN = """--insecure --run-config 'algorithm="hiso" dimension=20 clients=2 rounds=4 output="first"'"""
 
 
 @command("flwr run", "", RUN, *DIAL, "--run-config -c", config=RunConfig)
@@ -251,7 +244,8 @@ def _flwr(given: Namespace, arguments: list[str], pass_on: TextIO | None = None,
     with tempfile.TemporaryDirectory(prefix="federated-flower-") as folder:
         Path(folder, "config.toml").write_text("".join(["[superlink.given]\n", *lines]), encoding="utf-8")
         program = [str(Path(sys.executable).with_name("flwr")), *arguments]
-        environment = {"COLUMNS": WIDE} | os.environ | OFF | {"FLWR_HOME": folder, "PYTHONUNBUFFERED": "1"}
+        # A narrow table of flwr list omits how runs ended.
+        environment = {"COLUMNS": "200"} | os.environ | OFF | {"FLWR_HOME": folder, "PYTHONUNBUFFERED": "1"}
         outcome = run_program(program, environment, pass_on)
     return outcome._replace(status=128 + outcome.signal) if outcome.signal else outcome
 
