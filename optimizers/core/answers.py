@@ -111,7 +111,7 @@ class Pending:
         for answers in self.answers:
             if answers.batch.id == batch.id:
                 if not batch.same_as(answers.batch):
-                    raise ValueError(f"batch {batch.id} is not the pending one of that number, which has other points")
+                    raise ValueError(f"batch {batch.id} has other points than the pending batch {batch.id}")
                 return answers
         numbers = ", ".join(str(pending.id) for pending in self.batches)
         raise ValueError(f"batch {batch.id} is not pending: batch {numbers} is")

@@ -253,7 +253,7 @@ class Optimizer(MethodTools):
         rows = answers.rows(which)
         check_integer("retries", retries, 0)
         if not rows and not retries:
-            raise ValueError("which names no point of the batch")
+            raise ValueError("which must name a point of the batch, or retries be positive")
         if retries > self.spare:
             raise ValueError(f"{retries} retries exceed the budget: {self.spare} are left")
         y = parse_values(values, len(rows)).to(self._x.device)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from optimizers.core.bounds import BoundsLike
 from optimizers.core.stopping import MostFailures
-from surrogates.checks import (
+from surrogates.checks import (  # noqa: F401  methods import all their checks from here
     check_boolean,
     check_choice,
     check_integer,
@@ -23,28 +23,6 @@ from surrogates.checks import (
     positive,
     positive_integer,
 )
-
-__all__ = [
-    "CommonOptions",
-    "ProxLike",
-    "check_boolean",
-    "check_choice",
-    "check_integer",
-    "check_prox",
-    "check_run",
-    "check_takes",
-    "keyword_names",
-    "nearest_name",
-    "nonnegative",
-    "option_names",
-    "optional",
-    "positive",
-    "positive_integer",
-    "prox_description",
-    "refuse_misspelt",
-    "refuse_unknown",
-    "take_options",
-]
 
 Checked = TypeVar("Checked")
 

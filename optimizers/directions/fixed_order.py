@@ -36,7 +36,7 @@ def orthonormalize(v: torch.Tensor, done: int = 0) -> torch.Tensor:
 
 
 def group_sums(v: torch.Tensor) -> torch.Tensor:
-    """The sums of each 256 entries of a vector, padded with zeros; see `halved`."""
+    """The sums of consecutive groups of 256 entries of a vector, padded with zeros; see `halved`."""
     groups = -(-len(v) // GROUP)
     padded = torch.nn.functional.pad(v, (0, groups * GROUP - len(v)))
     return halved(padded.view(groups, GROUP))

@@ -20,8 +20,8 @@ _UNSEEN = ("ctx", "kind", "type_comment")
 class Version:
     """Fingerprints of a function, to compare it with another one.
 
-    The parsed source is compared, without docstrings, comments and line numbers. What the function calls, closes over
-    or reads, and the arguments of a ``partial``, are not compared.
+    The parsed source is compared, without docstrings, comments and line numbers. Functions that it calls,
+    closures, data that it reads, and the arguments of a ``partial`` are not compared.
 
     Attributes:
         source: fingerprint of the parsed source; None if there is no source.

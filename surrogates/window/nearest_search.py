@@ -131,7 +131,7 @@ def evaluate_rows_by_torch(X, x, weights, index, out):  # type: ignore[no-untype
 
 
 def _evaluate_in_chunks(X: Tensor, x: Tensor, weights: Tensor | None, index: Tensor, out: Tensor) -> None:
-    """The same of tensors, on any device."""
+    """``evaluate_rows_by_torch`` for tensors on any device."""
     chunk = max(1, (_CHUNK if X.device.type == "cpu" else 64 * _CHUNK) // max(1, X.shape[1]))
     x = x.double()
     for start in range(0, index.shape[0], chunk):
@@ -229,7 +229,7 @@ class NearestSearch:
         return index[values.argsort(stable=True)].to(X.device)
 
     def nearest_set(self, X: Tensor, x: Tensor, k: int, precision: Tensor | None = None) -> Tensor:
-        """The same ascending, on the CPU."""
+        """The indices of ``nearest``, ascending, on the CPU."""
         return torch.from_numpy(self.nearest_beside(X, x, k, precision, np.empty(0, dtype=np.int64), X[:0])[0])
 
     def nearest_beside(

@@ -162,7 +162,7 @@ def _check(
 ) -> None:
     """Raises for no term, other directions, or vectors that do not match in length, device and dtype."""
     if not displacements or not all(displacements) or directions.distribution not in ("normal", "rademacher"):
-        raise ValueError(f"an update needs a term, and normal or rademacher directions, got {directions}")
+        raise ValueError(f"an update needs at least one term and normal or rademacher directions, got {directions}")
     held = [t for t in (x, *others) if t is not None]
     dtype, device = compute_dtype(held[0].dtype), held[0].device
     for t in held:

@@ -127,7 +127,7 @@ def test_a_retry_alone_is_told_and_kept_in_any_dtype():
         ([3], ValueError, "which must be under 3, got 3"),
         ([-1], ValueError, "which must be at least 0"),
         ([1.0], TypeError, "which must be an integer"),
-        ([], ValueError, "which names no point"),
+        ([], ValueError, "which must name a point"),
         (None, ValueError, "point 0 of the batch is told twice"),
     ],
 )
@@ -339,7 +339,7 @@ def test_addressed_generators():
 def test_refusals_say_what_differs():
     opt = RGF(start(), max_queries=50)
     opt.ask()
-    with pytest.raises(ValueError, match="batch 0 is not the pending one of that number"):
+    with pytest.raises(ValueError, match="batch 0 has other points"):
         opt.tell(RGF(start() + 1, max_queries=50).ask(), torch.zeros(11))
     with pytest.raises(TypeError, match="must be a mapping"):
         opt.load_state_dict(None)
@@ -365,7 +365,7 @@ def test_restart_goes_on_from_the_given_point_and_keeps_the_record():
     assert not opt.pending and (opt.queries, opt.best_y) == (3, best)
     batch = opt.ask()
     assert batch.point(0).tolist() == pytest.approx([1.0, 3.0], abs=1e-15)
-    with pytest.raises(ValueError, match="not the pending one of that number"):
+    with pytest.raises(ValueError, match="has other points than the pending batch"):
         opt.tell(dropped, [0.0] * 3)
 
 
