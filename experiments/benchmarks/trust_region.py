@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,13 +143,9 @@ def record(row: str, problem: Problem) -> Record:
         with opened(problem, "trust_region", Path(folder)) as found:
             box = [(-SIDE, SIDE)] * problem.dimension
             optimizer = SurrogateTrustRegion(found.start, bounds=box, max_queries=problem.queries, rules=ROWS[row])
-            run(optimizer, _of_tensor(found.fun))
+            run(optimizer, lambda x: found.fun(x.numpy()))
         assert found.progress is not None
         return record_of(Run(row, problem), found.progress)
-
-
-def _of_tensor(fun: Callable[[np.ndarray], float]) -> Callable[[torch.Tensor], float]:
-    return lambda x: fun(x.numpy())
 
 
 def summary(scores: Mapping[str, Sequence[float]], unit: str) -> list[str]:

@@ -222,17 +222,8 @@ def label(cell: Cell) -> str:
     return f"d = {cell[0]}, C = {cell[1]:g}, noise {cell[2]:g}"
 
 
-def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws the first dimension: a panel for each C and noise, the last gap against γ, rules at their mean γ."""
-    return _drawn(settings, rows, settings.sizes[0])
-
-
-def plot_more(settings: Settings, rows: Rows) -> Figure | None:
-    """Draws the second dimension."""
-    return _drawn(settings, rows, settings.sizes[1]) if len(settings.sizes) > 1 else None
-
-
 def _drawn(settings: Settings, rows: Rows, size: Size) -> Figure:
+    """Draws a panel for each C and noise: the last gap against fixed γ, the rules at their mean γ."""
     # Quick runs may have no seed of a size.
     own = where(rows, dim=size.dim)
     figure, axes = plotting.panels(
@@ -335,8 +326,8 @@ EXPERIMENT = Experiment(
         ),
     },
     run_seed=run_seed,
-    plot=plot,
-    plot_more=plot_more,
+    plot=lambda settings, rows: _drawn(settings, rows, settings.sizes[0]),
+    plot_more=lambda settings, rows: _drawn(settings, rows, settings.sizes[1]) if settings.sizes[1:] else None,
     caption="Lines and marks are means over seeds; bands and bars show ± one standard error. Each rule is placed at "
     "the mean γ that it used.",
     claims=claims,

@@ -169,17 +169,9 @@ def look(rule: str, q: int) -> plotting.MethodStyle:
     return plotting.MethodStyle(label, COLORS.get(q, plotting.GREY), *(("", "-") if q == 1 else LINES[rule]))
 
 
-def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws q = 1, informed batches and workers, over queries (top) and over rounds (bottom)."""
-    return _drawn(settings, rows, [(rule, q) for rule, q in runs(settings) if rule != "random"])
-
-
-def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """Draws informed and random batches."""
-    return _drawn(settings, rows, [(rule, q) for rule, q in runs(settings) if q > 1 and rule != "workers"])
-
-
-def _drawn(settings: Settings, rows: Rows, shown: list[tuple[str, int]]) -> Figure:
+def _drawn(settings: Settings, rows: Rows, without: str) -> Figure:
+    """Draws gaps over queries (top) and over rounds (bottom), without one of the rules."""
+    shown = [(rule, q) for rule, q in runs(settings) if rule != without and (q > 1 or without == "random")]
     with_panels = [(axis, name) for axis in ("queries", "rounds") for name in settings.problems]
     figure, panels = plotting.panels(2, len(settings.problems), height=1.7, sharey="col")
     for panel, (axis, name) in zip(panels.flat, with_panels, strict=True):
@@ -272,8 +264,8 @@ EXPERIMENT = Experiment(
         ),
     },
     run_seed=run_seed,
-    plot=plot,
-    plot_more=plot_more,
+    plot=lambda settings, rows: _drawn(settings, rows, without="random"),
+    plot_more=lambda settings, rows: _drawn(settings, rows, without="workers"),
     claims=claims,
     table=table,
 )

@@ -22,9 +22,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.harness.experiment import Experiment
-from experiments.harness.records import final
 from experiments.harness.verdicts import Table, Verdict, judge
-from experiments.papers.fzoos.comparison import FLOOR, federation_of
+from experiments.papers.fzoos.comparison import federation_of, gaps, log_final, total_queries
 from experiments.papers.fzoos.quadratics import quadratics
 from optimizers.comparison.interval import with_interval
 from optimizers.comparison.records import Row, Rows, curve, seeds_of, where
@@ -108,25 +107,18 @@ def run_seed(settings: Settings, seed: int) -> Rows:
             options = (own or {"directions": settings.directions}) | RULES[rule]
             federation = federation_of(problem, method, local_steps=settings.local_steps, seed=fresh, options=options)
             key: Row = {"seed": seed, **_conditions(cell), "method": method, "rule": rule}
-            for r in range(settings.rounds + 1):
-                if r:
-                    federation.run_round()
-                gap = max(problem.gap(federation.server.x), FLOOR)
-                rows.append(key | {"round": r, "num_queries": federation.history[-1].queries, "value": gap})
+            rows += [key | row for row in gaps(federation, problem, settings.rounds)]
     return rows
 
 
 def finals(rows: Rows, cell: Cell, method: str, rule: str, queries: int | None = None) -> np.ndarray:
     """Returns log10 of the last gap within a number of queries of all clients (None: of all), one number per seed."""
-    chosen = where(rows, method=method, rule=rule, **_conditions(cell))
-    within = [row for row in chosen if queries is None or int(row["num_queries"]) <= queries]
-    return np.log10(final(within, "num_queries"))
+    return log_final(rows, queries, method=method, rule=rule, **_conditions(cell))
 
 
 def spent(rows: Rows, cell: Cell) -> int:
     """Returns the total queries of FZooS."""
-    chosen = where(rows, method=FZOOS, rule="settling", **_conditions(cell))
-    return max(int(row["num_queries"]) for row in chosen)
+    return total_queries(rows, method=FZOOS, rule="settling", **_conditions(cell))
 
 
 def best_rule(rows: Rows, cell: Cell, method: str) -> str:

@@ -236,16 +236,6 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws ZoRD's rules and RGF, a panel for each problem."""
-    return _drawn(settings, rows, [method for method in settings.methods if method not in OUTSIDE])
-
-
-def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """Draws our rules and the outside methods."""
-    return _drawn(settings, rows, [method for method in settings.methods if method in (*OURS, *OUTSIDE)])
-
-
 def _drawn(settings: Settings, rows: Rows, methods: list[str]) -> Figure:
     return plotting.grid(
         {title(settings, name): name for name in settings.problems},
@@ -336,8 +326,8 @@ EXPERIMENT = Experiment(
         ),
     },
     run_seed=run_seed,
-    plot=plot,
-    plot_more=plot_more,
+    plot=lambda settings, rows: _drawn(settings, rows, [m for m in settings.methods if m not in OUTSIDE]),
+    plot_more=lambda settings, rows: _drawn(settings, rows, [m for m in settings.methods if m in (*OURS, *OUTSIDE)]),
     claims=claims,
     table=table,
 )

@@ -57,7 +57,7 @@ def test_queries_are_those_of_all_clients(finished):
 
 def test_equal_queries_are_not_more_than_the_methods_own(finished):
     settings, rows = finished
-    budget = comparison.total_queries(rows, settings, 50.0, "fzoos")
+    budget = comparison.total_queries(rows, method="fzoos", heterogeneity=50.0)
     cells = leads(rows, settings, [50.0], "fzoos", equal="queries")
     assert len(cells) == len(BASELINES) * 2 and budget == 162
     chosen = where(rows, method="fedzo", directions=20, round=0)  # a round costs 189 queries, over the budget

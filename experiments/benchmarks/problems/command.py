@@ -77,7 +77,7 @@ def _runs(options: argparse.Namespace) -> list[Run]:
     found: list[Run] = []
     for name in options.suite:
         suite = SUITES[name]
-        functions = [_function(text) for text in options.functions]
+        functions = [int(text) if text.isdigit() else text for text in options.functions]
         problems = chosen(suite, options.dimensions, functions, options.instances, options.budget)
         if name == "real" and not functions:
             _say_what_is_missing()
@@ -95,10 +95,6 @@ def _say_what_is_missing() -> None:
     for box in BLACK_BOXES.values():
         if box.missing:
             print(f"left out: {registry.MissingExtraError(box.name, box.missing, 'problems')}", file=sys.stderr)
-
-
-def _function(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
 
 
 def _queries(suite: Suite) -> str:

@@ -24,7 +24,7 @@ from experiments.harness.verdicts import Verdict, judge
 from experiments.papers.fzoos.quadratics import Federated
 from experiments.workloads.unit_box import UnitBoxProblem
 from federated import Federation, make_federation
-from optimizers.comparison.records import Row, Rows, curve, seeds_of, where
+from optimizers.comparison.records import Row, Rows, Value, curve, seeds_of, where
 from surrogates import plotting
 
 FZOOS: dict[str, dict[str, Any]] = {
@@ -138,8 +138,13 @@ def run(
     federation = federation_of(
         problem, method, local_steps=settings.local_steps, seed=seed, options=options, batched=batched
     )
+    return gaps(federation, problem, settings.rounds)
+
+
+def gaps(federation: Federation, problem: Problem, rounds: int) -> Rows:
+    """Runs a federation and records the gap and the queries of all clients after each round, from round 0."""
     rows: Rows = []
-    for r in range(settings.rounds + 1):
+    for r in range(rounds + 1):
         if r:
             federation.run_round()
         gap = max(problem.gap(federation.server.x), FLOOR)
@@ -186,7 +191,7 @@ def plot(
         axes_of["total queries"] = ("num_queries", directions)
     figure = _drawn(settings, rows, methods, axes_of, height, label)
     for value, panel in zip(settings.values, figure.axes[len(settings.values) :], strict=False):
-        most = max(total_queries(rows, settings, value, method) for method in methods if method in FZOOS)
+        most = max(total_queries(rows, method=m, **{settings.varied: value}) for m in methods if m in FZOOS)
         panel.set_xlim(-0.05 * most, BEYOND * most)
     return figure
 
@@ -242,15 +247,18 @@ def log_gap(
     rows: Rows, settings: Settings, value: float, method: str, *, queries: int | None = None, directions: int = 0
 ) -> np.ndarray:
     """Returns log10 of the gap per seed after the last round within a number of queries (None: after all rounds)."""
-    chosen = where(rows, method=method, directions=directions, **{settings.varied: value})
-    within = [row for row in chosen if queries is None or int(row["num_queries"]) <= queries]
+    return log_final(rows, queries, method=method, directions=directions, **{settings.varied: value})
+
+
+def log_final(rows: Rows, queries: int | None = None, **conditions: Value) -> np.ndarray:
+    """Returns log10 of the last gap within a number of queries (None: of all) under the conditions, per seed."""
+    within = [row for row in where(rows, **conditions) if queries is None or int(row["num_queries"]) <= queries]
     return np.log10(final(within, "num_queries"))
 
 
-def total_queries(rows: Rows, settings: Settings, value: float, method: str) -> int:
-    """Returns the queries of all clients in all rounds."""
-    chosen = where(rows, method=method, **{settings.varied: value})
-    return max(int(row["num_queries"]) for row in chosen)
+def total_queries(rows: Rows, **conditions: Value) -> int:
+    """Returns the queries of all clients in all rounds, under the conditions."""
+    return max(int(row["num_queries"]) for row in where(rows, **conditions))
 
 
 def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, equal: str) -> dict[str, np.ndarray]:
@@ -266,7 +274,7 @@ def leads(rows: Rows, settings: Settings, values: Sequence[float], method: str, 
     """
     cells = {}
     for value in values:
-        budget = total_queries(rows, settings, value, method) if equal == "queries" else None
+        budget = total_queries(rows, method=method, **{settings.varied: value}) if equal == "queries" else None
         ours = log_gap(rows, settings, value, method)
         for baseline in (name for name in settings.methods if name in BASELINES):
             for directions in settings.directions if equal == "queries" else settings.directions[:1]:

@@ -84,17 +84,9 @@ def run_seed(settings: Settings, seed: int) -> Rows:
     return rows
 
 
-def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws the cosines over the local steps of the first and the last round."""
-    return _drawn(settings, rows, shown(settings.methods))
-
-
-def plot_more(settings: Settings, rows: Rows) -> Figure:
-    """Draws the same for FZooS with each γ."""
-    return _drawn(settings, rows, [method for method in settings.methods if method in THREE_GAMMAS])
-
-
 def _drawn(settings: Settings, rows: Rows, methods: Sequence[str]) -> Figure:
+    """Draws the cosines over the local steps of the first and the last round."""
+
     def draw(panel: Axes, r: int) -> None:
         draw_methods(panel, rows, "step", methods, round=r)
         panel.locator_params(axis="x", integer=True)
@@ -133,8 +125,8 @@ EXPERIMENT = Experiment(
     claim="FZooS's directions are closer to the global gradient, with fewer queries.",
     scales={"paper": Settings(), "quick": Settings(dim=10, clients=3, local_steps=3, rounds=2, num_features=100)},
     run_seed=run_seed,
-    plot=plot,
-    plot_more=plot_more,
+    plot=lambda settings, rows: _drawn(settings, rows, shown(settings.methods)),
+    plot_more=lambda settings, rows: _drawn(settings, rows, [m for m in settings.methods if m in THREE_GAMMAS]),
     claims=claims,
     seeds={"quick": 3, "reduced": 3, "paper": 5},
 )

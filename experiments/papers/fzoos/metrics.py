@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from experiments.harness.experiment import Experiment
 from experiments.harness.verdicts import Verdict
@@ -147,20 +146,6 @@ def tune(settings: Settings, method: str) -> dict[tuple[float, float], float]:
     return {pair: float(np.mean([last(pair, seed) for seed in one.tuning_seeds])) for pair in pairs}
 
 
-def plot(settings: Settings, rows: Rows) -> Figure:
-    """Draws 100 F over rounds and over queries."""
-    return comparison.plot(settings, rows, _percent, f"(1 − {LABELS[settings.metric]}) in %")
-
-
-def plot_more(settings: Settings, rows: Rows) -> Figure | None:
-    """Draws the same with the further Q of the baselines."""
-    return comparison.plot_more(settings, rows, _percent, f"(1 − {LABELS[settings.metric]}) in %")
-
-
-def _percent(gap: float) -> float:
-    return 100.0 * gap
-
-
 def claims(settings: Settings, rows: Rows) -> list[Verdict]:
     """Judges FZooS against every baseline at equal queries and at equal rounds."""
     return against_baselines(
@@ -175,6 +160,7 @@ def claims(settings: Settings, rows: Rows) -> list[Verdict]:
 def experiment(number: int, metric: str, varied: str) -> Experiment:
     """Returns the figure of a metric that varies ``"classes"`` or ``"local_steps"``."""
     values, few, over = VARIED[varied]
+    drawn: Any = {"height": lambda gap: 100.0 * gap, "label": f"(1 − {LABELS[metric]}) in %"}
     return Experiment(
         id=f"fzoos-fig{number}",
         source=f"FZooS, Fig. {number}",
@@ -190,8 +176,8 @@ def experiment(number: int, metric: str, varied: str) -> Experiment:
             "quick": Settings(varied, (2,), metric=metric, **QUICK),
         },
         run_seed=run_seed,
-        plot=plot,
-        plot_more=plot_more,
+        plot=partial(comparison.plot, **drawn),
+        plot_more=partial(comparison.plot_more, **drawn),
         caption=comparison.caption,
         claims=claims,
         seeds={"quick": 3, "reduced": 3, "paper": 5},

@@ -310,12 +310,6 @@ def tuned_dimension(rows: Rows, model: str) -> int:
     return int(found[0]["value"]) // 8 if found else 0
 
 
-def caption(settings: Settings) -> str:
-    """Returns a table's note on the stand-in."""
-    name = describe(settings)
-    return f" Stand-in: {name}." if name else ""
-
-
 def cells_of(settings: Settings, rows: Rows) -> dict[str, Cell]:
     """Returns the models and tasks of the records by title; the title says if the model is a stand-in."""
     prefix = "" if settings.data else "tiny OPT for "

@@ -26,7 +26,6 @@ from experiments.papers.hiso.language import (
     Cell,
     Settings,
     best,
-    caption,
     cells_of,
     draw_cells,
     in_units,
@@ -104,7 +103,7 @@ def table(settings: Settings, rows: Rows) -> Table:
     note = (
         "Mean over seeds with its 95% interval. Bytes are counted for a client that participates in every round, "
         "KB = 1024. The paper measured OPT itself."
-    ) + caption(settings)
+    )
     return Table(tuple(columns), tuple(lines), note)
 
 

@@ -33,7 +33,6 @@ from experiments.papers.hiso.language import (
     Settings,
     best,
     bytes_until_best,
-    caption,
     cells_of,
     in_units,
     place_of,
@@ -181,7 +180,7 @@ def table(settings: Settings, rows: Rows) -> Table:
     note = (
         "Mean over seeds with its 95% interval. Bytes are counted for a client that participates in every round, until "
         "the method's best score; KB = 1024. The paper measured OPT itself."
-    ) + caption(settings)
+    )
     return Table(columns, tuple(lines), note)
 
 
